@@ -1,0 +1,77 @@
+"""Server interceptors: request ids and errors, once for every RPC of every service.
+
+A handler raises a TetradError; the caller gets its status with details. Anything else is our bug: logged with a traceback,
+answered with INTERNAL and no inner text.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+from grpc_status import rpc_status
+
+from tetrad.services.errors import InternalError, TetradError, to_status
+from tetrad.services.log import bind_request, get_logger
+
+REQUEST_ID_KEY = "x-request-id"
+log = get_logger()
+
+Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]]
+
+
+class ErrorsAndRequestIds(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc ships no types
+    """Binds `x-request-id` to the log context of a call and maps what its handler raises."""
+
+    async def intercept_service(
+        self, continuation: Continuation, details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler | None:
+        """Return the handler, wrapped."""
+        handler = await continuation(details)
+        if handler is None:
+            return None
+        request_id = dict(details.invocation_metadata or ()).get(REQUEST_ID_KEY, "")
+        wrap = _wrap_stream if handler.response_streaming else _wrap_unary
+        kind = f"{_SHAPE[handler.request_streaming]}_{_SHAPE[handler.response_streaming]}"
+        make = getattr(grpc, f"{kind}_rpc_method_handler")
+        return make(
+            wrap(getattr(handler, kind), details.method, request_id),
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+
+_SHAPE = {False: "unary", True: "stream"}
+
+
+def _wrap_unary(behavior: Callable[..., Awaitable[Any]], method: str, request_id: str) -> Callable[..., Awaitable[Any]]:
+    async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
+        with bind_request(request_id):
+            try:
+                return await behavior(request, context)
+            except Exception as error:  # noqa: BLE001 - the one place where everything is mapped
+                await _abort(context, method, error)
+
+    return call
+
+
+def _wrap_stream(
+    behavior: Callable[..., AsyncIterator[Any]], method: str, request_id: str
+) -> Callable[..., AsyncIterator[Any]]:
+    async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+        with bind_request(request_id):
+            try:
+                async for response in behavior(request, context):
+                    yield response
+            except Exception as error:  # noqa: BLE001
+                await _abort(context, method, error)
+
+    return call
+
+
+async def _abort(context: grpc.aio.ServicerContext, method: str, error: Exception) -> None:
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    if not isinstance(error, TetradError):
+        log.error("rpc.failed", method=method, exc_info=error)
+        error = InternalError(f"{method} failed; the server's log has the details.")
+    await context.abort_with_status(rpc_status.to_status(to_status(error)))

@@ -1,0 +1,67 @@
+"""Logs: structlog events, JSON unless a person is watching, `request_id` in every line that concerns a request.
+
+`bind_request` is called once where a request enters a service; every later line of the same task carries its id.
+"""
+
+import logging
+import sys
+from contextlib import AbstractContextManager
+
+import structlog
+
+
+def configure_logging(service: str, *, level: str = "info", json: bool | None = None) -> None:
+    """Send the logs of this process to stderr.
+
+    Args:
+        service: bound to every line as `service`.
+        level: "debug", "info", "warning" or "error".
+        json: one JSON object a line; None means JSON exactly when stderr is not a terminal.
+    """
+    as_json = not sys.stderr.isatty() if json is None else json
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info if as_json else structlog.dev.set_exc_info,
+    ]
+    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
+    structlog.configure(
+        processors=[*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(service=service)
+    _bridge_standard_library(shared, renderer, max(_LEVELS[level], logging.WARNING))
+
+
+def get_logger() -> structlog.typing.FilteringBoundLogger:
+    """Return the process's logger."""
+    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+    return logger
+
+
+def bind_request(request_id: str) -> AbstractContextManager[object]:
+    """Return a context in which every log line of this task carries the request's id."""
+    return structlog.contextvars.bound_contextvars(request_id=request_id)
+
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def _bridge_standard_library(
+    shared: list[structlog.typing.Processor], renderer: structlog.typing.Processor, level: int
+) -> None:
+    """Send what libraries log (grpc, uvicorn, transformers) through the same renderer, warnings and up."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)

@@ -1,0 +1,71 @@
+"""Process: what surrounds every service's main coroutine: event loop, signals, lifeline, exit codes.
+
+Exit codes: 0 after a clean drain; 78 (EX_CONFIG) when starting again cannot help (no such model, a broken file), with one
+line on stderr; 1 for anything else, which a supervisor may restart.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+import uvloop
+
+from tetrad.services.errors import FailedPrecondition, InvalidRequest, NotFound, TetradError, Unsupported
+from tetrad.services.log import configure_logging, get_logger
+from tetrad.services.metrics import serve_metrics
+from tetrad.services.settings import ServiceSettings
+
+EXIT_PERMANENT = 78
+_PERMANENT = (InvalidRequest, NotFound, FailedPrecondition, Unsupported)
+_LIFELINE_GRACE_S = 3.0
+
+log = get_logger()
+
+
+def run_service(name: str, settings: ServiceSettings, main: Callable[[asyncio.Event], Awaitable[None]]) -> NoReturn:
+    """Run a service until it is told to stop, and exit the process.
+
+    Args:
+        name: for logs ("worker").
+        settings: the service's settings; logging and metrics follow them.
+        main: serves until the event is set, then drains.
+    """
+    configure_logging(name, level=settings.log_level, json=settings.log_json)
+    serve_metrics(settings.metrics_port)
+    if settings.lifeline_fd is not None:
+        threading.Thread(target=_watch_lifeline, args=(settings.lifeline_fd,), daemon=True, name="lifeline").start()
+    try:
+        uvloop.run(_main(main))
+    except TetradError as error:
+        permanent = isinstance(error, _PERMANENT)
+        sys.stderr.write(f"tetrad {name}: {error.message}\n")
+        sys.exit(EXIT_PERMANENT if permanent else 1)
+    sys.exit(0)
+
+
+async def _main(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    shutdown = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, shutdown)
+    await main(shutdown)
+
+
+def _on_signal(shutdown: asyncio.Event) -> None:
+    if shutdown.is_set():
+        log.warning("process.killed_by_second_signal")
+        os._exit(1)
+    shutdown.set()
+
+
+def _watch_lifeline(fd: int) -> None:
+    """Wait for the parent's end of the pipe to close, however it dies; then drain, and exit if that takes too long."""
+    while os.read(fd, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(_LIFELINE_GRACE_S)
+    os._exit(1)

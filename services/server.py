@@ -1,0 +1,98 @@
+"""Server: bind, serve, drain; the same for every service.
+
+The caller brings the servicers and says when to stop, so a test binds port 0 and stops cleanly, and signals are handled in
+one place (process.py). Drain follows architecture.md: NOT_SERVING, withdrawal wait, refuse new work, grace, stop.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from tetrad.services.errors import Unavailable
+from tetrad.services.health import Health
+from tetrad.services.interceptors import ErrorsAndRequestIds
+from tetrad.services.log import get_logger
+from tetrad.services.settings import ServiceSettings
+
+SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # A long non-streaming call writes nothing, and only writes would reset the count.
+    ("grpc.http2.max_ping_strikes", 0),
+    # Two servers on one port would share its calls at random.
+    ("grpc.so_reuseport", 0),
+)
+
+log = get_logger()
+
+Register = Callable[[grpc.aio.Server], None]
+"""Adds one servicer to a server, e.g. `lambda s: add_WorkerServiceServicer_to_server(servicer, s)`."""
+
+
+class Server:
+    """A gRPC server with health and reflection, bound but not ready until `health.set_ready(True)`.
+
+    Args:
+        settings: where to listen, message limits, drain times.
+        services: full service name -> what adds its servicer.
+    """
+
+    def __init__(self, settings: ServiceSettings, services: Mapping[str, Register]) -> None:
+        self._settings = settings
+        self.health = Health(tuple(services))
+        options = (
+            *SERVER_OPTIONS,
+            ("grpc.max_receive_message_length", settings.max_message_bytes),
+            ("grpc.max_send_message_length", settings.max_message_bytes),
+        )
+        self._server = grpc.aio.server(interceptors=[ErrorsAndRequestIds()], options=options)
+        for register in services.values():
+            register(self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self.health.servicer, self._server)
+        names = (*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+        self.address = ""
+
+    async def start(self) -> None:
+        """Bind and serve; `address` is what a client on this machine connects to. Unavailable if the address is taken."""
+        listen = self._settings.listen
+        if listen.startswith("unix:"):
+            await asyncio.to_thread(_remove_stale_socket, Path(listen.removeprefix("unix:")))
+        try:
+            port = self._server.add_insecure_port(listen)
+        except RuntimeError as error:
+            raise Unavailable(f"Cannot listen on {listen}: is another server running there?") from error
+        self.address = listen if listen.startswith("unix:") else f"{listen.rpartition(':')[0]}:{port}"
+        await self.health.start()
+        await self._server.start()
+        log.info("server.started", address=self.address)
+
+    async def drain(self, finish: Callable[[], Awaitable[Any]] | None = None) -> None:
+        """Stop taking work, let `finish` complete within the grace, then stop.
+
+        Args:
+            finish: waits until running work is done; cancelled when the grace is over.
+        """
+        await self.health.drain()
+        await asyncio.sleep(self._settings.withdrawal_wait_s)
+        if finish is not None:
+            try:
+                await asyncio.wait_for(finish(), self._settings.drain_timeout_s)
+            except TimeoutError:
+                log.warning("server.drain_timed_out", drain_timeout_s=self._settings.drain_timeout_s)
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Stop at once; open calls are cancelled after a moment for their last messages."""
+        await self._server.stop(grace=0.2)
+        log.info("server.stopped", address=self.address)
+
+
+def _remove_stale_socket(path: Path) -> None:
+    if path.is_socket():
+        path.unlink()

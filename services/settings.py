@@ -1,0 +1,132 @@
+"""Settings: one frozen model per service; flags = environment = YAML file, in this order of precedence.
+
+A service's `config.py` derives from ServiceSettings; `load_settings` is called once, in its `__main__.py`. Unknown keys are
+errors in all three places. Nothing else reads os.environ. What is measured at run time is not a setting.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NoReturn, TypeVar
+
+from pydantic import Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    CliSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    YamlConfigSettingsSource,
+)
+
+from tetrad.services.errors import InvalidRequest
+
+
+class Settings(BaseSettings):
+    """Base of every settings model. `env_prefix` is set by each service (TETRAD_<SERVICE>_)."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
+
+    # Set for the time of one load_settings call: BaseSettings takes its sources from a class method.
+    _config_file: ClassVar[Path | None] = None
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the library's signature
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Order the sources: arguments and flags, then the environment, then the file."""
+        sources: tuple[PydanticBaseSettingsSource, ...] = (init_settings, env_settings)
+        if cls._config_file is not None:
+            sources += (YamlConfigSettingsSource(settings_cls, yaml_file=cls._config_file),)
+        return sources
+
+
+class ServiceSettings(Settings):
+    """What every service can be told."""
+
+    listen: str = Field("127.0.0.1:0", description="Address of the gRPC server: host:port or unix:/path. Port 0: any.")
+    metrics_port: int | None = Field(None, ge=0, le=65535, description="Port of the Prometheus endpoint. Unset: none.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe level logged.")
+    log_json: bool | None = Field(None, description="Log JSON lines. Unset: JSON unless stderr is a terminal.")
+    max_message_bytes: int = Field(32 << 20, ge=1 << 20, description="Largest gRPC message, in bytes.")
+    withdrawal_wait_s: float = Field(
+        0.0, ge=0, description="Seconds between NOT_SERVING and refusing work, for load balancers to notice."
+    )
+    drain_timeout_s: float = Field(30.0, ge=0, description="Seconds that running work may take to finish after SIGTERM.")
+    lifeline_fd: int | None = Field(
+        None, description="File descriptor of a pipe whose end means that the parent is gone: the service then exits."
+    )
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def load_settings(cls: type[S], argv: Sequence[str], *, prog: str) -> S:
+    """Return the settings that flags, environment and `--config FILE` give.
+
+    Prints help or one line that names the bad key and exits (code 0 or 2), as command lines do.
+    """
+    argv, config_file = _take_config_file(list(argv), prog)
+    try:
+        _refuse_unknown_environment(cls)
+        cls._config_file = config_file
+        source: CliSettingsSource[Any] = CliSettingsSource(
+            cls,
+            cli_parse_args=argv,
+            cli_prog_name=prog,
+            cli_kebab_case=True,
+            cli_implicit_flags=True,
+            cli_avoid_json=True,
+            cli_hide_none_type=True,
+        )
+        return cls(_cli_settings_source=source)  # type: ignore[call-arg] # a BaseSettings argument that its plugin hides
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"]).replace("_", "-")
+        _exit_usage(prog, f"{name}: {first['msg']} (got {first.get('input')!r})")
+    except (SettingsError, InvalidRequest, OSError) as error:
+        _exit_usage(prog, str(error))
+    finally:
+        cls._config_file = None
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    """Return the environment variables under which a child process reads the same settings; unset fields are left out."""
+    prefix = settings.model_config.get("env_prefix", "")
+    values = settings.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    return {f"{prefix}{name}".upper(): value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
+
+
+def _take_config_file(argv: list[str], prog: str) -> tuple[list[str], Path | None]:
+    """Split `--config FILE` off: the file must be known before the other sources are read."""
+    for i, arg in enumerate(argv):
+        if arg == "--config" and i + 1 < len(argv):
+            path, rest = Path(argv[i + 1]), argv[:i] + argv[i + 2 :]
+        elif arg.startswith("--config="):
+            path, rest = Path(arg.removeprefix("--config=")), argv[:i] + argv[i + 1 :]
+        else:
+            continue
+        if not path.is_file():
+            _exit_usage(prog, f"--config: there is no file {path}")
+        return rest, path
+    return argv, None
+
+
+def _refuse_unknown_environment(cls: type[Settings]) -> None:
+    prefix = cls.model_config.get("env_prefix", "").upper()
+    known = {f"{prefix}{name}".upper() for name in cls.model_fields}
+    for name in os.environ:
+        if prefix and name.upper().startswith(prefix) and name.upper() not in known:
+            raise InvalidRequest(f"{name}: there is no such setting; see --help for the list")
+
+
+def _exit_usage(prog: str, message: str) -> NoReturn:
+    sys.stderr.write(f"{prog}: {message}\n")
+    raise SystemExit(2)

@@ -1,0 +1,1 @@
+"""Tetrad: LLM serving as four gRPC services."""
