@@ -1,0 +1,121 @@
+"""`python -m tetrad.engine_core_svc`: one engine core, in front of one worker."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Literal, NoReturn, TypeVar
+
+from tetrad.engine_core_svc.admin import EngineCoreAdminServicer
+from tetrad.engine_core_svc.admission import Admission, AdmissionLimits
+from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.engine_core_svc.engine import Engine
+from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.scheduler.scheduler import Scheduler, SchedulerLimits
+from tetrad.engine_core_svc.servicer import EngineCoreServicer
+from tetrad.engine_core_svc.worker_link import WorkerLink
+from tetrad.services.process import run_service
+from tetrad.services.server import Server
+from tetrad.services.settings import load_settings
+from tetrad.services.version import SCHEMA_REVISION, VERSION
+from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
+
+PROG = "tetrad engine-core"
+T = TypeVar("T")
+
+
+async def serve(settings: EngineCoreSettings, shutdown: asyncio.Event) -> None:
+    """Serve until `shutdown` is set, then drain. Raises the worker's error if it can never serve the model."""
+    servicer, admin = EngineCoreServicer(), EngineCoreAdminServicer()
+    server = Server(
+        settings,
+        {
+            "tetrad.v1.EngineCoreService": lambda s: engine_core_pb2_grpc.add_EngineCoreServiceServicer_to_server(servicer, s),
+            "tetrad.v1.EngineCoreAdminService": lambda s: engine_core_pb2_grpc.add_EngineCoreAdminServiceServicer_to_server(
+                admin, s
+            ),
+        },
+    )
+    await server.start()
+    link = WorkerLink(settings, epoch=time.time_ns())
+    stopping = asyncio.create_task(shutdown.wait())
+    running: asyncio.Task[None] | None = None
+    try:
+        engine = await _first_of(stopping, asyncio.create_task(start_engine(settings, link)))
+        if engine is None:
+            return
+        info = describe(settings, link)
+        servicer.attach(engine, info)
+        admin.attach(engine, info)
+        running = asyncio.create_task(engine.run())
+        await server.health.set_ready(True)
+        await _first_of(stopping, running)
+        await server.drain(engine.drain)
+    finally:
+        for task in filter(None, (stopping, running)):
+            task.cancel()
+        await server.stop()
+        await link.close()
+
+
+async def start_engine(settings: EngineCoreSettings, link: WorkerLink) -> Engine:
+    """Wait for a worker that can serve the model, and return an engine that fits it."""
+    layout, facts = await link.bring_up()
+    limits = SchedulerLimits(
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        long_prefill_token_threshold=settings.long_prefill_token_threshold,
+        enable_chunked_prefill=settings.enable_chunked_prefill,
+        policy=settings.scheduling_policy,
+    )
+    kv_cache = KVCacheManager(layout.num_blocks, layout.block_size, enable_caching=settings.enable_prefix_caching)
+    admission = Admission(AdmissionLimits(layout.max_model_len, facts.vocab_size, settings.priority_order))
+    return Engine(
+        Scheduler(limits, kv_cache),
+        admission,
+        link,
+        recovery_timeout_s=settings.recovery_timeout_s,
+        max_num_queued_reqs=settings.max_num_queued_reqs,
+    )
+
+
+def describe(settings: EngineCoreSettings, link: WorkerLink) -> engine_core_pb2.EngineInfo:
+    """Return how an engine introduces itself; its worker must have been brought up."""
+    layout, facts = link.require_up()
+    return engine_core_pb2.EngineInfo(
+        epoch=link.epoch,
+        model=settings.model,
+        max_model_len=layout.max_model_len,
+        num_gpu_blocks=layout.num_blocks,
+        block_size=layout.block_size,
+        dtype=facts.dtype,
+        tensor_parallel_size=1,
+        pipeline_parallel_size=1,
+        data_parallel_size=1,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        version=VERSION,
+        schema_revision=SCHEMA_REVISION,
+        vocab_size=facts.vocab_size,
+        device=facts.device,
+        priority_scheduling=settings.scheduling_policy == "priority",
+    )
+
+
+async def _first_of(stopping: asyncio.Task[Literal[True]], task: asyncio.Task[T]) -> T | None:
+    """Wait for `task`, whose error is raised, or for the order to stop, which gives None."""
+    await asyncio.wait([stopping, task], return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        return task.result()
+    return None
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the service with these flags (by default the process's) and exit."""
+    settings = load_settings(EngineCoreSettings, sys.argv[1:] if argv is None else argv, prog=PROG)
+    run_service("engine-core", settings, partial(serve, settings))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""EngineCoreAdminService: what operators and routers ask of an engine."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+
+from tetrad.engine_core_svc.engine import Engine
+from tetrad.engine_core_svc.stats import take_stats
+from tetrad.engine_core_svc.wire import stats_to_wire
+from tetrad.services.errors import FailedPrecondition, Unavailable
+from tetrad.v1 import engine_core_pb2 as pb
+from tetrad.v1 import engine_core_pb2_grpc, worker_pb2
+
+_DEFAULT_INTERVAL_MS = 100
+
+
+class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceServicer):
+    """Answers from the moment `attach` is called; UNAVAILABLE before. Methods not here are UNIMPLEMENTED to callers."""
+
+    def __init__(self) -> None:
+        self._attached: tuple[Engine, pb.EngineInfo] | None = None
+
+    def attach(self, engine: Engine, info: pb.EngineInfo) -> None:
+        """Start to serve `engine`, which introduces itself as `info`."""
+        self._attached = engine, info
+
+    @property
+    def _engine(self) -> Engine:
+        return self._require()[0]
+
+    def _require(self) -> tuple[Engine, pb.EngineInfo]:
+        if self._attached is None:
+            raise Unavailable("The engine core is starting.", reason="STARTING", retry_after_s=0.5)
+        return self._attached
+
+    async def GetInfo(
+        self, request: pb.EngineCoreAdminServiceGetInfoRequest, context: grpc.aio.ServicerContext
+    ) -> pb.EngineCoreAdminServiceGetInfoResponse:
+        """Return static facts."""
+        return pb.EngineCoreAdminServiceGetInfoResponse(info=self._require()[1])
+
+    async def GetLoad(self, request: pb.GetLoadRequest, context: grpc.aio.ServicerContext) -> pb.GetLoadResponse:
+        """Return the load at this moment."""
+        return pb.GetLoadResponse(load=_load_of(self._engine))
+
+    async def WatchLoad(
+        self, request: pb.WatchLoadRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.WatchLoadResponse]:
+        """Send the load now and after steps, not more often than asked."""
+        interval_ms = request.min_interval_ms if request.HasField("min_interval_ms") else _DEFAULT_INTERVAL_MS
+        changed = self._engine.observe()
+        try:
+            while True:
+                yield pb.WatchLoadResponse(load=_load_of(self._engine))
+                await asyncio.sleep(interval_ms / 1000)
+                await changed.wait()
+                changed.clear()
+        finally:
+            self._engine.unobserve(changed)
+
+    async def ResetPrefixCache(
+        self, request: pb.ResetPrefixCacheRequest, context: grpc.aio.ServicerContext
+    ) -> pb.ResetPrefixCacheResponse:
+        """Forget cached prefixes."""
+        if not self._engine.scheduler.reset_prefix_cache(preempt_running=request.reset_running_requests):
+            raise FailedPrecondition("KV blocks are in use; set reset_running_requests to preempt what runs.")
+        return pb.ResetPrefixCacheResponse(success=True)
+
+    async def Pause(self, request: pb.PauseRequest, context: grpc.aio.ServicerContext) -> pb.PauseResponse:
+        """Stop planning."""
+        self._engine.pause(abort=request.mode == pb.PAUSE_MODE_ABORT, finish_running=request.mode == pb.PAUSE_MODE_WAIT)
+        if request.clear_cache:
+            self._engine.scheduler.reset_prefix_cache()
+        return pb.PauseResponse()
+
+    async def Resume(self, request: pb.ResumeRequest, context: grpc.aio.ServicerContext) -> pb.ResumeResponse:
+        """Plan again."""
+        self._engine.resume()
+        return pb.ResumeResponse()
+
+    async def IsSleeping(self, request: pb.IsSleepingRequest, context: grpc.aio.ServicerContext) -> pb.IsSleepingResponse:
+        """Return whether device memory was given up; this engine never does."""
+        return pb.IsSleepingResponse(is_sleeping=False)
+
+    async def StartProfile(
+        self, request: pb.EngineCoreAdminServiceStartProfileRequest, context: grpc.aio.ServicerContext
+    ) -> pb.EngineCoreAdminServiceStartProfileResponse:
+        """Start the worker's profiler."""
+        await self._engine.link.call(
+            "StartProfile", worker_pb2.WorkerLifecycleServiceStartProfileRequest(prefix=request.prefix)
+        )
+        return pb.EngineCoreAdminServiceStartProfileResponse()
+
+    async def StopProfile(
+        self, request: pb.EngineCoreAdminServiceStopProfileRequest, context: grpc.aio.ServicerContext
+    ) -> pb.EngineCoreAdminServiceStopProfileResponse:
+        """Stop it and return the trace's path."""
+        response = await self._engine.link.call("StopProfile", worker_pb2.WorkerLifecycleServiceStopProfileRequest())
+        return pb.EngineCoreAdminServiceStopProfileResponse(paths=[response.path])
+
+    async def CollectiveRpc(
+        self, request: pb.EngineCoreAdminServiceCollectiveRpcRequest, context: grpc.aio.ServicerContext
+    ) -> pb.EngineCoreAdminServiceCollectiveRpcResponse:
+        """Call a registered method on the worker."""
+        response = await self._engine.link.call(
+            "CollectiveRpc",
+            worker_pb2.WorkerLifecycleServiceCollectiveRpcRequest(
+                method=request.method, args_json=request.args_json, kwargs_json=request.kwargs_json
+            ),
+        )
+        return pb.EngineCoreAdminServiceCollectiveRpcResponse(results_json=[response.result_json])
+
+
+def _load_of(engine: Engine) -> pb.EngineLoad:
+    scheduler = engine.scheduler
+    return pb.EngineLoad(
+        stats=stats_to_wire(take_stats(scheduler)),
+        num_gpu_blocks=scheduler.kv_cache.pool.num_blocks,
+        num_free_blocks=scheduler.kv_cache.pool.num_free,
+        num_sessions=len(engine.sessions),
+        num_waiting_tokens=scheduler.num_waiting_tokens,
+        num_output_messages=engine.sessions.num_output_messages,
+        paused=engine.paused,
+    )

@@ -1,0 +1,54 @@
+"""Settings of engine_core_svc. Names and meanings are vLLM's where it has one."""
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+from pydantic_settings import SettingsConfigDict
+
+from tetrad.services.settings import ServiceSettings
+
+
+class EngineCoreSettings(ServiceSettings):
+    """Flags, TETRAD_ENGINE_CORE_* variables or YAML keys."""
+
+    model_config = SettingsConfigDict(env_prefix="TETRAD_ENGINE_CORE_")
+
+    listen: str = Field("127.0.0.1:50052", description="Address of the gRPC server: host:port or unix:/path.")
+    model: str = Field("smollm2-135m-instruct", description="Built-in name, directory or .gguf file, as the workers see it.")
+    worker_target: str = Field("127.0.0.1:50053", description="Address of the worker.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="Type of the activations.")
+    quantization: str = Field("", description="Quantization method. Empty: as the model's files are.")
+    load_format: Literal["auto", "dummy"] = Field("auto", description="dummy: random weights, for tests.")
+    max_model_len: int | Literal["auto"] | None = Field(
+        None,
+        description="Longest prompt plus output, in tokens. Unset: the model's. auto: that, or what the KV blocks hold.",
+    )
+    block_size: int = Field(16, ge=1, description="Tokens per KV block; power of two.")
+    num_gpu_blocks_override: int | None = Field(None, ge=2, description="KV blocks. Unset: what memory allows.")
+    gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="Share of the device's memory to use.")
+    enable_prefix_caching: bool = Field(True, description="Share KV blocks of equal prefixes.")
+    enable_chunked_prefill: bool = Field(True, description="Split prompts over steps.")
+    max_num_seqs: int = Field(256, ge=1, description="Requests that run at the same time.")
+    max_num_batched_tokens: int = Field(2048, ge=1, description="Tokens computed in one step.")
+    long_prefill_token_threshold: int = Field(
+        0, ge=0, description="Most tokens of one request in a step that others share. 0: no limit."
+    )
+    scheduling_policy: Literal["fcfs", "priority"] = Field("fcfs", description="Order in which requests are served.")
+    priority_order: Literal["high_first", "low_first"] = Field(
+        "high_first", description="Whether larger (ours) or smaller (vLLM's) priorities are more urgent."
+    )
+    pipeline_depth: int = Field(2, ge=1, le=8, description="Steps in flight at the same time.")
+    max_num_queued_reqs: int | None = Field(
+        None, ge=1, description="Most requests that may wait; more are refused with RESOURCE_EXHAUSTED. Unset: no limit."
+    )
+    recovery_timeout_s: float = Field(
+        120.0, gt=0, description="Seconds that requests wait for a lost worker before they fail with UNAVAILABLE."
+    )
+    seed: int = Field(0, ge=0, description="Seed of random weights.")
+
+    @field_validator("block_size")
+    @classmethod
+    def _power_of_two(cls, value: int) -> int:
+        if value & (value - 1):
+            raise ValueError("block_size must be a power of two")
+        return value

@@ -1,0 +1,161 @@
+"""Block pool: hands out KV blocks and takes them back.
+
+Called by the cache manager only. Knows block ids, reference counts and hashes; knows nothing of requests, tokens' meaning or
+devices. Invariant: every block but the null block is either in the free queue (no references) or held by at least one.
+Rules as in vLLM's BlockPool: a hash is evicted when its block is handed out again, not when it is freed.
+"""
+
+from collections.abc import Iterable, Sequence
+
+NULL_BLOCK = 0
+"""Never handed out, never freed, never cached; fills holes in block tables."""
+
+
+class FreeBlockQueue:
+    """Free blocks in order of eviction: a doubly linked list over block ids, so that any block leaves in O(1).
+
+    Args:
+        num_blocks: ids are 0 .. num_blocks - 1, all free at first, in id order.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        # One sentinel behind the last id closes the ring: its successor is the head, its predecessor the tail.
+        self._sentinel = num_blocks
+        self._next: list[int] = [*range(1, num_blocks + 1), 0]
+        self._previous: list[int] = [num_blocks, *range(num_blocks)]
+        self._size = num_blocks
+
+    def __len__(self) -> int:
+        return self._size
+
+    def popleft(self) -> int:
+        """Remove and return the block that is evicted next; IndexError when there is none."""
+        block = self._next[self._sentinel]
+        if block == self._sentinel:
+            raise IndexError("no free block")
+        self.remove(block)
+        return block
+
+    def remove(self, block: int) -> None:
+        """Take `block`, which must be free, out of wherever it stands."""
+        before, after = self._previous[block], self._next[block]
+        self._next[before], self._previous[after] = after, before
+        self._size -= 1
+
+    def append(self, block: int) -> None:
+        """Put `block` last in line."""
+        self._insert(self._previous[self._sentinel], block)
+
+    def prepend(self, block: int) -> None:
+        """Put `block` first in line."""
+        self._insert(self._sentinel, block)
+
+    def to_list(self) -> list[int]:
+        """Return the free blocks in order."""
+        blocks, block = [], self._next[self._sentinel]
+        while block != self._sentinel:
+            blocks.append(block)
+            block = self._next[block]
+        return blocks
+
+    def _insert(self, before: int, block: int) -> None:
+        after = self._next[before]
+        self._next[before] = self._previous[after] = block
+        self._previous[block], self._next[block] = before, after
+        self._size += 1
+
+
+class BlockPool:
+    """All KV blocks of one engine.
+
+    Args:
+        num_blocks: the null block included; at least 2.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        if num_blocks < 2:
+            raise ValueError(f"a pool needs at least 2 blocks, one of them the null block; got {num_blocks}")
+        self.num_blocks = num_blocks
+        self._free = FreeBlockQueue(num_blocks)
+        self._references = [0] * num_blocks
+        self._hash_of: list[bytes | None] = [None] * num_blocks
+        # Several blocks may hold the same content: those computed side by side both stay.
+        self._blocks_of: dict[bytes, list[int]] = {}
+        self._free.remove(NULL_BLOCK)
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that can be handed out."""
+        return len(self._free)
+
+    @property
+    def usage(self) -> float:
+        """Share of the usable blocks that is in use, 0 to 1."""
+        return 1.0 - self.num_free / (self.num_blocks - 1)
+
+    def allocate(self, count: int) -> list[int]:
+        """Hand out `count` blocks with one reference each, evicting what they cached; IndexError if there are fewer."""
+        if count > len(self._free):
+            raise IndexError(f"{count} blocks wanted, {len(self._free)} free")
+        blocks = [self._free.popleft() for _ in range(count)]
+        for block in blocks:
+            self._evict(block)
+            self._references[block] = 1
+        return blocks
+
+    def touch(self, blocks: Iterable[int]) -> None:
+        """Add a reference to each block; those that were free leave the queue."""
+        for block in blocks:
+            if self._references[block] == 0:
+                self._free.remove(block)
+            self._references[block] += 1
+
+    def free(self, blocks: Sequence[int]) -> None:
+        """Drop one reference of each block, in the order given (a sequence passes its table in reverse).
+
+        Blocks that nobody holds any more become free: hashed ones last in line, unhashed ones first.
+        """
+        released = []
+        for block in blocks:
+            self._references[block] -= 1
+            if self._references[block] == 0:
+                released.append(block)
+        for block in released:
+            if self._hash_of[block] is not None:
+                self._free.append(block)
+        for block in reversed([block for block in released if self._hash_of[block] is None]):
+            self._free.prepend(block)
+
+    def cache(self, block: int, block_hash: bytes) -> None:
+        """Register the content of a full block, so that others find it."""
+        if self._hash_of[block] is None:
+            self._hash_of[block] = block_hash
+            self._blocks_of.setdefault(block_hash, []).append(block)
+
+    def find(self, block_hash: bytes) -> int | None:
+        """Return a block with this content, or None."""
+        blocks = self._blocks_of.get(block_hash)
+        return blocks[0] if blocks else None
+
+    def num_references(self, block: int) -> int:
+        """Return how many holders a block has."""
+        return self._references[block]
+
+    def free_blocks(self) -> list[int]:
+        """Return the free blocks in order of eviction."""
+        return self._free.to_list()
+
+    def forget_hashes(self) -> None:
+        """Empty the prefix cache; references are untouched."""
+        self._hash_of = [None] * self.num_blocks
+        self._blocks_of = {}
+
+    def _evict(self, block: int) -> None:
+        block_hash = self._hash_of[block]
+        if block_hash is None:
+            return
+        self._hash_of[block] = None
+        blocks = self._blocks_of[block_hash]
+        blocks.remove(block)
+        if not blocks:
+            del self._blocks_of[block_hash]

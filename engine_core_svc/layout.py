@@ -1,0 +1,60 @@
+"""Layout: how many KV blocks there are and how long a sequence may be, from settings and from what the worker measured.
+
+Measured values are results, not settings. Rule: a lone request of max_model_len tokens always fits, or the start fails.
+"""
+
+from dataclasses import dataclass
+
+from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.services.errors import FailedPrecondition, InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheLayout:
+    """Fixed for the life of an engine core.
+
+    Attributes:
+        num_blocks: the null block included.
+        block_size: tokens per block.
+        max_model_len: longest prompt plus output, in tokens.
+    """
+
+    num_blocks: int
+    block_size: int
+    max_model_len: int
+
+
+def plan_layout(
+    settings: EngineCoreSettings, *, block_size_bytes: int, available_bytes: int, max_position_embeddings: int
+) -> KVCacheLayout:
+    """Return the layout.
+
+    Raises:
+        InvalidRequest: max_model_len is longer than the model was made for.
+        FailedPrecondition: the blocks cannot hold one sequence of max_model_len; the message names the numbers.
+    """
+    wanted = settings.max_model_len
+    max_model_len = wanted if isinstance(wanted, int) else max_position_embeddings
+    if not 1 < max_model_len <= max_position_embeddings:
+        raise InvalidRequest(
+            f"max_model_len {max_model_len} must be at least 2 and at most {max_position_embeddings}, "
+            "the longest sequence the model was made for."
+        )
+    num_blocks = settings.num_gpu_blocks_override or _blocks_in_memory(
+        settings, available_bytes // block_size_bytes if block_size_bytes else 1 << 20, max_model_len
+    )
+    capacity = (num_blocks - 1) * settings.block_size
+    if capacity < max_model_len and wanted == "auto":
+        max_model_len = capacity
+    if capacity < max_model_len or max_model_len < 2:
+        raise FailedPrecondition(
+            f"{num_blocks} KV blocks of {settings.block_size} tokens hold one sequence of {max(capacity, 0)} tokens, but "
+            f"max_model_len is {max_model_len}. Lower --max-model-len, set it to auto, or give the KV cache more memory."
+        )
+    return KVCacheLayout(num_blocks, settings.block_size, max_model_len)
+
+
+def _blocks_in_memory(settings: EngineCoreSettings, blocks_that_fit: int, max_model_len: int) -> int:
+    """Return what memory allows, but not more than max_num_seqs sequences of full length could ever use."""
+    usable = settings.max_num_seqs * -(-max_model_len // settings.block_size)
+    return min(blocks_that_fit, usable + 1)

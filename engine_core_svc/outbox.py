@@ -1,0 +1,117 @@
+"""Outbox: what a session still has to be told, merged when its frontend is slow.
+
+Filled by the step loop, which never waits; emptied by the session's stream. Bounded: beyond `capacity` steps, later ones are
+merged into the last, request by request, so a slow frontend costs memory per request, not per step.
+"""
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from tetrad.engine_core_svc.scheduler.output import EngineCoreOutput, Logprobs
+from tetrad.engine_core_svc.stats import SchedulerStats
+from tetrad.services.errors import TetradError
+
+
+@dataclass(slots=True)
+class StepOutputs:
+    """One step's (or several merged steps') outputs for one session."""
+
+    step_id: int
+    outputs: list[EngineCoreOutput] = field(default_factory=list)
+    stats: SchedulerStats | None = None
+    timestamp: float = field(default_factory=time.monotonic)
+
+    def merge(self, later: "StepOutputs") -> None:
+        """Take a later step's outputs in; tokens of one request are joined."""
+        by_key = {output.request.key: i for i, output in enumerate(self.outputs)}
+        for output in later.outputs:
+            index = by_key.get(output.request.key)
+            if index is None:
+                self.outputs.append(output)
+            else:
+                self.outputs[index] = _join(self.outputs[index], output)
+        self.step_id, self.timestamp = later.step_id, later.timestamp
+        self.stats = later.stats or self.stats
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A request that was never scheduled."""
+
+    request_id: str
+    error: TetradError
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that concerns every request; `kind` is a name of the contract's EngineNoticeKind without its prefix."""
+
+    kind: str
+    text: str
+
+
+Message = StepOutputs | Rejection | Notice
+
+
+class Outbox:
+    """A session's pending messages, in order.
+
+    Args:
+        capacity: steps kept apart before they are merged.
+    """
+
+    def __init__(self, capacity: int = 32) -> None:
+        self._capacity = capacity
+        self._messages: deque[Message] = deque()
+        self._wake = asyncio.Event()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def put(self, message: Message) -> None:
+        """Add a message; merges instead when the box is full and the last message is a step's."""
+        last = self._messages[-1] if len(self._messages) >= self._capacity else None
+        if isinstance(last, StepOutputs) and isinstance(message, StepOutputs):
+            last.merge(message)
+        else:
+            self._messages.append(message)
+        self._wake.set()
+
+    def close(self) -> None:
+        """End the stream behind what is pending."""
+        self._closed = True
+        self._wake.set()
+
+    async def get(self) -> Message | None:
+        """Wait for the next message; None when the box is closed and empty."""
+        while not self._messages:
+            if self._closed:
+                return None
+            self._wake.clear()
+            await self._wake.wait()
+        return self._messages.popleft()
+
+
+def _join(earlier: EngineCoreOutput, later: EngineCoreOutput) -> EngineCoreOutput:
+    return replace(
+        later,
+        new_token_ids=earlier.new_token_ids + later.new_token_ids,
+        logprobs=_join_logprobs(earlier.logprobs, later.logprobs),
+        prompt_logprobs=earlier.prompt_logprobs or later.prompt_logprobs,
+        prefill_stats=earlier.prefill_stats or later.prefill_stats,
+    )
+
+
+def _join_logprobs(earlier: Logprobs | None, later: Logprobs | None) -> Logprobs | None:
+    if earlier is None or later is None:
+        return earlier or later
+    return Logprobs(
+        earlier.token_ids + later.token_ids,
+        earlier.logprobs + later.logprobs,
+        earlier.ranks + later.ranks,
+        earlier.num_positions + later.num_positions,
+        later.width,
+    )

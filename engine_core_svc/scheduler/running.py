@@ -1,0 +1,39 @@
+"""Running list: the requests that hold blocks, in order of service; the last one is the first to be preempted."""
+
+import bisect
+from collections.abc import Callable, Iterator
+
+from tetrad.engine_core_svc.request import Request
+from tetrad.engine_core_svc.scheduler.policy import OrderKey
+
+
+class RunningList:
+    """Requests sorted by a key that does not change while they are in it.
+
+    Args:
+        key: smaller is served first.
+    """
+
+    def __init__(self, key: Callable[[Request], OrderKey]) -> None:
+        self._key = key
+        self._requests: list[Request] = []
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __getitem__(self, index: int) -> Request:
+        return self._requests[index]
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests)
+
+    def add(self, request: Request) -> None:
+        """Put a request in its place."""
+        bisect.insort(self._requests, request, key=self._key)
+
+    def remove(self, request: Request) -> None:
+        """Take a request out; ValueError if it is not running."""
+        index = bisect.bisect_left(self._requests, self._key(request), key=self._key)
+        if index == len(self._requests) or self._requests[index] is not request:
+            raise ValueError(f"request {request.request_id} is not running")
+        del self._requests[index]

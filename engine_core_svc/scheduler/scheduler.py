@@ -1,0 +1,321 @@
+"""Scheduler: which tokens of which requests are computed in the next step.
+
+Called by the engine's step loop alone, on its thread. Owns every unfinished request. There is no prefill phase and no decode
+phase: a step moves each request's computed tokens towards its known tokens within the token budget (vLLM V1's principle).
+Running requests come first; waiting ones only in a step that preempted nobody. Knows nothing of streams, time or devices.
+
+Plans may be made before earlier results are back: tokens that the worker has sampled and kept are counted as placeholders.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.request import Request, RequestStatus
+from tetrad.engine_core_svc.scheduler.output import (
+    FINISH_REASONS,
+    EngineCoreOutput,
+    ModelRunnerOutput,
+    NewRequestData,
+    PrefillStats,
+    SchedulerOutput,
+)
+from tetrad.engine_core_svc.scheduler.policy import ORDER_KEYS, PolicyName, RequestQueue
+from tetrad.engine_core_svc.scheduler.running import RunningList
+from tetrad.engine_core_svc.scheduler.stopping import check_stop
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """What one step may hold.
+
+    Attributes:
+        max_num_seqs: requests that run at the same time.
+        max_num_batched_tokens: tokens computed in one step.
+        long_prefill_token_threshold: most tokens of one request in a step that others share; 0: no such limit.
+        enable_chunked_prefill: split prompts over steps; otherwise a prompt that does not fit the step blocks the queue.
+        policy: "fcfs" or "priority" (larger priority is more urgent, and preempts).
+    """
+
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    long_prefill_token_threshold: int = 0
+    enable_chunked_prefill: bool = True
+    policy: PolicyName = "fcfs"
+
+
+class Scheduler:
+    """Queues, plans and results.
+
+    Args:
+        limits: see SchedulerLimits.
+        kv_cache: the block tables; not shared with anyone.
+    """
+
+    def __init__(self, limits: SchedulerLimits, kv_cache: KVCacheManager) -> None:
+        key = ORDER_KEYS[limits.policy]
+        self.limits = limits
+        self.kv_cache = kv_cache
+        self.waiting = RequestQueue(key)
+        self.running = RunningList(key)
+        self.requests: dict[int, Request] = {}
+        self.num_preemptions = 0
+        self.step_counter = 0
+        self.admitting = True
+        self._removed_keys: list[int] = []
+        # Blocks of requests that ended while a plan named them, by that plan: freed when it has returned.
+        self._fenced: deque[tuple[int, list[int]]] = deque()
+        self._last_returned_step = -1
+
+    # --- requests come and go ---------------------------------------------------------------------------------------
+
+    def add_request(self, request: Request) -> None:
+        """Take a request over; it waits from now on."""
+        self.requests[request.key] = request
+        self.waiting.add(request)
+
+    def finish_requests(self, keys: Iterable[int], status: RequestStatus) -> list[Request]:
+        """End requests from outside; unknown and finished ones are ignored. Return those that really ended."""
+        ended = [request for key in keys if (request := self.requests.get(key)) is not None]
+        for request in ended:
+            self._finish(request, status)
+        return ended
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether any request is unfinished."""
+        return bool(self.requests)
+
+    # --- planning ---------------------------------------------------------------------------------------------------
+
+    def schedule(self) -> SchedulerOutput | None:
+        """Plan the next step; None if there is nothing to compute now."""
+        plan = SchedulerOutput(step_id=self.step_counter)
+        make_room = self.limits.policy == "priority" and self._preempt_for_urgent_arrival()
+        preemptions_before = self.num_preemptions
+        budget = self._schedule_running(plan, self.limits.max_num_batched_tokens)
+        if self.num_preemptions == preemptions_before or make_room:
+            self._schedule_waiting(plan, budget)
+        if plan.num_requests == 0:
+            return None
+        plan.removed_keys, self._removed_keys = self._removed_keys, []
+        self.step_counter += 1
+        return plan
+
+    def _schedule_running(self, plan: SchedulerOutput, budget: int) -> int:
+        """Plan tokens of running requests, the first in order first; return the budget that is left."""
+        index = 0
+        while index < len(self.running) and budget > 0:
+            request = self.running[index]
+            num_new = self._num_tokens_to_compute(request, budget)
+            if num_new == 0:
+                index += 1
+                continue
+            blocks = self.kv_cache.extend(request, num_new)
+            while blocks is None:
+                # The last in order has not been planned in this step, unless it is the request itself.
+                victim = self.running[-1]
+                self._preempt(victim)
+                if victim is request:
+                    return budget
+                blocks = self.kv_cache.extend(request, num_new)
+            columns = plan.cached_requests
+            columns.keys.append(request.key)
+            columns.num_scheduled_tokens.append(num_new)
+            columns.num_computed_tokens.append(request.num_computed_tokens)
+            columns.num_new_blocks.append(len(blocks))
+            columns.new_block_ids.extend(blocks)
+            self._advance(plan, request, num_new)
+            budget -= num_new
+            index += 1
+        return budget
+
+    def _schedule_waiting(self, plan: SchedulerOutput, budget: int) -> None:
+        """Admit waiting requests in order until one does not fit; nobody behind it overtakes."""
+        held_back: list[Request] = []
+        while self.admitting and budget > 0 and len(self.running) < self.limits.max_num_seqs:
+            request = self.waiting.peek()
+            if request is None:
+                break
+            if request.num_placeholders:
+                # Preempted while a plan was in flight: its token is still to come, and belongs to the prefix to recompute.
+                self.waiting.remove(request)
+                held_back.append(request)
+                continue
+            num_new = self._admit(request, budget)
+            if num_new == 0:
+                break
+            self._add_new_request(plan, request, num_new)
+            budget -= num_new
+        for request in held_back:
+            self.waiting.add(request)
+
+    def _admit(self, request: Request, budget: int) -> int:
+        """Give a waiting request its blocks; return the tokens to compute now, 0 if it cannot run in this step."""
+        prefix = self.kv_cache.find_prefix(request)
+        remaining = request.num_tokens - len(prefix) * self.kv_cache.block_size
+        if remaining > budget and not self.limits.enable_chunked_prefill:
+            return 0
+        num_new = min(remaining, self._chunk_limit(), budget)
+        return num_new if self.kv_cache.admit(request, num_new, prefix) else 0
+
+    def _add_new_request(self, plan: SchedulerOutput, request: Request, num_new: int) -> None:
+        self.waiting.remove(request)
+        request.move_to(RequestStatus.RUNNING)
+        self.running.add(request)
+        if not request.first_output_sent:
+            request.num_cached_tokens = request.num_computed_tokens
+        plan.new_requests.append(
+            NewRequestData(
+                key=request.key,
+                request_id=request.request_id,
+                token_ids=request.token_ids[:],
+                num_prompt_tokens=request.num_prompt_tokens,
+                num_computed_tokens=request.num_computed_tokens,
+                num_scheduled_tokens=num_new,
+                block_ids=request.block_ids[:],
+                payload=request.payload,
+            )
+        )
+        self._advance(plan, request, num_new)
+
+    def _advance(self, plan: SchedulerOutput, request: Request, num_new: int) -> None:
+        """Count the planned tokens as computed, so that the next plan need not wait for this one's result."""
+        request.num_computed_tokens += num_new
+        request.last_step_id = plan.step_id
+        plan.total_num_scheduled_tokens += num_new
+        if request.num_computed_tokens == request.num_tokens + request.num_placeholders:
+            request.num_placeholders += 1
+
+    def _num_tokens_to_compute(self, request: Request, budget: int) -> int:
+        known = request.num_tokens + request.num_placeholders
+        if request.num_placeholders and known >= request.max_total_tokens:
+            return 0  # its last token is on the way
+        return min(known - request.num_computed_tokens, self._chunk_limit(), budget)
+
+    def _chunk_limit(self) -> int:
+        threshold = self.limits.long_prefill_token_threshold
+        alone = len(self.running) + len(self.waiting) <= 1
+        return self.limits.max_num_batched_tokens if alone or threshold == 0 else threshold
+
+    # --- preemption -------------------------------------------------------------------------------------------------
+
+    def _preempt(self, request: Request) -> None:
+        """Take a running request's blocks and put it back in line; its tokens stay.
+
+        The blocks may be handed out at once even if a plan in flight names them: workers run plans in order, so whatever
+        that plan still writes is overwritten by the plan that gets the blocks.
+        """
+        self.running.remove(request)
+        request.move_to(RequestStatus.PREEMPTED)
+        self.kv_cache.release(request.block_ids)
+        request.restart()
+        request.num_preemptions += 1
+        self.num_preemptions += 1
+        self._removed_keys.append(request.key)
+        self.waiting.add(request)
+
+    def _preempt_for_urgent_arrival(self) -> bool:
+        """Preempt the least urgent requests if that lets the first in line, which is more urgent, run; whether it did.
+
+        A victim stands behind that arrival from then on, so it cannot be preempted for it a second time.
+        """
+        first = self.waiting.peek()
+        if first is None or not self.admitting or first.num_placeholders or self._could_run(first):
+            return False
+        victims = [request for request in self.running if request.priority < first.priority]
+        reclaimable = sum(len(victim.block_ids) for victim in victims)
+        if not victims or self.kv_cache.blocks_missing(first) > reclaimable:
+            return False
+        while self.running and self.running[-1].priority < first.priority and not self._could_run(first):
+            self._preempt(self.running[-1])
+        return True
+
+    def _could_run(self, request: Request) -> bool:
+        return len(self.running) < self.limits.max_num_seqs and self.kv_cache.blocks_missing(request) <= 0
+
+    def preempt_all(self) -> None:
+        """Put every running request back in line, order kept."""
+        while self.running:
+            self._preempt(self.running[-1])
+
+    def forget_worker(self) -> None:
+        """The worker is gone with all blocks' content and all results in flight: recompute everything, order kept."""
+        self.preempt_all()
+        for request in self.requests.values():
+            request.num_placeholders = 0
+        self._removed_keys.clear()
+        self._fenced.clear()
+        self.kv_cache.rebuild()
+
+    # --- results ----------------------------------------------------------------------------------------------------
+
+    def update(self, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
+        """Apply one step's result; return what it brought, for requests that still want it."""
+        outputs: list[EngineCoreOutput] = []
+        for key, token_ids in zip(result.keys, result.token_ids, strict=True):
+            request = self.requests.get(key)
+            if request is not None:  # else it ended while the step ran
+                outputs.append(self._append_tokens(request, token_ids, result))
+        for key, error in result.failures.items():
+            ended = self.finish_requests([key], RequestStatus.FINISHED_ERROR)
+            outputs += [EngineCoreOutput(request, [], FINISH_REASONS[request.status], error=error) for request in ended]
+        self._last_returned_step = result.step_id
+        self._lift_fence()
+        return outputs
+
+    def _append_tokens(self, request: Request, token_ids: Iterable[int], result: ModelRunnerOutput) -> EngineCoreOutput:
+        """Append sampled tokens one by one; those behind a stop are dropped."""
+        request.num_placeholders -= 1
+        logprobs, wanted = result.logprobs.get(request.key), request.num_logprobs
+        if logprobs is not None and wanted is not None and wanted >= 0:
+            logprobs = logprobs.narrow(wanted + 1)
+        output = EngineCoreOutput(request, [], logprobs=logprobs, prompt_logprobs=result.prompt_logprobs.get(request.key))
+        if not request.first_output_sent:
+            request.first_output_sent = True
+            output.prefill_stats = PrefillStats(request.num_prompt_tokens, request.num_cached_tokens)
+        for token_id in token_ids:
+            request.token_ids.append(token_id)
+            output.new_token_ids.append(token_id)
+            verdict = check_stop(request)
+            if verdict is not None:
+                status, output.stop_reason = verdict
+                self._finish(request, status)
+                output.finish_reason = FINISH_REASONS[status]
+                break
+        return output
+
+    def _finish(self, request: Request, status: RequestStatus) -> None:
+        """End a request and give its blocks back, behind the plan in flight that still names them."""
+        if request.status is RequestStatus.RUNNING:
+            self.running.remove(request)
+            self._removed_keys.append(request.key)
+        else:
+            self.waiting.remove(request)
+        request.move_to(status)
+        del self.requests[request.key]
+        self._fenced.append((request.last_step_id, request.block_ids))
+        request.block_ids = []
+        self._lift_fence()
+
+    def _lift_fence(self) -> None:
+        for _ in range(len(self._fenced)):
+            step_id, block_ids = self._fenced.popleft()
+            if step_id <= self._last_returned_step:
+                self.kv_cache.release(block_ids)
+            else:
+                self._fenced.append((step_id, block_ids))
+
+    # --- upkeep -----------------------------------------------------------------------------------------------------
+
+    def reset_prefix_cache(self, *, preempt_running: bool = False) -> bool:
+        """Forget all cached prefixes. False while blocks are in use, unless everything running may be preempted."""
+        if preempt_running:
+            self.preempt_all()
+        return self.kv_cache.reset_prefix_cache()
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Tokens of the requests that wait; counts them one by one, so not for every step."""
+        return sum(request.num_tokens for request in self.waiting)

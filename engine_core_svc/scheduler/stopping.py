@@ -1,0 +1,39 @@
+"""Stopping: whether the token just appended ends its request. The order of the checks is vLLM's check_stop.
+
+min_tokens for EOS and stop ids is kept by the worker, which masks them; stop strings are the frontend's business.
+"""
+
+from collections.abc import Sequence
+
+from tetrad.engine_core_svc.request import RepetitionRule, Request, RequestStatus
+
+REPETITION_DETECTED = "repetition_detected"
+Verdict = tuple[RequestStatus, int | str | None]
+
+
+def check_stop(request: Request) -> Verdict | None:
+    """Return (final status, stop reason) if the request's last token ends it, else None. EOS has no stop reason."""
+    stop, last = request.stop, request.token_ids[-1]
+    if last == stop.eos_token_id:
+        return RequestStatus.FINISHED_STOPPED, None
+    if last in stop.stop_token_ids:
+        return RequestStatus.FINISHED_STOPPED, last
+    if request.num_tokens >= request.max_total_tokens:
+        return RequestStatus.FINISHED_LENGTH_CAPPED, None
+    if stop.repetition is None or request.num_output_tokens < stop.min_tokens:
+        return None
+    if repeats(request.token_ids[request.num_prompt_tokens :], stop.repetition):
+        return RequestStatus.FINISHED_REPETITION, REPETITION_DETECTED
+    return None
+
+
+def repeats(output: Sequence[int], rule: RepetitionRule) -> bool:
+    """Return whether `output` ends in `min_count` copies of one pattern of an allowed size."""
+    for size in range(max(rule.min_pattern_size, 1), rule.max_pattern_size + 1):
+        span = size * rule.min_count
+        if span > len(output):
+            return False
+        tail = output[-span:]
+        if all(tail[i] == tail[i % size] for i in range(span)):
+            return True
+    return False

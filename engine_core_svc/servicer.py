@@ -1,0 +1,77 @@
+"""EngineCoreService: one Session stream per frontend, in front of the engine."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+
+from tetrad.engine_core_svc.engine import Engine
+from tetrad.engine_core_svc import sessions
+from tetrad.engine_core_svc.wire import message_to_wire, submission_from_wire
+from tetrad.services.errors import FailedPrecondition, InvalidRequest, TetradError, Unavailable
+from tetrad.services.version import SCHEMA_REVISION
+from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
+
+
+class EngineCoreServicer(engine_core_pb2_grpc.EngineCoreServiceServicer):
+    """Serves sessions from the moment `attach` is called; UNAVAILABLE before."""
+
+    def __init__(self) -> None:
+        self._engine: Engine | None = None
+        self._info = engine_core_pb2.EngineInfo()
+
+    def attach(self, engine: Engine, info: engine_core_pb2.EngineInfo) -> None:
+        """Start to serve `engine`, which introduces itself as `info`."""
+        self._engine, self._info = engine, info
+
+    async def Session(
+        self, request_iterator: AsyncIterator[engine_core_pb2.SessionRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[engine_core_pb2.SessionResponse]:
+        """Run one frontend's session until either side ends it."""
+        if self._engine is None:
+            raise Unavailable("The engine core is starting.", reason="STARTING", retry_after_s=0.5)
+        client_id = await _shake_hands(request_iterator)
+        session = self._engine.open_session(client_id)
+        reader = asyncio.create_task(self._read(self._engine, session, request_iterator))
+        try:
+            yield engine_core_pb2.SessionResponse(ready=self._info)
+            while (message := await session.outbox.get()) is not None:
+                yield message_to_wire(message, self._info.engine_index)
+        finally:
+            reader.cancel()
+            self._engine.close_session(session)
+
+    async def _read(
+        self, engine: Engine, session: sessions.Session, requests: AsyncIterator[engine_core_pb2.SessionRequest]
+    ) -> None:
+        """Hand a session's messages to the engine in order; the session ends with the client's side of the stream."""
+        try:
+            async for message in requests:
+                for request in message.add.requests:
+                    _add(engine, session, request)
+                if message.HasField("abort"):
+                    engine.abort_requests(session, message.abort.request_ids)
+        finally:
+            session.outbox.close()
+
+
+async def _shake_hands(requests: AsyncIterator[engine_core_pb2.SessionRequest]) -> str:
+    first = await anext(requests, None)
+    if first is None or not first.HasField("hello"):
+        raise InvalidRequest("The first message of a session must be hello.", field="hello")
+    if first.hello.schema_revision != SCHEMA_REVISION:
+        raise FailedPrecondition(
+            f"The client speaks schema revision {first.hello.schema_revision}, this engine core {SCHEMA_REVISION}.",
+            reason="SCHEMA_REVISION",
+        )
+    return first.hello.client_id
+
+
+def _add(engine: Engine, session: sessions.Session, message: engine_core_pb2.EngineCoreRequest) -> None:
+    """Queue one request; a request that cannot be read is answered alone."""
+    try:
+        submission = submission_from_wire(message)
+    except TetradError as error:
+        engine.reject(session, message.request_id, error)
+        return
+    engine.add_request(session, submission)

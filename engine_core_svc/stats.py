@@ -1,0 +1,31 @@
+"""Stats: the scheduler in numbers, for sessions, operators and Prometheus. Taken once a step, never per token."""
+
+from dataclasses import dataclass
+
+from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStats:
+    """vLLM's SchedulerStats, as far as it applies; counters are since start, in tokens or requests."""
+
+    num_running_reqs: int
+    num_waiting_reqs: int
+    kv_cache_usage: float
+    prefix_cache_queries: int
+    prefix_cache_hits: int
+    num_preemptions: int
+    step_counter: int
+
+
+def take_stats(scheduler: Scheduler) -> SchedulerStats:
+    """Return the scheduler's numbers at this moment."""
+    return SchedulerStats(
+        num_running_reqs=len(scheduler.running),
+        num_waiting_reqs=len(scheduler.waiting),
+        kv_cache_usage=scheduler.kv_cache.pool.usage,
+        prefix_cache_queries=scheduler.kv_cache.stats.queries,
+        prefix_cache_hits=scheduler.kv_cache.stats.hits,
+        num_preemptions=scheduler.num_preemptions,
+        step_counter=scheduler.step_counter,
+    )

@@ -1,0 +1,265 @@
+"""Wire: protobuf messages <-> the engine core's own values. Nothing else here reads or writes a message's fields.
+
+Hot messages are columns (services/columns.py): one step of 256 requests costs well under a millisecond.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tetrad.engine_core_svc.outbox import Message, Notice, Rejection, StepOutputs
+from tetrad.engine_core_svc.request import RepetitionRule, StopRules
+from tetrad.engine_core_svc.scheduler.output import (
+    EngineCoreOutput,
+    Logprobs,
+    ModelRunnerOutput,
+    NewRequestData,
+    SchedulerOutput,
+)
+from tetrad.engine_core_svc.stats import SchedulerStats
+from tetrad.services.columns import pack_u32, split_rows, unpack_u32
+from tetrad.services.errors import InvalidRequest, Unsupported, from_status, to_status
+from tetrad.v1 import engine_core_pb2, types_pb2, worker_pb2
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """An EngineCoreRequest as it came, decoded but not yet checked against the engine's limits."""
+
+    request_id: str
+    handle: int
+    prompt_token_ids: list[int]
+    output_token_ids: list[int]
+    stop: StopRules
+    priority: int
+    arrival_time: float
+    deadline_unix_s: float | None
+    cache_salt: str
+    skip_reading_prefix_cache: bool
+    num_logprobs: int | None
+    payload: "WorkerPayload"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPayload:
+    """What the worker needs of a request and the engine core only passes on."""
+
+    sampling_params: types_pb2.SamplingParams
+    eos_token_id: int | None
+
+
+def submission_from_wire(message: engine_core_pb2.EngineCoreRequest) -> Submission:
+    """Return a request as own value; InvalidRequest or Unsupported for what this engine core cannot read."""
+    _refuse_unsupported(message)
+    params = message.sampling_params
+    eos_token_id = message.eos_token_id if message.HasField("eos_token_id") else None
+    skip_prefix_cache = params.HasField("prompt_logprobs")
+    if params.HasField("skip_reading_prefix_cache"):
+        skip_prefix_cache = params.skip_reading_prefix_cache
+    return Submission(
+        request_id=message.request_id,
+        handle=message.handle,
+        prompt_token_ids=unpack_u32(message.prompt_token_ids),
+        output_token_ids=unpack_u32(message.resumed_output_token_ids),
+        stop=_stop_rules(params, eos_token_id),
+        priority=message.priority,
+        arrival_time=message.arrival_time_unix_nanos / 1e9,
+        deadline_unix_s=message.deadline_unix_nanos / 1e9 if message.HasField("deadline_unix_nanos") else None,
+        cache_salt=message.cache_salt,
+        skip_reading_prefix_cache=skip_prefix_cache,
+        num_logprobs=params.logprobs if params.HasField("logprobs") else None,
+        payload=WorkerPayload(params, eos_token_id),
+    )
+
+
+def _refuse_unsupported(message: engine_core_pb2.EngineCoreRequest) -> None:
+    if not message.HasField("sampling_params") and not message.HasField("pooling_params"):
+        raise InvalidRequest("Exactly one of sampling_params and pooling_params must be set.", field="sampling_params")
+    for field in ("pooling_params", "lora_request", "prompt_embeds"):
+        if message.HasField(field):
+            raise Unsupported(f"This engine does not support {field}.", field=field)
+    if message.mm_features:
+        raise Unsupported("This engine does not support mm_features.", field="mm_features")
+    if message.sampling_params.HasField("structured_outputs"):
+        raise Unsupported("This engine does not support structured_outputs.", field="structured_outputs")
+
+
+def _stop_rules(params: types_pb2.SamplingParams, eos_token_id: int | None) -> StopRules:
+    rule = params.repetition_detection
+    return StopRules(
+        max_tokens=params.max_tokens if params.HasField("max_tokens") else None,
+        min_tokens=params.min_tokens,
+        eos_token_id=None if params.ignore_eos else eos_token_id,
+        stop_token_ids=frozenset(params.stop_token_ids),
+        repetition=RepetitionRule(rule.max_pattern_size, rule.min_pattern_size, rule.min_count)
+        if rule.max_pattern_size and rule.min_count > 1
+        else None,
+    )
+
+
+# --- plans and results ------------------------------------------------------------------------------------------------
+
+
+def plan_to_wire(plan: SchedulerOutput) -> worker_pb2.ExecuteRequest:
+    """Return a plan as the worker gets it."""
+    columns = plan.cached_requests
+    step = worker_pb2.SchedulerOutput(
+        step_id=plan.step_id,
+        new_requests=[_new_request_to_wire(new) for new in plan.new_requests],
+        removed_handles=pack_u32(plan.removed_keys),
+        total_num_scheduled_tokens=plan.total_num_scheduled_tokens,
+    )
+    if columns.keys:
+        step.cached_requests.handles = pack_u32(columns.keys)
+        step.cached_requests.num_scheduled_tokens = pack_u32(columns.num_scheduled_tokens)
+        step.cached_requests.num_computed_tokens = pack_u32(columns.num_computed_tokens)
+        step.cached_requests.new_blocks.add(
+            num_blocks=pack_u32(columns.num_new_blocks), block_ids=pack_u32(columns.new_block_ids)
+        )
+    return worker_pb2.ExecuteRequest(step=step)
+
+
+def _new_request_to_wire(new: NewRequestData) -> worker_pb2.NewRequestData:
+    payload: WorkerPayload = new.payload
+    return worker_pb2.NewRequestData(
+        handle=new.key,
+        token_ids=pack_u32(new.token_ids),
+        num_prompt_tokens=new.num_prompt_tokens,
+        num_computed_tokens=new.num_computed_tokens,
+        num_scheduled_tokens=new.num_scheduled_tokens,
+        block_ids=[pack_u32(new.block_ids)],
+        sampling_params=payload.sampling_params,
+        request_id=new.request_id,
+        eos_token_id=payload.eos_token_id,
+    )
+
+
+def result_from_wire(message: worker_pb2.ModelRunnerOutput) -> ModelRunnerOutput:
+    """Return a step's result as own value."""
+    keys = unpack_u32(message.handles)
+    token_ids = unpack_u32(message.token_ids)
+    if len(keys) == len(token_ids):  # no speculation: one token each
+        rows: list[Sequence[int]] = [(token_id,) for token_id in token_ids]
+    else:
+        rows = split_rows(token_ids, unpack_u32(message.num_tokens))
+    return ModelRunnerOutput(
+        step_id=message.step_id,
+        keys=keys,
+        token_ids=rows,
+        logprobs=_logprobs_by_key(message.logprobs) if message.HasField("logprobs") else {},
+        prompt_logprobs={entry.handle: _logprobs_from_wire(entry.columns) for entry in message.prompt_logprobs},
+        failures={failure.handle: from_status(failure.status) for failure in message.failures},
+    )
+
+
+def _logprobs_from_wire(columns: types_pb2.LogprobsColumns) -> Logprobs:
+    return Logprobs(columns.token_ids, columns.logprobs, columns.ranks, columns.num_positions, columns.width)
+
+
+def _logprobs_by_key(message: worker_pb2.SampleLogprobs) -> dict[int, Logprobs]:
+    """Cut a step's columns into one piece per request; positions of one request stand together."""
+    columns, row_bytes = message.columns, 4 * message.columns.width
+    pieces: dict[int, Logprobs] = {}
+    for position, key in enumerate(unpack_u32(message.handles)):
+        row = slice(position * row_bytes, (position + 1) * row_bytes)
+        rank = columns.ranks[4 * position : 4 * position + 4]
+        piece = Logprobs(columns.token_ids[row], columns.logprobs[row], rank, 1, columns.width)
+        earlier = pieces.get(key)
+        if earlier is not None:
+            piece = replace(
+                piece,
+                token_ids=earlier.token_ids + piece.token_ids,
+                logprobs=earlier.logprobs + piece.logprobs,
+                ranks=earlier.ranks + piece.ranks,
+                num_positions=earlier.num_positions + 1,
+            )
+        pieces[key] = piece
+    return pieces
+
+
+# --- outputs ----------------------------------------------------------------------------------------------------------
+
+
+def message_to_wire(message: Message, engine_index: int = 0) -> engine_core_pb2.SessionResponse:
+    """Return an outbox message as the frontend gets it."""
+    if isinstance(message, StepOutputs):
+        return engine_core_pb2.SessionResponse(outputs=_outputs_to_wire(message, engine_index))
+    if isinstance(message, Rejection):
+        rejected = engine_core_pb2.RequestRejected(request_id=message.request_id, status=to_status(message.error))
+        return engine_core_pb2.SessionResponse(rejected=rejected)
+    return engine_core_pb2.SessionResponse(notice=_notice_to_wire(message))
+
+
+def _notice_to_wire(notice: Notice) -> engine_core_pb2.EngineNotice:
+    return engine_core_pb2.EngineNotice(kind=f"ENGINE_NOTICE_KIND_{notice.kind}", text=notice.text)
+
+
+def _outputs_to_wire(step: StepOutputs, engine_index: int) -> engine_core_pb2.EngineCoreOutputs:
+    plain = [output for output in step.outputs if output.is_plain]
+    message = engine_core_pb2.EngineCoreOutputs(
+        outputs=[_output_to_wire(output) for output in step.outputs if not output.is_plain],
+        step_id=step.step_id,
+        engine_index=engine_index,
+        timestamp_monotonic_s=step.timestamp,
+    )
+    if plain:
+        message.decode.handles = pack_u32([output.request.handle for output in plain])
+        message.decode.num_tokens = pack_u32([len(output.new_token_ids) for output in plain])
+        message.decode.token_ids = pack_u32([token for output in plain for token in output.new_token_ids])
+    if step.stats is not None:
+        message.scheduler_stats.CopyFrom(stats_to_wire(step.stats))
+    return message
+
+
+def _output_to_wire(output: EngineCoreOutput) -> engine_core_pb2.EngineCoreOutput:
+    message = engine_core_pb2.EngineCoreOutput(
+        handle=output.request.handle,
+        request_id=output.request.request_id,
+        new_token_ids=pack_u32(output.new_token_ids),
+        finish_reason=int(output.finish_reason or 0),  # type: ignore[arg-type] # the enum's numbers are the contract's
+    )
+    if isinstance(output.stop_reason, int):
+        message.stop_reason.token_id = output.stop_reason
+    elif output.stop_reason is not None:
+        message.stop_reason.text = output.stop_reason
+    if output.logprobs is not None:
+        message.new_logprobs.CopyFrom(_logprobs_to_wire(output.logprobs))
+    if output.prompt_logprobs is not None:
+        message.new_prompt_logprobs.CopyFrom(_logprobs_to_wire(output.prompt_logprobs))
+    if output.error is not None:
+        message.status.CopyFrom(to_status(output.error))
+    if output.prefill_stats is not None:
+        stats = output.prefill_stats
+        message.prefill_stats.num_prompt_tokens = stats.num_prompt_tokens
+        message.prefill_stats.num_cached_tokens = stats.num_cached_tokens
+        message.prefill_stats.num_local_cached_tokens = stats.num_cached_tokens
+        message.prefill_stats.num_computed_tokens = stats.num_prompt_tokens - stats.num_cached_tokens
+        message.events.add(type=engine_core_pb2.ENGINE_CORE_EVENT_TYPE_QUEUED, timestamp_monotonic_s=output.request.queued_at)
+        message.events.add(
+            type=engine_core_pb2.ENGINE_CORE_EVENT_TYPE_SCHEDULED, timestamp_monotonic_s=output.request.scheduled_at
+        )
+    return message
+
+
+def _logprobs_to_wire(logprobs: Logprobs) -> types_pb2.LogprobsColumns:
+    return types_pb2.LogprobsColumns(
+        token_ids=logprobs.token_ids,
+        logprobs=logprobs.logprobs,
+        ranks=logprobs.ranks,
+        num_positions=logprobs.num_positions,
+        width=logprobs.width,
+    )
+
+
+def stats_to_wire(stats: SchedulerStats) -> engine_core_pb2.SchedulerStats:
+    """Return the scheduler's numbers as a message."""
+    return engine_core_pb2.SchedulerStats(
+        num_running_reqs=stats.num_running_reqs,
+        num_waiting_reqs=stats.num_waiting_reqs,
+        kv_cache_usage=stats.kv_cache_usage,
+        prefix_cache_queries=stats.prefix_cache_queries,
+        prefix_cache_hits=stats.prefix_cache_hits,
+        num_preemptions=stats.num_preemptions,
+        step_counter=stats.step_counter,
+    )
