@@ -61,9 +61,7 @@ class CacheSettings(Settings):
 
     model_config = SettingsConfigDict(env_prefix="TETRAD_CACHE_", frozen=True, extra="ignore", populate_by_name=True)
 
-    dir: Path | None = Field(
-        default=None, description="Directory of fetched models. Unset: tetrad in the user's cache directory."
-    )
+    dir: Path | None = Field(default=None, description="Directory of fetched models. Unset: tetrad in the user's cache.")
     xdg_cache_home: Path | None = Field(
         default=None, validation_alias="XDG_CACHE_HOME", description="The user's cache directory. Unset: ~/.cache."
     )
