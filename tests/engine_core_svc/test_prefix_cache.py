@@ -1,0 +1,133 @@
+"""Which prefixes are found again, and which are not."""
+
+COMMON = list(range(100, 148))  # three full blocks of 16
+
+
+def test_golden_free_list_through_the_scheduler(make_bench):
+    """The same vector as in the pool's test, reached by two real requests."""
+    bench = make_bench(num_blocks=11)
+    bench.add([*COMMON, *range(7)], max_tokens=1)
+    bench.add([*COMMON, *range(50, 55)], max_tokens=1)
+
+    bench.plan()
+    first, second = bench.scheduler.running
+    assert (first.block_ids, second.block_ids) == ([1, 2, 3, 4], [1, 2, 3, 5])
+    bench.deliver()
+
+    assert bench.scheduler.kv_cache.pool.free_blocks() == [5, 4, 6, 7, 8, 9, 10, 3, 2, 1]
+
+
+def test_a_prompt_seen_before_computes_only_what_is_new(make_bench):
+    bench = make_bench()
+    bench.add([*COMMON, 1, 2], max_tokens=1)
+    bench.run()
+
+    second = bench.add([*COMMON, 3, 4, 5], max_tokens=1)
+
+    assert bench.step() == {second.key: 3}
+    assert second.num_cached_tokens == 48
+
+
+def test_a_full_hit_recomputes_the_last_block_for_its_logits(make_bench):
+    bench = make_bench()
+    bench.add(COMMON, max_tokens=1)
+    bench.run()
+
+    second = bench.add(COMMON, max_tokens=1)
+
+    assert bench.step() == {second.key: 16}
+
+
+def test_two_requests_of_the_same_step_share_blocks(make_bench):
+    bench = make_bench()
+    first, second = bench.add([*COMMON, 1]), bench.add([*COMMON, 2])
+
+    assert bench.step() == {first.key: 49, second.key: 1}
+    assert first.block_ids[:3] == second.block_ids[:3]
+
+
+def test_a_partial_block_is_never_shared(make_bench):
+    bench = make_bench()
+    bench.add(COMMON[:20], max_tokens=1)
+    bench.run()
+
+    second = bench.add(COMMON[:20], max_tokens=1)
+    bench.step()
+
+    assert second.num_cached_tokens == 16
+
+
+def test_generated_tokens_are_found_as_a_prefix_too(make_bench):
+    bench = make_bench()
+    first = bench.add(COMMON[:10], max_tokens=30)
+    bench.run()
+
+    second = bench.add(first.token_ids, max_tokens=1)
+    bench.step()
+
+    assert second.num_cached_tokens == 32
+
+
+def test_a_cache_salt_separates_equal_prompts(make_bench):
+    bench = make_bench()
+    bench.add(COMMON, max_tokens=1, cache_salt="tenant a")
+    bench.run()
+
+    stranger, friend = bench.add(COMMON, max_tokens=1), bench.add(COMMON, max_tokens=1, cache_salt="tenant a")
+
+    assert bench.step() == {stranger.key: 48, friend.key: 16}
+
+
+def test_a_request_that_skips_reading_still_writes(make_bench):
+    bench = make_bench()
+    bench.add(COMMON, max_tokens=1, skip_reading_prefix_cache=True)
+    reader = bench.add(COMMON, max_tokens=1)
+
+    assert bench.step()[reader.key] == 16
+
+
+def test_without_prefix_caching_everything_is_computed(make_bench):
+    bench = make_bench(enable_caching=False)
+    bench.add(COMMON, max_tokens=1)
+    bench.run()
+
+    second = bench.add(COMMON, max_tokens=1)
+
+    assert bench.step() == {second.key: 48}
+
+
+def test_blocks_that_would_be_adopted_are_not_counted_as_free_besides(make_bench):
+    """Three cached blocks are the only free ones: a prompt of four blocks with that prefix cannot be admitted."""
+    bench = make_bench(num_blocks=8)
+    bench.add([*COMMON, 0], max_tokens=1)
+    bench.run()
+    holder = bench.add(49, max_tokens=30)
+    bench.step()
+    assert bench.num_free == 3
+
+    bench.add([*COMMON, 1], max_tokens=1)
+    scheduled = bench.step()
+
+    assert scheduled == {holder.key: 1}
+
+
+def test_reset_refuses_while_blocks_are_in_use_unless_it_may_preempt(make_bench):
+    bench = make_bench()
+    request = bench.add(COMMON)
+    bench.step()
+
+    assert not bench.scheduler.reset_prefix_cache()
+    assert bench.scheduler.reset_prefix_cache(preempt_running=True)
+
+    assert bench.step() == {request.key: 49}
+
+
+def test_statistics_count_each_admission_once(make_bench):
+    bench = make_bench()
+    bench.add(COMMON, max_tokens=3)
+    bench.run()
+    bench.add(COMMON, max_tokens=3)
+    bench.run()
+
+    stats = bench.scheduler.kv_cache.stats
+    assert (stats.queries, stats.hits) == (96, 32)
