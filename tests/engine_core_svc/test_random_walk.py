@@ -112,6 +112,9 @@ def machine(make_bench):
                 self.deliver()
             assert set(self.ends) == {request.key for request in self.requests}, "a request never ended"
             assert self.bench.num_free == NUM_BLOCKS - 1
+            for request in self.requests:
+                for position in range(request.num_prompt_tokens, request.num_tokens):
+                    assert request.token_ids[position] == self.bench.next_token(request.key, position), "out of place"
 
     return Walk
 
