@@ -1,0 +1,1 @@
+"""Attention over KV pages: one interface (interface.py), one implementation per device."""

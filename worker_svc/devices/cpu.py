@@ -1,0 +1,111 @@
+"""CPU device: float32, weights packed once at load, attention by torch over gathered pages.
+
+Float32 because most CPUs multiply it fastest; where a bf16 unit exists, float32 is still what parity is promised for.
+"""
+
+
+import torch
+
+from tetrad.services.errors import ModelError
+from tetrad.services.log import get_logger
+from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.devices.host import available_memory_bytes, usable_cores
+from tetrad.worker_svc.devices.interface import KvGroup, KvLayout, LoadedModel, LoadRequest, ModelInfo, Progress
+from tetrad.worker_svc.layers.linear import LinearFactory, PackedLinear, PlainLinear, can_pack
+from tetrad.worker_svc.model_runner import ModelRunner
+from tetrad.worker_svc.models.registry import Model, load_model, supported_config
+from tetrad.worker_svc.weights.loader import WeightLoader
+from tetrad.worker_svc.weights.model_config import apply_overrides, read_model_config
+from tetrad.worker_svc.weights.random import RandomSource
+from tetrad.worker_svc.weights.source import WeightSource, open_source
+
+_FLOAT32_BYTES = 4
+
+log = get_logger()
+
+
+class CpuModel:
+    """A LoadedModel in host memory."""
+
+    def __init__(self, model: Model, info: ModelInfo) -> None:
+        self._model = model
+        self.info = info
+
+    def kv_group(self, block_size: int) -> KvGroup:
+        """Return the shape of the KV cache."""
+        spec = self._model.kv_cache_spec
+        return KvGroup(spec.num_layers, spec.block_size_bytes(block_size), spec.num_kv_heads, spec.head_dim, "float32")
+
+    def make_runner(self, layout: KvLayout) -> ModelRunner:
+        """Allocate the KV cache and return the runner."""
+        return ModelRunner(self._model, layout)
+
+
+class CpuDevice:
+    """See Device."""
+
+    name = "cpu"
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._num_threads = settings.threads or usable_cores()
+        self._kv_cache_limit = int(settings.kv_cache_memory_gib * (1 << 30))
+        self._make_linear: LinearFactory = PackedLinear if can_pack() else PlainLinear
+
+    def set_up(self) -> None:
+        """Give the calling thread its team of OpenMP threads."""
+        torch.set_num_threads(self._num_threads)
+        log.info("device.ready", device=self.name, threads=self._num_threads, packed=self._make_linear is PackedLinear)
+
+    def load_model(self, request: LoadRequest, report: Progress) -> CpuModel:
+        """Load and pack the weights."""
+        _check_request(request)
+        source = _source(request)
+        config = supported_config(source.config)
+        weights = WeightLoader(source, report)
+        with torch.inference_mode():
+            model = load_model(config, weights, self._make_linear)
+        info = ModelInfo(
+            model=request.model,
+            architecture=config.architecture,
+            vocab_size=config.vocab_size,
+            max_position_embeddings=config.max_position_embeddings,
+            dtype="float32",
+            num_parameters=weights.num_parameters,
+            weights_size_bytes=weights.num_parameters * _FLOAT32_BYTES,
+            num_layers=config.num_layers,
+            hidden_size=config.hidden_size,
+        )
+        return CpuModel(model, info)
+
+    def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:
+        """Return the smaller of the configured limit and the share of free memory that activations leave."""
+        # Per token: residual, fused gate and up, silu and qkv are alive at once; logits are made for few rows.
+        activations = max_num_batched_tokens * 16 * model.info.hidden_size * _FLOAT32_BYTES
+        logits = 2 * 256 * model.info.vocab_size * _FLOAT32_BYTES
+        free = int(available_memory_bytes() * utilization) - activations - logits
+        return max(0, min(self._kv_cache_limit, free))
+
+
+class _Overridden:
+    """A source whose config was changed by the caller."""
+
+    def __init__(self, source: WeightSource, overrides_json: str) -> None:
+        self.config = apply_overrides(source.config, overrides_json)
+        self.total_bytes = source.total_bytes
+        self.has, self.load = source.has, source.load
+
+
+def _source(request: LoadRequest) -> WeightSource:
+    if request.random_weights:
+        config: dict[str, Any] = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
+        return RandomSource(config, supported_config(config), request.seed)
+    source = open_source(request.path)
+    return _Overridden(source, request.hf_overrides_json) if request.hf_overrides_json else source
+
+
+def _check_request(request: LoadRequest) -> None:
+    if request.dtype not in ("", "auto", "float32"):
+        raise ModelError(f"dtype {request.dtype} is not supported on the cpu device; use auto or float32.")
+    is_gguf = request.path.suffix == ".gguf"
+    if request.quantization and not (request.quantization == "gguf" and is_gguf):
+        raise ModelError(f"Quantization {request.quantization!r} is not supported for {request.path.name}.")

@@ -1,0 +1,195 @@
+"""Simulated device: no weights; steps take the time that a cost model says, tokens come from a hash of (seed, position).
+
+For control-plane benchmarks, chaos tests and planning. A request gets the same tokens whatever happens to it, and never EOS or another
+special id. Only the model's metadata is read; torch is never imported.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.devices.interface import KvGroup, KvLayout, LoadedModel, LoadRequest, ModelInfo, Progress
+from tetrad.worker_svc.input_batch import InputBatch
+from tetrad.worker_svc.models.config import ModelConfig, read_config
+from tetrad.worker_svc.plan import Ints, LogprobRows, NewRequest, SampledLogprobs, StepPlan, StepResult
+from tetrad.worker_svc.request_table import RequestTable
+from tetrad.worker_svc.weights.model_config import apply_overrides, read_model_config
+
+_SPECIAL_IDS = 100
+"""Ids at either end of the vocabulary that are never produced."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Seconds that a step takes: fixed + per scheduled token + per token of context."""
+
+    per_step: float = 0.0
+    per_token: float = 0.0
+    per_context_token: float = 0.0
+
+    def seconds(self, num_tokens: int, num_context_tokens: int) -> float:
+        """Return the cost of a step."""
+        return self.per_step + self.per_token * num_tokens + self.per_context_token * num_context_tokens
+
+
+class SimDevice:
+    """See Device."""
+
+    name = "sim"
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._memory_bytes = int(settings.sim_kv_cache_memory_gib * (1 << 30))
+        self._cost = CostModel(
+            settings.sim_seconds_per_step, settings.sim_seconds_per_token, settings.sim_seconds_per_context_token
+        )
+
+    def set_up(self) -> None:
+        """Do nothing: there is no device."""
+
+    def load_model(self, request: LoadRequest, report: Progress) -> "SimModel":
+        """Read the model's metadata."""
+        config = read_config(apply_overrides(read_model_config(request.path), request.hf_overrides_json))
+        report(1, 1)
+        return SimModel(request.model, config, self._cost)
+
+    def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:  # noqa: ARG002 - no device
+        """Return what the settings pretend."""
+        return self._memory_bytes
+
+
+class SimModel:
+    """A LoadedModel that is only a description."""
+
+    def __init__(self, name: str, config: ModelConfig, cost: CostModel) -> None:
+        self._config, self._cost = config, cost
+        self.info = ModelInfo(
+            model=name,
+            architecture=config.architecture,
+            vocab_size=config.vocab_size,
+            max_position_embeddings=config.max_position_embeddings,
+            dtype="float32",
+            num_parameters=0,
+            weights_size_bytes=0,
+            num_layers=config.num_layers,
+            hidden_size=config.hidden_size,
+        )
+
+    def kv_group(self, block_size: int) -> KvGroup:
+        """Return the shape that the real model's cache would have in float32."""
+        config = self._config
+        size = config.num_layers * block_size * 2 * config.num_kv_heads * config.head_dim * 4
+        return KvGroup(config.num_layers, size, config.num_kv_heads, config.head_dim, "float32")
+
+    def make_runner(self, layout: KvLayout) -> "SimRunner":
+        """Return a runner; there is nothing to allocate."""
+        return SimRunner(self._config.vocab_size, layout, self._cost)
+
+
+class SimRunner:
+    """See Runner.
+
+    Args:
+        vocab_size: of the model.
+        layout: limits of the plans.
+        cost: seconds of a step.
+        sleep: waits; runs on the compute thread, so the event loop goes on.
+    """
+
+    def __init__(
+        self, vocab_size: int, layout: KvLayout, cost: CostModel, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._cost, self._sleep = cost, sleep
+        self._batch = InputBatch(
+            max_num_seqs=layout.max_num_seqs, max_model_len=layout.max_model_len, block_size=layout.block_size
+        )
+        self._seeds = _Seeds(layout.max_num_seqs)
+        self._requests = RequestTable(self._batch, vocab_size, (self._seeds,))
+        self._first_id = min(_SPECIAL_IDS, vocab_size // 4)
+        self._num_ids = max(1, vocab_size - 2 * self._first_id)
+
+    @property
+    def num_requests(self) -> int:
+        """Requests known."""
+        return len(self._batch)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Wait as long as the step would take and make its tokens up."""
+        started = time.perf_counter()
+        rows = self._requests.apply(plan)
+        is_last = rows.num_computed + rows.num_scheduled == self._batch.num_tokens[rows.slots]
+        slots = rows.slots[is_last]
+        tokens = self.token_ids(self._seeds.of(slots), self._batch.num_tokens[slots])
+        self._batch.append_sampled(slots, tokens)
+        self._wait(rows.num_scheduled, rows.num_computed, started)
+        handles = self._batch.handles[slots].astype(np.uint32)
+        return StepResult(
+            step_id=plan.step_id,
+            handles=handles,
+            token_ids=tokens.astype(np.uint32),
+            logprobs=self._logprobs(slots, tokens),
+            failures=rows.failures,
+            compute_seconds=time.perf_counter() - started,
+        )
+
+    def forget_all(self) -> None:
+        """Forget every request."""
+        self._requests.forget_all()
+
+    def warm_up(self, report: Callable[[int, int], None]) -> None:
+        """Do nothing: the first step is as fast as any."""
+        report(1, 1)
+
+    def token_ids(self, seeds: Ints, positions: Ints) -> Ints:
+        """Return the tokens at absolute positions [N] of requests with seeds [N]: splitmix64, mapped into ordinary ids."""
+        mixed = _splitmix64(_splitmix64(seeds.astype(np.uint64)) + positions.astype(np.uint64))
+        ordinary: Ints = (mixed % np.uint64(self._num_ids)).astype(np.int64)
+        return ordinary + self._first_id
+
+    def _wait(self, num_scheduled: Ints, num_computed: Ints, started: float) -> None:
+        cost = self._cost.seconds(int(num_scheduled.sum()), int(num_computed.sum()))
+        remaining = cost - (time.perf_counter() - started)
+        if remaining > 0:
+            self._sleep(remaining)
+
+    def _logprobs(self, slots: Ints, tokens: Ints) -> SampledLogprobs | None:
+        """Return made-up values for those who asked: the sampled token first, then the ids after it, each less likely."""
+        width = self._seeds.logprobs_width(slots)
+        asked = self._seeds.num_logprobs[slots] >= 0
+        if not width:
+            return None
+        ids = (tokens[asked][:, None] + np.arange(width)) % (self._num_ids + self._first_id)
+        values = np.broadcast_to(-1.0 - np.arange(width, dtype=np.float32), ids.shape)
+        rows = LogprobRows(ids.astype(np.uint32), values.astype(np.float32), np.ones(len(ids), np.uint32))
+        return SampledLogprobs(self._batch.handles[slots][asked].astype(np.uint32), rows)
+
+
+class _Seeds:
+    """Seeds and asked-for logprobs by slot; told of requests by the request table."""
+
+    def __init__(self, num_slots: int) -> None:
+        self._seeds: Ints = np.zeros(num_slots, np.int64)
+        self.num_logprobs: Ints = np.full(num_slots, -1, np.int64)
+
+    def add(self, slot: int, request: NewRequest) -> None:
+        self._seeds[slot] = request.sampling.seed
+        self.num_logprobs[slot] = -1 if request.sampling.num_logprobs is None else max(request.sampling.num_logprobs, 0)
+
+    def remove(self, slot: int) -> None:
+        self.num_logprobs[slot] = -1
+
+    def of(self, slots: Ints) -> Ints:
+        return self._seeds[slots]
+
+    def logprobs_width(self, slots: Ints) -> int:
+        return int(self.num_logprobs[slots].max(initial=-1)) + 1
+
+
+def _splitmix64(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    mixed = values + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))

@@ -1,0 +1,1 @@
+"""Layers that models are composed of."""

@@ -1,0 +1,57 @@
+"""Linear layers: y = x W^T + b, with weights held as the device likes them best.
+
+A model asks its device for a layer (`make_linear`) and never sees how weights are stored.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+
+class Linear(Protocol):
+    """A loaded linear layer."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [T, out_features] for x [T, in_features]."""
+
+
+LinearFactory = Callable[[torch.Tensor, torch.Tensor | None], Linear]
+"""(weight [out, in], bias [out] or None) -> the layer; the weight may be freed afterwards."""
+
+
+class PlainLinear:
+    """torch's own linear over an unpacked weight."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._weight, self._bias = weight, bias
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [T, out_features]."""
+        return F.linear(x, self._weight, self._bias)
+
+
+class PackedLinear:
+    """oneDNN's linear over a weight that was reordered once into its blocked layout.
+
+    Packed for 32 rows: measured, that layout is as good as any from 1 to 1,024 rows, and up to three times as fast as the plain one
+    at the few rows of a decode step.
+    """
+
+    _ROWS = 32
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), self._ROWS)  # noqa: SLF001 - torch has no public name for it
+        self._bias = bias
+        self._run = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [T, out_features]."""
+        result: torch.Tensor = self._run(x, self._packed, self._bias, "none", [], "")
+        return result
+
+
+def can_pack() -> bool:
+    """Return whether this torch has oneDNN with pre-packed float32 linear layers."""
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")

@@ -1,0 +1,90 @@
+"""Model config: the facts of a decoder, read from Hugging Face's config.json form.
+
+GGUF metadata is translated to the same form (weights/gguf_metadata.py), so this is the one reader. Missing or impossible values raise
+ModelError with one line.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tetrad.services.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """What the llama family needs to know of a model."""
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope_theta: float
+    rope_scaling: Mapping[str, Any] | None
+    max_position_embeddings: int
+    tie_word_embeddings: bool
+    sliding_window: int | None
+
+
+def read_config(config: Mapping[str, Any]) -> ModelConfig:
+    """Return the facts in a config.json's dict."""
+    architectures = config.get("architectures") or []
+    if not architectures:
+        raise ModelError("The model's config names no architecture.")
+    try:
+        return _read(str(architectures[0]), config)
+    except KeyError as error:
+        raise ModelError(f"The model's config has no {error.args[0]!r}.") from error
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"The model's config cannot be read: {error}") from error
+
+
+def _read(architecture: str, config: Mapping[str, Any]) -> ModelConfig:
+    heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
+    activation = config.get("hidden_act", "silu")
+    if activation != "silu":
+        raise ModelError(f"Activation {activation!r} is not supported; supported: silu.")
+    theta, scaling = _rope(config)
+    return ModelConfig(
+        architecture=architecture,
+        vocab_size=int(config["vocab_size"]),
+        hidden_size=hidden,
+        intermediate_size=int(config["intermediate_size"]),
+        num_layers=int(config["num_hidden_layers"]),
+        num_heads=heads,
+        num_kv_heads=int(config.get("num_key_value_heads") or heads),
+        head_dim=int(config.get("head_dim") or hidden // heads),
+        rms_norm_eps=float(config["rms_norm_eps"]),
+        rope_theta=theta,
+        rope_scaling=scaling,
+        max_position_embeddings=int(config["max_position_embeddings"]),
+        tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
+        sliding_window=_sliding_window(config),
+    )
+
+
+def _rope(config: Mapping[str, Any]) -> tuple[float, Mapping[str, Any] | None]:
+    """Read both forms: rope_theta with rope_scaling, and the newer rope_parameters that holds them together."""
+    parameters = config.get("rope_parameters") or {}
+    theta = parameters.get("rope_theta", config.get("rope_theta", 10_000.0))
+    scaling = dict(config.get("rope_scaling") or parameters)
+    if "type" in scaling and "rope_type" not in scaling:
+        scaling["rope_type"] = scaling["type"]
+    return float(theta), scaling if scaling.get("rope_type", "default") != "default" else None
+
+
+def _sliding_window(config: Mapping[str, Any]) -> int | None:
+    window = config.get("sliding_window")
+    if not window or not config.get("use_sliding_window", True):
+        return None
+    kinds = set(config.get("layer_types") or ["sliding_attention"])
+    if kinds == {"full_attention"}:
+        return None
+    if len(kinds) > 1:
+        raise ModelError(f"Layers of different attention ({', '.join(sorted(kinds))}) are not supported.")
+    return int(window)

@@ -1,0 +1,50 @@
+"""Registry: architecture name, as Hugging Face configs give it, -> the model that runs it."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.kv_cache import KvCacheSpec
+from tetrad.worker_svc.layers.linear import LinearFactory
+from tetrad.worker_svc.models.config import ModelConfig, read_config
+from tetrad.worker_svc.models.llama import LlamaModel
+from tetrad.worker_svc.weights.loader import WeightLoader
+
+
+class Model(Protocol):
+    """A loaded decoder; stateless between steps, run by the compute thread."""
+
+    config: ModelConfig
+    kv_cache_spec: KvCacheSpec
+    attention: Any
+
+    def forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, caches: list[torch.Tensor], metadata: Any
+    ) -> torch.Tensor:
+        """Return the last layer's hidden states [T, hidden] of tokens [T]; writes the caches."""
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return [N, vocab_size] float32 for hidden states [N, hidden]."""
+
+
+_MODELS = {
+    "LlamaForCausalLM": LlamaModel,
+    "MistralForCausalLM": LlamaModel,
+    "Qwen2ForCausalLM": LlamaModel,
+    "Qwen3ForCausalLM": LlamaModel,
+}
+
+
+def supported_config(config: Mapping[str, Any]) -> ModelConfig:
+    """Return the facts of a model that can be run; ModelError names an architecture that cannot, and those that can."""
+    architecture = str((config.get("architectures") or [""])[0])
+    if architecture and architecture not in _MODELS:
+        raise ModelError(f"Architecture {architecture} is not supported; supported: {', '.join(sorted(_MODELS))}.")
+    return read_config(config)
+
+
+def load_model(config: ModelConfig, weights: WeightLoader, make_linear: LinearFactory) -> Model:
+    """Return the model with its weights."""
+    return _MODELS[config.architecture](config, weights, make_linear)

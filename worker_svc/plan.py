@@ -1,0 +1,160 @@
+"""Plan and result of one step, as plain values.
+
+Made by wire.py, consumed and answered by a runner. Knows nothing of protobuf or of a device. Columns are numpy arrays whose
+rows belong together; token ids and block ids fit 32 bits.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tetrad.services.errors import TetradError
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+GREEDY_BELOW = 1e-5
+"""Temperatures below this mean greedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSpec:
+    """How a request's tokens are chosen; protos/tetrad/v1/types.proto gives the ranges. Defaults change nothing."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0: off
+    min_p: float = 0.0
+    seed: int = 0
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    num_logprobs: int | None = None  # -1: the whole vocabulary
+    num_prompt_logprobs: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely token is taken, without noise."""
+        return self.temperature < GREEDY_BELOW
+
+
+@dataclass(frozen=True, slots=True)
+class NewRequest:
+    """A request that the worker does not know, with all its tokens: a first run, a resumed one or a recovery alike."""
+
+    handle: int
+    request_id: str
+    token_ids: Ints
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    num_scheduled_tokens: int
+    block_ids: Ints
+    sampling: SamplingSpec
+    eos_token_id: int | None = None
+    refusal: TetradError | None = None
+    """Why this worker cannot run it; it is then answered with this and nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachedRequests:
+    """Columns over requests that the worker knows and that run again."""
+
+    handles: Ints
+    num_scheduled_tokens: Ints
+    num_computed_tokens: Ints
+    num_new_blocks: Ints
+    new_block_ids: Ints  # request after request
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarRows:
+    """Allowed tokens of constrained requests: bit i of word w allows token 32 w + i."""
+
+    handles: Ints
+    bitmask: npt.NDArray[np.uint32]  # [rows, words]
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step, as a delta to what the worker knows."""
+
+    step_id: int
+    new_requests: Sequence[NewRequest]
+    cached: CachedRequests
+    removed_handles: Sequence[int] = ()
+    grammar: GrammarRows | None = None
+    block_copies: tuple[Ints, Ints] | None = None  # sources, targets
+    blocks_to_zero: Ints | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobRows:
+    """Log-probabilities of P positions, W candidates each; column 0 is the sampled or actual token."""
+
+    token_ids: npt.NDArray[np.uint32]  # [P, W]
+    logprobs: Floats  # [P, W]
+    ranks: npt.NDArray[np.uint32]  # [P], 1 = most likely
+
+
+def join_rows(parts: Sequence[LogprobRows]) -> LogprobRows:
+    """Return the positions of all parts (of one width), one after another."""
+    return LogprobRows(
+        token_ids=np.concatenate([part.token_ids for part in parts]),
+        logprobs=np.concatenate([part.logprobs for part in parts]),
+        ranks=np.concatenate([part.ranks for part in parts]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SampledLogprobs:
+    """Log-probabilities of the tokens sampled for `handles`, row by row."""
+
+    handles: npt.NDArray[np.uint32]
+    rows: LogprobRows
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Log-probabilities of a prompt's tokens from position `start` on."""
+
+    handle: int
+    start: int
+    rows: LogprobRows
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step brought: one token for each of `handles`."""
+
+    step_id: int
+    handles: npt.NDArray[np.uint32]
+    token_ids: npt.NDArray[np.uint32]
+    logprobs: SampledLogprobs | None = None
+    prompt_logprobs: Sequence[PromptLogprobs] = ()
+    failures: Sequence[tuple[int, TetradError]] = ()
+    compute_seconds: float = 0.0
+
+
+class Runner(Protocol):
+    """What executes plans, in the order in which it gets them. Owned by the compute thread."""
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step; whatever it raises means that the device can no longer be trusted."""
+
+    def forget_all(self) -> None:
+        """Drop the state of every request; their handles may be used again."""
+
+    def warm_up(self, report: Callable[[int, int], None]) -> None:
+        """Run what makes the first real step fast; `report(completed, total)` after each part."""
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that state is held for; may be read from any thread."""

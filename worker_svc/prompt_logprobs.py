@@ -1,0 +1,58 @@
+"""Prompt logprobs: log-probabilities of the prompt's own tokens, chunk by chunk as they are computed.
+
+Called by the model runner after the forward pass, on the compute thread, for the few requests that ask.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from tetrad.worker_svc.input_batch import InputBatch
+from tetrad.worker_svc.plan import LogprobRows, NewRequest, PromptLogprobs, join_rows
+from tetrad.worker_svc.sampler.logprobs import gather_logprobs
+from tetrad.worker_svc.step_inputs import StepInputs
+
+_ROWS_AT_ONCE = 256
+"""Logits of a whole prompt would take 200 MB per 1,000 tokens of a 49,152-word vocabulary."""
+
+LogitsOf = Callable[[torch.Tensor], torch.Tensor]
+"""Hidden states [N, hidden] -> logits [N, V]."""
+
+
+class PromptLogprobsCollector:
+    """A SlotListener that knows who asked, and for how many."""
+
+    def __init__(self) -> None:
+        self._num_top: dict[int, int] = {}
+
+    def add(self, slot: int, request: NewRequest) -> None:
+        """Remember a request that asks."""
+        if request.sampling.num_prompt_logprobs is not None:
+            self._num_top[slot] = request.sampling.num_prompt_logprobs
+
+    def remove(self, slot: int) -> None:
+        """Forget the slot."""
+        self._num_top.pop(slot, None)
+
+    def collect(
+        self, inputs: StepInputs, batch: InputBatch, hidden: torch.Tensor, logits_of: LogitsOf
+    ) -> list[PromptLogprobs]:
+        """Return the log-probabilities of the prompt tokens that follow those of this step; hidden: [T, hidden]."""
+        if not self._num_top:
+            return []
+        found = []
+        for row, slot in enumerate(inputs.slots.tolist()):
+            start = int(inputs.num_computed[row])
+            stop = min(start + int(inputs.num_scheduled[row]), int(batch.num_prompt_tokens[slot]) - 1)
+            if slot not in self._num_top or stop <= start:
+                continue
+            first = int(inputs.first_token[row])
+            followers = batch.token_ids[slot, start + 1 : stop + 1].astype(np.int64)
+            parts: list[LogprobRows] = []
+            for at in range(0, stop - start, _ROWS_AT_ONCE):
+                piece = slice(at, min(at + _ROWS_AT_ONCE, stop - start))
+                logits = logits_of(hidden[first + piece.start : first + piece.stop])
+                parts.append(gather_logprobs(logits.log_softmax(1), followers[piece], self._num_top[slot]))
+            found.append(PromptLogprobs(int(batch.handles[slot]), start + 1, join_rows(parts)))
+        return found

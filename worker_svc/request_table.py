@@ -1,0 +1,148 @@
+"""Request table: applies a plan's delta to what the worker knows, and says which rows run.
+
+Called by the runners (model and simulated), on the compute thread. One request that cannot run is answered with its error and set aside;
+plans already under way may still name it, silently, until the engine core removes it. Knows nothing of devices.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Protocol
+
+import numpy as np
+
+from tetrad.services.errors import InternalError, InvalidRequest, TetradError
+from tetrad.worker_svc.input_batch import InputBatch
+from tetrad.worker_svc.plan import CachedRequests, Ints, NewRequest, SamplingSpec, StepPlan
+
+
+class SlotListener(Protocol):
+    """Keeps state of its own by slot."""
+
+    def add(self, slot: int, request: NewRequest) -> None:
+        """A request moved in."""
+
+    def remove(self, slot: int) -> None:
+        """The slot is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRows:
+    """Rows that run in a step, and the requests that cannot."""
+
+    slots: Ints
+    num_computed: Ints
+    num_scheduled: Ints
+    failures: Sequence[tuple[int, TetradError]]
+
+
+class RequestTable:
+    """Requests of an input batch and of all who keep state beside it.
+
+    Args:
+        batch: the requests' tokens and blocks.
+        vocab_size: ids at or above it cannot be run.
+        listeners: told of every request that comes or goes.
+    """
+
+    def __init__(self, batch: InputBatch, vocab_size: int, listeners: Sequence[SlotListener]) -> None:
+        self._batch, self._vocab_size, self._listeners = batch, vocab_size, listeners
+        self._set_aside: set[int] = set()
+
+    def apply(self, plan: StepPlan) -> ScheduledRows:
+        """Forget, add and extend requests as the plan says, and return its rows."""
+        failures: list[tuple[int, TetradError]] = []
+        for handle in plan.removed_handles:
+            self._remove(handle)
+        cached = self._known(plan.cached, failures)
+        cached_slots = np.array(self._batch.slots_of(cached.handles.tolist()), np.int64)
+        self._batch.append_blocks(cached_slots, cached.num_new_blocks, cached.new_block_ids)
+        added = [new for new in plan.new_requests if self._try_add(new, failures)]
+        new_slots = self._batch.slots_of([new.handle for new in added])
+        rows = ScheduledRows(
+            slots=np.concatenate([cached_slots, np.array(new_slots, np.int64)]),
+            num_computed=_joined(cached.num_computed_tokens, (new.num_computed_tokens for new in added)),
+            num_scheduled=_joined(cached.num_scheduled_tokens, (new.num_scheduled_tokens for new in added)),
+            failures=failures,
+        )
+        return self._runnable(rows, failures)
+
+    def forget_all(self) -> None:
+        """Forget every request."""
+        for handle in self._batch.known_handles():
+            self._remove(handle)
+        self._set_aside.clear()
+
+    def _remove(self, handle: int) -> None:
+        self._set_aside.discard(handle)
+        slot = self._batch.remove(handle)
+        if slot is not None:
+            for listener in self._listeners:
+                listener.remove(slot)
+
+    def _fail(self, handle: int, error: TetradError, failures: list[tuple[int, TetradError]]) -> None:
+        self._remove(handle)
+        self._set_aside.add(handle)
+        failures.append((handle, error))
+
+    def _try_add(self, new: NewRequest, failures: list[tuple[int, TetradError]]) -> bool:
+        try:
+            self._check(new)
+            slot = self._batch.add(new)
+        except TetradError as error:
+            self._fail(new.handle, error, failures)
+            return False
+        self._set_aside.discard(new.handle)
+        for listener in self._listeners:
+            listener.add(slot, new)
+        return True
+
+    def _check(self, new: NewRequest) -> None:
+        if new.refusal is not None:
+            raise new.refusal
+        largest = max(int(new.token_ids.max(initial=0)), _largest_id(new.sampling))
+        if largest >= self._vocab_size:
+            raise InvalidRequest(f"Token id {largest} is not in the vocabulary of {self._vocab_size} tokens.")
+
+    def _known(self, cached: CachedRequests, failures: list[tuple[int, TetradError]]) -> CachedRequests:
+        """Return the rows whose request is known; the others fail, unless they have failed before."""
+        handles = cached.handles.tolist()
+        unknown = [index for index, handle in enumerate(handles) if self._batch.slot_of(handle) is None]
+        if not unknown:
+            return cached
+        for handle in (handles[index] for index in unknown):
+            if handle not in self._set_aside:
+                self._fail(handle, InternalError(f"The worker knows no request with handle {handle}."), failures)
+        is_known = np.ones(len(handles), np.bool_)
+        is_known[unknown] = False
+        return CachedRequests(
+            handles=cached.handles[is_known],
+            num_scheduled_tokens=cached.num_scheduled_tokens[is_known],
+            num_computed_tokens=cached.num_computed_tokens[is_known],
+            num_new_blocks=cached.num_new_blocks[is_known],
+            new_block_ids=cached.new_block_ids[np.repeat(is_known, cached.num_new_blocks)],
+        )
+
+    def _runnable(self, rows: ScheduledRows, failures: list[tuple[int, TetradError]]) -> ScheduledRows:
+        """Return the rows that stay within the tokens and blocks the worker knows of; the others fail."""
+        batch, ends = self._batch, rows.num_computed + rows.num_scheduled
+        num_tokens, num_blocks = batch.num_tokens[rows.slots], batch.num_blocks[rows.slots]
+        fits = (rows.num_scheduled > 0) & (ends <= num_tokens) & (ends <= num_blocks * batch.block_size)
+        if fits.all():
+            return rows
+        for row in np.flatnonzero(~fits).tolist():
+            text = (
+                f"The plan ends at token {ends[row]} after {rows.num_scheduled[row]} tokens, but the worker knows "
+                f"{num_tokens[row]} tokens and {num_blocks[row]} blocks of {batch.block_size}."
+            )
+            self._fail(int(batch.handles[rows.slots[row]]), InternalError(text), failures)
+        return ScheduledRows(rows.slots[fits], rows.num_computed[fits], rows.num_scheduled[fits], failures)
+
+
+def _joined(column: Ints, more: Iterable[int]) -> Ints:
+    return np.concatenate([column, np.array(list(more), np.int64)])
+
+
+def _largest_id(sampling: SamplingSpec) -> int:
+    ids = chain(sampling.logit_bias, sampling.allowed_token_ids, sampling.stop_token_ids, *sampling.bad_words)
+    return max(ids, default=0)

@@ -1,0 +1,110 @@
+"""Sampler: one vectorised pass over all rows that sample in a step.
+
+Order: raw logprobs, allowed ids, grammar, bad words, logit bias, min_tokens, penalties, temperature, min_p, top_k, top_p, draw, gather.
+Owned by the model runner, on the compute thread. Parameters live in arrays by slot; a step without logprobs or processors in which
+every row is greedy is one argmax.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from tetrad.worker_svc.input_batch import InputBatch
+from tetrad.worker_svc.plan import GrammarRows, Ints, LogprobRows, NewRequest
+from tetrad.worker_svc.sampler.allowed_ids import AllowedIds
+from tetrad.worker_svc.sampler.bad_words import BadWords
+from tetrad.worker_svc.sampler.draw import draw, weights_of
+from tetrad.worker_svc.sampler.grammar import apply_grammar
+from tetrad.worker_svc.sampler.logit_bias import LogitBias
+from tetrad.worker_svc.sampler.logprobs import gather_logprobs, widest
+from tetrad.worker_svc.sampler.min_tokens import MinTokens
+from tetrad.worker_svc.sampler.penalties import Penalties
+from tetrad.worker_svc.sampler.philox import uniforms
+from tetrad.worker_svc.sampler.processors import LogitsProcessor
+from tetrad.worker_svc.sampler.truncation import TruncationRows, truncate_
+
+_LEAST_TEMPERATURE = 0.01
+"""Lower ones are raised to this, as in vLLM: exp would overflow long before the result changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One token for each row; logprobs for the rows in `logprob_rows`."""
+
+    token_ids: Ints  # [R]
+    logprob_rows: Ints
+    logprobs: LogprobRows | None
+
+
+class Sampler:
+    """Chooses tokens for the requests of an input batch.
+
+    Args:
+        batch: where the requests' tokens are.
+    """
+
+    def __init__(self, batch: InputBatch) -> None:
+        self._batch = batch
+        self._before_grammar: tuple[LogitsProcessor, ...] = (AllowedIds(),)
+        self._after_grammar: tuple[LogitsProcessor, ...] = (BadWords(), LogitBias(), MinTokens(), Penalties())
+        slots = batch.max_num_seqs
+        self._is_greedy = np.ones(slots, np.bool_)
+        self._temperature = np.ones(slots, np.float32)
+        self._truncation = TruncationRows(np.zeros(slots, np.int64), np.ones(slots), np.zeros(slots))
+        self._seeds = np.zeros(slots, np.int64)
+        self._num_logprobs: dict[int, int] = {}
+
+    def add(self, slot: int, request: NewRequest) -> None:
+        """Take in a request's sampling parameters."""
+        sampling = request.sampling
+        self._is_greedy[slot] = sampling.is_greedy
+        self._temperature[slot] = max(sampling.temperature, _LEAST_TEMPERATURE)
+        self._truncation.top_k[slot] = sampling.top_k
+        self._truncation.top_p[slot] = sampling.top_p
+        self._truncation.min_p[slot] = sampling.min_p
+        self._seeds[slot] = sampling.seed
+        if sampling.num_logprobs is not None:
+            self._num_logprobs[slot] = sampling.num_logprobs
+        for processor in (*self._before_grammar, *self._after_grammar):
+            processor.add(slot, request)
+
+    def remove(self, slot: int) -> None:
+        """Forget a slot."""
+        self._num_logprobs.pop(slot, None)
+        for processor in (*self._before_grammar, *self._after_grammar):
+            processor.remove(slot)
+
+    def sample(self, logits: torch.Tensor, slots: Ints, grammar: GrammarRows | None) -> Sampled:
+        """Return a token for each row of logits [R, V], which are used up; row r is the request in slots[r]."""
+        slot_list = slots.tolist()
+        logprob_rows, raw = self._raw_logprobs(logits, slot_list)
+        for processor in self._before_grammar:
+            processor.apply(logits, slot_list, self._batch)
+        apply_grammar(logits, self._batch.handles[slots], grammar)
+        for processor in self._after_grammar:
+            processor.apply(logits, slot_list, self._batch)
+        tokens = self._choose(logits, slots)
+        if raw is None:
+            return Sampled(tokens, logprob_rows, None)
+        num_top = widest([self._num_logprobs[slot_list[row]] for row in logprob_rows])
+        return Sampled(tokens, logprob_rows, gather_logprobs(raw, tokens[logprob_rows], num_top))
+
+    def _raw_logprobs(self, logits: torch.Tensor, slots: list[int]) -> tuple[Ints, torch.Tensor | None]:
+        rows = np.array([row for row, slot in enumerate(slots) if slot in self._num_logprobs], np.int64)
+        return rows, logits[torch.from_numpy(rows)].log_softmax(1) if len(rows) else None
+
+    def _choose(self, logits: torch.Tensor, slots: Ints) -> Ints:
+        drawn_rows = np.flatnonzero(~self._is_greedy[slots])
+        if len(drawn_rows) == len(slots):
+            return self._draw(logits, slots)
+        # numpy's argmax takes the lowest id on ties and is several times faster than torch's here.
+        tokens = logits.numpy().argmax(1)
+        if len(drawn_rows):
+            tokens[drawn_rows] = self._draw(logits[torch.from_numpy(drawn_rows)], slots[drawn_rows])
+        return tokens
+
+    def _draw(self, logits: torch.Tensor, slots: Ints) -> Ints:
+        weights = weights_of(logits, torch.from_numpy(self._temperature[slots]))
+        truncate_(weights, self._truncation.select(slots))
+        return draw(weights, uniforms(self._seeds[slots], self._batch.num_tokens[slots]))

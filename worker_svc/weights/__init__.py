@@ -1,0 +1,1 @@
+"""Weights: files in, float32 tensors under Hugging Face's names out."""

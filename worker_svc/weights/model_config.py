@@ -1,0 +1,43 @@
+"""Model config files: a model's facts without its weights, from config.json or GGUF metadata. Never imports torch."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tetrad.services.errors import ModelError
+
+
+def read_model_config(path: Path) -> dict[str, Any]:
+    """Return the dict of config.json for a directory or a .gguf file; ModelError if it cannot be read."""
+    if path.suffix == ".gguf":
+        from tetrad.worker_svc.weights.gguf_reader import GgufFile
+
+        return GgufFile(path).config
+    return read_config_file(path)
+
+
+def read_config_file(directory: Path) -> dict[str, Any]:
+    """Return the dict in a directory's config.json; ModelError if there is none or it is no JSON object."""
+    path = directory / "config.json"
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ModelError(f"{directory} has no readable config.json: {error.strerror}") from error
+    return _json_object(text, str(path))
+
+
+def apply_overrides(config: Mapping[str, Any], overrides_json: str) -> dict[str, Any]:
+    """Return the config with the values of a JSON object in place of its own; empty: unchanged."""
+    overrides = _json_object(overrides_json, "hf_overrides") if overrides_json else {}
+    return {**config, **overrides}
+
+
+def _json_object(text: str, name: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ModelError(f"{name} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{name} is not a JSON object.")
+    return value

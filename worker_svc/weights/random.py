@@ -1,0 +1,71 @@
+"""Random weights (load_format "dummy"): a model's shapes without its files; the same for the same seed."""
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tetrad.worker_svc.models.config import ModelConfig
+
+
+class RandomSource:
+    """A WeightSource that makes tensors up: norms are ones, everything else is drawn from N(0, 0.02).
+
+    Args:
+        config: of the model, in the form of config.json.
+        facts: the same, read.
+        seed: of every tensor, together with its name.
+    """
+
+    _STD = 0.02
+
+    def __init__(self, config: Mapping[str, Any], facts: ModelConfig, seed: int) -> None:
+        self.config = config
+        self._seed = seed
+        self._shapes = tensor_shapes(facts)
+        self.total_bytes = sum(4 * torch.Size(shape).numel() for shape in self._shapes.values())
+
+    def has(self, name: str) -> bool:
+        """Return whether such a model has this tensor."""
+        return name in self._shapes
+
+    def load(self, name: str) -> tuple[torch.Tensor, int]:
+        """Return the tensor and its bytes."""
+        shape = self._shapes[name]
+        if len(shape) == 1 and name.endswith(".weight"):
+            tensor = torch.ones(shape)
+        else:
+            generator = torch.Generator().manual_seed((self._seed << 32 | zlib.crc32(name.encode())) % (1 << 63))
+            tensor = torch.randn(shape, generator=generator).mul_(self._STD)
+        return tensor, 4 * tensor.numel()
+
+
+def tensor_shapes(facts: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Return name and shape of every tensor of a model of the llama family."""
+    hidden, middle, dim = facts.hidden_size, facts.intermediate_size, facts.head_dim
+    query, key = facts.num_heads * dim, facts.num_kv_heads * dim
+    layer: dict[str, tuple[int, ...]] = {
+        "input_layernorm.weight": (hidden,),
+        "self_attn.q_proj.weight": (query, hidden),
+        "self_attn.k_proj.weight": (key, hidden),
+        "self_attn.v_proj.weight": (key, hidden),
+        "self_attn.o_proj.weight": (hidden, query),
+        "post_attention_layernorm.weight": (hidden,),
+        "mlp.gate_proj.weight": (middle, hidden),
+        "mlp.up_proj.weight": (middle, hidden),
+        "mlp.down_proj.weight": (hidden, middle),
+    }
+    if facts.architecture == "Qwen2ForCausalLM":
+        layer |= {f"self_attn.{n}_proj.bias": (size,) for n, size in (("q", query), ("k", key), ("v", key))}
+    if facts.architecture == "Qwen3ForCausalLM":
+        layer |= {f"self_attn.{n}_norm.weight": (dim,) for n in "qk"}
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (facts.vocab_size, hidden),
+        "model.norm.weight": (hidden,),
+    }
+    if not facts.tie_word_embeddings:
+        shapes["lm_head.weight"] = (facts.vocab_size, hidden)
+    for index in range(facts.num_layers):
+        shapes |= {f"model.layers.{index}.{name}": shape for name, shape in layer.items()}
+    return shapes

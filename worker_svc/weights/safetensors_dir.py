@@ -1,0 +1,64 @@
+"""Safetensors: a directory with config.json and one file of tensors, or several under an index. Files are mapped, not read whole."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.weights.model_config import read_config_file
+
+
+class SafetensorsSource:
+    """A WeightSource over a Hugging Face model directory.
+
+    Raises ModelError when a file is missing, truncated or not what it says.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.config: Mapping[str, Any] = read_config_file(directory)
+        self._files = {path.name: _open(path) for path in _tensor_files(directory)}
+        self._file_of = {name: file for file, opened in self._files.items() for name in opened.keys()}  # noqa: SIM118 - no mapping
+        self.total_bytes = sum((directory / file).stat().st_size for file in self._files)
+
+    def has(self, name: str) -> bool:
+        """Return whether one of the files has this tensor."""
+        return name in self._file_of
+
+    def load(self, name: str) -> tuple[torch.Tensor, int]:
+        """Return the tensor in float32 and its bytes as stored."""
+        file = self._file_of[name]
+        try:
+            stored: torch.Tensor = self._files[file].get_tensor(name)
+        except SafetensorError as error:
+            raise ModelError(f"{file}: tensor {name} cannot be read: {error}") from error
+        if not stored.is_floating_point():
+            raise ModelError(f"{file}: tensor {name} is of type {stored.dtype}; quantized safetensors are not supported.")
+        # A tensor of the mapped file keeps the file's pages in use: always a copy of our own.
+        return stored.to(torch.float32, copy=True), stored.numel() * stored.itemsize
+
+
+def _tensor_files(directory: Path) -> list[Path]:
+    index = directory / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise ModelError(f"{index} is not an index of safetensors files.") from error
+        files = [directory / str(name) for name in names]
+    else:
+        files = sorted(directory.glob("*.safetensors"))
+    missing = [path.name for path in files if not path.is_file()]
+    if missing or not files:
+        raise ModelError(f"{directory} lacks {', '.join(missing) or 'any *.safetensors file'}.")
+    return files
+
+
+def _open(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{path} is not a whole safetensors file: {error}") from error

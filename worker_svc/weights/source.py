@@ -1,0 +1,44 @@
+"""Weight sources: where tensors come from, whatever the file format.
+
+`open_source` looks at a path and returns the source for it. Names are Hugging Face's; tensors are float32 on the host.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from tetrad.services.errors import ModelError
+
+Progress = Callable[[int, int], None]
+"""(bytes loaded, bytes in all), called from the compute thread."""
+
+
+class WeightSource(Protocol):
+    """A model's files, opened."""
+
+    config: Mapping[str, Any]
+    """In the form of config.json."""
+    total_bytes: int
+    """Bytes of all tensors as stored."""
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a tensor of this name."""
+
+    def load(self, name: str) -> tuple[torch.Tensor, int]:
+        """Return the tensor in float32 and its bytes as stored; KeyError if there is none."""
+
+
+def open_source(path: Path) -> WeightSource:
+    """Return the source for a directory (config.json and *.safetensors) or a .gguf file; ModelError if it is neither."""
+    # Either library takes a good part of a second to import: only the one that is needed.
+    if path.suffix == ".gguf":
+        from tetrad.worker_svc.weights.gguf_file import GgufSource
+
+        return GgufSource(path)
+    if path.is_dir():
+        from tetrad.worker_svc.weights.safetensors_dir import SafetensorsSource
+
+        return SafetensorsSource(path)
+    raise ModelError(f"{path} is neither a directory with config.json nor a .gguf file.")
