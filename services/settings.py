@@ -97,11 +97,14 @@ def load_settings(cls: type[S], argv: Sequence[str], *, prog: str) -> S:
         cls._config_file = None
 
 
-def environment_of(settings: Settings) -> dict[str, str]:
-    """Return the environment variables under which a child process reads the same settings; unset fields are left out."""
-    prefix = settings.model_config.get("env_prefix", "")
+def child_environment(settings: Settings) -> dict[str, str]:
+    """Return this process's environment, changed so that a child reads exactly `settings`: what was set here for its service
+    is already in them.
+    """
+    prefix = settings.model_config.get("env_prefix", "").upper()
     values = settings.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    return {f"{prefix}{name}".upper(): value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
+    own = {f"{prefix}{name}".upper(): value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
+    return {name: value for name, value in os.environ.items() if not name.upper().startswith(prefix)} | own
 
 
 def _take_config_file(argv: list[str], prog: str) -> tuple[list[str], Path | None]:

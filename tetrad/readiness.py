@@ -1,0 +1,70 @@
+"""Readiness: whether a service takes work, as grpc.health.v1 tells it.
+
+Called by the supervisor and by `tetrad status`. Watches rather than asks again and again; survives the death of the service
+it watches. Knows nothing of processes.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tetrad.services.channel import open_channel
+from tetrad.services.errors import from_rpc_error
+
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+
+
+@dataclass(frozen=True)
+class HealthTarget:
+    """Where a service reports its health.
+
+    Args:
+        address: "host:port" or "unix:/path".
+        service: full gRPC name ("tetrad.v1.WorkerService").
+    """
+
+    address: str
+    service: str
+
+
+async def watch_readiness(target: HealthTarget) -> AsyncIterator[bool]:
+    """Yield whether the service takes work: once known, and whenever that changes. Never ends; waits for a lost service.
+
+    Raises:
+        TetradError: the address answers, but not with health (another kind of server).
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        channel = await stack.enter_async_context(open_channel(target.address))
+        stub, ready = health_pb2_grpc.HealthStub(channel), False
+        while True:
+            # wait_for_ready: a call to a service that is not there yet sleeps until it is.
+            call = stub.Watch(health_pb2.HealthCheckRequest(service=target.service), wait_for_ready=True)
+            try:
+                async for response in call:
+                    if ready != (response.status == _SERVING):
+                        ready = not ready
+                        yield ready
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL):
+                    raise from_rpc_error(error) from error
+            if ready:
+                ready = False
+                yield ready
+
+
+async def check_readiness(target: HealthTarget, *, timeout_s: float) -> bool:
+    """Return whether the service takes work now.
+
+    Raises:
+        TetradError: it cannot be reached within `timeout_s` seconds, or is of another kind.
+    """
+    async with open_channel(target.address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        try:
+            response = await stub.Check(health_pb2.HealthCheckRequest(service=target.service), timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+    return bool(response.status == _SERVING)
