@@ -1,0 +1,25 @@
+"""Backoff: how long to wait before a lost peer is tried again: twice as long each time, up to a limit, with jitter."""
+
+import asyncio
+import random
+
+_FIRST_S = 0.05
+_LONGEST_S = 2.0
+
+
+class Backoff:
+    """The waits of one connection."""
+
+    def __init__(self) -> None:
+        self._next_s = _FIRST_S
+
+    def reset(self) -> None:
+        """Start over: the peer answered."""
+        self._next_s = _FIRST_S
+
+    async def wait(self) -> None:
+        """Wait before the next attempt."""
+        # Jitter: hundreds of frontends lose an engine at the same moment.
+        delay_s = self._next_s * random.uniform(0.5, 1.0)
+        self._next_s = min(2 * self._next_s, _LONGEST_S)
+        await asyncio.sleep(delay_s)

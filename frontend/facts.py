@@ -1,0 +1,43 @@
+"""What the services behind the frontend say of themselves. Measured or declared by them, so not settings."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine core says of itself when a session opens; see engine_core.proto."""
+
+    engine_index: int
+    epoch: int
+    model: str
+    max_model_len: int
+    num_gpu_blocks: int
+    block_size: int
+    dtype: str
+    tensor_parallel_size: int
+    pipeline_parallel_size: int
+    data_parallel_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    vocab_size: int
+    device: str
+    version: str
+    supports_lora: bool
+    priority_scheduling: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerInfo:
+    """What the tokenizer says of itself; see tokenizer.proto."""
+
+    model: str
+    vocab_size: int
+    bos_token_id: int | None
+    eos_token_id: int | None
+    eos_token_ids: frozenset[int]
+    has_chat_template: bool
+    chat_template: str
+    model_max_length: int | None
+    tokenizer_hash: str
+    generation_config: dict[str, Any] = field(default_factory=dict)

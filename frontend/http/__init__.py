@@ -1,0 +1,1 @@
+"""OpenAI's API over HTTP: one file per concern; everything about requests themselves is AsyncLLM's."""

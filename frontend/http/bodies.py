@@ -1,0 +1,40 @@
+"""Bodies: reads a request's JSON body, within limits, into its model."""
+
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+
+from tetrad.frontend.http.errors import BodyTooLarge, UnsupportedMediaType, from_validation
+from tetrad.services.errors import InvalidRequest
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+async def read_body(request: Request, model: type[Model]) -> Model:
+    """Return the body as `model`; InvalidRequest (400, 413 or 415) naming what is wrong with it."""
+    content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if content_type != "application/json" and not content_type.endswith("+json"):
+        raise UnsupportedMediaType(f"The body must be application/json, got {content_type!r}.")
+    limit: int = request.app.state.settings.max_body_bytes
+    body = await _read(request, limit)
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"The body is not UTF-8: byte {error.start} is {body[error.start]:#04x}.") from None
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise from_validation(error) from None
+
+
+async def _read(request: Request, limit: int) -> bytes:
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        raise BodyTooLarge(f"The body has {declared} bytes; at most {limit} are taken.")
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > limit:
+            raise BodyTooLarge(f"The body has more than {limit} bytes; at most {limit} are taken.")
+    return bytes(body)

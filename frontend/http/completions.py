@@ -1,0 +1,206 @@
+"""/v1/completions: one or many prompts, n outputs each, streamed or whole."""
+
+import time
+from collections.abc import AsyncIterator
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tetrad.frontend.async_llm import AsyncLLM
+from tetrad.frontend.http.bodies import read_body
+from tetrad.frontend.http.documentation import documented
+from tetrad.frontend.http.logprobs import completion_logprobs, prompt_logprobs_json
+from tetrad.frontend.http.merging import merged
+from tetrad.frontend.http.protocol import CompletionRequest
+from tetrad.frontend.http.request_ids import request_id_of
+from tetrad.frontend.http.responses import Completion, CompletionChoice, CompletionLogprobs, JsonResponse, UsageCount, event
+from tetrad.frontend.http.sampling import sampling_params_of
+from tetrad.frontend.http.streams import stream_response, until_disconnected
+from tetrad.frontend.output_stream import OutputStream
+from tetrad.frontend.outputs import CompletionOutput, PositionLogprobs, RequestOutput
+from tetrad.frontend.prompts import PromptType, TokensPrompt
+from tetrad.frontend.sampling_params import SamplingParams
+from tetrad.services.errors import InvalidRequest
+
+router = APIRouter()
+
+_DEFAULT_MAX_TOKENS = 16
+
+
+@router.post("/v1/completions", **documented(CompletionRequest))
+async def create_completion(request: Request) -> Response:
+    """Complete prompts."""
+    body = await read_body(request, CompletionRequest)
+    llm: AsyncLLM = request.app.state.llm
+    job = _Completion(llm, body, request_id_of(request, body.request_id), request.app.state.settings.max_completion_prompts)
+    if body.stream:
+        return await stream_response(request.receive, job.stream())
+    return JsonResponse(await until_disconnected(request.receive, job.run()))
+
+
+class _Completion:
+    """One request to this endpoint."""
+
+    def __init__(self, llm: AsyncLLM, body: CompletionRequest, request_id: str, max_prompts: int) -> None:
+        self._llm = llm
+        self._body = body
+        self._id = f"cmpl-{request_id}"
+        self._created = int(time.time())
+        self._model = llm.model_names.resolve(body.model)
+        self._prompts = _prompts(body, max_prompts)
+        # Scoring a prompt: one token is generated, for the prompt's log-probabilities, and not shown.
+        self._only_prompt = bool(body.echo) and body.max_tokens == 0
+        self._params = self._sampling_params()
+        self._usage = UsageCount()
+        self._shown_chars: dict[int, int] = {}
+
+    async def run(self) -> Completion:
+        """Return the whole completion."""
+        choices: list[CompletionChoice] = []
+        async for place, output in merged(await self._start()):
+            self._count(place, output)
+            choices += [await self._whole_choice(place, output, each) for each in output.outputs]
+        choices.sort(key=lambda choice: choice.index)
+        return Completion(self._id, "text_completion", self._created, self._model, choices, self._usage.usage())
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Yield the completion as events."""
+        options = self._body.stream_options
+        with_usage = options is not None and options.include_usage
+        always = options is not None and with_usage and options.continuous_usage_stats
+        chunk = Completion(self._id, "text_completion", self._created, self._model, [])
+        if with_usage:
+            chunk.usage = None
+        async for place, output in merged(await self._start()):
+            self._count(place, output)
+            pieces = []
+            for each in output.outputs:
+                choice = await self._next_choice(place, output, each)
+                if choice is None:
+                    continue
+                chunk.choices = [choice]
+                if always:
+                    chunk.usage = self._usage.usage()
+                pieces.append(event(chunk))
+            if pieces:
+                yield b"".join(pieces)
+        if with_usage:
+            chunk.choices, chunk.usage = [], self._usage.usage()
+            yield event(chunk)
+
+    async def _start(self) -> list[OutputStream]:
+        streams: list[OutputStream] = []
+        body = self._body
+        try:
+            for place, prompt in enumerate(self._prompts):
+                stream = await self._llm.add_request(
+                    self._id if len(self._prompts) == 1 else f"{self._id}-{place}",
+                    prompt,
+                    self._params,
+                    priority=body.priority,
+                    add_special_tokens=body.add_special_tokens,
+                    truncate_prompt_tokens=body.truncate_prompt_tokens,
+                    truncation_side=body.truncation_side or "left",
+                    cache_salt=body.cache_salt or "",
+                )
+                streams.append(stream)
+        except BaseException:
+            for stream in streams:
+                stream.close()
+            raise
+        return streams
+
+    def _sampling_params(self) -> SamplingParams:
+        body = self._body
+        max_tokens = _DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+        if body.logprobs is not None and body.logprobs < 0:
+            raise InvalidRequest(f"logprobs must be non-negative, got {body.logprobs}.", field="logprobs")
+        params = sampling_params_of(
+            body,
+            self._llm.default_sampling_fields(),
+            max_tokens=1 if self._only_prompt else max_tokens,
+            logprobs=body.logprobs,
+        )
+        if body.echo and body.logprobs is not None and params.prompt_logprobs is None:
+            params.prompt_logprobs = body.logprobs
+        return params
+
+    def _count(self, place: int, output: RequestOutput) -> None:
+        self._usage.add(place, output, num_tokens=0 if self._only_prompt else None)
+
+    async def _next_choice(self, place: int, output: RequestOutput, new: CompletionOutput) -> CompletionChoice | None:
+        """Return what is new of an output; None if that is nothing."""
+        index = place * self._params.n + new.index
+        if index not in self._shown_chars and (self._body.echo or self._body.return_token_ids):
+            choice = await self._whole_choice(place, output, new)
+            self._shown_chars[index] = len(choice.text)
+            return choice
+        if not (new.text or new.finish_reason or self._body.return_token_ids or new.logprobs):
+            return None
+        start = self._shown_chars.get(index, 0)
+        self._shown_chars[index] = start + len(new.text)
+        if self._only_prompt:
+            return None
+        choice = CompletionChoice(
+            index, new.text, self._logprobs(new.token_ids, new.logprobs, start), new.finish_reason, new.stop_reason
+        )
+        if self._body.return_token_ids:
+            choice.token_ids = new.token_ids
+        return choice
+
+    async def _whole_choice(self, place: int, output: RequestOutput, new: CompletionOutput) -> CompletionChoice:
+        """Return an output with its prompt where that was asked for."""
+        body = self._body
+        text, ids, positions = new.text, new.token_ids, new.logprobs
+        if self._only_prompt:
+            text, ids, positions = "", [], [] if positions is not None else None
+        all_ids: list[int] = ids
+        all_positions: list[PositionLogprobs | None] | None = None if positions is None else list(positions)
+        if body.echo:
+            text = await self._prompt_text(output) + text
+            all_ids = output.prompt_token_ids + ids
+            if all_positions is not None and output.prompt_logprobs is not None:
+                all_positions = [*output.prompt_logprobs, *all_positions]
+            elif all_positions is not None:
+                all_ids = ids
+        choice = CompletionChoice(
+            index=place * self._params.n + new.index,
+            text=text,
+            logprobs=self._logprobs(all_ids, all_positions, 0),
+            finish_reason="length" if self._only_prompt else new.finish_reason,
+            stop_reason=new.stop_reason,
+        )
+        if body.return_token_ids:
+            choice.token_ids, choice.prompt_token_ids = ids, output.prompt_token_ids
+        if body.prompt_logprobs is not None and output.prompt_logprobs is not None:
+            choice.prompt_logprobs = prompt_logprobs_json(output.prompt_logprobs)
+        return choice
+
+    def _logprobs(
+        self, ids: list[int], positions: list[PositionLogprobs] | list[PositionLogprobs | None] | None, start: int
+    ) -> CompletionLogprobs | None:
+        if positions is None or self._body.logprobs is None:
+            return None
+        return completion_logprobs(ids, positions, self._body.logprobs, start=start)
+
+    async def _prompt_text(self, output: RequestOutput) -> str:
+        if output.prompt is not None:
+            return output.prompt
+        return await self._llm.detokenize(output.prompt_token_ids, skip_special_tokens=self._params.skip_special_tokens)
+
+
+def _prompts(body: CompletionRequest, most: int) -> list[PromptType]:
+    given = body.prompt
+    if isinstance(given, str):
+        return [given]
+    if not given:
+        raise InvalidRequest("The decoder prompt cannot be empty", field="prompt")
+    if isinstance(given[0], int):
+        return [TokensPrompt(prompt_token_ids=msgspec.convert(given, list[int]))]
+    if len(given) > most:
+        raise InvalidRequest(f"prompt may hold at most {most} prompts, got {len(given)}.", field="prompt")
+    return [
+        each if isinstance(each, str) else TokensPrompt(prompt_token_ids=msgspec.convert(each, list[int])) for each in given
+    ]

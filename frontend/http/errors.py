@@ -1,0 +1,115 @@
+"""Errors over HTTP: the one place where a TetradError becomes a status and OpenAI's error body."""
+
+import math
+
+import grpc
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tetrad.frontend.http.responses import JsonResponse
+from tetrad.services.errors import InternalError, InvalidRequest, TetradError
+from tetrad.services.log import get_logger
+
+log = get_logger()
+
+_STATUS = {
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.ALREADY_EXISTS: 409,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.UNIMPLEMENTED: 501,
+}
+_TYPES = {401: "authentication_error", 409: "invalid_request_error", 429: "rate_limit_error"}
+# OpenAI's own codes where it has one.
+_CODES = {"PROMPT_TOO_LONG": "context_length_exceeded", "INVALID_ARGUMENT": "invalid_value"}
+_RETRY_AFTER_S = 1.0
+
+
+class BodyTooLarge(InvalidRequest):
+    """The body is larger than this server takes."""
+
+    reason = "BODY_TOO_LARGE"
+
+
+class UnsupportedMediaType(InvalidRequest):
+    """The body is not JSON."""
+
+    reason = "UNSUPPORTED_MEDIA_TYPE"
+
+
+_STATUS_BY_REASON = {BodyTooLarge.reason: 413, UnsupportedMediaType.reason: 415}
+
+
+def status_of(error: TetradError) -> int:
+    """Return the HTTP status of an error."""
+    return _STATUS_BY_REASON.get(error.reason) or _STATUS.get(error.code, 500)
+
+
+def error_body(error: TetradError) -> dict[str, object]:
+    """Return OpenAI's error object."""
+    status = status_of(error)
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    return _body(error.message, kind, error.field, _CODES.get(error.reason, error.reason.lower()))
+
+
+def error_response(error: TetradError) -> Response:
+    """Return the response to a request that failed."""
+    status = status_of(error)
+    headers = {}
+    if status in (429, 503):
+        headers["Retry-After"] = str(math.ceil(error.retry_after_s or _RETRY_AFTER_S))
+    return JsonResponse(error_body(error), status_code=status, headers=headers)
+
+
+def from_validation(error: ValidationError) -> InvalidRequest:
+    """Return the first thing that is wrong with a body; the field by its path."""
+    first = error.errors(include_url=False)[0]
+    if first["type"] == "json_invalid":
+        return InvalidRequest(f"The body is not valid JSON: {first.get('ctx', {}).get('error', first['msg'])}.")
+    # Branches of a union ("str", "list[int]") are no fields.
+    path = [str(part) for part in first["loc"] if isinstance(part, int) or part.isidentifier()]
+    path = [part for part in path if part not in ("str", "int", "float", "dict", "list")]
+    field = ".".join(path) or None
+    message = first["msg"].removeprefix("Value error, ")
+    if field is None:
+        return InvalidRequest(message)
+    given = "" if first["type"] == "missing" else f", got {_short(first['input'])}"
+    return InvalidRequest(f"{field}: {message}{given}", field=field)
+
+
+async def on_tetrad_error(_: Request, error: Exception) -> Response:
+    """Answer a TetradError."""
+    return error_response(error if isinstance(error, TetradError) else InternalError(str(error)))
+
+
+async def on_router_error(request: Request, error: Exception) -> Response:
+    """Answer what the router refuses: unknown paths and methods."""
+    assert isinstance(error, HTTPException)
+    texts = {
+        404: f"There is nothing at {request.url.path}.",
+        405: f"{request.url.path} does not take {request.method} requests.",
+    }
+    text = texts.get(error.status_code, str(error.detail))
+    codes = {404: "not_found", 405: "method_not_allowed"}
+    body = _body(text, "invalid_request_error", None, codes.get(error.status_code))
+    return JsonResponse(body, status_code=error.status_code, headers=error.headers)
+
+
+async def on_bug(request: Request, error: Exception) -> Response:
+    """Answer any other exception: logged with its traceback, and no inner text for the client."""
+    log.error("http.failed", path=request.url.path, exc_info=error)
+    return error_response(InternalError(f"{request.url.path} failed; the server's log has the details."))
+
+
+def _body(message: str, kind: str, param: str | None, code: str | None) -> dict[str, object]:
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,196 @@
+"""Responses: OpenAI's response objects as msgspec structs, and how they become bytes.
+
+Structs rather than models: at 64 concurrent streams the encoding of chunks is the frontend's hottest line.
+"""
+
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from tetrad.frontend.outputs import RequestOutput
+
+_encoder = msgspec.json.Encoder()
+
+
+class PromptTokensDetails(msgspec.Struct):
+    """Where prompt tokens came from."""
+
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct, omit_defaults=True):
+    """Tokens of a request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails | None = None
+
+
+class CompletionLogprobs(msgspec.Struct):
+    """Log-probabilities in the completions API: parallel lists over tokens."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class TopLogprob(msgspec.Struct):
+    """A candidate."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(msgspec.Struct):
+    """A token and its rivals."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    """Log-probabilities in the chat API."""
+
+    content: list[TokenLogprob]
+
+
+class CompletionChoice(msgspec.Struct):
+    """One output, or what is new of it."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_logprobs: list[dict[str, Any] | None] | msgspec.UnsetType = msgspec.UNSET
+
+
+class Completion(msgspec.Struct):
+    """A completion, or a chunk of one."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class Delta(msgspec.Struct, omit_defaults=True):
+    """What is new of a message."""
+
+    role: str | None = None
+    content: str | None = None
+
+
+class ChunkChoice(msgspec.Struct):
+    """What is new of one output."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | msgspec.UnsetType = msgspec.UNSET
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatChunk(msgspec.Struct):
+    """A chunk of a chat completion."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class Message(msgspec.Struct):
+    """The assistant's turn."""
+
+    role: str
+    content: str
+    refusal: str | None = None
+
+
+class ChatChoice(msgspec.Struct):
+    """One answer."""
+
+    index: int
+    message: Message
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatCompletion(msgspec.Struct):
+    """A chat completion."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_logprobs: list[dict[str, Any] | None] | msgspec.UnsetType = msgspec.UNSET
+
+
+def encode(value: object) -> bytes:
+    """Return `value` as JSON."""
+    return _encoder.encode(value)
+
+
+def event(value: object) -> bytes:
+    """Return `value` as one server-sent event."""
+    return b"data: %b\n\n" % _encoder.encode(value)
+
+
+class JsonResponse(Response):
+    """A response whose body msgspec encodes."""
+
+    media_type = "application/json"
+
+    def render(self, content: object) -> bytes:
+        """Return the body."""
+        return encode(content)
+
+
+class UsageCount:
+    """Adds up the tokens of an HTTP request, which may be several requests to the engine."""
+
+    def __init__(self) -> None:
+        self._prompts: dict[int, tuple[int, int]] = {}
+        self._num_completion_tokens = 0
+
+    def add(self, place: int, output: RequestOutput, *, num_tokens: int | None = None) -> None:
+        """Count an output of the `place`-th prompt.
+
+        Args:
+            place: which prompt.
+            output: with new tokens only.
+            num_tokens: count these instead of the output's.
+        """
+        self._prompts[place] = (len(output.prompt_token_ids), output.num_cached_tokens or 0)
+        counted = sum(len(each.token_ids) for each in output.outputs) if num_tokens is None else num_tokens
+        self._num_completion_tokens += counted
+
+    def usage(self) -> Usage:
+        """Return the sums."""
+        prompt_tokens = sum(tokens for tokens, _ in self._prompts.values())
+        cached = sum(cached for _, cached in self._prompts.values())
+        return Usage(
+            prompt_tokens,
+            self._num_completion_tokens,
+            prompt_tokens + self._num_completion_tokens,
+            PromptTokensDetails(cached),
+        )

@@ -1,0 +1,76 @@
+"""Sampling: the fields of a body -> SamplingParams. What the client left out takes the model's defaults, then OpenAI's."""
+
+from typing import Any
+
+from tetrad.frontend.http.protocol import SamplingBody
+from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.frontend.structured_outputs import StructuredOutputsParams
+from tetrad.services.errors import InvalidRequest
+
+_OPTIONAL = (
+    "n",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "min_tokens",
+)
+_COPIED = (
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "logit_bias",
+    "allowed_token_ids",
+    "bad_words",
+    "prompt_logprobs",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+)
+
+
+def sampling_params_of(
+    body: SamplingBody, defaults: dict[str, Any], *, max_tokens: int | None, logprobs: int | None
+) -> SamplingParams:
+    """Return the sampling parameters of a body.
+
+    Args:
+        body: the request.
+        defaults: the model's, by SamplingParams' names.
+        max_tokens: resolved from the fields the API has for it; None: as many as fit.
+        logprobs: likewise.
+
+    Raises:
+        InvalidRequest: a value out of range.
+    """
+    fields = dict(defaults)
+    fields |= {name: value for name in _OPTIONAL if (value := getattr(body, name)) is not None}
+    fields |= {name: getattr(body, name) for name in _COPIED}
+    kind = RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY
+    return SamplingParams(
+        **fields,
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        structured_outputs=_structured_outputs(body),
+        output_kind=kind,
+    )
+
+
+def _structured_outputs(body: SamplingBody) -> StructuredOutputsParams | None:
+    wanted, form = body.structured_outputs, body.response_format
+    if form is not None and form.type != "text":
+        if wanted is not None:
+            text = "Only one of response_format and structured_outputs can be given."
+            raise InvalidRequest(text, field="response_format")
+        if form.type == "json_object":
+            return StructuredOutputsParams(json_object=True)
+        assert form.json_schema is not None
+        return StructuredOutputsParams(json=form.json_schema.schema_)
+    if wanted is None:
+        return None
+    fields = wanted.model_dump()
+    return StructuredOutputsParams(json=fields.pop("json_"), **fields)

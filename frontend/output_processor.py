@@ -1,0 +1,291 @@
+"""OutputProcessor: engine steps in, RequestOutputs out.
+
+Called by the engine clients, one step at a time per engine. For each step: one Detokenize message, one Decode call if
+log-probabilities brought unknown tokens, then every sequence in turn. A sequence that fails ends alone. Knows no callers
+beyond their collectors and no engines beyond their abort.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Protocol
+
+from tetrad.frontend.detokenizer_client import DetokenizerClient, Row
+from tetrad.frontend.logprobs import positions_of
+from tetrad.frontend.metrics import FrontendMetrics
+from tetrad.frontend.outputs import PositionLogprobs
+from tetrad.frontend.request_state import RequestState
+from tetrad.frontend.sequence import Sequence
+from tetrad.frontend.steps import LogprobRows, RichUpdate, Step
+from tetrad.frontend.tokenizer_client import TokenizerClient
+from tetrad.services.errors import InternalError, TetradError
+from tetrad.services.log import get_logger
+
+log = get_logger()
+
+_PLAIN = RichUpdate()
+
+
+class Engine(Protocol):
+    """What the processor tells an engine."""
+
+    def forget(self, request_id: str) -> None:
+        """A sequence is finished."""
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Sequences are to end."""
+
+
+class _Live:
+    """An unfinished sequence with what it belongs to."""
+
+    __slots__ = ("engine", "request", "sequence")
+
+    def __init__(self, sequence: Sequence, request: RequestState, engine: Engine) -> None:
+        self.sequence = sequence
+        self.request = request
+        self.engine = engine
+
+
+class _Update:
+    """What one step brought to one sequence, and the deltas of its rows once they are there."""
+
+    __slots__ = ("deltas", "ids", "live", "rich", "rows")
+
+    def __init__(self, live: _Live, ids: list[int], rich: RichUpdate | None) -> None:
+        self.live = live
+        self.ids = ids
+        self.rich = rich or _PLAIN
+        self.rows = _rows(live.sequence, ids, self.rich)
+        self.deltas: list[str | TetradError] = []
+
+
+class OutputProcessor:
+    """All unfinished requests of this frontend.
+
+    Args:
+        detokenizer: the Detokenize stream.
+        tokenizer: names the tokens of log-probabilities.
+        eos_token_ids: ids that end generation; their stop reason is None.
+        metrics: counted per step and per request.
+    """
+
+    def __init__(
+        self,
+        detokenizer: DetokenizerClient,
+        tokenizer: TokenizerClient,
+        metrics: FrontendMetrics,
+        *,
+        eos_token_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        self._detokenizer = detokenizer
+        self._tokenizer = tokenizer
+        self._metrics = metrics
+        self.eos_token_ids = eos_token_ids
+        self._live: dict[int, _Live] = {}
+        self._requests: dict[str, list[RequestState]] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._last_handle = 0
+        self.num_steps = 0
+
+    @property
+    def num_unfinished_requests(self) -> int:
+        """Requests that have not had their last output."""
+        return sum(len(states) for states in self._requests.values())
+
+    def new_handle(self) -> int:
+        """Return a handle that no unfinished sequence has."""
+        while True:
+            self._last_handle = (self._last_handle + 1) % 2**32
+            if self._last_handle not in self._live:
+                return self._last_handle
+
+    def add(self, request: RequestState, engines: list[Engine]) -> None:
+        """Take a request; `engines` holds the engine of each of its sequences."""
+        self._idle.clear()
+        self._requests.setdefault(request.request_id, []).append(request)
+        for sequence, engine in zip(request.sequences, engines, strict=True):
+            self._live[sequence.handle] = _Live(sequence, request, engine)
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """End requests by the caller's ids with finish reason "abort"; unknown ids are ignored."""
+        for request_id in request_ids:
+            for request in list(self._requests.get(request_id, ())):
+                self.abort_request(request)
+
+    def abort_request(self, request: RequestState) -> None:
+        """End one request with finish reason "abort"; no-op if it is finished."""
+        for live in self._lives_of(request):
+            live.engine.abort([live.sequence.request_id])
+            live.sequence.finish("abort")
+            self._end(live)
+            request.deliver(live.sequence)
+        self._retire(request)
+
+    def fail(self, sequence: Sequence, error: TetradError) -> None:
+        """End the request of a sequence with an error."""
+        live = self._live.get(sequence.handle)
+        if live is not None:
+            self._fail(live, error)
+
+    def fail_all(self, error: TetradError) -> None:
+        """End every request with an error."""
+        for live in list(self._live.values()):
+            self._fail(live, error)
+
+    async def wait_idle(self) -> None:
+        """Wait until no request is unfinished."""
+        await self._idle.wait()
+
+    async def process(self, step: Step) -> None:
+        """Take one engine step."""
+        updates = [
+            _Update(live, ids, rich) for handle, ids, rich in step.updates if (live := self._live.get(handle)) is not None
+        ]
+        self._metrics.observe_step(step, sum(len(update.ids) for update in updates))
+        if not updates:
+            return
+        self.num_steps += 1
+        await self._detokenize(updates)
+        await self._load_logprob_texts(updates)
+        for update in updates:
+            # Aborted or failed while the tokenizer worked.
+            if not update.live.sequence.finished:
+                self._apply(update)
+
+    async def _detokenize(self, updates: list[_Update]) -> None:
+        rows = [row for update in updates for row in update.rows]
+        if not rows:
+            return
+        ends = [update.live.sequence.handle for update in updates if update.rows and update.rich.finish_reason is not None]
+        try:
+            deltas = iter(await self._detokenizer.append(rows, ends))
+        except TetradError as error:
+            for update in updates:
+                update.deltas = [error] * len(update.rows)
+            return
+        for update in updates:
+            update.deltas = [next(deltas) for _ in update.rows]
+
+    async def _load_logprob_texts(self, updates: list[_Update]) -> None:
+        ids: set[int] = set()
+        for update in updates:
+            for rows in (update.rich.logprobs, update.rich.prompt_logprobs):
+                if rows is not None and update.live.sequence.params.detokenize:
+                    ids.update(rows.token_ids)
+        if not ids:
+            return
+        try:
+            await self._tokenizer.load_token_texts(ids)
+        except TetradError as error:
+            # The numbers are worth more than the names.
+            log.warning("logprobs.unnamed", reason=str(error))
+
+    def _apply(self, update: _Update) -> None:
+        live, rich = update.live, update.rich
+        sequence, request = live.sequence, live.request
+        if rich.error is not None or rich.finish_reason == "error":
+            self._fail(live, rich.error or InternalError(f"The engine could not finish request {request.request_id}."))
+            return
+        num_before = len(sequence.output_token_ids)
+        stopped_by_text = False
+        if update.rows:
+            for row, delta in zip(update.rows, update.deltas, strict=True):
+                if isinstance(delta, TetradError):
+                    self._fail(live, delta)
+                    return
+                sequence.add_token_ids(row.token_ids)
+                if sequence.add_text(delta):
+                    stopped_by_text = True
+                    break
+        if not stopped_by_text:
+            # What has no text: everything if none is wanted, else the id that stopped the engine.
+            sequence.add_token_ids(update.ids[len(sequence.output_token_ids) - num_before :])
+        self._take_facts(update, len(sequence.output_token_ids) - num_before)
+        if stopped_by_text:
+            live.engine.abort([sequence.request_id])
+        elif rich.finish_reason is not None:
+            sequence.finish(rich.finish_reason, self._stop_reason(sequence, rich))
+        if sequence.finished:
+            self._end(live)
+        request.deliver(sequence)
+        if request.finished:
+            self._retire(request)
+
+    def _take_facts(self, update: _Update, num_tokens: int) -> None:
+        """Take what is counted, and log-probabilities of the `num_tokens` ids that were kept."""
+        request, rich = update.live.request, update.rich
+        if num_tokens and request.count_tokens(num_tokens):
+            self._metrics.observe_first_token(request)
+        if rich is _PLAIN:
+            return
+        if rich.num_cached_tokens is not None and request.num_cached_tokens is None:
+            request.num_cached_tokens = rich.num_cached_tokens
+        request.metrics.num_preemptions += rich.num_preemptions
+        if rich.queued_time_s is not None:
+            request.metrics.queued_time_s = rich.queued_time_s
+        if rich.logprobs is not None:
+            update.live.sequence.add_logprobs(self._positions(rich.logprobs)[:num_tokens])
+        if rich.prompt_logprobs is not None:
+            request.set_prompt_logprobs(self._positions(rich.prompt_logprobs))
+
+    def _positions(self, rows: LogprobRows) -> list[PositionLogprobs]:
+        return positions_of(rows, self._tokenizer.text_of)
+
+    def _stop_reason(self, sequence: Sequence, rich: RichUpdate) -> int | str | None:
+        by_eos = rich.stop_reason in self.eos_token_ids and rich.stop_reason not in (sequence.params.stop_token_ids or ())
+        return None if by_eos else rich.stop_reason
+
+    def _fail(self, live: _Live, error: TetradError) -> None:
+        request = live.request
+        for each in self._lives_of(request):
+            each.engine.abort([each.sequence.request_id])
+            each.sequence.finish("error")
+            self._end(each)
+        request.num_unfinished = 0
+        request.collector.fail(error)
+        self._retire(request, error)
+
+    def _end(self, live: _Live) -> None:
+        handle = live.sequence.handle
+        self._live.pop(handle, None)
+        live.engine.forget(live.sequence.request_id)
+        self._detokenizer.forget(handle)
+
+    def _retire(self, request: RequestState, error: TetradError | None = None) -> None:
+        states = self._requests.get(request.request_id)
+        if states is None or request not in states:
+            return
+        states.remove(request)
+        if not states:
+            del self._requests[request.request_id]
+        if not self._requests:
+            self._idle.set()
+        self._metrics.observe_finished(request, idle=not self._requests)
+        log.info(
+            "request.finished",
+            request_id=request.request_id,
+            num_prompt_tokens=len(request.prompt_token_ids),
+            num_generation_tokens=request.metrics.num_generation_tokens,
+            reasons=[sequence.finish_reason for sequence in request.sequences],
+            error=None if error is None else error.message,
+        )
+
+    def _lives_of(self, request: RequestState) -> list[_Live]:
+        return [live for sequence in request.sequences if (live := self._live.get(sequence.handle)) is not None]
+
+
+def _rows(sequence: Sequence, ids: list[int], rich: RichUpdate) -> list[Row]:
+    """Return the ids whose text is wanted, as one row; one row a token where a stop string must be located exactly."""
+    params = sequence.params
+    if not params.detokenize:
+        return []
+    if rich.finish_reason == "stop" and not params.include_stop_str_in_output:
+        # The id that stopped the engine is part of the ids, not of the text.
+        ids = ids[:-1]
+        if not ids:
+            # Still a row: held-back bytes are flushed by it.
+            return [Row(sequence, [])] if sequence.output_token_ids else []
+    if sequence.has_stops and len(ids) > 1:
+        return [Row(sequence, [token_id]) for token_id in ids]
+    return [Row(sequence, ids)] if ids or rich.finish_reason is not None else []

@@ -1,0 +1,55 @@
+"""OutputStream: the caller's end of one request. Made by AsyncLLM; used on its event loop."""
+
+from typing import Self
+
+from tetrad.frontend.output_processor import OutputProcessor
+from tetrad.frontend.outputs import RequestOutput
+from tetrad.frontend.request_state import RequestState
+
+
+class OutputStream:
+    """The outputs of one request. Closing it before the last one aborts the request.
+
+    Iterate it, or call `get`; both raise the request's TetradError.
+    """
+
+    def __init__(self, request: RequestState, processor: OutputProcessor) -> None:
+        self._request = request
+        self._processor = processor
+        self._done = False
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        """The prompt's ids."""
+        return self._request.prompt_token_ids
+
+    @property
+    def prompt(self) -> str | None:
+        """The prompt's text, if known."""
+        return self._request.prompt
+
+    async def get(self) -> RequestOutput:
+        """Wait for the next output."""
+        output = await self._request.collector.get()
+        self._done = output.finished
+        return output
+
+    def get_nowait(self) -> RequestOutput | None:
+        """Return the next output if it is there."""
+        output = self._request.collector.get_nowait()
+        self._done = self._done or (output is not None and output.finished)
+        return output
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RequestOutput:
+        if self._done:
+            raise StopAsyncIteration
+        return await self.get()
+
+    def close(self) -> None:
+        """Abort the request unless it is finished."""
+        if not self._request.finished:
+            self._processor.abort_request(self._request)
+        self._done = True

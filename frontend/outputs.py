@@ -1,0 +1,127 @@
+"""RequestOutput and its parts: what a caller gets. Public Python types with vLLM's names; they know nothing of the wire."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+FinishReasonName = Literal["stop", "length", "abort", "error", "repetition"]
+
+
+class Logprob(NamedTuple):
+    """Log-probability of one candidate. `rank` is 1 for the most likely token, None if unknown."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+PositionLogprobs = dict[int, Logprob]
+"""Token id -> Logprob of one position. The sampled (for a prompt: the actual) token comes first, then the top ones."""
+
+
+@dataclass(slots=True)
+class LoRARequest:
+    """An adapter to run a request with. `lora_int_id` is at least 1."""
+
+    lora_name: str
+    lora_int_id: int
+    lora_path: str = ""
+    load_inplace: bool = False
+
+
+@dataclass(slots=True)
+class RequestMetrics:
+    """When things happened to a request: wall clock in seconds since 1970, and durations in seconds."""
+
+    arrival_time: float
+    first_token_time: float | None = None
+    last_token_time: float | None = None
+    finished_time: float | None = None
+    num_generation_tokens: int = 0
+    num_preemptions: int = 0
+    queued_time_s: float | None = None
+
+    @property
+    def first_token_latency(self) -> float | None:
+        """Seconds from arrival to the first token."""
+        return None if self.first_token_time is None else self.first_token_time - self.arrival_time
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One of the n outputs of a request.
+
+    Attributes:
+        index: which of the n.
+        text: generated text (new text only for DELTA).
+        token_ids: generated ids (new ids only for DELTA).
+        cumulative_logprob: sum over all generated tokens, if logprobs were asked for.
+        logprobs: one entry per entry of token_ids, if asked for.
+        finish_reason: None until finished.
+        stop_reason: the stop string or stop token id; None for EOS.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None = None
+    logprobs: list[PositionLogprobs] | None = None
+    finish_reason: FinishReasonName | None = None
+    stop_reason: int | str | None = None
+    lora_request: LoRARequest | None = None
+
+    def finished(self) -> bool:
+        """Whether this output is complete."""
+        return self.finish_reason is not None
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """Progress of one request.
+
+    Attributes:
+        prompt: its text, if it was given as text or rendered from a chat.
+        prompt_logprobs: per prompt token, the first None; sent once.
+        outputs: those of the n outputs that made progress (all of them in a final-only output).
+        finished: whether all n are complete.
+        num_cached_tokens: prompt tokens found in the prefix cache; None until known.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    prompt_logprobs: list[PositionLogprobs | None] | None
+    outputs: list[CompletionOutput]
+    finished: bool
+    metrics: RequestMetrics | None = None
+    lora_request: LoRARequest | None = None
+    num_cached_tokens: int | None = None
+
+    def add(self, newer: "RequestOutput", *, aggregate: bool) -> None:
+        """Take in a later output of the same request.
+
+        Args:
+            newer: the later output; this object may take over its parts.
+            aggregate: append deltas (DELTA) rather than replace (CUMULATIVE).
+        """
+        self.finished |= newer.finished
+        self.prompt_logprobs = self.prompt_logprobs or newer.prompt_logprobs
+        self.num_cached_tokens = newer.num_cached_tokens
+        places = {output.index: place for place, output in enumerate(self.outputs)}
+        for output in newer.outputs:
+            place = places.get(output.index)
+            if place is None:
+                self.outputs.append(output)
+            elif aggregate:
+                _append(self.outputs[place], output)
+            else:
+                self.outputs[place] = output
+
+
+def _append(older: CompletionOutput, newer: CompletionOutput) -> None:
+    older.text += newer.text
+    older.token_ids.extend(newer.token_ids)
+    if newer.logprobs:
+        older.logprobs = (older.logprobs or []) + newer.logprobs
+    older.cumulative_logprob = newer.cumulative_logprob
+    older.finish_reason = newer.finish_reason
+    older.stop_reason = newer.stop_reason

@@ -1,0 +1,106 @@
+"""RequestState: one caller's request: its n sequences, what it wants to get, and when things happened to it.
+
+Owned by the output processor, which feeds it; makes RequestOutputs out of what its sequences have.
+"""
+
+import time
+
+from tetrad.frontend.collector import OutputCollector
+from tetrad.frontend.outputs import LoRARequest, PositionLogprobs, RequestMetrics, RequestOutput
+from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.frontend.sequence import Sequence
+
+
+class RequestState:
+    """A request from admission to its last output.
+
+    Args:
+        request_id: the caller's id; need not be unique.
+        prompt: its text, if known.
+        prompt_token_ids: its ids.
+        params: sampling parameters.
+        arrival_time: wall clock, seconds.
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt: str | None,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        *,
+        arrival_time: float,
+        lora_request: LoRARequest | None = None,
+    ) -> None:
+        self.request_id = request_id
+        self.prompt = prompt
+        self.prompt_token_ids = prompt_token_ids
+        self.params = params
+        self.kind = params.output_kind
+        self.lora_request = lora_request
+        self.sequences: list[Sequence] = []
+        self.num_unfinished = 0
+        self.collector = OutputCollector(aggregate=self.kind is RequestOutputKind.DELTA)
+        self.metrics = RequestMetrics(arrival_time=arrival_time)
+        self.num_cached_tokens: int | None = None
+        self._prompt_logprobs: list[PositionLogprobs | None] | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether all sequences are."""
+        return self.num_unfinished == 0
+
+    def add_sequence(self, sequence: Sequence) -> None:
+        """Take one of the n sequences, at the start."""
+        self.sequences.append(sequence)
+        self.num_unfinished += 1
+
+    def count_tokens(self, number: int) -> bool:
+        """Note that tokens came; returns True for the first ones."""
+        now = time.time()
+        metrics = self.metrics
+        metrics.num_generation_tokens += number
+        metrics.last_token_time = now
+        if metrics.first_token_time is not None:
+            return False
+        metrics.first_token_time = now
+        return True
+
+    def set_prompt_logprobs(self, positions: list[PositionLogprobs]) -> None:
+        """Take the prompt's log-probabilities; all n sequences have the same, the first to come are kept."""
+        if self._prompt_logprobs is None and self.params.prompt_logprobs is not None:
+            # Nothing precedes the first token, so nothing is known of its probability.
+            self._prompt_logprobs = [None, *positions]
+
+    def deliver(self, sequence: Sequence) -> None:
+        """Put what a sequence has to show on the collector."""
+        if sequence.finished:
+            self.num_unfinished -= 1
+            if self.finished:
+                self.metrics.finished_time = time.time()
+        if self.kind is RequestOutputKind.FINAL_ONLY:
+            if not self.finished:
+                return
+            outputs = [output for each in self.sequences if (output := each.take_output(self.kind)) is not None]
+        else:
+            output = sequence.take_output(self.kind)
+            if output is None:
+                return
+            outputs = [output]
+        prompt_logprobs = self._prompt_logprobs
+        if self.kind is RequestOutputKind.DELTA and prompt_logprobs is not None:
+            self._prompt_logprobs = []
+            prompt_logprobs = prompt_logprobs or None
+        self.collector.put(
+            RequestOutput(
+                request_id=self.request_id,
+                prompt=self.prompt,
+                prompt_token_ids=self.prompt_token_ids,
+                prompt_logprobs=prompt_logprobs,
+                outputs=outputs,
+                finished=self.finished,
+                metrics=self.metrics,
+                lora_request=self.lora_request,
+                num_cached_tokens=self.num_cached_tokens,
+            )
+        )

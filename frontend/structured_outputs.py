@@ -1,0 +1,84 @@
+"""StructuredOutputsParams: the language an output must belong to. Checked here for form only; the engine core compiles it."""
+
+import json as json_module
+from dataclasses import dataclass
+from typing import Any
+
+from tetrad.services.errors import InvalidRequest
+
+_MAX_NESTING = 64
+_FIELD = "structured_outputs"
+
+
+@dataclass
+class StructuredOutputsParams:
+    """Exactly one constraint, and how strictly to read it.
+
+    Args:
+        json: a JSON schema, as text or dict.
+        regex: a regular expression for the whole output.
+        choice: a list of allowed outputs.
+        grammar: a grammar in Lark or EBNF notation.
+        json_object: any JSON object.
+        structural_tag: structural tags, as JSON text.
+        disable_any_whitespace: forbid white space the grammar does not need.
+        disable_additional_properties: treat objects of a schema as closed.
+        whitespace_pattern: regular expression for white space between JSON tokens.
+
+    Raises:
+        InvalidRequest: none or several constraints, or one that is empty.
+    """
+
+    json: str | dict[str, Any] | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | None = None
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    whitespace_pattern: str | None = None
+
+    def __post_init__(self) -> None:
+        kinds = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+        given = [kind for kind in kinds if getattr(self, kind) is not None]
+        if len(given) > 1:
+            raise _wrong(f"You can only use one kind of structured outputs constraint but multiple are specified: {given}")
+        if not given:
+            raise _wrong("You must use one kind of structured outputs constraint but none are specified.")
+        kind = given[0]
+        value = getattr(self, kind)
+        if value is False or (kind != "json" and not value) or value == "":
+            raise _wrong(f"structured_outputs.{kind} cannot be empty, got {value!r}.")
+        if kind == "regex" and "\0" in value:
+            raise _wrong("structured_outputs.regex cannot contain a NUL character.")
+        if kind == "json":
+            _check_schema(value)
+
+    @property
+    def json_schema(self) -> str:
+        """The schema as JSON text."""
+        return self.json if isinstance(self.json, str) else json_module.dumps(self.json)
+
+
+def _check_schema(value: str | dict[str, Any]) -> None:
+    try:
+        schema = json_module.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError) as error:
+        raise _wrong(f"structured_outputs.json is not valid JSON: {error}") from error
+    level, depth = [schema], 0
+    while level:
+        depth += 1
+        if depth > _MAX_NESTING:
+            raise _wrong(f"structured_outputs.json is nested deeper than {_MAX_NESTING} levels.")
+        level = [child for node in level for child in _children(node)]
+
+
+def _children(node: object) -> list[Any]:
+    if isinstance(node, dict):
+        return list(node.values())
+    return node if isinstance(node, list) else []
+
+
+def _wrong(text: str) -> InvalidRequest:
+    return InvalidRequest(text, field=_FIELD)

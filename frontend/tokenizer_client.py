@@ -1,0 +1,160 @@
+"""TokenizerClient: text -> ids, ids -> text, chat -> prompt, by unary calls that any tokenizer replica can answer.
+
+Calls have no effect on the server, so one that breaks is made again until `recovery_timeout_s` is over.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import grpc
+
+from tetrad.frontend.backoff import Backoff
+from tetrad.frontend.facts import TokenizerInfo
+from tetrad.frontend.wire import tokenizer_info_of
+from tetrad.services.columns import pack_u32, unpack_u32
+from tetrad.services.errors import DeadlineExceeded, Unavailable, from_rpc_error
+from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc, types_pb2
+
+Response = TypeVar("Response")
+
+_RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+
+@dataclass(frozen=True)
+class RenderedChat:
+    """A conversation as the model reads it."""
+
+    prompt: str
+    token_ids: list[int]
+
+
+class TokenizerClient:
+    """Unary calls to the tokenizer.
+
+    Args:
+        channel: shared with the Detokenize stream; owned by the caller.
+        target: for messages.
+        recovery_timeout_s: how long a call may take, waiting for a lost tokenizer included.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, target: str, *, recovery_timeout_s: float) -> None:
+        self._stub = tokenizer_pb2_grpc.TokenizerServiceStub(channel)
+        self._target = target
+        self._timeout_s = recovery_timeout_s
+        self._token_texts: dict[int, str] = {}
+
+    async def get_info(self, timeout_s: float | None = None) -> TokenizerInfo:
+        """Return what the tokenizer is; Unavailable if it does not answer within `timeout_s`."""
+        response = await self._call(self._stub.GetInfo, tokenizer_pb2.GetInfoRequest(), timeout_s)
+        return tokenizer_info_of(response)
+
+    async def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        add_special_tokens: bool = True,
+        max_tokens: int | None = None,
+        keep_end: bool = True,
+    ) -> list[list[int]]:
+        """Return the ids of each text.
+
+        Args:
+            texts: any number.
+            add_special_tokens: add BOS and the like.
+            max_tokens: keep at most so many of each text.
+            keep_end: which ones: the last, or the first.
+        """
+        encodings = await self._encode(texts, add_special_tokens, max_tokens, keep_end, with_strings=False)
+        return [unpack_u32(encoding.token_ids) for encoding in encodings]
+
+    async def encode_with_strings(self, text: str, *, add_special_tokens: bool = True) -> tuple[list[int], list[str]]:
+        """Return the ids of a text and the vocabulary entry of each."""
+        [encoding] = await self._encode([text], add_special_tokens, None, keep_end=True, with_strings=True)
+        return unpack_u32(encoding.token_ids), list(encoding.token_strings)
+
+    async def decode(self, sequences: Iterable[Sequence[int]], *, skip_special_tokens: bool = True) -> list[str]:
+        """Return the text of each sequence of ids."""
+        request = tokenizer_pb2.DecodeRequest(
+            sequences=[types_pb2.TokenIds(ids=pack_u32(ids)) for ids in sequences], skip_special_tokens=skip_special_tokens
+        )
+        response = await self._call(self._stub.Decode, request)
+        return list(response.texts)
+
+    async def render_chat(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        tools: Sequence[dict[str, Any]] | None = None,
+        documents: Sequence[dict[str, Any]] | None = None,
+        chat_template: str | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        add_special_tokens: bool = False,
+        max_tokens: int | None = None,
+    ) -> RenderedChat:
+        """Return the prompt of a conversation; InvalidRequest with the template's own message if it refuses."""
+        request = tokenizer_pb2.RenderChatRequest(
+            messages_json=_json(messages),
+            tools_json=_json(tools),
+            documents_json=_json(documents),
+            chat_template=chat_template,
+            chat_template_kwargs_json=_json(chat_template_kwargs),
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            add_special_tokens=add_special_tokens,
+            max_tokens=max_tokens,
+        )
+        response = await self._call(self._stub.RenderChat, request)
+        return RenderedChat(response.prompt, unpack_u32(response.token_ids))
+
+    async def load_token_texts(self, token_ids: Iterable[int]) -> None:
+        """Make `text_of` know these tokens; one call for all that are new."""
+        missing = sorted(set(token_ids) - self._token_texts.keys())
+        if missing:
+            texts = await self.decode(([token_id] for token_id in missing), skip_special_tokens=False)
+            self._token_texts.update(zip(missing, texts, strict=True))
+
+    def text_of(self, token_id: int) -> str | None:
+        """Return the text of a token that was loaded."""
+        return self._token_texts.get(token_id)
+
+    async def _encode(
+        self, texts: Sequence[str], add_special_tokens: bool, max_tokens: int | None, keep_end: bool, *, with_strings: bool
+    ) -> Sequence[tokenizer_pb2.Encoding]:
+        side = tokenizer_pb2.TRUNCATION_SIDE_LEFT if keep_end else tokenizer_pb2.TRUNCATION_SIDE_RIGHT
+        request = tokenizer_pb2.EncodeRequest(
+            texts=texts,
+            add_special_tokens=add_special_tokens,
+            max_tokens=max_tokens,
+            truncation_side=side,
+            return_token_strings=with_strings,
+        )
+        response = await self._call(self._stub.Encode, request)
+        encodings: Sequence[tokenizer_pb2.Encoding] = response.encodings
+        return encodings
+
+    async def _call(
+        self, method: Callable[..., Awaitable[Response]], request: object, timeout_s: float | None = None
+    ) -> Response:
+        timeout_s = timeout_s or self._timeout_s
+        loop = asyncio.get_running_loop()
+        end, backoff = loop.time() + timeout_s, Backoff()
+        while True:
+            try:
+                return await method(request, wait_for_ready=True, timeout=max(end - loop.time(), 0.001))
+            except grpc.aio.AioRpcError as error:
+                mapped = from_rpc_error(error)
+                if isinstance(mapped, DeadlineExceeded):
+                    text = f"The tokenizer at {self._target} did not answer within {timeout_s:g} s; try again later."
+                    raise Unavailable(text, retry_after_s=timeout_s) from error
+                if error.code() not in _RETRIED:
+                    raise mapped from error
+            await backoff.wait()
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value).encode() if value else b""

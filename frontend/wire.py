@@ -1,0 +1,276 @@
+"""wire: messages of tetrad.v1 <-> the frontend's own values. No decisions are taken here."""
+
+import json
+import time
+from collections.abc import Iterable
+
+from google.protobuf import json_format, struct_pb2
+
+from tetrad.frontend.facts import EngineInfo, TokenizerInfo
+from tetrad.frontend.outputs import FinishReasonName
+from tetrad.frontend.sampling_params import RepetitionDetection
+from tetrad.frontend.sequence import Sequence
+from tetrad.frontend.steps import LogprobRows, RichUpdate, SchedulerFacts, Step
+from tetrad.frontend.structured_outputs import StructuredOutputsParams
+from tetrad.services.columns import pack_u32, split_rows, unpack_f32, unpack_u32
+from tetrad.services.errors import from_status
+from tetrad.v1 import engine_core_pb2, inference_pb2, tokenizer_pb2, types_pb2
+
+_FINISH: dict[int, FinishReasonName] = {
+    types_pb2.FINISH_REASON_STOP: "stop",
+    types_pb2.FINISH_REASON_LENGTH: "length",
+    types_pb2.FINISH_REASON_ABORT: "abort",
+    types_pb2.FINISH_REASON_ERROR: "error",
+    types_pb2.FINISH_REASON_REPETITION: "repetition",
+}
+FINISH_REASON_TO_WIRE = {name: number for number, name in _FINISH.items()}
+
+_MAX_I32 = 2**31 - 1
+
+
+def engine_request(
+    sequence: Sequence,
+    *,
+    external_id: str,
+    eos_token_id: int | None,
+    stop_token_ids: Iterable[int],
+    bad_words_token_ids: Iterable[list[int]],
+    priority: int,
+    arrival_time: float,
+    cache_salt: str,
+    timeout_s: float | None,
+    data_parallel_rank: int | None,
+) -> engine_core_pb2.EngineCoreRequest:
+    """Return the request as it is sent first; `resume` adds what was generated when it is sent again."""
+    request = engine_core_pb2.EngineCoreRequest(
+        request_id=sequence.request_id,
+        handle=sequence.handle,
+        prompt_token_ids=pack_u32(sequence.prompt_token_ids),
+        sampling_params=_sampling(sequence, stop_token_ids, bad_words_token_ids),
+        eos_token_id=eos_token_id,
+        priority=priority,
+        arrival_time_unix_nanos=int(arrival_time * 1e9),
+        cache_salt=cache_salt,
+        external_req_id=external_id,
+        data_parallel_rank=data_parallel_rank,
+    )
+    if timeout_s is not None:
+        request.deadline_unix_nanos = time.time_ns() + int(timeout_s * 1e9)
+    lora = sequence.lora_request
+    if lora is not None:
+        request.lora_request.CopyFrom(
+            types_pb2.LoraRequest(name=lora.lora_name, id=lora.lora_int_id, path=lora.lora_path, load_inplace=lora.load_inplace)
+        )
+    return request
+
+
+def resume(request: engine_core_pb2.EngineCoreRequest, sequence: Sequence) -> engine_core_pb2.EngineCoreRequest:
+    """Return `request` with the tokens that exist already."""
+    request.resumed_output_token_ids = pack_u32(sequence.output_token_ids)
+    return request
+
+
+def _sampling(
+    sequence: Sequence, stop_token_ids: Iterable[int], bad_words_token_ids: Iterable[list[int]]
+) -> types_pb2.SamplingParams:
+    params = sequence.params
+    message = types_pb2.SamplingParams(
+        temperature=params.temperature,
+        seed=sequence.seed,
+        max_tokens=sequence.max_tokens,
+        ignore_eos=params.ignore_eos,
+        stop_token_ids=stop_token_ids,
+        logprobs=params.logprobs,
+        prompt_logprobs=params.prompt_logprobs,
+        logit_bias=params.logit_bias,
+        allowed_token_ids=params.allowed_token_ids,
+        logprob_token_ids=params.logprob_token_ids,
+        bad_words_token_ids=[types_pb2.TokenIds(ids=pack_u32(ids)) for ids in bad_words_token_ids],
+        skip_reading_prefix_cache=params.skip_reading_prefix_cache,
+        thinking_token_budget=params.thinking_token_budget,
+    )
+    # What is at its default stays absent: absence means exactly that, and 64 such messages a step are built faster.
+    if params.min_tokens:
+        message.min_tokens = min(params.min_tokens, sequence.max_tokens)
+    if params.top_p != 1.0:
+        message.top_p = params.top_p
+    if params.top_k > 0:
+        message.top_k = min(params.top_k, _MAX_I32)
+    if params.min_p:
+        message.min_p = params.min_p
+    if params.presence_penalty:
+        message.presence_penalty = params.presence_penalty
+    if params.frequency_penalty:
+        message.frequency_penalty = params.frequency_penalty
+    if params.repetition_penalty != 1.0:
+        message.repetition_penalty = params.repetition_penalty
+    if params.repetition_detection is not None:
+        found = params.repetition_detection
+        message.repetition_detection.max_pattern_size = found.max_pattern_size
+        message.repetition_detection.min_pattern_size = found.min_pattern_size
+        message.repetition_detection.min_count = found.min_count
+    if params.structured_outputs is not None:
+        message.structured_outputs.CopyFrom(_structured(params.structured_outputs))
+    if params.extra_args:
+        json_format.ParseDict(params.extra_args, message.extra_args)
+    return message
+
+
+def _structured(outputs: StructuredOutputsParams) -> types_pb2.StructuredOutputs:
+    message = types_pb2.StructuredOutputs(
+        disable_any_whitespace=outputs.disable_any_whitespace,
+        disable_additional_properties=outputs.disable_additional_properties,
+        whitespace_pattern=outputs.whitespace_pattern,
+    )
+    if outputs.json is not None:
+        message.json_schema = outputs.json_schema
+    elif outputs.choice is not None:
+        message.choice.choices.extend(outputs.choice)
+    elif outputs.json_object is not None:
+        message.json_object = outputs.json_object
+    else:
+        kind = "regex" if outputs.regex is not None else "grammar" if outputs.grammar is not None else "structural_tag"
+        setattr(message, kind, getattr(outputs, kind))
+    return message
+
+
+def step_of(message: engine_core_pb2.EngineCoreOutputs) -> Step:
+    """Return an engine step; InvalidRequest if its columns disagree."""
+    step = Step(message.engine_index)
+    if message.HasField("decode"):
+        decode = message.decode
+        handles, counts = unpack_u32(decode.handles), unpack_u32(decode.num_tokens)
+        rows = split_rows(unpack_u32(decode.token_ids), counts)
+        step.updates = [(handle, list(row), None) for handle, row in zip(handles, rows, strict=True)]
+    for output in message.outputs:
+        step.updates.append((output.handle, unpack_u32(output.new_token_ids), _rich(output)))
+    if message.HasField("scheduler_stats"):
+        step.scheduler = _scheduler(message.scheduler_stats)
+    return step
+
+
+def _rich(output: engine_core_pb2.EngineCoreOutput) -> RichUpdate:
+    rich = RichUpdate(finish_reason=_FINISH.get(output.finish_reason))
+    reason = output.stop_reason.WhichOneof("reason")
+    if reason is not None:
+        rich.stop_reason = getattr(output.stop_reason, reason)
+    if output.HasField("status"):
+        rich.error = from_status(output.status)
+    if output.HasField("new_logprobs"):
+        rich.logprobs = _logprob_rows(output.new_logprobs)
+    if output.HasField("new_prompt_logprobs"):
+        rich.prompt_logprobs = _logprob_rows(output.new_prompt_logprobs)
+    if output.HasField("prefill_stats"):
+        rich.num_cached_tokens = output.prefill_stats.num_cached_tokens
+    if output.events:
+        times = {event.type: event.timestamp_monotonic_s for event in reversed(output.events)}
+        queued = times.get(engine_core_pb2.ENGINE_CORE_EVENT_TYPE_QUEUED)
+        scheduled = times.get(engine_core_pb2.ENGINE_CORE_EVENT_TYPE_SCHEDULED)
+        preempted = engine_core_pb2.ENGINE_CORE_EVENT_TYPE_PREEMPTED
+        rich.num_preemptions = sum(event.type == preempted for event in output.events)
+        if queued is not None and scheduled is not None:
+            rich.queued_time_s = scheduled - queued
+    return rich
+
+
+def _logprob_rows(columns: types_pb2.LogprobsColumns) -> LogprobRows:
+    return LogprobRows(unpack_u32(columns.token_ids), unpack_f32(columns.logprobs), unpack_u32(columns.ranks), columns.width)
+
+
+def _scheduler(stats: engine_core_pb2.SchedulerStats) -> SchedulerFacts:
+    return SchedulerFacts(
+        num_running=stats.num_running_reqs,
+        num_waiting=stats.num_waiting_reqs,
+        kv_cache_usage=stats.kv_cache_usage,
+        prefix_cache_queries=stats.prefix_cache_queries,
+        prefix_cache_hits=stats.prefix_cache_hits,
+        num_preemptions=stats.num_preemptions,
+        num_drafts=stats.num_drafts,
+        num_draft_tokens=stats.num_draft_tokens,
+        num_accepted_tokens=stats.num_accepted_tokens,
+    )
+
+
+def engine_info_of(message: engine_core_pb2.EngineInfo) -> EngineInfo:
+    """Return what an engine says of itself."""
+    names = EngineInfo.__slots__
+    return EngineInfo(**{name: getattr(message, name) for name in names})
+
+
+def tokenizer_info_of(message: tokenizer_pb2.GetInfoResponse) -> TokenizerInfo:
+    """Return what the tokenizer says of itself."""
+    return TokenizerInfo(
+        model=message.model,
+        vocab_size=message.vocab_size,
+        bos_token_id=message.bos_token_id if message.HasField("bos_token_id") else None,
+        eos_token_id=message.eos_token_id if message.HasField("eos_token_id") else None,
+        eos_token_ids=frozenset(message.eos_token_ids),
+        has_chat_template=message.has_chat_template,
+        chat_template=message.chat_template,
+        model_max_length=message.model_max_length if message.HasField("model_max_length") else None,
+        tokenizer_hash=message.tokenizer_hash,
+        generation_config=json.loads(message.generation_config_json or "{}"),
+    )
+
+
+_SCALARS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "max_tokens",
+    "min_tokens",
+    "logprobs",
+    "prompt_logprobs",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "skip_reading_prefix_cache",
+    "thinking_token_budget",
+)
+_TEXT_FLAGS = ("skip_special_tokens", "spaces_between_special_tokens", "detokenize")
+_LISTS = ("stop_token_ids", "allowed_token_ids", "logprob_token_ids")
+
+
+def sampling_fields_of(message: types_pb2.SamplingParams, text: inference_pb2.TextOptions, n: int | None) -> dict[str, object]:
+    """Return the SamplingParams arguments that a public gRPC request gives; what it leaves out is left out."""
+    fields: dict[str, object] = {name: getattr(message, name) for name in _SCALARS if message.HasField(name)}
+    # float32 on the wire: 0.7 must not become 0.699999988.
+    fields |= {name: float(f"{value:.7g}") for name, value in fields.items() if isinstance(value, float)}
+    fields |= {name: getattr(text, name) for name in _TEXT_FLAGS if text.HasField(name)}
+    fields |= {name: list(getattr(message, name)) for name in _LISTS if getattr(message, name)}
+    fields["ignore_eos"] = message.ignore_eos
+    fields["stop"] = list(text.stop)
+    fields["include_stop_str_in_output"] = text.include_stop_str_in_output
+    if n is not None:
+        fields["n"] = n
+    if message.logit_bias:
+        fields["logit_bias"] = dict(message.logit_bias)
+    if message.HasField("repetition_detection"):
+        found = message.repetition_detection
+        fields["repetition_detection"] = RepetitionDetection(found.max_pattern_size, found.min_pattern_size, found.min_count)
+    if message.HasField("structured_outputs"):
+        fields["structured_outputs"] = _structured_of(message.structured_outputs)
+    if message.HasField("extra_args"):
+        fields["extra_args"] = _dict_of(message.extra_args)
+    return fields
+
+
+def _structured_of(message: types_pb2.StructuredOutputs) -> StructuredOutputsParams:
+    kind = message.WhichOneof("constraint")
+    values: dict[str, object] = {}
+    if kind == "choice":
+        values["choice"] = list(message.choice.choices)
+    elif kind is not None:
+        values["json" if kind == "json_schema" else kind] = getattr(message, kind)
+    return StructuredOutputsParams(
+        **values,  # type: ignore[arg-type] # one constraint of its own type
+        disable_any_whitespace=message.disable_any_whitespace,
+        disable_additional_properties=message.disable_additional_properties,
+        whitespace_pattern=message.whitespace_pattern if message.HasField("whitespace_pattern") else None,
+    )
+
+
+def _dict_of(message: struct_pb2.Struct) -> dict[str, object]:
+    return dict(json_format.MessageToDict(message))
