@@ -60,6 +60,7 @@ class Engine:
         self._idle.set()
         self._observers: set[asyncio.Event] = set()
         self._draining = False
+        self._idle_is_news = False
 
     # --- the step loop ----------------------------------------------------------------------------------------------
 
@@ -88,6 +89,8 @@ class Engine:
         while not self.paused and executor.has_room and (plan := self.scheduler.schedule()) is not None:
             self._note_admissions(plan)
             executor.dispatch(plan)
+        if self._idle_is_news and executor.num_in_flight == 0:
+            self._tell_that_idle()
 
     def _publish(self, step_id: int, outputs: list[EngineCoreOutput]) -> None:
         ended = [output.request for output in outputs if output.finish_reason is not None]
@@ -184,7 +187,8 @@ class Engine:
         self.sessions.strike(ended)
         self._note_ended(ended)
         if ended and not self.scheduler.has_requests:
-            self._tell_that_idle()
+            self._idle_is_news = True
+            self._changed.set()
         self._notify()
 
     def _expire(self, key: int) -> None:
@@ -208,7 +212,8 @@ class Engine:
             self._idle.set()
 
     def _tell_that_idle(self) -> None:
-        """No step will carry the stats after the last abort, so that gauges would stay up."""
+        """Send the stats that no step carries after the last abort: gauges would stay up without them."""
+        self._idle_is_news = False
         session = next(iter(self.sessions), None)
         if session is not None:
             session.outbox.put(StepOutputs(self.scheduler.step_counter, stats=take_stats(self.scheduler)))

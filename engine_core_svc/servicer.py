@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import grpc
 
-from tetrad.engine_core_svc.engine import Engine
 from tetrad.engine_core_svc import sessions
+from tetrad.engine_core_svc.engine import Engine
 from tetrad.engine_core_svc.wire import message_to_wire, submission_from_wire
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, TetradError, Unavailable
 from tetrad.services.version import SCHEMA_REVISION
