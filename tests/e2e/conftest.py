@@ -1,0 +1,114 @@
+"""`tetrad serve` as a user starts it: a command, real processes, a real port."""
+
+import contextlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+READY_TIMEOUT_S = 120
+
+
+class Server:
+    """A running `tetrad serve`.
+
+    Attributes:
+        url: of the HTTP server.
+        grpc_target: of the public gRPC server.
+    """
+
+    def __init__(self, log: Path, *flags: str) -> None:
+        port, grpc_port = free_port(), free_port()
+        self.url, self.grpc_target = f"http://127.0.0.1:{port}", f"127.0.0.1:{grpc_port}"
+        self._log = log
+        command = [sys.executable, "-m", "tetrad.cli", "serve", "--port", str(port), "--grpc-port", str(grpc_port), *flags]
+        with log.open("wb") as file:
+            self.process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+
+    def wait_ready(self) -> "Server":
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, f"tetrad serve ended:\n{self.output()}"
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"{self.url}/health").status_code == 200:
+                    return self
+            time.sleep(0.1)
+        raise AssertionError(f"not ready after {READY_TIMEOUT_S} s:\n{self.output()}")
+
+    def output(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the command's process and everything it started."""
+        root = psutil.Process(self.process.pid)
+        return [root, *root.children(recursive=True)]
+
+    def metric(self, name: str) -> float:
+        """Return the sum of a Prometheus metric over its labels."""
+        text = httpx.get(f"{self.url}/metrics").text
+        return sum(float(value) for value in re.findall(rf"^tetrad:{name}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE))
+
+    def wait_idle(self, timeout_s: float) -> None:
+        """Wait until nothing runs, nothing waits and all KV blocks are free; AssertionError after `timeout_s`."""
+        names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+        deadline = time.monotonic() + timeout_s
+        while any(values := {name: self.metric(name) for name in names}.values()):
+            assert time.monotonic() < deadline, f"still busy after {timeout_s} s: {dict(zip(names, values, strict=True))}"
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(15)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def start_server(tmp_path) -> Iterator[Callable[..., Server]]:
+    """Return a starter of servers of one's own; they are stopped behind the test."""
+    started: list[Server] = []
+
+    def start(*flags: str) -> Server:
+        started.append(Server(tmp_path / f"log{len(started)}", *flags))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def sim_server(tmp_path_factory) -> Iterator[Server]:
+    """The stack over a simulated device at zero step time."""
+    server = Server(tmp_path_factory.mktemp("sim") / "log", "--device", "sim")
+    try:
+        yield server.wait_ready()
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory, smollm2) -> Iterator[Server]:
+    """The stack over the real model on the CPU."""
+    server = Server(tmp_path_factory.mktemp("cpu") / "log", "--device", "cpu", "--max-model-len", "2048")
+    try:
+        yield server.wait_ready()
+    finally:
+        server.stop()

@@ -1,0 +1,81 @@
+"""How `tetrad serve` begins and ends: quickly, or with one line that says what to do; never with something left behind."""
+
+import signal
+import time
+
+import gguf
+import httpx
+import psutil
+import pytest
+
+
+def gone(processes: list[psutil.Process], timeout_s: float) -> bool:
+    _, alive = psutil.wait_procs(processes, timeout=timeout_s)
+    return not alive
+
+
+@pytest.fixture
+def bad_models(tmp_path, smollm2):
+    truncated = tmp_path / "truncated.gguf"
+    truncated.write_bytes(smollm2.read_bytes()[:30_000_000])
+    unsupported = tmp_path / "unsupported.gguf"
+    writer = gguf.GGUFWriter(unsupported, "mamba")
+    writer.add_block_count(1)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return {"missing": tmp_path / "missing.gguf", "truncated": truncated, "unsupported": unsupported}
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"), [("missing", "missing.gguf"), ("truncated", "truncated.gguf"), ("unsupported", "mamba")]
+)
+def test_a_model_that_cannot_be_served_ends_the_start_with_one_line(start_server, bad_models, kind, word):
+    server = start_server(str(bad_models[kind]))
+    processes = server.processes()
+
+    code = server.process.wait(60)
+
+    last = server.output().strip().splitlines()[-1]
+    assert code != 0
+    assert word in last
+    assert "Traceback" not in server.output()
+    assert gone(processes, 5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_everything_within_5_s(start_server, number):
+    server = start_server("--device", "sim").wait_ready()
+    processes = server.processes()
+
+    start = time.monotonic()
+    server.process.send_signal(number)
+    code = server.process.wait(10)
+
+    assert time.monotonic() - start < 5
+    assert code == 0
+    assert gone(processes, 1)
+
+
+def test_a_signal_while_a_request_runs_still_ends_within_5_s(start_server):
+    server = start_server("--device", "sim", "--max-model-len", "8192").wait_ready()
+    processes = server.processes()
+    body = {"model": "smollm2-135m-instruct", "prompt": "x", "max_tokens": 8000, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=body) as response:
+        next(response.iter_lines())
+
+        server.process.send_signal(signal.SIGINT)
+        server.process.wait(5)
+
+    assert gone(processes, 1)
+
+
+def test_killing_the_command_leaves_no_orphan(start_server):
+    server = start_server("--device", "sim").wait_ready()
+    children = server.processes()[1:]
+
+    server.process.kill()
+
+    assert children
+    assert gone(children, 10)
