@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from tetrad.v1 import inference_pb2, inference_pb2_grpc, types_pb2
+from tetrad.v1.types_pb2 import SamplingParams as Params
 
 MODEL = "smollm2-135m-instruct"
 MAX_LEN = 8192
@@ -87,8 +88,8 @@ def test_ten_megabytes_of_prompt_are_refused_quickly(sim_server):
 @pytest.mark.parametrize(
     ("request_fields", "code", "words"),
     [
-        ({"text": "x", "sampling_params": types_pb2.SamplingParams(temperature=-1)}, grpc.StatusCode.INVALID_ARGUMENT, "temperature"),
-        ({"text": "x", "sampling_params": types_pb2.SamplingParams(max_tokens=0)}, grpc.StatusCode.INVALID_ARGUMENT, "max_tokens"),
+        ({"text": "x", "sampling_params": Params(temperature=-1)}, grpc.StatusCode.INVALID_ARGUMENT, "temperature"),
+        ({"text": "x", "sampling_params": Params(max_tokens=0)}, grpc.StatusCode.INVALID_ARGUMENT, "max_tokens"),
         ({"text": "x", "n": 0}, grpc.StatusCode.INVALID_ARGUMENT, "n must be at least 1"),
         ({"text": ""}, grpc.StatusCode.INVALID_ARGUMENT, "empty"),
         ({"token_ids": inference_pb2.TokenIdList(ids=[49152])}, grpc.StatusCode.INVALID_ARGUMENT, "49152"),
@@ -108,9 +109,7 @@ def test_the_public_grpc_api_says_the_same(sim_server, request_fields, code, wor
 
 
 def test_the_public_grpc_api_generates(sim_server):
-    request = inference_pb2.GenerateRequest(
-        text="Hello", sampling_params=types_pb2.SamplingParams(max_tokens=5, ignore_eos=True)
-    )
+    request = inference_pb2.GenerateRequest(text="Hello", sampling_params=Params(max_tokens=5, ignore_eos=True))
     with grpc.insecure_channel(sim_server.grpc_target) as channel:
         responses = list(inference_pb2_grpc.InferenceServiceStub(channel).Generate(request, timeout=30))
 

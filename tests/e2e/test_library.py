@@ -24,7 +24,7 @@ def engine(smollm2):
 def test_the_quick_start_script(llm, capsys):
     outputs = llm.generate(PROMPTS, SamplingParams(temperature=0.8, top_p=0.95))
     for output in outputs:
-        print(f"Prompt: {output.prompt!r}, Generated text: {output.outputs[0].text!r}")
+        print(f"Prompt: {output.prompt!r}, Generated text: {output.outputs[0].text!r}")  # noqa: T201 - the script does
 
     assert [output.prompt for output in outputs] == PROMPTS
     assert all(output.outputs[0].text for output in outputs)
@@ -67,7 +67,12 @@ def test_abort_of_three_of_ten_running_requests(engine):
 
 @pytest.mark.parametrize(
     ("request_id", "prompt", "error"),
-    [(7, "x", TypeError), ("dup", "x", ValueError), ("long", {"prompt_token_ids": [5] * 2048}, ValueError), ("empty", "", ValueError)],
+    [
+        (7, "x", TypeError),
+        ("dup", "x", ValueError),
+        ("long", {"prompt_token_ids": [5] * 2048}, ValueError),
+        ("empty", "", ValueError),
+    ],
 )  # fmt: skip
 def test_the_engine_refuses_what_vllm_refuses(engine, request_id, prompt, error):
     engine.add_request("dup", "x", SamplingParams(max_tokens=2))

@@ -1,0 +1,169 @@
+"""`make bench`: the whole stack, measured the way a client sees it, and written to benchmarks/README.md.
+
+Everything that is compared is measured in one run, in turns; medians are reported. Absolute figures are this machine's; the
+ratios are what counts.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.http_load import LoadResult, run_load
+from benchmarks.scheduler_cost import measure as measure_step_cost
+
+ROUNDS = 3
+MODEL = "smollm2-135m-instruct"
+PREFILL_LEN = 1000
+DECODE_TOKENS = 96
+REPORT = Path(__file__).parent / "README.md"
+
+
+@contextlib.contextmanager
+def serving(*flags: str) -> Iterator[str]:
+    """Run `tetrad serve` with these flags; give its URL."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "tetrad.cli", "serve", MODEL, "--port", str(port), *flags]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        while True:
+            if process.poll() is not None:
+                raise RuntimeError("tetrad serve ended; its message is above")
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5):
+                break
+            time.sleep(0.2)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def load(url: str, concurrency: int, *, requests: int, max_tokens: int, prompt_len: int = 32) -> LoadResult:
+    """Run one load."""
+    return asyncio.run(
+        run_load(
+            url, model=MODEL, concurrency=concurrency, num_requests=requests, max_tokens=max_tokens, prompt_len=prompt_len
+        )
+    )  # fmt: skip
+
+
+def stack_decode(url: str, batch: int) -> float:
+    """Return decode tokens/s at a batch, over HTTP."""
+    result = load(url, batch, requests=batch, max_tokens=DECODE_TOKENS)
+    return batch / statistics.median(result.tpot_s)
+
+
+def stack_prefill(url: str, attempt: int) -> float:
+    """Return prefill tokens/s of a prompt that no cache has seen, over HTTP."""
+    result = load(url, 1, requests=1, max_tokens=2, prompt_len=PREFILL_LEN + attempt)
+    return (PREFILL_LEN + attempt) / result.ttft_s[0]
+
+
+def plain_torch() -> dict[str, float]:
+    """Return tokens/s of the plain torch loop over the same weights, in a process of its own."""
+    command = [
+        sys.executable, "-m", "benchmarks.plain_torch", "--json", "--new-tokens", str(DECODE_TOKENS // 3),
+        "--prefill-len", str(PREFILL_LEN),
+    ]  # fmt: skip
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    figures: dict[str, float] = json.loads(output.strip().splitlines()[-1])
+    return figures
+
+
+def compare_on_cpu() -> list[str]:
+    """Measure the stack and the plain loop in turns; return table rows."""
+    ours: dict[str, list[float]] = {"decode_1": [], "decode_32": [], "prefill": []}
+    plain: dict[str, list[float]] = {name: [] for name in ours}
+    with serving("--device", "cpu", "--dtype", "float32", "--max-model-len", "2048") as url:
+        load(url, 32, requests=32, max_tokens=8)
+        for attempt in range(ROUNDS):
+            ours["decode_1"].append(stack_decode(url, 1))
+            ours["decode_32"].append(stack_decode(url, 32))
+            ours["prefill"].append(stack_prefill(url, attempt))
+            for name, value in plain_torch().items():
+                plain[name].append(value)
+            print(f"round {attempt + 1}/{ROUNDS}: ours {_last(ours)}, plain torch {_last(plain)}", flush=True)
+    titles = {"decode_1": "decode, batch 1", "decode_32": "decode, batch 32", "prefill": f"prefill of {PREFILL_LEN} tokens"}
+    rows = []
+    for name, title in titles.items():
+        mine, theirs = statistics.median(ours[name]), statistics.median(plain[name])
+        rows.append(f"| {title} | {mine:.0f} | {theirs:.0f} | {mine / theirs:.2f} |")
+    return rows
+
+
+def control_plane() -> list[str]:
+    """Measure the stack over the simulated device at zero step time; return table rows."""
+    rows = []
+    with serving("--device", "sim") as url:
+        load(url, 16, requests=32, max_tokens=32)
+        for concurrency in (1, 16, 64):
+            results = [load(url, concurrency, requests=4 * concurrency, max_tokens=128) for _ in range(ROUNDS)]
+            result = sorted(results, key=lambda each: each.tokens_per_s)[ROUNDS // 2]
+            print(result.summary(), flush=True)
+            ttft, tpot = statistics.median(result.ttft_s) * 1000, statistics.median(result.tpot_s) * 1000
+            rows.append(f"| {concurrency} | {result.tokens_per_s:.0f} | {ttft:.1f} | {tpot:.2f} |")
+    return rows
+
+
+def _last(figures: dict[str, list[float]]) -> str:
+    return ", ".join(f"{name} {values[-1]:.0f}" for name, values in figures.items())
+
+
+def main() -> None:
+    """Run everything and write the report."""
+    cpu, sim = compare_on_cpu(), control_plane()
+    steps = [
+        f"| {running} | {waiting} | {measure_step_cost(running, waiting):.2f} |"
+        for running, waiting in ((64, 0), (256, 0), (256, 10_000))
+    ]
+    REPORT.write_text(
+        "\n".join(
+            [
+                "# Speed",
+                "",
+                f"Written by `make bench` on {os.cpu_count()} CPUs ({platform.machine()}), float32, medians of {ROUNDS} rounds. Machines",
+                "differ and are noisy: quote the ratios, which come from one run, taken in turns.",
+                "",
+                "## SmolLM2-135M-Instruct on the CPU, over HTTP with streaming",
+                "",
+                "Ours is the whole stack: HTTP, four processes, paged KV, continuous batching. Plain torch is a loop in one process over",
+                "the same weights with a dense KV cache, `F.linear` and SDPA ([plain_torch.py](plain_torch.py)).",
+                "",
+                "| tokens/s | Tetrad | plain torch | ratio |",
+                "|---|---|---|---|",
+                *cpu,
+                "",
+                "## The control plane: simulated device at zero step time, over HTTP with streaming",
+                "",
+                "32 tokens in, 128 out, `ignore_eos`; the load generator ([http_load.py](http_load.py)) runs on the same cores.",
+                "",
+                "| concurrency | tokens/s | TTFT ms | TPOT ms |",
+                "|---|---|---|---|",
+                *sim,
+                "",
+                "## The engine core alone: one decode step, scheduling and wire",
+                "",
+                "| running | waiting | ms per step |",
+                "|---|---|---|",
+                *steps,
+                "",
+            ]
+        )
+    )
+    print(f"written: {REPORT}")
+
+
+if __name__ == "__main__":
+    main()
