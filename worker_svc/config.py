@@ -17,18 +17,23 @@ class WorkerSettings(ServiceSettings):
         "auto", description="Where steps run. auto: the best device of this machine; sim: no model, tokens from a hash."
     )
     model: str | None = Field(
-        None, description="Model to load at start: a built-in name, a directory or a .gguf file. Unset: when the engine core asks."
+        None,
+        description="Model to load at start: a built-in name, a directory or a .gguf file. Unset: when the engine core asks.",
     )
     rank: int = Field(0, ge=0, description="Rank of this worker in its group.")
     threads: int = Field(0, ge=0, description="Compute threads of the cpu device. 0: as many as cores this process may use.")
     kv_cache_memory_gib: float = Field(
         4.0, gt=0, description="Most memory that the KV cache may take on the cpu device, in GiB; less where less is free."
     )
-    max_queued_steps: int = Field(8, ge=2, description="Plans that may wait for the device before the stream is not read further.")
+    max_queued_steps: int = Field(
+        8, ge=2, description="Plans that may wait for the device before the stream is not read further."
+    )
     profile_dir: str = Field("profiles", description="Directory that StopProfile writes its traces to.")
     sim_seconds_per_step: float = Field(0.0, ge=0, description="sim: a step's fixed cost, in seconds.")
     sim_seconds_per_token: float = Field(0.0, ge=0, description="sim: cost of each scheduled token, in seconds.")
     sim_seconds_per_context_token: float = Field(
         0.0, ge=0, description="sim: cost of each token of context that a scheduled request already has, in seconds."
     )
-    sim_kv_cache_memory_gib: float = Field(4.0, gt=0, description="sim: memory that the device pretends to have for KV, in GiB.")
+    sim_kv_cache_memory_gib: float = Field(
+        4.0, gt=0, description="sim: memory that the device pretends to have for KV, in GiB."
+    )

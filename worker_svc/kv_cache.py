@@ -1,8 +1,8 @@
 """KV cache: the memory behind the block ids that the engine core hands out.
 
-Owned by the model runner. One tensor a layer, keys and values side by side, so that a page is one contiguous piece and one gather
-fetches both: [num_blocks, block_size, 2, num_kv_heads, head_dim]. Knows nothing of requests. Block 0 is the null block: its content is
-never used, but it must be finite, because padded pages point at it.
+Owned by the model runner. One tensor a layer, keys and values side by side, so that a page is one contiguous piece and one
+gather fetches both: [num_blocks, block_size, 2, num_kv_heads, head_dim]. Knows nothing of requests. Block 0 is the null
+block: its content is never used, but it must be finite, because padded pages point at it.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,8 @@
 """Model runner: one step on a device, from plan to tokens.
 
-Owned by the compute thread; made when the KV cache is. It keeps sampled tokens for its own next step, so plans may be queued before
-results are read. Whatever `execute` raises means that the device failed; a request that fails alone is an entry of the result.
+Owned by the compute thread; made when the KV cache is. It keeps sampled tokens for its own next step, so plans may be queued
+before results are read. Whatever `execute` raises means that the device failed; a request that fails alone is an entry of the
+result.
 """
 
 import time

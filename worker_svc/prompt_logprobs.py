@@ -35,9 +35,7 @@ class PromptLogprobsCollector:
         """Forget the slot."""
         self._num_top.pop(slot, None)
 
-    def collect(
-        self, inputs: StepInputs, batch: InputBatch, hidden: torch.Tensor, logits_of: LogitsOf
-    ) -> list[PromptLogprobs]:
+    def collect(self, inputs: StepInputs, batch: InputBatch, hidden: torch.Tensor, logits_of: LogitsOf) -> list[PromptLogprobs]:
         """Return the log-probabilities of the prompt tokens that follow those of this step; hidden: [T, hidden]."""
         if not self._num_top:
             return []

@@ -1,7 +1,7 @@
 """Request table: applies a plan's delta to what the worker knows, and says which rows run.
 
-Called by the runners (model and simulated), on the compute thread. One request that cannot run is answered with its error and set aside;
-plans already under way may still name it, silently, until the engine core removes it. Knows nothing of devices.
+Called by the runners (model and simulated), on the compute thread. One request that cannot run is answered with its error and
+set aside; plans already under way may still name it, silently, until the engine core removes it. Knows nothing of devices.
 """
 
 from collections.abc import Iterable, Sequence

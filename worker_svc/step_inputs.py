@@ -1,7 +1,8 @@
 """Step inputs: from the rows of a plan to the arrays that one forward pass needs.
 
-Called by the model runner once per step, on the compute thread. Knows the input batch; knows nothing of tensors or models. Rows are
-ordered decodes first (longest first), then prefill chunks: attention then works on contiguous slices, and answers go by handle.
+Called by the model runner once per step, on the compute thread. Knows the input batch; knows nothing of tensors or models.
+Rows are ordered decodes first (longest first), then prefill chunks: attention then works on contiguous slices, and answers go
+by handle.
 """
 
 from dataclasses import dataclass

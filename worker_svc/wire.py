@@ -1,8 +1,8 @@
 """Wire: protobuf messages of the worker <-> own values (plan.py).
 
-Called by servicer.py only. Columns are viewed, not copied, so a 32,000-token prompt costs microseconds. What this worker cannot
-do for a request (multimodal items, LoRA, pooling, ...) becomes that request's refusal; what is wrong with the message as a whole
-raises InvalidRequest.
+Called by servicer.py only. Columns are viewed, not copied, so a 32,000-token prompt costs microseconds. What this worker
+cannot do for a request (multimodal items, LoRA, pooling, ...) becomes that request's refusal; what is wrong with the message
+as a whole raises InvalidRequest.
 """
 
 import zlib
@@ -96,7 +96,7 @@ def read_sampling(params: types_pb2.SamplingParams, request_id: str) -> Sampling
     """
 
     def given(name: str, default: Any) -> Any:
-        return getattr(params, name) if params.HasField(name) else default  # type: ignore[arg-type] # names from below
+        return getattr(params, name) if params.HasField(name) else default
 
     return SamplingSpec(
         temperature=given("temperature", 1.0),
@@ -147,7 +147,9 @@ def _read_cached(message: worker_pb2.CachedRequestData) -> CachedRequests:
     )
     lengths = {len(handles), len(cached.num_scheduled_tokens), len(cached.num_computed_tokens), len(num_new_blocks)}
     if len(lengths) != 1 or int(num_new_blocks.sum()) != len(cached.new_block_ids):
-        raise InvalidRequest(f"Columns of cached_requests disagree: {sorted(lengths)} rows, {len(cached.new_block_ids)} blocks.")
+        raise InvalidRequest(
+            f"Columns of cached_requests disagree: {sorted(lengths)} rows, {len(cached.new_block_ids)} blocks."
+        )
     return cached
 
 

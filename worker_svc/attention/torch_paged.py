@@ -1,9 +1,9 @@
 """Paged attention for CPU: pages are gathered, then torch's fused attention runs over them.
 
-Dims: T tokens, B decode rows, P pages, L = P * block_size keys, K kv heads, G query heads per kv head, D head size.
-Grouped-query attention never repeats keys: decodes fold G into the query length ([B, K, G, D] against [B, K, L, D]), chunks give G a
-stride of zero. Decodes of similar length share one gather; pages padded to the group's longest row are masked. A chunk attends in
-tiles of queries, each to no more keys than its last query may see.
+Dims: T tokens, B decode rows, P pages, L = P * block_size keys, K kv heads, G query heads per kv head, D head size. Grouped-
+query attention never repeats keys: decodes fold G into the query length ([B, K, G, D] against [B, K, L, D]), chunks give G a
+stride of zero. Decodes of similar length share one gather; pages padded to the group's longest row are masked. A chunk
+attends in tiles of queries, each to no more keys than its last query may see.
 """
 
 from collections.abc import Iterator

@@ -3,7 +3,6 @@
 Float32 because most CPUs multiply it fastest; where a bf16 unit exists, float32 is still what parity is promised for.
 """
 
-
 import torch
 
 from tetrad.services.errors import ModelError
@@ -59,8 +58,8 @@ class CpuDevice:
     def load_model(self, request: LoadRequest, report: Progress) -> CpuModel:
         """Load and pack the weights."""
         _check_request(request)
-        source = _source(request)
-        config = supported_config(source.config)
+        source = _open(request)
+        config = supported_config(apply_overrides(source.config, request.hf_overrides_json))
         weights = WeightLoader(source, report)
         with torch.inference_mode():
             model = load_model(config, weights, self._make_linear)
@@ -86,21 +85,11 @@ class CpuDevice:
         return max(0, min(self._kv_cache_limit, free))
 
 
-class _Overridden:
-    """A source whose config was changed by the caller."""
-
-    def __init__(self, source: WeightSource, overrides_json: str) -> None:
-        self.config = apply_overrides(source.config, overrides_json)
-        self.total_bytes = source.total_bytes
-        self.has, self.load = source.has, source.load
-
-
-def _source(request: LoadRequest) -> WeightSource:
-    if request.random_weights:
-        config: dict[str, Any] = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
-        return RandomSource(config, supported_config(config), request.seed)
-    source = open_source(request.path)
-    return _Overridden(source, request.hf_overrides_json) if request.hf_overrides_json else source
+def _open(request: LoadRequest) -> WeightSource:
+    if not request.random_weights:
+        return open_source(request.path)
+    config = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
+    return RandomSource(config, supported_config(config), request.seed)
 
 
 def _check_request(request: LoadRequest) -> None:

@@ -1,7 +1,7 @@
 """Simulated device: no weights; steps take the time that a cost model says, tokens come from a hash of (seed, position).
 
-For control-plane benchmarks, chaos tests and planning. A request gets the same tokens whatever happens to it, and never EOS or another
-special id. Only the model's metadata is read; torch is never imported.
+For control-plane benchmarks, chaos tests and planning. A request gets the same tokens whatever happens to it, and never EOS
+or another special id. Only the model's metadata is read; torch is never imported.
 """
 
 import time
@@ -99,9 +99,7 @@ class SimRunner:
         sleep: waits; runs on the compute thread, so the event loop goes on.
     """
 
-    def __init__(
-        self, vocab_size: int, layout: KvLayout, cost: CostModel, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
+    def __init__(self, vocab_size: int, layout: KvLayout, cost: CostModel, sleep: Callable[[float], None] = time.sleep) -> None:
         self._cost, self._sleep = cost, sleep
         self._batch = InputBatch(
             max_num_seqs=layout.max_num_seqs, max_model_len=layout.max_model_len, block_size=layout.block_size

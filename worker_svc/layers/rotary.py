@@ -1,8 +1,8 @@
 """Rotary position embedding over interleaved pairs.
 
-Dimensions 2i and 2i+1 of a head form the complex number that is turned by position * frequency[i]; one complex product then rotates all
-queries and keys of a layer. Hugging Face keeps the pair as dimensions i and i + D/2, so weights are reordered once at load
-(`interleave_heads`); queries and keys change alike, hence no score does.
+Dimensions 2i and 2i+1 of a head form the complex number that is turned by position * frequency[i]; one complex product then
+rotates all queries and keys of a layer. Hugging Face keeps the pair as dimensions i and i + D/2, so weights are reordered
+once at load (`interleave_heads`); queries and keys change alike, hence no score does.
 """
 
 import math

@@ -1,7 +1,7 @@
 """The llama family: Llama, Mistral (sliding window), Qwen2 (bias on q, k, v), Qwen3 (norms on q and k).
 
-What a member has beyond the others is seen in its weights: a bias or a norm that is there is used. Products that share their input are
-fused at load. Residuals are added in place: `hidden` is the residual stream.
+What a member has beyond the others is seen in its weights: a bias or a norm that is there is used. Products that share their
+input are fused at load. Residuals are added in place: `hidden` is the residual stream.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """Penalties: repetition (prompt and output), frequency and presence (output) lower the logits of tokens seen before.
 
-Sparse: per request the distinct ids it has seen and how often, caught up from the input batch when it samples; a step touches those
-logits and no others.
+Sparse: per request the distinct ids it has seen and how often, caught up from the input batch when it samples; a step touches
+those logits and no others.
 """
 
 from collections.abc import Sequence

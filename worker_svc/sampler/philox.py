@@ -1,7 +1,7 @@
 """Philox4x32-10: uniforms that are a pure function of (seed, position).
 
-Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). Counter = (position, 0), key = seed; no state, so
-the noise of a token is the same in every batch, after a preemption, a retry or a restart.
+Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). Counter = (position, 0), key = seed; no
+state, so the noise of a token is the same in every batch, after a preemption, a retry or a restart.
 """
 
 import numpy as np

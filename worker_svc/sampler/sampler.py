@@ -1,8 +1,8 @@
 """Sampler: one vectorised pass over all rows that sample in a step.
 
-Order: raw logprobs, allowed ids, grammar, bad words, logit bias, min_tokens, penalties, temperature, min_p, top_k, top_p, draw, gather.
-Owned by the model runner, on the compute thread. Parameters live in arrays by slot; a step without logprobs or processors in which
-every row is greedy is one argmax.
+Order: raw logprobs, allowed ids, grammar, bad words, logit bias, min_tokens, penalties, temperature, min_p, top_k, top_p,
+draw, gather. Owned by the model runner, on the compute thread. Parameters live in arrays by slot; a step without logprobs or
+processors in which every row is greedy is one argmax.
 """
 
 from dataclasses import dataclass
@@ -99,7 +99,7 @@ class Sampler:
         if len(drawn_rows) == len(slots):
             return self._draw(logits, slots)
         # numpy's argmax takes the lowest id on ties and is several times faster than torch's here.
-        tokens = logits.numpy().argmax(1)
+        tokens: Ints = logits.numpy().argmax(1)
         if len(drawn_rows):
             tokens[drawn_rows] = self._draw(logits[torch.from_numpy(drawn_rows)], slots[drawn_rows])
         return tokens

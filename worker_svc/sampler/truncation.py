@@ -1,8 +1,8 @@
 """Truncation: min_p, top_k and top_p as one threshold per row, below which a token cannot be drawn.
 
-Works on weights = exp(logit - largest logit), so the most likely token weighs 1. Order: min_p, then top_k among what is left, then
-top_p of the mass that is left. Tokens as likely as the last one kept are kept too. A full sort of a vocabulary costs milliseconds a
-row, so the few largest weights are looked at first, and more of them only for rows that they cannot decide.
+Works on weights = exp(logit - largest logit), so the most likely token weighs 1. Order: min_p, then top_k among what is left,
+then top_p of the mass that is left. Tokens as likely as the last one kept are kept too. A full sort of a vocabulary costs
+milliseconds a row, so the few largest weights are looked at first, and more of them only for rows that they cannot decide.
 """
 
 from dataclasses import dataclass

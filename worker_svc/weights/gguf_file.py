@@ -1,7 +1,7 @@
 """GGUF weights: llama.cpp's file format, dequantized to float32 tensor by tensor from the mapped file.
 
-llama.cpp stores q and k of the llama architecture with the halves of each head interleaved; that is undone here, so that every source
-hands out the same order.
+llama.cpp stores q and k of the llama architecture with the halves of each head interleaved; that is undone here, so that
+every source hands out the same order.
 """
 
 from pathlib import Path

@@ -23,7 +23,7 @@ class GgufFile:
         self.path = path
         try:
             reader = gguf.GGUFReader(path)
-        except Exception as error:  # noqa: BLE001 - the reader raises whatever numpy does on bytes that make no sense
+        except Exception as error:
             raise ModelError(f"{path} is not a whole GGUF file: {_first_line(error)}") from error
         self._fields = reader.fields
         self._tensors = {tensor.name: tensor for tensor in reader.tensors}

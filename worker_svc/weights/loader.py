@@ -1,9 +1,8 @@
 """Weight loader: what a model asks for its tensors while it is built. Checks shapes, counts, reports progress."""
 
-from tetrad.services.errors import ModelError
-
 import torch
 
+from tetrad.services.errors import ModelError
 from tetrad.worker_svc.weights.source import Progress, WeightSource
 
 

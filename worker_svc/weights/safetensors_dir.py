@@ -1,4 +1,7 @@
-"""Safetensors: a directory with config.json and one file of tensors, or several under an index. Files are mapped, not read whole."""
+"""Safetensors: a directory with config.json and one file of tensors, or several under an index.
+
+Files are mapped, not read whole.
+"""
 
 import json
 from collections.abc import Mapping

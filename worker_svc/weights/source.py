@@ -18,10 +18,13 @@ Progress = Callable[[int, int], None]
 class WeightSource(Protocol):
     """A model's files, opened."""
 
-    config: Mapping[str, Any]
-    """In the form of config.json."""
-    total_bytes: int
-    """Bytes of all tensors as stored."""
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """In the form of config.json."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all tensors as stored."""
 
     def has(self, name: str) -> bool:
         """Return whether there is a tensor of this name."""

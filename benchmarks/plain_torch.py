@@ -1,0 +1,133 @@
+"""The plain loop that the worker is compared with: the same weights, torch's own F.linear, dense KV, fused attention,
+greedy.
+
+What a careful person writes in an afternoon: products over one input are fused, KV is preallocated, no page tables, no
+sampler, no requests that come and go. Also a reference for parity, as it shares no layer with the worker.
+
+    python -m benchmarks.plain_torch MODEL --batch 1 32 --context 200
+"""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from tetrad.worker_svc.models.config import ModelConfig, read_config
+from tetrad.worker_svc.weights.loader import WeightLoader
+from tetrad.worker_svc.weights.source import open_source
+
+
+class PlainLlama:
+    """A Llama over dense KV [B, kv_heads, max_len, head_dim] per layer; all rows have the same length.
+
+    Args:
+        path: a directory with safetensors or a .gguf file; dequantized to float32.
+    """
+
+    def __init__(self, path: Path) -> None:
+        source = open_source(path)
+        self.config: ModelConfig = read_config(source.config)
+        config, loader = self.config, WeightLoader(source, lambda *_: None)
+        hidden, middle, dim = config.hidden_size, config.intermediate_size, config.head_dim
+        query, key = config.num_heads * dim, config.num_kv_heads * dim
+
+        def fused(prefix: str, sizes: dict[str, int]) -> torch.Tensor:
+            return torch.cat([loader.get(f"{prefix}.{name}.weight", (size, hidden)) for name, size in sizes.items()])
+
+        self._embedding = loader.get("model.embed_tokens.weight", (config.vocab_size, hidden))
+        self._layers = []
+        for index in range(config.num_layers):
+            at = f"model.layers.{index}"
+            self._layers.append(
+                (
+                    loader.get(f"{at}.input_layernorm.weight", (hidden,)),
+                    fused(f"{at}.self_attn", {"q_proj": query, "k_proj": key, "v_proj": key}),
+                    loader.get(f"{at}.self_attn.o_proj.weight", (hidden, query)),
+                    loader.get(f"{at}.post_attention_layernorm.weight", (hidden,)),
+                    fused(f"{at}.mlp", {"gate_proj": middle, "up_proj": middle}),
+                    loader.get(f"{at}.mlp.down_proj.weight", (hidden, middle)),
+                )
+            )
+        self._norm = loader.get("model.norm.weight", (hidden,))
+        tied = config.tie_word_embeddings
+        self._lm_head = self._embedding if tied else loader.get("lm_head.weight", (config.vocab_size, hidden))
+        self._frequencies = config.rope_theta ** -(torch.arange(0, dim, 2).float() / dim)
+
+    def new_cache(self, batch: int, max_len: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return zeroed keys and values per layer."""
+        shape = (batch, self.config.num_kv_heads, max_len, self.config.head_dim)
+        return [(torch.zeros(shape), torch.zeros(shape)) for _ in self._layers]
+
+    @torch.inference_mode()
+    def step(self, ids: torch.Tensor, start: int, cache: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+        """Return the logits [B, V] after ids [B, T], whose first token is at position `start`."""
+        config = self.config
+        batch, length = ids.shape
+        x = self._embedding[ids]
+        angles = torch.outer(torch.arange(start, start + length).float(), self._frequencies).repeat(1, 2)
+        cos, sin = angles.cos(), angles.sin()
+        sizes = [config.num_heads * config.head_dim, *[config.num_kv_heads * config.head_dim] * 2]
+        for (norm, qkv, out, mlp_norm, gate_up, down), (keys, values) in zip(self._layers, cache, strict=True):
+            heads = F.linear(F.rms_norm(x, norm.shape, norm, config.rms_norm_eps), qkv).split(sizes, -1)
+            q, k, v = (part.view(batch, length, -1, config.head_dim).transpose(1, 2) for part in heads)
+            end = start + length
+            keys[:, :, start:end], values[:, :, start:end] = _rotate(k, cos, sin), v
+            attended = F.scaled_dot_product_attention(
+                _rotate(q, cos, sin), keys[:, :, :end], values[:, :, :end], is_causal=length > 1, enable_gqa=True
+            )
+            x = x + F.linear(attended.transpose(1, 2).reshape(batch, length, -1), out)
+            gate, up = F.linear(F.rms_norm(x, mlp_norm.shape, mlp_norm, config.rms_norm_eps), gate_up).chunk(2, -1)
+            x = x + F.linear(F.silu(gate) * up, down)
+        return F.linear(F.rms_norm(x[:, -1], self._norm.shape, self._norm, config.rms_norm_eps), self._lm_head)
+
+
+def _rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    half = heads.shape[-1] // 2
+    return heads * cos + torch.cat([-heads[..., half:], heads[..., :half]], -1) * sin
+
+
+def decode_tokens_per_second(model: PlainLlama, *, batch: int, context: int, steps: int) -> float:
+    """Return the rate of greedy decoding from `context` tokens on, all rows together; one step before is not counted."""
+    cache = model.new_cache(batch, context + steps + 1)
+    ids = torch.randint(0, model.config.vocab_size, (batch, 1), generator=torch.Generator().manual_seed(0))
+    ids = model.step(ids, context, cache).argmax(-1, keepdim=True)
+    started = time.perf_counter()
+    for position in range(context + 1, context + 1 + steps):
+        ids = model.step(ids, position, cache).argmax(-1, keepdim=True)
+    return batch * steps / (time.perf_counter() - started)
+
+
+def prefill_tokens_per_second(model: PlainLlama, *, length: int) -> float:
+    """Return the rate of one prompt of `length` tokens."""
+    ids = torch.randint(0, model.config.vocab_size, (1, length), generator=torch.Generator().manual_seed(0))
+    cache = model.new_cache(1, length)
+    started = time.perf_counter()
+    model.step(ids, 0, cache)
+    return length / (time.perf_counter() - started)
+
+
+def main() -> None:
+    """Print the rates as one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 32])
+    parser.add_argument("--context", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--prefill", type=int, default=1000)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    model = PlainLlama(args.model)
+    rates = {
+        f"decode_batch_{batch}": decode_tokens_per_second(model, batch=batch, context=args.context, steps=args.steps)
+        for batch in args.batch
+    }
+    print(json.dumps({**rates, "prefill": prefill_tokens_per_second(model, length=args.prefill)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Service: puts the worker together and serves it until told to stop. Tests start it on a socket of their own."""
+
+import asyncio
+import os
+import resource
+from pathlib import Path
+
+from tetrad.services.log import get_logger
+from tetrad.services.server import Server
+from tetrad.v1 import worker_pb2_grpc
+from tetrad.worker_svc.collective import CollectiveMethods
+from tetrad.worker_svc.compute_thread import ComputeThread
+from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.devices import open_device
+from tetrad.worker_svc.lifecycle import LifecycleServicer
+from tetrad.worker_svc.profiler import Profiler
+from tetrad.worker_svc.servicer import WorkerServicer
+from tetrad.worker_svc.worker import Worker
+
+log = get_logger()
+
+
+class WorkerServer:
+    """A worker behind its gRPC server."""
+
+    def __init__(self, settings: WorkerSettings, worker: Worker, compute: ComputeThread) -> None:
+        self._compute = compute
+        self.worker = worker
+        execute = WorkerServicer(worker, compute, rank=settings.rank, max_queued_steps=settings.max_queued_steps)
+        lifecycle = LifecycleServicer(
+            worker,
+            compute,
+            rank=settings.rank,
+            profiler=Profiler(Path(settings.profile_dir)),
+            methods=_collective_methods(worker),
+            health=lambda: self.server.health,
+        )
+        self.server = Server(
+            settings,
+            {
+                "tetrad.v1.WorkerService": lambda s: worker_pb2_grpc.add_WorkerServiceServicer_to_server(execute, s),
+                "tetrad.v1.WorkerLifecycleService": lambda s: worker_pb2_grpc.add_WorkerLifecycleServiceServicer_to_server(
+                    lifecycle, s
+                ),
+            },
+        )
+
+    @classmethod
+    async def start(cls, settings: WorkerSettings) -> "WorkerServer":
+        """Open the device, load the model that the settings name, if any, and serve.
+
+        Raises NotFound or ModelError for a model that cannot be loaded.
+        """
+        compute = ComputeThread()
+        try:
+            # Devices are opened where they are used: torch's thread count belongs to a thread.
+            worker = await compute.submit(lambda: Worker(open_device(settings)))
+            if settings.model is not None:
+                await compute.submit(worker.load_model, settings.model, _report_nothing)
+            served = cls(settings, worker, compute)
+            await served.server.start()
+        except BaseException:
+            compute.close()
+            raise
+        return served
+
+    async def stop(self) -> None:
+        """Drain and stop. Requests are the engine core's: it moves them to another worker when its stream ends."""
+        await self.server.drain()
+        self._compute.close()
+
+
+async def serve(settings: WorkerSettings, shutdown: asyncio.Event) -> None:
+    """Serve until `shutdown` is set."""
+    served = await WorkerServer.start(settings)
+    await shutdown.wait()
+    await served.stop()
+
+
+def _report_nothing(done: int, total: int) -> None:
+    """Progress of a load that nobody watches."""
+
+
+def _collective_methods(worker: Worker) -> CollectiveMethods:
+    def peak_memory_bytes() -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    return CollectiveMethods(
+        {
+            "get_pid": os.getpid,
+            "get_num_requests": lambda: worker.snapshot().num_requests,
+            "get_peak_memory_bytes": peak_memory_bytes,
+        }
+    )

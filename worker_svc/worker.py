@@ -1,0 +1,149 @@
+"""Worker: how far it has come (started, loaded, ready), and the device, model and runner behind that.
+
+Every method runs on the compute thread, except `snapshot`, which only reads. Knows nothing of gRPC. Loading the model that is
+loaded, or the layout that is allocated, changes nothing, so an engine core that restarts is served at once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from tetrad.services.errors import FailedPrecondition
+from tetrad.services.log import get_logger
+from tetrad.services.model_files import resolve_model
+from tetrad.worker_svc.devices.interface import (
+    Device,
+    KvGroup,
+    KvLayout,
+    LoadedModel,
+    LoadRequest,
+    ModelInfo,
+    Progress,
+)
+from tetrad.worker_svc.plan import Runner, StepPlan, StepResult
+
+log = get_logger()
+
+
+class State(Enum):
+    """How far a worker has come."""
+
+    STARTED = 1
+    LOADED = 2
+    READY = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What GetInfo answers."""
+
+    state: State
+    device: str
+    model: ModelInfo | None
+    layout: KvLayout | None
+    num_requests: int
+
+
+class Worker:
+    """One device, at most one model and one KV cache.
+
+    Args:
+        device: opened; `set_up` is called here, so construct the worker on the compute thread.
+    """
+
+    def __init__(self, device: Device) -> None:
+        device.set_up()
+        self._device = device
+        self._load_request: LoadRequest | None = None
+        self._model: LoadedModel | None = None
+        self._layout: KvLayout | None = None
+        self._runner: Runner | None = None
+        self._is_warm = False
+        self._stream_id = 0
+
+    def snapshot(self) -> Snapshot:
+        """Return the present state; may be called from any thread."""
+        runner, model = self._runner, self._model
+        state = State.READY if self._is_warm else State.LOADED if model else State.STARTED
+        num_requests = runner.num_requests if runner else 0
+        return Snapshot(state, self._device.name, model.info if model else None, self._layout, num_requests)
+
+    def load_model(self, model: str, report: Progress, **options: str | int | bool) -> ModelInfo:
+        """Load a model, dropping another one; NotFound or ModelError if that cannot be."""
+        request = LoadRequest(model=model, path=resolve_model(model), **options)  # type: ignore[arg-type] # LoadRequest's fields
+        if self._model is None or request != self._load_request:
+            self._drop_model()
+            self._model = self._device.load_model(request, report)
+            self._load_request = request
+            log.info("model.loaded", model=model, architecture=self._model.info.architecture)
+        return self._model.info
+
+    def kv_group(self, block_size: int) -> KvGroup:
+        """Return the shape of the KV cache."""
+        return self._loaded().kv_group(block_size)
+
+    def available_memory(self, utilization: float, max_num_batched_tokens: int) -> int:
+        """Return the bytes that KV blocks may take; those of the present cache count as free."""
+        model = self._loaded()
+        if self._layout is not None and self._runner is not None:
+            self._drop_runner()
+        return self._device.available_memory(model, utilization=utilization, max_num_batched_tokens=max_num_batched_tokens)
+
+    def initialize_kv_cache(self, layout: KvLayout) -> int:
+        """Allocate blocks (or keep those of the same layout) and return their bytes."""
+        model = self._loaded()
+        if self._runner is None or layout != self._layout:
+            self._drop_runner()
+            self._runner = model.make_runner(layout)
+            self._layout = layout
+            log.info("kv_cache.allocated", num_blocks=layout.num_blocks, block_size=layout.block_size)
+        return layout.num_blocks * model.kv_group(layout.block_size).block_size_bytes
+
+    def warm_up(self, report: Callable[[int, int], None]) -> None:
+        """Run dummy steps, unless that has been done."""
+        runner = self._ready_runner()
+        if not self._is_warm:
+            runner.forget_all()
+            runner.warm_up(report)
+            self._is_warm = True
+
+    def begin_stream(self) -> int:
+        """Start an Execute stream: an earlier one is superseded and its requests are forgotten. Returns the stream's id."""
+        self._ready_runner().forget_all()
+        self._stream_id += 1
+        return self._stream_id
+
+    def end_stream(self, stream_id: int) -> None:
+        """Forget the stream's requests; nothing if another stream has taken over."""
+        if stream_id == self._stream_id and self._runner is not None:
+            self._stream_id += 1
+            self._runner.forget_all()
+
+    def execute(self, stream_id: int, plan: StepPlan) -> StepResult:
+        """Run one step of a stream; FailedPrecondition if the stream is over or superseded."""
+        if stream_id != self._stream_id:
+            raise FailedPrecondition("This Execute stream has ended: a step failed, or another stream took over.")
+        try:
+            return self._ready_runner().execute(plan)
+        except Exception:
+            # What is queued behind a failed step was planned on its results.
+            self.end_stream(stream_id)
+            raise
+
+    def _loaded(self) -> LoadedModel:
+        if self._model is None:
+            raise FailedPrecondition("No model is loaded; call LoadModel first.")
+        return self._model
+
+    def _ready_runner(self) -> Runner:
+        if self._runner is None:
+            raise FailedPrecondition("There is no KV cache; call LoadModel and InitializeKvCache first.")
+        return self._runner
+
+    def _drop_runner(self) -> None:
+        self._stream_id += 1
+        self._runner, self._layout, self._is_warm = None, None, False
+
+    def _drop_model(self) -> None:
+        self._drop_runner()
+        self._model, self._load_request = None, None
