@@ -5,8 +5,10 @@ gather fetches both: [num_blocks, block_size, 2, num_kv_heads, head_dim]. Knows 
 block: its content is never used, but it must be finite, because padded pages point at it.
 """
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from tetrad.worker_svc.plan import Ints
@@ -34,8 +36,7 @@ class KvCache:
         self.num_blocks = num_blocks
         self.block_size = block_size
         shape = (num_blocks, block_size, 2, spec.num_kv_heads, spec.head_dim)
-        # Zeros come lazily from the system: pages that are never used take no memory.
-        self.layers = [torch.zeros(shape, dtype=spec.dtype) for _ in range(spec.num_layers)]
+        self.layers = [_lazy_zeros(shape, spec.dtype) for _ in range(spec.num_layers)]
 
     @property
     def size_bytes(self) -> int:
@@ -53,3 +54,9 @@ class KvCache:
         ids = torch.from_numpy(block_ids)
         for layer in self.layers:
             layer[ids] = 0
+
+
+def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Return zeros that take no memory, and no time, before they are written: numpy asks the system for them, torch fills them."""
+    size_bytes = math.prod(shape) * dtype.itemsize
+    return torch.from_numpy(np.zeros(size_bytes, np.uint8)).view(dtype).view(shape)
