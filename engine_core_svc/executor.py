@@ -5,7 +5,8 @@ the stream ends, `lost` says why, and the executor is of no more use: recovery m
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import contextlib
+from collections.abc import Callable
 
 import grpc
 
@@ -34,15 +35,15 @@ class Executor:
         self._outbound: asyncio.Queue[worker_pb2.ExecuteRequest] = asyncio.Queue()
         self._results: list[ModelRunnerOutput] = []
         self._num_in_flight = 0
-        self._reader: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.lost: TetradError | None = None
 
     async def start(self) -> None:
         """Open the stream and shake hands; the error of the worker, or FailedPrecondition for another revision."""
-        call = self._stub.Execute(self._requests(), wait_for_ready=True)
+        call = self._stub.Execute(wait_for_ready=True)
         hello = worker_pb2.ExecuteHello(schema_revision=SCHEMA_REVISION, epoch=self._epoch)
-        self._outbound.put_nowait(worker_pb2.ExecuteRequest(hello=hello))
         try:
+            await call.write(worker_pb2.ExecuteRequest(hello=hello))
             first = await call.read()
         except grpc.RpcError as error:
             raise from_rpc_error(error) from error
@@ -52,7 +53,10 @@ class Executor:
             raise FailedPrecondition(
                 f"The worker speaks schema revision {first.ready.schema_revision}, this engine core {SCHEMA_REVISION}."
             )
-        self._reader = asyncio.create_task(self._read(call), name="executor")
+        self._tasks = [
+            asyncio.create_task(self._read(call), name="executor.read"),
+            asyncio.create_task(self._write(call), name="executor.write"),
+        ]
 
     @property
     def has_room(self) -> bool:
@@ -77,13 +81,15 @@ class Executor:
 
     async def close(self) -> None:
         """End the stream; the worker then forgets every request."""
-        if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.gather(self._reader, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _requests(self) -> AsyncIterator[worker_pb2.ExecuteRequest]:
-        while True:
-            yield await self._outbound.get()
+    async def _write(self, call: grpc.aio.StreamStreamCall) -> None:
+        """Send plans in order; when the stream breaks, the reader says why."""
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+            while True:
+                await call.write(await self._outbound.get())
 
     async def _read(self, call: grpc.aio.StreamStreamCall) -> None:
         try:

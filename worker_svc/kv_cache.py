@@ -57,6 +57,6 @@ class KvCache:
 
 
 def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Return zeros that take no memory, and no time, before they are written: numpy asks the system for them, torch fills them."""
+    """Return zeros that take no memory and no time before they are written: numpy leaves them to the system, torch does not."""
     size_bytes = math.prod(shape) * dtype.itemsize
     return torch.from_numpy(np.zeros(size_bytes, np.uint8)).view(dtype).view(shape)
