@@ -1,7 +1,9 @@
 """`python -m tetrad.frontend`: serve HTTP and the public gRPC API until told to stop."""
 
-import asyncio
 import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import NoReturn
 
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.serve import serve
@@ -9,14 +11,10 @@ from tetrad.services.process import run_service
 from tetrad.services.settings import load_settings
 
 
-def main() -> None:
-    """Read the settings and run."""
-    settings = load_settings(FrontendSettings, sys.argv[1:], prog="tetrad frontend")
-
-    async def run(shutdown: asyncio.Event) -> None:
-        await serve(settings, shutdown)
-
-    run_service("frontend", settings, run)
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the service with these flags (by default the process's) and exit."""
+    settings = load_settings(FrontendSettings, sys.argv[1:] if argv is None else argv, prog="tetrad frontend")
+    run_service("frontend", settings, partial(serve, settings))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ scheduled. One event loop: every method must be called on the loop that `connect
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any, Self
 
 from tetrad.frontend.chat_messages import num_chars, plain_messages
@@ -180,7 +180,7 @@ class AsyncLLM:
         add_special_tokens: bool = True,
         cache_salt: str = "",
         data_parallel_rank: int | None = None,
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncGenerator[RequestOutput, None]:
         """Yield the outputs of a request; leaving the loop early aborts it. Arguments and errors: see `add_request`."""
         stream = await self.add_request(
             request_id,

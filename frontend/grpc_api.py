@@ -6,7 +6,8 @@ which aborts the request.
 
 import json
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 import grpc
@@ -32,7 +33,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     def __init__(self, llm: AsyncLLM) -> None:
         self._llm = llm
 
-    async def Generate(  # noqa: N802 - the contract's name
+    async def Generate(
         self, request: inference_pb2.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[inference_pb2.GenerateResponse]:
         """Stream the deltas of a completion."""
@@ -41,7 +42,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         add_special = request.add_special_tokens if request.HasField("add_special_tokens") else True
         params = self._params(request)
         request_id = await _send_request_id(request.request_id, context)
-        outputs = self._llm.generate(
+        generated = self._llm.generate(
             prompt,
             params,
             request_id,
@@ -50,12 +51,14 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             cache_salt=request.cache_salt,
         )
         counts = _Counts()
-        async for output in outputs:
-            for each in output.outputs:
-                message = inference_pb2.GenerateResponse(text=each.text)
-                yield counts.fill(message, output, each, request_id)
+        # A call that is cancelled between two outputs must close the generator, too.
+        async with aclosing(generated) as outputs:
+            async for output in outputs:
+                for each in output.outputs:
+                    message = inference_pb2.GenerateResponse(text=each.text)
+                    yield counts.fill(message, output, each, request_id)
 
-    async def Chat(  # noqa: N802
+    async def Chat(
         self, request: inference_pb2.ChatRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[inference_pb2.ChatResponse]:
         """Stream the deltas of the assistant's next turn."""
@@ -73,17 +76,18 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             continue_final_message=request.continue_final_message,
         )
         request_id = await _send_request_id(request.request_id, context)
-        outputs = self._llm.generate(prompt, params, request_id, priority=request.priority, cache_salt=request.cache_salt)
+        generated = self._llm.generate(prompt, params, request_id, priority=request.priority, cache_salt=request.cache_salt)
         counts = _Counts()
-        async for output in outputs:
-            for each in output.outputs:
-                message = inference_pb2.ChatResponse(content=each.text)
-                yield counts.fill(message, output, each, request_id)
+        async with aclosing(generated) as outputs:
+            async for output in outputs:
+                for each in output.outputs:
+                    message = inference_pb2.ChatResponse(content=each.text)
+                    yield counts.fill(message, output, each, request_id)
 
-    async def Embed(  # noqa: N802
+    async def Embed(
         self,
         request: inference_pb2.EmbedRequest,
-        context: grpc.aio.ServicerContext,  # noqa: ARG002
+        context: grpc.aio.ServicerContext,
     ) -> inference_pb2.EmbedResponse:
         """Refuse: the models served here generate."""
         name = self._llm.model_names.resolve(request.model)
@@ -106,10 +110,10 @@ class ModelServicer(inference_pb2_grpc.ModelServiceServicer):
     def __init__(self, llm: AsyncLLM) -> None:
         self._llm = llm
 
-    async def ListModels(  # noqa: N802
+    async def ListModels(
         self,
         request: inference_pb2.ListModelsRequest,
-        context: grpc.aio.ServicerContext,  # noqa: ARG002
+        context: grpc.aio.ServicerContext,
     ) -> inference_pb2.ListModelsResponse:
         """List the served names; the page token is the number of names that came before."""
         names = self._llm.model_names.names
@@ -120,10 +124,10 @@ class ModelServicer(inference_pb2_grpc.ModelServiceServicer):
         more = str(stop) if stop < len(names) else ""
         return inference_pb2.ListModelsResponse(models=[self._card(name) for name in names[start:stop]], next_page_token=more)
 
-    async def GetModel(  # noqa: N802
+    async def GetModel(
         self,
         request: inference_pb2.GetModelRequest,
-        context: grpc.aio.ServicerContext,  # noqa: ARG002
+        context: grpc.aio.ServicerContext,
     ) -> inference_pb2.GetModelResponse:
         """Return one model; NotFound for an unknown name."""
         return inference_pb2.GetModelResponse(model=self._card(self._llm.model_names.resolve(request.name)))
@@ -183,7 +187,7 @@ def _prompt_of(request: inference_pb2.GenerateRequest) -> PromptType:
 
 def _message_of(message: inference_pb2.ChatMessage) -> dict[str, Any]:
     fields = {"role": message.role, "content": message.content}
-    optional: Iterator[tuple[str, str]] = iter((("name", message.name), ("tool_call_id", message.tool_call_id)))
+    optional = (("name", message.name), ("tool_call_id", message.tool_call_id))
     return fields | {name: value for name, value in optional if value}
 
 

@@ -16,7 +16,7 @@ from tetrad.services.columns import pack_u32, split_rows, unpack_f32, unpack_u32
 from tetrad.services.errors import from_status
 from tetrad.v1 import engine_core_pb2, inference_pb2, tokenizer_pb2, types_pb2
 
-_FINISH: dict[int, FinishReasonName] = {
+_FINISH: dict[types_pb2.FinishReason, FinishReasonName] = {
     types_pb2.FINISH_REASON_STOP: "stop",
     types_pb2.FINISH_REASON_LENGTH: "length",
     types_pb2.FINISH_REASON_ABORT: "abort",

@@ -1,0 +1,217 @@
+"""Lost engines and tokenizers: nothing lost, nothing twice, never a hang."""
+
+import asyncio
+
+import pytest
+
+from frontend_fakes import TEXT
+from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.services.columns import unpack_u32
+from tetrad.services.errors import Unavailable
+
+LONG = TEXT * 3
+
+
+def start(llm, request_id, **params):
+    async def collect():
+        fields = {"max_tokens": 60, "output_kind": RequestOutputKind.DELTA} | params
+        return [output async for output in llm.generate("hi", SamplingParams(**fields), request_id)]
+
+    return asyncio.create_task(collect())
+
+
+def whole(outputs):
+    text = "".join(output.outputs[0].text for output in outputs)
+    ids = sum((output.outputs[0].token_ids for output in outputs), [])
+    return text, bytes(ids).decode()
+
+
+async def steps(engine, number):
+    before = engine.num_steps
+    await engine.allow(number)
+    await engine.until(lambda: engine.num_steps == before + number)
+
+
+async def test_engine_restart_loses_and_repeats_no_token(llm, engine):
+    engine.pause()
+    tasks = [start(llm, f"r{i}") for i in range(8)]
+    await engine.until(lambda: len(engine.running) == 8)
+    await steps(engine, 20)
+
+    await engine.kill()
+    await engine.start()
+    await engine.allow(None)
+    results = await asyncio.gather(*tasks)
+
+    assert [whole(outputs) for outputs in results] == [(LONG[:60], LONG[:60])] * 8
+    resumed = engine.requests[8:]
+    assert len(resumed) == 8
+    assert all(bytes(unpack_u32(request.resumed_output_token_ids)).decode() == LONG[:20] for request in resumed)
+    assert [request.sampling_params.seed for request in resumed] == [r.sampling_params.seed for r in engine.requests[:8]]
+
+
+async def test_requests_that_arrive_while_the_engine_is_away_wait_for_it(llm, engine):
+    await engine.kill()
+    await until_unhealthy(llm)
+    task = start(llm, "r")
+
+    await engine.start()
+
+    assert whole(await task)[0] == LONG[:60]
+
+
+async def test_abort_while_the_engine_is_away_is_not_resumed(llm, engine):
+    engine.pause()
+    task = start(llm, "r")
+    await engine.until(lambda: engine.running)
+    await engine.kill()
+
+    await llm.abort("r")
+    outputs = await task
+    await engine.start()
+    await engine.allow(None)
+    await start(llm, "other")
+
+    assert outputs[-1].outputs[0].finish_reason == "abort"
+    assert [request.external_req_id for request in engine.requests] == ["r", "other"]
+
+
+async def test_requests_fail_when_the_engine_stays_away(connect, engine):
+    llm = await connect(recovery_timeout_s=0.3)
+    engine.pause()
+    task = start(llm, "r")
+    await engine.until(lambda: engine.running)
+
+    await engine.kill()
+
+    with pytest.raises(Unavailable, match=r"has been away for more than 0.3 s"):
+        await task
+    with pytest.raises(Unavailable, match="has been away"):
+        await start(llm, "later")
+    assert llm.num_unfinished_requests == 0
+
+
+async def test_engine_that_comes_back_late_serves_new_requests(connect, engine):
+    llm = await connect(recovery_timeout_s=0.1)
+    await engine.kill()
+    with pytest.raises(Unavailable):
+        await start(llm, "r")
+
+    await engine.start()
+    while True:
+        try:
+            outputs = await start(llm, "again")
+            break
+        except Unavailable:
+            await asyncio.sleep(0.02)
+
+    assert whole(outputs)[0] == LONG[:60]
+
+
+async def test_request_that_a_draining_engine_refuses_goes_to_its_successor(llm, engine):
+    engine.reject = lambda request: Unavailable("going down", reason="DRAINING")
+    task = start(llm, "r")
+    await engine.until(lambda: engine.requests)
+
+    await engine.kill()
+    engine.reject = lambda request: None
+    await engine.start()
+
+    assert whole(await task)[0] == LONG[:60]
+
+
+@pytest.mark.parametrize("data", [LONG.encode(), "añ€😀".encode() * 20])
+async def test_tokenizer_restart_loses_and_repeats_no_character(llm, engine, tokenizer, data):
+    engine.reply = lambda _, position: data[position]
+    engine.pause()
+    tasks = [start(llm, f"r{i}") for i in range(4)]
+    await engine.until(lambda: len(engine.running) == 4)
+    # 18 bytes: in the middle of a character of the second text.
+    await steps(engine, 18)
+    await at_least(tokenizer, 18)
+
+    await tokenizer.kill()
+    await tokenizer.start()
+    await engine.allow(None)
+    results = await asyncio.gather(*tasks)
+
+    expected = data[:60].decode(errors="replace")
+    assert ["".join(output.outputs[0].text for output in outputs) for outputs in results] == [expected] * 4
+
+
+async def test_stop_string_across_a_tokenizer_restart_is_found(llm, engine, tokenizer):
+    engine.pause()
+    task = start(llm, "r", stop=["quick"])
+    await engine.until(lambda: engine.running)
+    await steps(engine, 6)
+    await at_least(tokenizer, 6)
+
+    await tokenizer.kill()
+    await tokenizer.start()
+    await engine.allow(None)
+
+    assert whole(await task)[0] == "The "
+
+
+async def test_requests_fail_when_the_tokenizer_stays_away(connect, engine, tokenizer):
+    llm = await connect(recovery_timeout_s=0.3)
+    engine.pause()
+    task = start(llm, "r")
+    await engine.until(lambda: engine.running)
+
+    await tokenizer.kill()
+    await engine.allow(None)
+
+    with pytest.raises(Unavailable, match="tokenizer at .* has been away"):
+        await task
+    with pytest.raises(Unavailable, match="tokenizer at .* did not answer within 0.3 s"):
+        await start(llm, "later")
+
+
+async def test_tokenizer_that_hangs_is_given_up(connect, tokenizer):
+    llm = await connect(recovery_timeout_s=0.3)
+    tokenizer.hung.clear()
+
+    with pytest.raises(Unavailable, match="tokenizer"):
+        await start(llm, "r")
+    tokenizer.hung.set()
+
+    await until_healthy(llm)
+    assert whole(await start(llm, "r"))[0] == LONG[:60]
+
+
+async def test_health_follows_both_services(llm, engine, tokenizer):
+    await llm.check_health()
+
+    await engine.kill()
+    await until_unhealthy(llm)
+    with pytest.raises(Unavailable, match="No engine core is reachable"):
+        await llm.check_health()
+    await engine.start()
+    await until_healthy(llm)
+    await tokenizer.kill()
+    await until_unhealthy(llm)
+    with pytest.raises(Unavailable, match="tokenizer .* is not reachable"):
+        await llm.check_health()
+
+
+async def until_healthy(llm, *, healthy=True):
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                await llm.check_health()
+                if healthy:
+                    return
+            except Unavailable:
+                if not healthy:
+                    return
+            await asyncio.sleep(0.01)
+
+
+async def until_unhealthy(llm):
+    await until_healthy(llm, healthy=False)
+
+
+async def at_least(tokenizer, number):
+    async with asyncio.timeout(10), tokenizer.appends:
+        await tokenizer.appends.wait_for(lambda: tokenizer.num_appends >= number)
