@@ -1,1 +1,72 @@
-"""Tetrad: LLM serving as four gRPC services."""
+"""Tetrad: LLM serving as four gRPC services, and the Python classes in front of them.
+
+What is named here is public. Each name is imported when first used, so that `import tetrad` costs nothing and a service's
+image needs only its own dependencies.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tetrad.async_llm import AsyncLLM as AsyncLLM
+    from tetrad.async_llm import AsyncLLM as AsyncLLMEngine
+    from tetrad.engine_args import AsyncEngineArgs as AsyncEngineArgs
+    from tetrad.engine_args import EngineArgs as EngineArgs
+    from tetrad.frontend.outputs import CompletionOutput as CompletionOutput
+    from tetrad.frontend.outputs import LoRARequest as LoRARequest
+    from tetrad.frontend.outputs import RequestOutput as RequestOutput
+    from tetrad.frontend.prompts import TextPrompt as TextPrompt
+    from tetrad.frontend.prompts import TokensPrompt as TokensPrompt
+    from tetrad.frontend.sampling_params import SamplingParams as SamplingParams
+    from tetrad.llm import LLM as LLM
+    from tetrad.llm_engine import LLMEngine as LLMEngine
+    from tetrad.services import version
+
+    __version__ = version.VERSION
+
+_EXPORTS = {
+    "LLM": ("tetrad.llm", "LLM"),
+    "LLMEngine": ("tetrad.llm_engine", "LLMEngine"),
+    "AsyncLLM": ("tetrad.async_llm", "AsyncLLM"),
+    "AsyncLLMEngine": ("tetrad.async_llm", "AsyncLLM"),
+    "EngineArgs": ("tetrad.engine_args", "EngineArgs"),
+    "AsyncEngineArgs": ("tetrad.engine_args", "AsyncEngineArgs"),
+    "SamplingParams": ("tetrad.frontend.sampling_params", "SamplingParams"),
+    "RequestOutput": ("tetrad.frontend.outputs", "RequestOutput"),
+    "CompletionOutput": ("tetrad.frontend.outputs", "CompletionOutput"),
+    "LoRARequest": ("tetrad.frontend.outputs", "LoRARequest"),
+    "TextPrompt": ("tetrad.frontend.prompts", "TextPrompt"),
+    "TokensPrompt": ("tetrad.frontend.prompts", "TokensPrompt"),
+    "__version__": ("tetrad.services.version", "VERSION"),
+}
+
+__all__ = [
+    "LLM",
+    "AsyncEngineArgs",
+    "AsyncLLM",
+    "AsyncLLMEngine",
+    "CompletionOutput",
+    "EngineArgs",
+    "LLMEngine",
+    "LoRARequest",
+    "RequestOutput",
+    "SamplingParams",
+    "TextPrompt",
+    "TokensPrompt",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used (PEP 562)."""
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'tetrad' has no attribute {name!r}")
+    module, attribute = _EXPORTS[name]
+    value = getattr(import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names, imported or not."""
+    return sorted(__all__)

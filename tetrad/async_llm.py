@@ -1,0 +1,201 @@
+"""AsyncLLM as programs use it: the frontend's AsyncLLM together with the services it needs.
+
+Called by programs, and by LLM and LLMEngine through their event-loop thread. Decides where the services are (a local stack of
+this process, or a target); the frontend's AsyncLLM does all the work. One event loop: the one of the first await.
+"""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from tetrad.engine_args import EngineArgs
+from tetrad.frontend.async_llm import AsyncLLM as Frontend
+from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.outputs import LoRARequest, RequestOutput
+from tetrad.frontend.prompts import PromptType
+from tetrad.frontend.sampling_params import SamplingParams
+from tetrad.local_stack import LocalStack
+from tetrad.services.errors import InvalidRequest, Unavailable
+
+_START_TIMEOUT_S = 600.0
+
+
+class Services(Protocol):
+    """Where an AsyncLLM's services come from."""
+
+    async def start(self) -> FrontendSettings:
+        """Return how to reach them, once they take work."""
+
+    async def close(self) -> None:
+        """Give them up."""
+
+    def abandon(self) -> None:
+        """Give them up where no event loop is left."""
+
+
+class LocalServices:
+    """The services as children of this process.
+
+    Args:
+        args: what they are made of.
+    """
+
+    def __init__(self, args: EngineArgs) -> None:
+        self._args = args
+        self._stack: LocalStack | None = None
+
+    async def start(self) -> FrontendSettings:
+        """Find the model and start the stack."""
+        settings = await asyncio.to_thread(self._args.stack_settings)
+        self._stack = LocalStack(settings)
+        try:
+            await self._stack.start(timeout_s=_START_TIMEOUT_S)
+        except TimeoutError as error:
+            raise Unavailable(f"The services were not ready after {_START_TIMEOUT_S:.0f} s.") from error
+        return self._stack.frontend_settings
+
+    async def close(self) -> None:
+        """Stop the stack."""
+        if self._stack is not None:
+            await self._stack.close()
+
+    def abandon(self) -> None:
+        """Let the stack end by itself."""
+        if self._stack is not None:
+            self._stack.abandon()
+
+
+class RemoteServices:
+    """Services that run already.
+
+    Args:
+        target: "TOKENIZER,ENGINE[,ENGINE...]" (addresses as gRPC knows them), or the directory of a local stack.
+        frontend: further settings of the frontend.
+    """
+
+    def __init__(self, target: str, **frontend: Any) -> None:
+        self._settings = FrontendSettings(**{**frontend, **_addresses(target)})
+
+    async def start(self) -> FrontendSettings:
+        """Return the addresses."""
+        return self._settings
+
+    async def close(self) -> None:
+        """Leave them running."""
+
+    def abandon(self) -> None:
+        """Leave them running."""
+
+
+class AsyncLLM:
+    """An LLM for asyncio programs. Starts at the first request, or at `start`; close it, or use `async with`.
+
+    Args:
+        services: what it talks to; see `from_engine_args` and `from_target`.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._starting = asyncio.Lock()  # guards _frontend: two first requests must not start two stacks
+        self._frontend: Frontend | None = None
+        self._numbers = itertools.count()
+
+    @classmethod
+    def from_engine_args(cls, args: EngineArgs) -> Self:
+        """Return an AsyncLLM that starts services of its own."""
+        return cls(LocalServices(args))
+
+    @classmethod
+    def from_target(cls, target: str) -> Self:
+        """Return an AsyncLLM in front of services that run already; see RemoteServices for `target`."""
+        return cls(RemoteServices(target))
+
+    async def start(self) -> Frontend:
+        """Return the frontend, starting everything if that has not happened.
+
+        Raises:
+            NotFound, FailedPrecondition: the model cannot be served.
+            Unavailable: the services did not come up.
+        """
+        async with self._starting:
+            if self._frontend is None:
+                try:
+                    self._frontend = await Frontend.connect(await self._services.start())
+                except BaseException:
+                    await self._services.close()
+                    raise
+        return self._frontend
+
+    async def generate(
+        self,
+        prompt: PromptType,
+        sampling_params: SamplingParams,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        lora_request: LoRARequest | None = None,
+        data_parallel_rank: int | None = None,
+    ) -> AsyncIterator[RequestOutput]:
+        """Yield the outputs of a request; leaving the loop early aborts it. Raises what the frontend's `add_request` raises."""
+        frontend = await self.start()
+        request_id = request_id if request_id is not None else f"request-{next(self._numbers)}"
+        stream = await frontend.add_request(
+            request_id,
+            prompt,
+            sampling_params,
+            priority=priority,
+            lora_request=lora_request,
+            data_parallel_rank=data_parallel_rank,
+        )
+        try:
+            async for output in stream:
+                yield output
+        finally:
+            stream.close()
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End requests; their last output has finish_reason "abort". Unknown ids are ignored."""
+        if self._frontend is not None:
+            await self._frontend.abort(request_id)
+
+    async def check_health(self) -> None:
+        """Return if requests can be served now; Unavailable, saying why, otherwise."""
+        await (await self.start()).check_health()
+
+    async def close(self) -> None:
+        """Fail what runs and stop the services that were started here."""
+        async with self._starting:
+            frontend, self._frontend = self._frontend, None
+            if frontend is not None:
+                await frontend.close()
+            await self._services.close()
+
+    def shutdown(self) -> None:
+        """Let everything go without waiting: for `finally` blocks outside the event loop, as vLLM's programs have them."""
+        self._services.abandon()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+
+def _addresses(target: str) -> dict[str, Any]:
+    directory = Path(target.removeprefix("unix:"))
+    if directory.is_dir():
+        return {
+            "tokenizer_target": f"unix:{directory.resolve()}/tokenizer.sock",
+            "engine_targets": (f"unix:{directory.resolve()}/engine-core.sock",),
+        }
+    tokenizer, *engines = (part.strip() for part in target.split(","))
+    if not tokenizer or not engines or not all(engines):
+        raise InvalidRequest(
+            f"target={target!r} is neither 'TOKENIZER,ENGINE[,ENGINE...]' (for instance '127.0.0.1:50051,127.0.0.1:50052')"
+            " nor the directory of a running local stack.",
+            field="target",
+        )
+    return {"tokenizer_target": tokenizer, "engine_targets": tuple(engines)}

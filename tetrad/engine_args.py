@@ -1,0 +1,206 @@
+"""EngineArgs: vLLM's engine arguments, split into the settings of the four services in one place.
+
+Called by LLM, LLMEngine, AsyncLLM and `tetrad serve`. Knows which argument is whose setting; the settings know what is valid.
+An argument that is left at its default is not passed on, so the services' environment variables hold. What vLLM has and
+Tetrad does not is refused, unless it cannot change an answer (see `EngineArgs`).
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.frontend.config import FrontendSettings
+from tetrad.local_stack import StackSettings
+from tetrad.services.errors import InvalidRequest
+from tetrad.services.model_files import DEFAULT_MODEL, Report, resolve_model
+from tetrad.services.settings import ServiceSettings, Settings
+from tetrad.tokenizer_svc.config import TokenizerSettings
+from tetrad.worker_svc.config import WorkerSettings
+
+S = TypeVar("S", bound=Settings)
+
+SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
+    **{
+        name: (EngineCoreSettings, name)
+        for name in (
+            "dtype",
+            "quantization",
+            "load_format",
+            "max_model_len",
+            "block_size",
+            "num_gpu_blocks_override",
+            "gpu_memory_utilization",
+            "enable_prefix_caching",
+            "enable_chunked_prefill",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "long_prefill_token_threshold",
+            "scheduling_policy",
+            "priority_order",
+            "seed",
+        )
+    },
+    "device": (WorkerSettings, "device"),
+    "threads": (WorkerSettings, "threads"),
+    "max_logprobs": (FrontendSettings, "max_logprobs"),
+}
+"""Engine argument -> the service setting that it is."""
+
+_ONLY_DEFAULT = (
+    "tokenizer_mode",
+    "skip_tokenizer_init",
+    "trust_remote_code",
+    "allowed_local_media_path",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "cpu_offload_gb",
+    "hf_overrides",
+    "mm_processor_kwargs",
+    "task",
+    "override_pooler_config",
+    "compilation_config",
+)
+
+
+@dataclass
+class EngineArgs:
+    """What an engine is made of. Names and meanings are vLLM's; `None` leaves the choice to the service.
+
+    Accepted without effect, because they only tune vLLM's own machinery: `enforce_eager`, `swap_space`,
+    `max_seq_len_to_capture`, `disable_custom_all_reduce`, `disable_log_stats`. Every other argument that Tetrad has no use
+    for may only have its default.
+
+    Args:
+        model: a built-in name, a directory, a .gguf file or a Hugging Face id.
+        tokenizer: where the tokenizer is, if not with the model.
+        revision: branch, tag or commit of a Hugging Face id.
+        tokenizer_revision: the tokenizer's, if it differs.
+        served_model_name: what clients call the model; by default as `model` says.
+        generation_config: "auto" takes sampling defaults from the model's authors, "vllm" does not.
+        device: "auto", "cpu", or "sim" for no model at all.
+        threads: compute threads of the CPU; 0 means as many as cores.
+        log_level: least severe level that the services log to stderr.
+
+    Raises:
+        TypeError: an unknown argument.
+        InvalidRequest: a value that Tetrad does not support.
+    """
+
+    model: str = DEFAULT_MODEL
+    tokenizer: str | None = None
+    revision: str | None = None
+    tokenizer_revision: str | None = None
+    served_model_name: str | list[str] | None = None
+    dtype: str = "auto"
+    quantization: str | None = None
+    load_format: str = "auto"
+    max_model_len: int | str | None = None
+    block_size: int | None = None
+    num_gpu_blocks_override: int | None = None
+    gpu_memory_utilization: float = 0.9
+    enable_prefix_caching: bool | None = None
+    enable_chunked_prefill: bool | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    long_prefill_token_threshold: int = 0
+    scheduling_policy: str = "fcfs"
+    priority_order: str = "high_first"
+    seed: int | None = None
+    max_logprobs: int = 20
+    generation_config: str = "auto"
+    device: str = "auto"
+    threads: int = 0
+    log_level: str = "warning"
+
+    tokenizer_mode: str = "auto"
+    skip_tokenizer_init: bool = False
+    trust_remote_code: bool = False
+    allowed_local_media_path: str = ""
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    cpu_offload_gb: float = 0
+    hf_overrides: dict[str, Any] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
+    task: str = "auto"
+    override_pooler_config: object | None = None
+    compilation_config: object | None = None
+
+    enforce_eager: bool | None = None
+    swap_space: float = 4
+    max_seq_len_to_capture: int = 8192
+    disable_custom_all_reduce: bool = False
+    disable_log_stats: bool = False
+
+    def __post_init__(self) -> None:
+        for name in _ONLY_DEFAULT:
+            value, default = getattr(self, name), _DEFAULTS[name]
+            # Some callers spell "no overrides" as an empty mapping.
+            if value != default and not (value == {} and default is None):
+                raise InvalidRequest(f"{name}={value!r} is not supported; leave it at {default!r}.", field=name)
+        if self.generation_config not in ("auto", "vllm"):
+            raise InvalidRequest(
+                f"generation_config={self.generation_config!r} is not supported; use 'auto' or 'vllm'.",
+                field="generation_config",
+            )
+
+    def stack_settings(self, *, report: Report | None = None, **frontend: Any) -> StackSettings:
+        """Return the settings of the four services. Finds the model first, fetching it if need be; this blocks.
+
+        Args:
+            report: told when a fetch begins.
+            frontend: further settings of the frontend (host, port, ...).
+
+        Raises:
+            NotFound: there is no such model.
+            InvalidRequest: a value that a service does not take; names the argument.
+        """
+        model = str(resolve_model(self.model, revision=self.revision, report=report))
+        tokenizer = model
+        if self.tokenizer is not None:
+            revision = self.tokenizer_revision or self.revision
+            tokenizer = str(resolve_model(self.tokenizer, revision=revision, report=report))
+        logs = {"log_level": self.log_level}
+        return StackSettings(
+            tokenizer=_build(TokenizerSettings, {"model": tokenizer, **logs}),
+            engine_core=_build(EngineCoreSettings, {"model": model, **logs, **self._chosen(EngineCoreSettings)}),
+            worker=_build(WorkerSettings, {**logs, **self._chosen(WorkerSettings)}),
+            frontend=_build(FrontendSettings, {**logs, **self.frontend_fields(), **self._chosen(FrontendSettings), **frontend}),
+        )
+
+    def frontend_fields(self) -> dict[str, Any]:
+        """Return the frontend's settings that are derived from several arguments."""
+        names = self.served_model_name or [self.model]
+        return {
+            "model": self.model,
+            "served_model_names": (names,) if isinstance(names, str) else tuple(names),
+            "use_generation_config": self.generation_config == "auto",
+        }
+
+    def _chosen(self, cls: type[ServiceSettings]) -> dict[str, Any]:
+        """Return the settings of one service that differ from the arguments' defaults."""
+        values = {
+            setting: (getattr(self, name), _DEFAULTS[name]) for name, (owner, setting) in SETTING_OF.items() if owner is cls
+        }
+        return {setting: value for setting, (value, default) in values.items() if value != default}
+
+
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(EngineArgs)}
+
+
+@dataclass
+class AsyncEngineArgs(EngineArgs):
+    """EngineArgs under the name that vLLM's async engine uses."""
+
+
+def _build(cls: type[S], values: dict[str, Any]) -> S:
+    try:
+        return cls(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise InvalidRequest(f"{name}: {first['msg']} (got {first.get('input')!r})", field=name) from error

@@ -1,0 +1,168 @@
+"""Local stack: the services of one machine as child processes on Unix sockets in a private directory.
+
+Run by `tetrad serve` and by the blocking and async engines of a program. Decides addresses, order of stopping and the lifeline;
+the supervisor does the rest. Invariant: the children end with this process, however it ends (a pipe whose write end only this
+process holds), and the directory goes with them.
+"""
+
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, TypeVar
+
+from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.frontend.config import FrontendSettings
+from tetrad.readiness import HealthTarget
+from tetrad.services.settings import ServiceSettings, child_environment
+from tetrad.supervisor import Child, OnState, RestartPolicy, Supervisor
+from tetrad.tokenizer_svc.config import TokenizerSettings
+from tetrad.worker_svc.config import WorkerSettings
+
+# Together under the 5 s in which a stack promises to be gone.
+_FRONTEND_DRAIN_S = 1.5
+_SERVICE_DRAIN_S = 0.5
+_STOP_TIMEOUT_S = 2.2
+
+S = TypeVar("S", bound=ServiceSettings)
+
+
+@dataclass(frozen=True)
+class StackSettings:
+    """The settings of every service of a stack. `listen`, targets and lifelines are the stack's own business.
+
+    Args:
+        frontend: its `host`, `port` and `grpc_port` are where a served stack listens.
+    """
+
+    tokenizer: TokenizerSettings
+    engine_core: EngineCoreSettings
+    worker: WorkerSettings
+    frontend: FrontendSettings
+
+
+class LocalStack:
+    """Starts tokenizer, worker and engine core, and the frontend if asked, and keeps them running until closed.
+
+    Args:
+        settings: of the services.
+        serve: run the frontend as a child, too; otherwise this process is one, with `frontend_settings`.
+        on_state: told about every change of a service's state.
+        policy: when a service that died is started again.
+    """
+
+    def __init__(
+        self,
+        settings: StackSettings,
+        *,
+        serve: bool = False,
+        on_state: OnState | None = None,
+        policy: RestartPolicy | None = None,
+    ) -> None:
+        # /tmp rather than TMPDIR: the path of a Unix socket has at most 107 bytes.
+        self.directory = Path(tempfile.mkdtemp(prefix="tetrad-", dir="/tmp"))  # mode 0700
+        self.tokenizer_target = f"unix:{self.directory}/tokenizer.sock"
+        self.engine_target = f"unix:{self.directory}/engine-core.sock"
+        self._worker_target = f"unix:{self.directory}/worker.sock"
+        self._lifeline, self._lifeline_write_end = os.pipe()
+        self._settings = settings
+        services = [self._tokenizer(), self._worker(), self._engine_core()]
+        # The frontend first: its drain needs the others.
+        groups = [[self._frontend()], services] if serve else [services]
+        self._supervisor = Supervisor(groups, policy=policy, on_state=on_state, stop_timeout_s=_STOP_TIMEOUT_S)
+
+    @property
+    def frontend_settings(self) -> FrontendSettings:
+        """Settings with which a frontend finds this stack."""
+        return _replace(self._settings.frontend, tokenizer_target=self.tokenizer_target, engine_targets=(self.engine_target,))
+
+    async def start(self, *, timeout_s: float) -> None:
+        """Start the services and return when all of them take work; on failure nothing is left running.
+
+        Raises:
+            TetradError: a service cannot run (FailedPrecondition), or did not come up (Unavailable).
+            TimeoutError: they were not ready within `timeout_s` seconds.
+        """
+        self._supervisor.start()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._supervisor.wait_ready()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def wait_failed(self) -> None:
+        """Wait until a service is given up, and raise why; returns when the stack was closed."""
+        await self._supervisor.wait_failed()
+
+    def pids(self) -> dict[str, int]:
+        """Return the process ids of the services that run."""
+        return self._supervisor.pids()
+
+    async def close(self) -> None:
+        """Stop every service within 5 s and remove the directory. Safe to call twice."""
+        await self._supervisor.stop()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let go without waiting, where no event loop is left: the services end themselves when the lifeline breaks."""
+        for fd in (self._lifeline, self._lifeline_write_end):
+            if fd >= 0:
+                os.close(fd)
+        self._lifeline = self._lifeline_write_end = -1
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    def _tokenizer(self) -> Child:
+        settings = _replace(self._settings.tokenizer, listen=self.tokenizer_target, drain_timeout_s=_SERVICE_DRAIN_S)
+        return self._child("tokenizer", "tokenizer_svc", settings, "tetrad.v1.TokenizerService")
+
+    def _worker(self) -> Child:
+        settings = _replace(self._settings.worker, listen=self._worker_target, drain_timeout_s=_SERVICE_DRAIN_S)
+        return self._child("worker", "worker_svc", settings, "tetrad.v1.WorkerService")
+
+    def _engine_core(self) -> Child:
+        settings = _replace(
+            self._settings.engine_core,
+            listen=self.engine_target,
+            worker_target=self._worker_target,
+            drain_timeout_s=_SERVICE_DRAIN_S,
+        )
+        return self._child("engine-core", "engine_core_svc", settings, "tetrad.v1.EngineCoreService")
+
+    def _frontend(self) -> Child:
+        settings = self.frontend_settings
+        if settings.grpc_port is None:  # its health must be seen all the same
+            settings = _replace(settings, listen=f"unix:{self.directory}/frontend.sock")
+        settings = _replace(settings, drain_timeout_s=_FRONTEND_DRAIN_S)
+        return self._child("frontend", "frontend", settings, "tetrad.v1.InferenceService")
+
+    def _child(self, name: str, package: str, settings: ServiceSettings, service: str) -> Child:
+        settings = _replace(settings, lifeline_fd=self._lifeline)
+        address = settings.grpc_address if isinstance(settings, FrontendSettings) else settings.listen
+        assert address is not None
+        return Child(
+            name=name,
+            command=_python_module(f"tetrad.{package}"),
+            environment=child_environment(settings),
+            health=HealthTarget(address, service),
+            pass_fds=(self._lifeline,),
+        )
+
+
+def _python_module(name: str) -> Sequence[str]:
+    return (sys.executable, "-m", name)
+
+
+def _replace(settings: S, **changes: object) -> S:
+    """Return the settings with other values, validated; a copy with `model_copy` would not be."""
+    return type(settings)(**{**settings.model_dump(), **changes})
