@@ -1,0 +1,110 @@
+"""ChatRenderer: conversations -> prompts, off the event loop.
+
+Called by the servicer. Two template processes: one for the model's own template and one for templates that clients send, so
+that a client's endless loop delays nobody but such clients.
+"""
+
+import asyncio
+import dataclasses
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from tetrad.services.errors import FailedPrecondition, InvalidRequest
+from tetrad.tokenizer_svc.facts import LoadedTokenizer
+from tetrad.tokenizer_svc.template_client import TemplateClient, TemplateProcessDied, TemplateTimeout
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What is to be rendered; the JSON is checked where it is parsed, in the template process."""
+
+    messages_json: str
+    tools_json: str = ""
+    documents_json: str = ""
+    chat_template_kwargs_json: str = ""
+    chat_template: str | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
+
+@dataclass(frozen=True)
+class ChatLimits:
+    """What rendering one conversation may take."""
+
+    timeout_s: float = 5.0
+    memory_bytes: int = 1 << 30
+    max_prompt_bytes: int = 8 << 20
+
+
+class ChatRenderer:
+    """Renders with the model's template or with one that comes with the conversation."""
+
+    def __init__(self, facts: LoadedTokenizer, limits: ChatLimits) -> None:
+        self._templates = dict(facts.chat_templates)
+        self._special_tokens = facts.special.named()
+        self._limits = limits
+        self._own = _Lane(limits, "chat-own")
+        self._foreign = _Lane(limits, "chat-foreign")
+
+    async def start(self) -> None:
+        """Start the process of the model's template, so that the first conversation need not wait for it."""
+        if self._templates:
+            await self._own.start()
+
+    async def close(self) -> None:
+        """Stop the processes; a conversation that is being rendered fails."""
+        await asyncio.gather(self._own.close(), self._foreign.close())
+
+    async def render(self, conversation: Conversation) -> str:
+        """Return the prompt.
+
+        Raises:
+            InvalidRequest: not a conversation, or the template refuses it, fails, or takes too long.
+            FailedPrecondition: there is no template.
+        """
+        override = conversation.chat_template
+        templates = self._templates if override is None else {"default": override}
+        if "default" not in templates:
+            raise FailedPrecondition(
+                "The model has no chat template; send chat_template, or use completions.", field="chat_template"
+            )
+        fields = dataclasses.asdict(conversation)
+        del fields["chat_template"]
+        limits = {"max_chars": self._limits.max_prompt_bytes}
+        lane = self._own if override is None else self._foreign
+        reply = await lane.exchange({**fields, **limits, "templates": templates, "special_tokens": self._special_tokens})
+        if "error" in reply:
+            raise InvalidRequest(reply["error"], field=reply["field"])
+        return reply["prompt"]
+
+
+class _Lane:
+    """One template process and the one thread that waits for it."""
+
+    def __init__(self, limits: ChatLimits, name: str) -> None:
+        self._limits = limits
+        self._client = TemplateClient(memory_bytes=limits.memory_bytes, timeout_s=limits.timeout_s)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    async def start(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._client.start)
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._client.stop)
+        self._thread.shutdown(wait=False)
+
+    async def exchange(self, request: dict[str, Any]) -> dict[str, str]:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._exchange, request)
+
+    def _exchange(self, request: dict[str, Any]) -> dict[str, str]:
+        try:
+            reply: dict[str, str] = json.loads(self._client.exchange(json.dumps(request).encode()))
+        except TemplateTimeout:
+            text = f"Rendering the chat template took longer than {self._limits.timeout_s:g} s (chat_template_timeout_s)."
+            raise InvalidRequest(text, field="chat_template") from None
+        except TemplateProcessDied:
+            text = f"The chat template needs more than {self._limits.memory_bytes} bytes (chat_template_memory_bytes)."
+            raise InvalidRequest(text, field="chat_template") from None
+        return reply

@@ -1,0 +1,117 @@
+"""Chat messages: OpenAI's JSON -> what a template expects.
+
+Runs in the renderer's process. Knows the shape of messages, tools and documents; refuses to know templates.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+Message = dict[str, Any]
+
+_RESERVED_KWARGS = ("messages", "tools", "documents", "add_generation_prompt")
+
+
+class ChatError(Exception):
+    """The conversation cannot be rendered; `field` is the request field at fault. Becomes InvalidRequest."""
+
+    def __init__(self, message: str, field: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+
+
+def parse_messages(text: str) -> list[Message]:
+    """Return the messages of a JSON array; ChatError if it is none, is empty, or holds something else."""
+    messages = _parse_objects(text, "messages_json")
+    if not messages:
+        raise ChatError("messages_json holds no messages; at least one is needed.", "messages_json")
+    for i, message in enumerate(messages):
+        _check_message(i, message)
+        _parse_tool_arguments(i, message)
+    return messages
+
+
+def parse_optional_objects(text: str, field: str) -> list[dict[str, Any]] | None:
+    """Return a JSON array of objects (tools, documents); None for an empty text or array."""
+    return (_parse_objects(text, field) or None) if text else None
+
+
+def parse_kwargs(text: str) -> dict[str, Any]:
+    """Return further template variables; ChatError for names that the request has fields for."""
+    field = "chat_template_kwargs_json"
+    value = _parse(text, field) if text else {}
+    if not isinstance(value, dict):
+        raise ChatError(f"{field} is a JSON {_kind(value)}, not an object.", field)
+    for name in _RESERVED_KWARGS:
+        if name in value:
+            raise ChatError(f"{field} sets {name!r}, for which the request has a field of its own.", field)
+    return value
+
+
+def flatten_content(messages: list[Message]) -> None:
+    """Turn lists of text parts into one text, for templates that know texts only. ChatError for other parts."""
+    for i, message in enumerate(messages):
+        content = message.get("content")
+        if isinstance(content, list):
+            message["content"] = "\n".join(_text_of_part(i, part) for part in content)
+        elif content is None:
+            # A turn that only calls tools has no content; templates add it to a text all the same.
+            message["content"] = ""
+
+
+def _check_message(i: int, message: Mapping[str, Any]) -> None:
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str) or not role:
+        raise ChatError(f"messages_json: message {i} has no role.", "messages_json")
+    if content is not None and not isinstance(content, (str, list)):
+        raise ChatError(
+            f"messages_json: content of message {i} is a JSON {_kind(content)}, not a text or array.", "messages_json"
+        )
+    if isinstance(content, list) and not all(isinstance(part, (dict, str)) for part in content):
+        raise ChatError(f"messages_json: content of message {i} holds parts that are no objects.", "messages_json")
+
+
+def _parse_tool_arguments(i: int, message: Message) -> None:
+    """Turn the arguments of tool calls, which OpenAI writes as JSON in a string, into the object that templates read."""
+    calls = message.get("tool_calls")
+    if calls is None:
+        return
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        raise ChatError(f"messages_json: tool_calls of message {i} is not an array of objects.", "messages_json")
+    for call in calls:
+        function = call.get("function")
+        if isinstance(function, dict) and isinstance(function.get("arguments"), str):
+            function["arguments"] = _parse(function["arguments"] or "{}", "messages_json")
+
+
+def _text_of_part(i: int, part: dict[str, Any] | str) -> str:
+    text = part if isinstance(part, str) else part.get("text")
+    if not isinstance(text, str):
+        kind = part.get("type") if isinstance(part, dict) else None
+        raise ChatError(f"messages_json: message {i} has a part of type {kind!r}; this model takes text only.", "messages_json")
+    return text
+
+
+def _parse_objects(text: str, field: str) -> list[dict[str, Any]]:
+    value = _parse(text, field)
+    if not isinstance(value, list):
+        raise ChatError(f"{field} is a JSON {_kind(value)}, not an array.", field)
+    for i, item in enumerate(value):
+        if not isinstance(item, dict):
+            raise ChatError(f"{field}: item {i} is a JSON {_kind(item)}, not an object.", field)
+    return value
+
+
+def _parse(text: str, field: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ChatError(f"{field} is nested too deeply.", field) from None
+    except ValueError as error:
+        raise ChatError(f"{field} is not JSON: {error}.", field) from error
+
+
+def _kind(value: object) -> str:
+    names = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number"}
+    return names.get(type(value), "null")

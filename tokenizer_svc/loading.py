@@ -1,0 +1,54 @@
+"""Loading: names -> a Tokenizer. Called once at start, in a thread: it reads files and may fetch them."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+from tetrad.services.errors import ModelError, NotFound
+from tetrad.services.model_files import resolve_model
+from tetrad.tokenizer_svc.directory_loader import load_directory
+from tetrad.tokenizer_svc.facts import LoadedTokenizer
+from tetrad.tokenizer_svc.gguf_loader import load_gguf
+from tetrad.tokenizer_svc.tokenizer import Tokenizer
+
+
+def load_tokenizer(model: str, tokenizer: str | None = None, *, chat_template: str | None = None) -> Tokenizer:
+    """Return the tokenizer of a model.
+
+    Args:
+        model: built-in name, directory, .gguf file or Hugging Face id.
+        tokenizer: the same, if the tokenizer is not with the model.
+        chat_template: file with a template to use instead of the model's.
+
+    Raises:
+        NotFound: there is no such model, tokenizer or template file.
+        ModelError: the files are broken or of a kind that is not supported.
+    """
+    # One thread a text: the service's own pool is what runs texts at the same time.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    model_path = resolve_model(model)
+    path = model_path if tokenizer is None else resolve_model(tokenizer)
+    loaded = _load(path, model_path)
+    if chat_template is not None:
+        loaded = dataclasses.replace(loaded, chat_templates={"default": _load_template(Path(chat_template))})
+    return Tokenizer(loaded)
+
+
+def _load(path: Path, model_path: Path) -> LoadedTokenizer:
+    if path.is_dir():
+        return load_directory(path, model_path)
+    if path.name == "tokenizer.json":
+        return load_directory(path.parent, model_path)
+    try:
+        return load_gguf(path)
+    except ModelError:
+        raise
+    except Exception as error:  # the Rust library raises bare Exception for vocabularies that contradict themselves
+        raise ModelError(f"{path} has a broken tokenizer section: {error}.", field="model") from error
+
+
+def _load_template(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise NotFound(f"The chat template {path} cannot be read: {error}.", field="chat_template") from error

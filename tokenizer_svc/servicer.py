@@ -1,0 +1,187 @@
+"""Servicer: tetrad.v1.TokenizerService.
+
+Encoding, decoding and packing run in a thread pool and chat templates in processes of their own, so that the event loop has
+nothing to do but Detokenize messages, which take microseconds.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+import grpc
+
+from tetrad.services.columns import unpack_u32
+from tetrad.services.errors import InvalidRequest
+from tetrad.tokenizer_svc.chat import ChatRenderer
+from tetrad.tokenizer_svc.detokenize_stream import DetokenizeStream
+from tetrad.tokenizer_svc.tokenizer import Tokenizer, Truncation
+from tetrad.tokenizer_svc.wire import (
+    adds_special_tokens,
+    apply_to_stream,
+    conversation_of,
+    encoding_to_wire,
+    info_to_wire,
+    skips_special_tokens,
+    truncation_of,
+)
+from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
+
+T = TypeVar("T")
+
+
+class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
+    """Serves one tokenizer.
+
+    Args:
+        tokenizer: shared by all calls.
+        chat: renders conversations; owned by the caller.
+        pool: where texts are encoded; owned by the caller.
+        model: the model's name, as it was given at start.
+        max_text_bytes: longest text to encode, in bytes of UTF-8.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, chat: ChatRenderer, pool: ThreadPoolExecutor, *, model: str, max_text_bytes: int
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._chat = chat
+        self._pool = pool
+        self._info = info_to_wire(tokenizer, model)
+        self._max_text_bytes = max_text_bytes
+        self._calls: set[asyncio.Future[None]] = set()
+
+    async def Encode(
+        self,
+        request: tokenizer_pb2.EncodeRequest,
+        context: grpc.aio.ServicerContext,
+    ) -> tokenizer_pb2.EncodeResponse:
+        """Turn texts into ids, each in a thread of its own."""
+        encode = partial(
+            self._encode_to_wire,
+            add_special_tokens=adds_special_tokens(request),
+            truncation=truncation_of(request),
+            with_strings=request.return_token_strings,
+        )
+        with self._in_flight():
+            encodings = await _all([self._in_thread(partial(encode, text)) for text in request.texts])
+        return tokenizer_pb2.EncodeResponse(encodings=encodings)
+
+    async def Decode(
+        self,
+        request: tokenizer_pb2.DecodeRequest,
+        context: grpc.aio.ServicerContext,
+    ) -> tokenizer_pb2.DecodeResponse:
+        """Turn ids into texts."""
+        with self._in_flight():
+            texts = await self._in_thread(partial(self._decode, request))
+        return tokenizer_pb2.DecodeResponse(texts=texts)
+
+    async def RenderChat(
+        self,
+        request: tokenizer_pb2.RenderChatRequest,
+        context: grpc.aio.ServicerContext,
+    ) -> tokenizer_pb2.RenderChatResponse:
+        """Turn a conversation into a prompt and its ids."""
+        with self._in_flight():
+            prompt = await self._chat.render(conversation_of(request))
+            encode = partial(
+                self._encode_to_wire,
+                prompt,
+                field="messages_json",
+                add_special_tokens=request.add_special_tokens,
+                truncation=truncation_of(request),
+                with_strings=False,
+            )
+            encoding = await self._in_thread(encode)
+        return tokenizer_pb2.RenderChatResponse(prompt=prompt, token_ids=encoding.token_ids)
+
+    async def Detokenize(
+        self,
+        request_iterator: AsyncIterator[tokenizer_pb2.DetokenizeRequest],
+        context: grpc.aio.ServicerContext,
+    ) -> AsyncIterator[tokenizer_pb2.DetokenizeResponse]:
+        """Turn ids into text deltas, one engine step after the other."""
+        stream = DetokenizeStream(self._tokenizer)
+        async for request in request_iterator:
+            response = apply_to_stream(stream, request)
+            if response is not None:
+                yield response
+
+    async def GetInfo(
+        self,
+        request: tokenizer_pb2.GetInfoRequest,
+        context: grpc.aio.ServicerContext,
+    ) -> tokenizer_pb2.GetInfoResponse:
+        """Say what the tokenizer is."""
+        return self._info
+
+    async def GetBundle(
+        self,
+        request: tokenizer_pb2.GetBundleRequest,
+        context: grpc.aio.ServicerContext,
+    ) -> AsyncIterator[tokenizer_pb2.GetBundleResponse]:
+        """Send the tokenizer's files; the last message has the checksum."""
+        bundle = await self._in_thread(lambda: self._tokenizer.bundle)
+        *chunks, last = bundle.chunks()
+        for chunk in chunks:
+            yield tokenizer_pb2.GetBundleResponse(data=chunk)
+        yield tokenizer_pb2.GetBundleResponse(data=last, sha256=bundle.sha256)
+
+    async def drain(self) -> None:
+        """Wait until no unary call runs. Detokenize streams are not waited for: their clients go on at another replica."""
+        while self._calls:
+            await asyncio.wait(self._calls)
+
+    @contextlib.contextmanager
+    def _in_flight(self) -> Iterator[None]:
+        call = asyncio.get_running_loop().create_future()
+        self._calls.add(call)
+        try:
+            yield
+        finally:
+            self._calls.discard(call)
+            call.set_result(None)
+
+    def _encode_to_wire(
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool,
+        truncation: Truncation | None,
+        with_strings: bool,
+        field: str = "texts",
+    ) -> tokenizer_pb2.Encoding:
+        self._check_text(text, field)
+        encoded = self._tokenizer.encode(
+            text, add_special_tokens=add_special_tokens, truncation=truncation, with_strings=with_strings
+        )
+        return encoding_to_wire(encoded)
+
+    def _decode(self, request: tokenizer_pb2.DecodeRequest) -> list[str]:
+        skip = skips_special_tokens(request)
+        return [self._tokenizer.decode(unpack_u32(sequence.ids), skip_special_tokens=skip) for sequence in request.sequences]
+
+    def _check_text(self, text: str, field: str) -> None:
+        try:
+            size_bytes = len(text.encode())
+        except UnicodeEncodeError as error:  # JSON can write halves of characters: "\ud83d"
+            raise InvalidRequest(f"The text holds half of a surrogate pair at character {error.start}.", field=field) from error
+        if size_bytes > self._max_text_bytes:
+            message = f"The text has {size_bytes} bytes of UTF-8, the limit is {self._max_text_bytes} (max_text_bytes)."
+            raise InvalidRequest(message, field=field)
+
+    def _in_thread(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._pool, job)
+
+
+async def _all(jobs: list[asyncio.Future[T]]) -> list[T]:
+    """Return the results in order; the first error cancels what has not begun."""
+    try:
+        return await asyncio.gather(*jobs)
+    except BaseException:
+        for job in jobs:
+            job.cancel()
+        raise

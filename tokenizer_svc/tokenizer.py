@@ -1,0 +1,99 @@
+"""Tokenizer: encodes and decodes with the model's own vocabulary.
+
+Called from threads (the Rust library releases the interpreter's lock while it works) and, for what is marked cheap, from the
+event loop. Immutable once built; knows nothing of messages, limits or handles.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from tetrad.services.errors import InvalidRequest
+from tetrad.tokenizer_svc.bundle import Bundle, bundle_files, hash_files
+from tetrad.tokenizer_svc.detokenizer import Detokenizer, DetokenizerFactory
+from tetrad.tokenizer_svc.facts import LoadedTokenizer
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """Keep at most `max_tokens` of a text, special tokens included: its last ones, or its first."""
+
+    max_tokens: int
+    keep_end: bool = True
+
+
+@dataclass(frozen=True)
+class EncodedText:
+    """The tokens of one text: their ids and, if asked for, the vocabulary's entries."""
+
+    token_ids: list[int]
+    token_strings: list[str]
+
+
+class Tokenizer:
+    """The model's tokenizer.
+
+    Args:
+        loaded: what a loader found; its Rust tokenizer is owned by this object from now on.
+    """
+
+    def __init__(self, loaded: LoadedTokenizer) -> None:
+        self.facts = loaded
+        self._rust = loaded.rust
+        self.special_token_ids = tuple(
+            sorted(token_id for token_id, token in self._rust.get_added_tokens_decoder().items() if token.special)
+        )
+        # Ids need not be without gaps, so the count of entries would be too small.
+        self.vocab_size = max(self._rust.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        self._num_added = self._rust.num_special_tokens_to_add(False)
+        self._detokenizers = DetokenizerFactory(self._rust, self.special_token_ids)
+        self._files = bundle_files(loaded)
+        self.hash = hash_files(self._files)
+
+    def encode(
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool = True,
+        truncation: Truncation | None = None,
+        with_strings: bool = False,
+    ) -> EncodedText:
+        """Return the tokens of a text. Blocks for about 1.5 us a token: call it in a thread."""
+        wants_special = add_special_tokens and (truncation is None or truncation.max_tokens >= self._num_added)
+        [encoding] = self._rust.encode_batch_fast([text], add_special_tokens=wants_special and truncation is None)
+        if truncation is not None:
+            room = truncation.max_tokens - (self._num_added if wants_special else 0)
+            encoding.truncate(room, direction="left" if truncation.keep_end else "right")
+            if wants_special:
+                encoding = self._rust.post_process(encoding, None, True)
+        return EncodedText(encoding.ids, encoding.tokens if with_strings else [])
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of ids; InvalidRequest for an id outside the vocabulary."""
+        if token_ids and max(token_ids) >= self.vocab_size:
+            text = f"Token id {max(token_ids)} is outside the vocabulary, whose size is {self.vocab_size}."
+            raise InvalidRequest(text, field="sequences")
+        return self._rust.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def open_detokenizer(
+        self,
+        context_token_ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> Detokenizer:
+        """Return a detokenizer of what follows `context_token_ids`. Cheap."""
+        return self._detokenizers.open(
+            context_token_ids,
+            skip_special_tokens=skip_special_tokens,
+            spaces_between_special_tokens=spaces_between_special_tokens,
+        )
+
+    def token_id(self, token: str | None) -> int | None:
+        """Return the id of a token's text; None if there is no such token."""
+        return None if token is None else self._rust.token_to_id(token)
+
+    @cached_property
+    def bundle(self) -> Bundle:
+        """The files as one archive. The first call compresses for about 0.2 s: call it in a thread."""
+        return Bundle.pack(self._files)

@@ -1,0 +1,121 @@
+"""Wire: messages <-> what the rest of the service speaks. The only file besides servicer.py that knows protobuf."""
+
+import json
+
+from tetrad.services.columns import pack_u32, split_rows, unpack_u32
+from tetrad.services.errors import InvalidRequest, to_status
+from tetrad.services.version import VERSION
+from tetrad.tokenizer_svc.chat import Conversation
+from tetrad.tokenizer_svc.detokenize_stream import Deltas, DetokenizeStream, OpenHandle
+from tetrad.tokenizer_svc.tokenizer import EncodedText, Tokenizer, Truncation
+from tetrad.v1 import tokenizer_pb2
+
+
+def truncation_of(request: tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChatRequest) -> Truncation | None:
+    """Return how to shorten texts; None: not at all."""
+    if not request.HasField("max_tokens"):
+        return None
+    return Truncation(request.max_tokens, keep_end=request.truncation_side != tokenizer_pb2.TRUNCATION_SIDE_RIGHT)
+
+
+def adds_special_tokens(request: tokenizer_pb2.EncodeRequest) -> bool:
+    """Return whether to add BOS and the like; absent means yes."""
+    return not request.HasField("add_special_tokens") or request.add_special_tokens
+
+
+def skips_special_tokens(request: tokenizer_pb2.DecodeRequest | tokenizer_pb2.DetokenizeOpen) -> bool:
+    """Return whether special tokens have no text; absent means yes."""
+    return not request.HasField("skip_special_tokens") or request.skip_special_tokens
+
+
+def encoding_to_wire(encoded: EncodedText) -> tokenizer_pb2.Encoding:
+    """Return the message of one text's tokens. Takes milliseconds for 100,000 tokens: call it where they were made."""
+    return tokenizer_pb2.Encoding(token_ids=pack_u32(encoded.token_ids), token_strings=encoded.token_strings)
+
+
+def conversation_of(request: tokenizer_pb2.RenderChatRequest) -> Conversation:
+    """Return the conversation of a request; InvalidRequest if its fields contradict each other."""
+    given = request.HasField("add_generation_prompt")
+    if given and request.add_generation_prompt and request.continue_final_message:
+        raise InvalidRequest(
+            "add_generation_prompt and continue_final_message exclude each other: one opens a turn, one leaves it open.",
+            field="continue_final_message",
+        )
+    return Conversation(
+        messages_json=_text(request.messages_json, "messages_json"),
+        tools_json=_text(request.tools_json, "tools_json"),
+        documents_json=_text(request.documents_json, "documents_json"),
+        chat_template_kwargs_json=_text(request.chat_template_kwargs_json, "chat_template_kwargs_json"),
+        chat_template=request.chat_template if request.HasField("chat_template") else None,
+        add_generation_prompt=request.add_generation_prompt if given else not request.continue_final_message,
+        continue_final_message=request.continue_final_message,
+    )
+
+
+def apply_to_stream(
+    stream: DetokenizeStream, request: tokenizer_pb2.DetokenizeRequest
+) -> tokenizer_pb2.DetokenizeResponse | None:
+    """Apply one message to the open handles and return the answer, if it is one that has an answer.
+
+    Raises:
+        InvalidRequest: columns that disagree; nobody can say which handles they were meant for, so the stream ends.
+    """
+    for opened in request.open:
+        stream.open(_open_handle(opened))
+    response = None
+    if request.HasField("append"):
+        columns = request.append
+        rows = split_rows(unpack_u32(columns.token_ids), unpack_u32(columns.num_tokens))
+        handles = unpack_u32(columns.handles)
+        if len(handles) != len(rows):
+            raise InvalidRequest(f"Columns disagree: {len(handles)} handles, but {len(rows)} counts.", field="append")
+        response = _deltas_to_wire(stream.append(handles, rows, unpack_u32(columns.final_handles)))
+    if request.close:
+        stream.close(unpack_u32(request.close))
+    return response
+
+
+def info_to_wire(tokenizer: Tokenizer, model: str) -> tokenizer_pb2.GetInfoResponse:
+    """Return what a tokenizer is."""
+    facts = tokenizer.facts
+    special = facts.special
+    return tokenizer_pb2.GetInfoResponse(
+        model=model,
+        vocab_size=tokenizer.vocab_size,
+        bos_token_id=tokenizer.token_id(special.bos),
+        eos_token_id=tokenizer.token_id(special.eos),
+        pad_token_id=tokenizer.token_id(special.pad),
+        unk_token_id=tokenizer.token_id(special.unk),
+        eos_token_ids=facts.eos_token_ids,
+        has_chat_template="default" in facts.chat_templates,
+        chat_template=facts.chat_templates.get("default", ""),
+        model_max_length=facts.max_length,
+        tokenizer_hash=tokenizer.hash,
+        special_token_ids=tokenizer.special_token_ids,
+        version=VERSION,
+        generation_config_json=json.dumps(facts.generation_config) if facts.generation_config else "",
+    )
+
+
+def _open_handle(opened: tokenizer_pb2.DetokenizeOpen) -> OpenHandle:
+    spaces = not opened.HasField("spaces_between_special_tokens") or opened.spaces_between_special_tokens
+    return OpenHandle(
+        handle=opened.handle,
+        context_token_ids=unpack_u32(opened.context_token_ids),
+        num_generated=opened.num_generated,
+        num_chars_emitted=opened.num_chars_emitted,
+        skip_special_tokens=skips_special_tokens(opened),
+        spaces_between_special_tokens=spaces,
+    )
+
+
+def _deltas_to_wire(deltas: Deltas) -> tokenizer_pb2.DetokenizeResponse:
+    failures = [tokenizer_pb2.DetokenizeFailure(handle=handle, status=to_status(error)) for handle, error in deltas.failures]
+    return tokenizer_pb2.DetokenizeResponse(handles=pack_u32(deltas.handles), deltas=deltas.texts, failures=failures)
+
+
+def _text(column: bytes, field: str) -> str:
+    try:
+        return column.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{field} is not UTF-8: {error}.", field=field) from error
