@@ -1,5 +1,6 @@
 """Bodies: reads a request's JSON body, within limits, into its model."""
 
+import re
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -9,6 +10,8 @@ from tetrad.frontend.http.errors import BodyTooLarge, UnsupportedMediaType, from
 from tetrad.services.errors import InvalidRequest
 
 Model = TypeVar("Model", bound=BaseModel)
+
+_SURROGATES = re.compile(rb"\\\\|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(?P<lone>\\ud[89a-f][0-9a-f]{2})", re.IGNORECASE)
 
 
 async def read_body(request: Request, model: type[Model]) -> Model:
@@ -25,7 +28,16 @@ async def read_body(request: Request, model: type[Model]) -> Model:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        raise from_validation(error) from None
+        raise _lone_surrogate(body) or from_validation(error) from None
+
+
+def _lone_surrogate(body: bytes) -> InvalidRequest | None:
+    """Return the error for half a character in a body that is otherwise refused with an obscure text; None if there is none."""
+    found = next((match for match in _SURROGATES.finditer(body) if match["lone"]), None)
+    if found is None:
+        return None
+    text = f"The body contains the lone surrogate {found['lone'].decode()} at byte {found.start()}: it is not valid text."
+    return InvalidRequest(text)
 
 
 async def _read(request: Request, limit: int) -> bytes:

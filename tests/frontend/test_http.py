@@ -6,8 +6,8 @@ import json
 import httpx
 import openai
 import pytest
-
 from frontend_fakes import EOS, TEXT
+
 from tetrad.services.errors import InternalError, Overloaded, Unavailable
 from tetrad.services.version import VERSION
 
@@ -20,6 +20,13 @@ async def events(client, path, **body):
         lines = [line.removeprefix("data: ") async for line in response.aiter_lines() if line]
     assert lines[-1] == "[DONE]"
     return [json.loads(line) for line in lines[:-1]]
+
+
+async def unhealthy(frontend):
+    async with asyncio.timeout(10):
+        while (response := await frontend.http.get("/health")).status_code == 200:
+            pass
+    return response
 
 
 @pytest.fixture
@@ -62,7 +69,9 @@ async def test_streamed_chat_equals_the_whole_one(client, stop):
     chunks = [chunk async for chunk in stream]
 
     assert chunks[0].choices[0].delta.role == "assistant"
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == whole.choices[0].message.content
+    assert (
+        "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == whole.choices[0].message.content
+    )
     reasons = [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices and chunk.choices[0].finish_reason]
     assert reasons == [whole.choices[0].finish_reason]
     assert (chunks[-1].choices, chunks[-1].usage) == ([], whole.usage)
@@ -132,9 +141,7 @@ async def test_completion_logprobs(http):
 async def test_chat_logprobs(client):
     messages = [{"role": "user", "content": "hi"}]
 
-    chat = await client.chat.completions.create(
-        model="fake", messages=messages, max_tokens=2, logprobs=True, top_logprobs=2
-    )
+    chat = await client.chat.completions.create(model="fake", messages=messages, max_tokens=2, logprobs=True, top_logprobs=2)
 
     first = chat.choices[0].logprobs.content[0]
     assert (first.token, first.logprob, first.bytes) == ("T", -0.5, [84])
@@ -216,7 +223,9 @@ async def test_client_that_leaves_aborts_its_request(frontend, engine, stream):
 
 async def test_many_clients_that_leave_do_not_harm_the_next(frontend, engine):
     engine.pause()
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{frontend.port}", limits=httpx.Limits(max_connections=50)) as client:
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{frontend.port}", limits=httpx.Limits(max_connections=50)
+    ) as client:
         body = {"prompt": "hi", "max_tokens": 400}
         tasks = [asyncio.create_task(client.post("/v1/completions", json=body)) for _ in range(50)]
         await engine.until(lambda: len(engine.running) == 50)
@@ -280,9 +289,7 @@ async def test_operations(http, engine):
 
 async def test_health_is_503_while_the_engine_is_away(frontend, engine):
     await engine.kill()
-    async with asyncio.timeout(10):
-        while (response := await frontend.http.get("/health")).status_code == 200:
-            await asyncio.sleep(0.01)
+    response = await unhealthy(frontend)
 
     assert response.status_code == 503
     assert "No engine core is reachable" in response.json()["error"]["message"]
@@ -340,9 +347,7 @@ async def test_drain_finishes_running_streams_and_refuses_new_requests(serve_fro
         task = asyncio.create_task(events(frontend.http, "/v1/completions", prompt="hi", max_tokens=5))
         await engine.until(lambda: engine.running)
         frontend.shutdown.set()
-        async with asyncio.timeout(5):
-            while (await frontend.http.get("/health")).status_code == 200:
-                await asyncio.sleep(0.01)
+        await unhealthy(frontend)
         refused = await frontend.http.post("/v1/completions", json={"prompt": "hi"})
         await engine.allow(None)
 

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-
 from frontend_fakes import TEXT
+
 from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.services.columns import unpack_u32
 from tetrad.services.errors import Unavailable
@@ -22,7 +22,7 @@ def start(llm, request_id, **params):
 
 def whole(outputs):
     text = "".join(output.outputs[0].text for output in outputs)
-    ids = sum((output.outputs[0].token_ids for output in outputs), [])
+    ids = [token_id for output in outputs for token_id in output.outputs[0].token_ids]
     return text, bytes(ids).decode()
 
 
@@ -162,9 +162,9 @@ async def test_requests_fail_when_the_tokenizer_stays_away(connect, engine, toke
     await tokenizer.kill()
     await engine.allow(None)
 
-    with pytest.raises(Unavailable, match="tokenizer at .* has been away"):
+    with pytest.raises(Unavailable, match=r"tokenizer at .* has been away"):
         await task
-    with pytest.raises(Unavailable, match="tokenizer at .* did not answer within 0.3 s"):
+    with pytest.raises(Unavailable, match=r"tokenizer at .* did not answer within 0.3 s"):
         await start(llm, "later")
 
 
@@ -191,7 +191,7 @@ async def test_health_follows_both_services(llm, engine, tokenizer):
     await until_healthy(llm)
     await tokenizer.kill()
     await until_unhealthy(llm)
-    with pytest.raises(Unavailable, match="tokenizer .* is not reachable"):
+    with pytest.raises(Unavailable, match=r"tokenizer .* is not reachable"):
         await llm.check_health()
 
 

@@ -1,0 +1,32 @@
+"""Frontend settings from flags and environment."""
+
+import pytest
+
+from tetrad.frontend.config import FrontendSettings
+from tetrad.services.settings import child_environment, load_settings
+
+
+@pytest.mark.parametrize("value", ["a:1,b:2", '["a:1", "b:2"]'])
+def test_targets_are_lists_in_the_environment(monkeypatch, value):
+    monkeypatch.setenv("TETRAD_FRONTEND_ENGINE_TARGETS", value)
+
+    assert load_settings(FrontendSettings, [], prog="t").engine_targets == ("a:1", "b:2")
+
+
+def test_targets_are_lists_on_the_command_line():
+    settings = load_settings(FrontendSettings, ["--engine-targets", "unix:/a,unix:/b", "--grpc-port", "5"], prog="t")
+
+    assert settings.engine_targets == ("unix:/a", "unix:/b")
+    assert settings.grpc_address == "127.0.0.1:5"
+
+
+def test_settings_survive_the_way_to_a_child_process(monkeypatch):
+    settings = FrontendSettings(engine_targets=("a:1", "b:2"), served_model_names=("x",), recovery_timeout_s=3)
+    for name, value in child_environment(settings).items():
+        monkeypatch.setenv(name, value)
+
+    assert load_settings(FrontendSettings, [], prog="t") == settings
+
+
+def test_public_grpc_is_off_unless_asked_for():
+    assert FrontendSettings().grpc_address is None

@@ -1,0 +1,114 @@
+"""The public gRPC API: deltas, usage, statuses, aborts."""
+
+import grpc
+import pytest
+from frontend_fakes import TEXT
+
+from tetrad.services.channel import open_channel
+from tetrad.services.errors import from_rpc_error
+from tetrad.v1 import inference_pb2, inference_pb2_grpc, types_pb2
+
+
+@pytest.fixture
+async def channel(frontend):
+    async with open_channel(frontend.grpc_address) as opened:
+        yield opened
+
+
+@pytest.fixture
+def stub(channel):
+    return inference_pb2_grpc.InferenceServiceStub(channel)
+
+
+def generate(**fields):
+    params = types_pb2.SamplingParams(max_tokens=9, temperature=0.7)
+    return inference_pb2.GenerateRequest(**({"text": "hi", "sampling_params": params} | fields))
+
+
+async def test_generate_streams_deltas_and_ends_with_usage(stub, engine):
+    responses = [response async for response in stub.Generate(generate(request_id="mine"))]
+
+    assert "".join(response.text for response in responses) == TEXT[:9]
+    assert responses[-1].finish_reason == types_pb2.FINISH_REASON_LENGTH
+    assert (responses[-1].usage.prompt_tokens, responses[-1].usage.completion_tokens) == (2, 9)
+    assert responses[0].request_id == "mine"
+    assert engine.requests[0].sampling_params.temperature == pytest.approx(0.7)
+
+
+async def test_generate_from_ids_with_stop_and_logprobs(stub):
+    request = generate(
+        text=None,
+        token_ids=inference_pb2.TokenIdList(ids=[1, 2]),
+        text_options=inference_pb2.TextOptions(stop=["quick"]),
+        sampling_params=types_pb2.SamplingParams(max_tokens=20, logprobs=1),
+    )
+
+    responses = [response async for response in stub.Generate(request)]
+
+    assert "".join(response.text for response in responses) == "The "
+    assert responses[-1].stop_reason.text == "quick"
+    pieces = [entry for response in responses for entry in response.logprobs]
+    assert len(pieces) == sum(len(response.token_ids) for response in responses) == 9
+    assert pieces[0].sampled.logprob == -0.5
+
+
+async def test_chat(stub):
+    request = inference_pb2.ChatRequest(
+        messages=[inference_pb2.ChatMessage(role="user", content="hi")],
+        sampling_params=types_pb2.SamplingParams(max_tokens=5),
+        n=2,
+    )
+
+    texts = {0: "", 1: ""}
+    async for response in stub.Chat(request):
+        texts[response.index] += response.content
+
+    assert texts == {0: TEXT[:5], 1: TEXT[:5]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "field"),
+    [
+        ({"text": ""}, grpc.StatusCode.INVALID_ARGUMENT, "prompt"),
+        ({"model": "x"}, grpc.StatusCode.NOT_FOUND, "model"),
+        ({"sampling_params": types_pb2.SamplingParams(temperature=3)}, grpc.StatusCode.INVALID_ARGUMENT, "temperature"),
+        ({"sampling_params": types_pb2.SamplingParams(max_tokens=0)}, grpc.StatusCode.INVALID_ARGUMENT, "max_tokens"),
+        ({"request_id": "a\nb"}, grpc.StatusCode.INVALID_ARGUMENT, "request_id"),
+    ],
+)
+async def test_errors_have_status_and_field(stub, fields, code, field):
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        [response async for response in stub.Generate(generate(**fields))]
+
+    assert caught.value.code() == code
+    assert from_rpc_error(caught.value).field == field
+
+
+async def test_embed_is_unimplemented(stub):
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.Embed(inference_pb2.EmbedRequest(texts=["a"]))
+
+    assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_cancelled_call_aborts_at_the_engine(stub, engine):
+    engine.pause()
+    call = stub.Generate(generate(sampling_params=types_pb2.SamplingParams(max_tokens=400)))
+    await call.initial_metadata()
+    await engine.until(lambda: engine.running)
+    await engine.allow(2)
+    await call.read()
+
+    call.cancel()
+
+    await engine.until(lambda: engine.aborted)
+
+
+async def test_models(channel):
+    stub = inference_pb2_grpc.ModelServiceStub(channel)
+
+    listed = await stub.ListModels(inference_pb2.ListModelsRequest(page_size=1))
+    card = (await stub.GetModel(inference_pb2.GetModelRequest(name="fake"))).model
+
+    assert ([model.name for model in listed.models], listed.next_page_token) == (["fake"], "")
+    assert (card.max_model_len, card.vocab_size) == (512, 258)
