@@ -46,7 +46,8 @@ def truncate_(weights: torch.Tensor, rows: TruncationRows) -> None:
             break
         chosen = weights if len(undecided) == len(weights) else weights[torch.from_numpy(undecided)]
         found, is_decided = _thresholds(chosen, rows.select(undecided), min(look, weights.shape[1]))
-        thresholds[undecided] = np.maximum(thresholds[undecided], found)
+        decided = undecided[is_decided]
+        thresholds[decided] = np.maximum(thresholds[decided], found[is_decided])
         undecided = undecided[~is_decided]
     weights.masked_fill_(weights < torch.from_numpy(thresholds).float()[:, None], 0.0)
 

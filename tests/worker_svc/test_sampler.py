@@ -1,0 +1,284 @@
+"""The sampler, row by row against a plain reference, and as a whole: greedy, seeded, independent of its batch."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tetrad.worker_svc.input_batch import InputBatch
+from tetrad.worker_svc.plan import GrammarRows, NewRequest, SamplingSpec
+from tetrad.worker_svc.sampler.philox import philox4x32, uniforms
+from tetrad.worker_svc.sampler.sampler import Sampler
+from tetrad.worker_svc.sampler.truncation import TruncationRows, truncate_
+
+V = 50
+
+
+class Bench:
+    """A sampler over requests that are given by their parameters and tokens."""
+
+    def __init__(self, *rows, vocab_size=V):
+        self.batch = InputBatch(max_num_seqs=64, max_model_len=128, block_size=16)
+        self.sampler = Sampler(self.batch)
+        self.vocab_size = vocab_size
+        for handle, (sampling, prompt, output) in enumerate(rows):
+            ids = np.array([*prompt, *output], np.int64)
+            request = NewRequest(
+                handle, str(handle), ids, len(prompt), 0, len(ids), np.zeros(8, np.int64), sampling, eos_token_id=2
+            )
+            self.sampler.add(self.batch.add(request), request)
+        self.slots = np.array(self.batch.slots_of(list(range(len(rows)))))
+
+    def sample(self, logits, grammar=None):
+        logits = torch.tensor(np.array(logits), dtype=torch.float32).reshape(len(self.slots), self.vocab_size).clone()
+        return self.sampler.sample(logits, self.slots, grammar)
+
+
+def greedy_of(sampling, logits, prompt=(1,), output=(), grammar=None):
+    return int(Bench((sampling, prompt, output)).sample(logits, grammar).token_ids[0])
+
+
+def peaks(**values):
+    logits = np.zeros(V, np.float32)
+    for name, value in values.items():
+        logits[int(name[1:])] = value
+    return logits
+
+
+# --- Philox ---
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "expected"),
+    [
+        ([0] * 4, [0] * 2, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
+        ([0xFFFFFFFF] * 4, [0xFFFFFFFF] * 2, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
+        (
+            [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
+            [0xA4093822, 0x299F31D0],
+            [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1],
+        ),
+    ],
+)
+def test_philox_matches_random123s_known_answers(counter, key, expected):
+    words = philox4x32(tuple(np.array([w], np.uint64) for w in counter), tuple(np.array([w], np.uint64) for w in key))
+
+    assert [int(word[0]) for word in words] == expected
+
+
+def test_uniforms_depend_on_seed_and_position_alone():
+    seeds, positions = np.array([1, 1, -5, 2**62, 1]), np.array([7, 8, 7, 7, 7])
+
+    together = uniforms(seeds, positions)
+
+    alone = [uniforms(seeds[i : i + 1], positions[i : i + 1])[0] for i in range(5)]
+    assert together.tolist() == alone
+    assert len(set(together.tolist())) == 4
+    assert together[0] == together[4]
+    assert ((together >= 0) & (together < 1)).all()
+
+
+# --- Greedy ---
+
+
+def test_greedy_takes_the_lowest_id_on_ties():
+    assert greedy_of(SamplingSpec(temperature=0.0), peaks(_7=3, _30=3)) == 7
+
+
+def test_greedy_rows_are_greedy_beside_drawn_ones():
+    bench = Bench(
+        (SamplingSpec(temperature=0.0), [1], []), (SamplingSpec(seed=3), [1], []), (SamplingSpec(temperature=0.0), [1], [])
+    )
+
+    tokens = bench.sample([peaks(_4=1), np.zeros(V), peaks(_9=1)]).token_ids
+
+    assert (tokens[0], tokens[2]) == (4, 9)
+
+
+# --- Truncation ---
+
+
+def kept_by_reference(logits, top_k, top_p, min_p):
+    """Return the ids that may be drawn: sort, cut by min_p, then k, then p, keep ties with the last one kept."""
+    weights = np.exp((logits - logits.max()).astype(np.float64)).astype(np.float32).astype(np.float64)
+    order = [i for i in np.argsort(-weights, kind="stable") if weights[i] >= np.float32(min_p)]
+    if top_k:
+        order = [i for i in order if weights[i] >= weights[order[min(top_k, len(order)) - 1]]]
+    if top_p < 1:
+        total, mass, kept = sum(weights[order]), 0.0, []
+        for i in order:
+            if mass >= top_p * total:
+                break
+            kept.append(i)
+            mass += weights[i]
+        order = [i for i in order if weights[i] >= weights[kept[-1]]]
+    return set(order)
+
+
+@pytest.mark.parametrize("vocab_size", [V, 700, 6000])
+@pytest.mark.parametrize("scale", [0.05, 1.0, 5.0])
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "min_p"),
+    [(0, 1.0, 0.0), (1, 1.0, 0.0), (5, 1.0, 0.0), (400, 1.0, 0.0), (10**6, 0.9, 0.0), (0, 0.5, 0.0), (0, 0.95, 0.0)]
+    + [(0, 0.0001, 0.0), (0, 1.0, 0.3), (0, 1.0, 1.0), (30, 0.8, 0.0), (300, 0.8, 0.01), (0, 0.9, 0.02), (20, 0.7, 0.1)],
+)
+def test_truncation_keeps_what_the_reference_keeps(vocab_size, scale, top_k, top_p, min_p):
+    logits = (np.random.default_rng(vocab_size).standard_normal(vocab_size) * scale).astype(np.float32)
+    weights = (torch.from_numpy(logits) - float(logits.max())).double().exp().float()[None]
+
+    truncate_(weights, TruncationRows(np.array([top_k]), np.array([top_p]), np.array([min_p])))
+
+    assert set(np.flatnonzero(weights[0].numpy()).tolist()) == kept_by_reference(logits, top_k, top_p, min_p)
+
+
+def test_truncation_keeps_ties_with_the_last_token():
+    weights = torch.tensor([[1.0, 0.5, 0.5, 0.5, 0.1]])
+
+    truncate_(weights, TruncationRows(np.array([2]), np.array([1.0]), np.array([0.0])))
+
+    assert weights.tolist() == [[1.0, 0.5, 0.5, 0.5, 0.0]]
+
+
+# --- Draw ---
+
+
+def draws(sampling, logits, count):
+    """Sample `count` positions of one request at once: one row per position."""
+    rows = [(sampling, [1] * (1 + n), []) for n in range(64)]
+    found = []
+    for start in range(0, count, 64):
+        shifted = [(SamplingSpec(**{**_fields(s), "seed": s.seed + start}), p, o) for s, p, o in rows]
+        found += Bench(*shifted).sample([logits] * 64).token_ids.tolist()
+    return np.array(found[:count])
+
+
+def _fields(sampling):
+    return {name: getattr(sampling, name) for name in SamplingSpec.__dataclass_fields__}
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
+def test_draws_follow_the_distribution(temperature):
+    """Chi-square with 9 degrees of freedom: 27.9 is exceeded once in a thousand; the seed is fixed."""
+    logits = np.full(V, -math.inf, np.float32)
+    logits[:10] = np.linspace(0, 2, 10)
+
+    counts = np.bincount(draws(SamplingSpec(temperature=temperature, seed=1234), logits, 6400), minlength=V)
+
+    expected = np.exp(logits[:10] / temperature)
+    expected = expected / expected.sum() * 6400
+    assert counts[10:].sum() == 0
+    assert ((counts[:10] - expected) ** 2 / expected).sum() < 27.9
+
+
+def test_same_seed_and_position_give_the_same_token_in_any_batch():
+    rng = np.random.default_rng(0)
+    rows = [
+        (SamplingSpec(seed=i, top_p=0.9 if i % 2 else 1.0, top_k=i % 5, temperature=0.5 + i / 10), [1] * (i + 1), [])
+        for i in range(12)
+    ]
+    logits = rng.standard_normal((12, V)).astype(np.float32)
+
+    together = Bench(*rows).sample(logits).token_ids.tolist()
+
+    alone = [int(Bench(row).sample(logits[i]).token_ids[0]) for i, row in enumerate(rows)]
+    assert together == alone
+
+
+def test_resumed_request_draws_the_same_noise():
+    """Prompt and output are divided differently after a resume elsewhere; the absolute position is what counts."""
+    logits = np.zeros(V, np.float32)
+
+    first = Bench((SamplingSpec(seed=9), [1, 2], [3, 4])).sample(logits).token_ids
+    resumed = Bench((SamplingSpec(seed=9), [1, 2, 3, 4], [])).sample(logits).token_ids
+
+    assert first.tolist() == resumed.tolist()
+
+
+# --- Processors ---
+
+
+def spec(**fields):
+    return SamplingSpec(temperature=0.0, **fields)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "logits", "prompt", "output", "expected"),
+    [
+        (spec(allowed_token_ids=(3, 8)), peaks(_5=9, _8=2), [1], [], 8),
+        (spec(logit_bias={6: 5.0}), peaks(_5=4), [1], [], 6),
+        (spec(logit_bias={5: -100.0}), peaks(_5=4, _6=1), [1], [], 6),
+        (spec(min_tokens=2, stop_token_ids=(7,)), peaks(_2=9, _7=8, _6=1), [1], [4], 6),
+        (spec(min_tokens=2, stop_token_ids=(7,)), peaks(_2=9, _7=8, _6=1), [1], [4, 4], 2),
+        (spec(bad_words=((5,),)), peaks(_5=9, _6=1), [1], [], 6),
+        (spec(bad_words=((4, 5),)), peaks(_5=9, _6=1), [1], [4], 6),
+        (spec(bad_words=((4, 5),)), peaks(_5=9, _6=1), [4], [], 5),
+        (spec(bad_words=((4, 5),)), peaks(_5=9, _6=1), [1], [3], 5),
+        (spec(repetition_penalty=2.0), peaks(_5=4, _6=3), [5], [], 6),
+        (spec(repetition_penalty=2.0), peaks(_5=4, _6=3), [1], [5], 6),
+        (spec(repetition_penalty=0.5), np.full(V, -1.0), [9], [], 9),
+        (spec(frequency_penalty=1.0), peaks(_5=4, _6=2.5), [5, 5], [5], 5),
+        (spec(frequency_penalty=1.0), peaks(_5=4, _6=2.5), [1], [5, 5], 6),
+        (spec(presence_penalty=1.0), peaks(_5=4, _6=2.5), [1], [5, 5], 5),
+        (spec(presence_penalty=2.0), peaks(_5=4, _6=2.5), [1], [5], 6),
+    ],
+)
+def test_processor_changes_the_choice(sampling, logits, prompt, output, expected):
+    assert greedy_of(sampling, logits, prompt, output) == expected
+
+
+def test_penalties_count_tokens_sampled_since():
+    bench = Bench((spec(frequency_penalty=1.0), [1], []), (spec(), [1], []))
+    chosen = []
+    for _ in range(4):
+        tokens = bench.sample([peaks(_5=3, _6=2.5)] * 2).token_ids
+        bench.batch.append_sampled(bench.slots, tokens)
+        chosen.append(tokens.tolist())
+
+    assert chosen == [[5, 5], [6, 5], [5, 5], [6, 5]]
+
+
+def test_grammar_bitmask_masks_its_row_only():
+    bench = Bench((spec(), [1], []), (spec(), [1], []))
+    bitmask = np.zeros((1, 2), np.uint32)
+    bitmask[0, 1] = 1 << (40 - 32)
+    tokens = bench.sample([peaks(_5=3)] * 2, GrammarRows(np.array([1]), bitmask)).token_ids
+
+    assert tokens.tolist() == [5, 40]
+
+
+def test_removed_slot_leaves_nothing_behind():
+    bench = Bench((spec(logit_bias={6: 50.0}, num_logprobs=1, repetition_penalty=2.0), [1], []))
+    slot = bench.batch.remove(0)
+    bench.sampler.remove(slot)
+    request = NewRequest(1, "1", np.array([5]), 1, 0, 1, np.zeros(1, np.int64), spec())
+    bench.sampler.add(bench.batch.add(request), request)
+
+    sampled = bench.sample(peaks(_5=1))
+
+    assert (sampled.token_ids.tolist(), sampled.logprobs) == ([5], None)
+
+
+# --- Logprobs ---
+
+
+def test_logprobs_are_those_of_the_raw_distribution():
+    logits = peaks(_5=3, _6=2, _7=1)
+    bench = Bench((spec(), [1], []), (spec(logit_bias={6: 50.0}, num_logprobs=2), [1], []))
+
+    sampled = bench.sample([logits] * 2)
+
+    raw = torch.tensor(logits).log_softmax(0).numpy()
+    assert sampled.logprob_rows.tolist() == [1]
+    assert sampled.logprobs.token_ids.tolist() == [[6, 5, 6]]
+    np.testing.assert_allclose(sampled.logprobs.logprobs, [raw[[6, 5, 6]]], rtol=1e-6)
+    assert sampled.logprobs.ranks.tolist() == [2]
+
+
+def test_logprobs_of_the_whole_vocabulary():
+    bench = Bench((spec(num_logprobs=-1), [1], []))
+
+    rows = bench.sample(np.arange(V)).logprobs
+
+    assert rows.token_ids[0, 1:].tolist() == list(range(V - 1, -1, -1))
+    assert np.exp(rows.logprobs[0, 1:]).sum() == pytest.approx(1.0, abs=1e-5)

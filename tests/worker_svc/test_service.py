@@ -1,0 +1,338 @@
+"""The worker over gRPC on a Unix socket: the order of its life, the Execute stream, and what ends it."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+
+import grpc
+import numpy as np
+import pytest
+
+from tetrad.services.channel import open_channel
+from tetrad.services.columns import pack_u32, unpack_u32
+from tetrad.services.errors import FailedPrecondition, ModelError, NotFound, from_rpc_error
+from tetrad.services.version import SCHEMA_REVISION
+from tetrad.v1 import types_pb2, worker_pb2, worker_pb2_grpc
+from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.service import WorkerServer
+
+GREEDY = types_pb2.SamplingParams(temperature=0.0)
+
+
+class Client:
+    def __init__(self, channel, served):
+        self.served = served
+        self.life = worker_pb2_grpc.WorkerLifecycleServiceStub(channel)
+        self.work = worker_pb2_grpc.WorkerServiceStub(channel)
+
+    async def load(self, path, **options):
+        return [message async for message in self.life.LoadModel(worker_pb2.LoadModelRequest(model=str(path), **options))]
+
+    async def initialize(self, **changes):
+        limits = {"num_blocks": 50, "block_size": 16, "max_model_len": 256, "max_num_seqs": 8, "max_num_batched_tokens": 256}
+        return await self.life.InitializeKvCache(worker_pb2.InitializeKvCacheRequest(**{**limits, **changes}))
+
+    async def get_ready(self, path):
+        await self.load(path)
+        await self.initialize()
+        return [message async for message in self.life.WarmUp(worker_pb2.WarmUpRequest())]
+
+    async def info(self):
+        return await self.life.GetInfo(worker_pb2.WorkerLifecycleServiceGetInfoRequest())
+
+    async def open_stream(self, schema_revision=SCHEMA_REVISION):
+        stream = self.work.Execute()
+        await stream.write(worker_pb2.ExecuteRequest(hello=worker_pb2.ExecuteHello(schema_revision=schema_revision, epoch=1)))
+        first = await stream.read()
+        assert first.ready.schema_revision == SCHEMA_REVISION
+        return stream
+
+
+@asynccontextmanager
+async def connect(tmp_path, **settings):
+    settings = {"listen": f"unix:{tmp_path}/worker.sock", "threads": 1, "profile_dir": str(tmp_path / "profiles"), **settings}
+    served = await WorkerServer.start(WorkerSettings(**settings))
+    try:
+        async with open_channel(served.server.address) as channel:
+            yield Client(channel, served)
+    finally:
+        await served.stop()
+
+
+@pytest.fixture
+async def client(tmp_path):
+    async with connect(tmp_path) as client:
+        yield client
+
+
+def new(handle, ids, block, scheduled=None, **fields):
+    return worker_pb2.NewRequestData(
+        handle=handle,
+        request_id=str(handle),
+        token_ids=pack_u32(ids),
+        num_prompt_tokens=len(ids),
+        num_scheduled_tokens=scheduled or len(ids),
+        block_ids=[pack_u32([block])],
+        sampling_params=fields.pop("sampling_params", GREEDY),
+        **fields,
+    )
+
+
+def step(step_id, *, new_requests=(), cached=(), removed=()):
+    """`cached` holds (handle, num_computed_tokens) of decodes."""
+    handles, computed = [row[0] for row in cached], [row[1] for row in cached]
+    return worker_pb2.ExecuteRequest(
+        step=worker_pb2.SchedulerOutput(
+            step_id=step_id,
+            new_requests=new_requests,
+            cached_requests=worker_pb2.CachedRequestData(
+                handles=pack_u32(handles),
+                num_scheduled_tokens=pack_u32([1] * len(handles)),
+                num_computed_tokens=pack_u32(computed),
+            ),
+            removed_handles=pack_u32(removed),
+        )
+    )
+
+
+async def read_tokens(stream):
+    output = (await asyncio.wait_for(stream.read(), 10)).output
+    return output.step_id, dict(zip(unpack_u32(output.handles), unpack_u32(output.token_ids), strict=True))
+
+
+async def error_of(call):
+    with pytest.raises(grpc.RpcError) as error:
+        await call
+    return from_rpc_error(error.value)
+
+
+async def test_life_from_start_to_ready(client, tiny_llama):
+    assert (await client.info()).state == worker_pb2.WORKER_STATE_STARTED
+
+    progress = await client.load(tiny_llama[0])
+    assert progress[-1].model.architecture == "LlamaForCausalLM"
+    assert progress[0].loaded_bytes < progress[-2].loaded_bytes
+    spec = await client.life.GetKvCacheSpec(worker_pb2.GetKvCacheSpecRequest(block_size=16))
+    group = spec.groups[0]
+    assert (list(group.layers), group.block_size_bytes) == ([0, 1, 2], 3 * 16 * 2 * 2 * 16 * 4)
+    request = worker_pb2.DetermineAvailableMemoryRequest(gpu_memory_utilization=0.5, max_num_batched_tokens=256)
+    assert (await client.life.DetermineAvailableMemory(request)).available_bytes > 1 << 20
+    assert (await client.initialize()).size_bytes == 50 * group.block_size_bytes
+    assert (await client.info()).state == worker_pb2.WORKER_STATE_LOADED
+    assert not client.served.server.health.ready
+    warm = [message async for message in client.life.WarmUp(worker_pb2.WarmUpRequest())]
+
+    assert warm[-1].completed == warm[-1].total > 0
+    info = await client.info()
+    assert (info.state, info.num_blocks, info.block_size) == (worker_pb2.WORKER_STATE_READY, 50, 16)
+    assert client.served.server.health.ready
+
+
+async def test_same_model_again_keeps_the_worker_ready(client, tiny_llama):
+    await client.get_ready(tiny_llama[0])
+
+    again = await client.load(tiny_llama[0])
+
+    assert len(again) == 1
+    assert (await client.info()).state == worker_pb2.WORKER_STATE_READY
+
+
+async def test_another_model_takes_its_place(client, tiny_llama):
+    await client.get_ready(tiny_llama[0])
+
+    await client.load(tiny_llama[0], random_weights=True)
+
+    assert (await client.info()).state == worker_pb2.WORKER_STATE_LOADED
+
+
+async def test_calls_out_of_order(client, tiny_llama):
+    assert isinstance(
+        await error_of(client.life.GetKvCacheSpec(worker_pb2.GetKvCacheSpecRequest(block_size=16))), FailedPrecondition
+    )
+    assert isinstance(await error_of(client.initialize()), FailedPrecondition)
+    await client.load(tiny_llama[0])
+    assert isinstance(await error_of(client.open_stream_only()), FailedPrecondition)
+
+
+async def _read_first(self):
+    stream = self.work.Execute()
+    await stream.write(worker_pb2.ExecuteRequest(hello=worker_pb2.ExecuteHello(schema_revision=SCHEMA_REVISION)))
+    return await stream.read()
+
+
+Client.open_stream_only = _read_first
+
+
+async def test_models_that_cannot_be_loaded(client, tmp_path):
+    (tmp_path / "config.json").write_text('{"architectures": ["FancyForCausalLM"]}')
+    (tmp_path / "model.safetensors").write_bytes(b"")
+
+    assert isinstance(await error_of(client.load(tmp_path / "nothing")), NotFound)
+    assert isinstance(await error_of(client.load(tmp_path)), ModelError)
+
+
+async def test_context_longer_than_the_models(client, tiny_llama):
+    await client.load(tiny_llama[0])
+
+    error = await error_of(client.initialize(max_model_len=4096))
+
+    assert "4096" in error.message
+
+
+async def test_plans_queued_before_any_result(client, tiny_llama, assert_greedy):
+    await client.get_ready(tiny_llama[0])
+    stream = await client.open_stream()
+    await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
+    for number in range(2, 7):
+        await stream.write(step(number, cached=[(3, 1 + number)]))
+
+    results = [await read_tokens(stream) for _ in range(6)]
+
+    assert [step_id for step_id, _ in results] == [1, 2, 3, 4, 5, 6]
+    assert_greedy(tiny_llama[1], [5, 6, 7], [tokens[3] for _, tokens in results])
+    await stream.done_writing()
+    assert await stream.read() is grpc.aio.EOF
+
+
+async def test_end_of_the_stream_forgets_requests(client, tiny_llama):
+    await client.get_ready(tiny_llama[0])
+    stream = await client.open_stream()
+    await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
+    await read_tokens(stream)
+    assert (await client.info()).num_requests == 1
+    await stream.done_writing()
+    await stream.read()
+
+    stream = await client.open_stream()
+    await stream.write(step(2, cached=[(3, 3)]))
+    output = (await stream.read()).output
+
+    assert [failure.handle for failure in output.failures] == [3]
+    assert (await client.info()).num_requests == 0
+
+
+async def test_new_stream_supersedes_the_old_one(client, tiny_llama):
+    await client.get_ready(tiny_llama[0])
+    old = await client.open_stream()
+    await old.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
+    await read_tokens(old)
+
+    young = await client.open_stream()
+    await young.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
+    assert 3 in (await read_tokens(young))[1]
+    await old.write(step(2, cached=[(3, 3)]))
+    error = await error_of(old.read())
+    await young.write(step(2, cached=[(3, 3)]))
+
+    assert isinstance(error, FailedPrecondition)
+    assert 3 in (await read_tokens(young))[1]
+
+
+async def test_device_failure_ends_the_stream_and_the_next_one_works(client, tiny_llama):
+    await client.get_ready(tiny_llama[0])
+    stream = await client.open_stream()
+    await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 49_000)]))  # a block that does not exist
+    await stream.write(step(2, cached=[(3, 3)]))
+
+    error = await error_of(stream.read())
+
+    assert error.code is grpc.StatusCode.INTERNAL
+    stream = await client.open_stream()
+    await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
+    assert 3 in (await read_tokens(stream))[1]
+
+
+async def test_unsupported_request_fails_alone(client, tiny_llama):
+    await client.get_ready(tiny_llama[0])
+    stream = await client.open_stream()
+    lora = types_pb2.LoraRequest(name="x", id=1)
+    await stream.write(step(1, new_requests=[new(1, [5], 1), new(2, [6], 2, lora_request=lora)]))
+
+    output = (await stream.read()).output
+
+    assert (unpack_u32(output.handles), [failure.handle for failure in output.failures]) == ([1], [2])
+    assert output.failures[0].status.code == grpc.StatusCode.UNIMPLEMENTED.value[0]
+
+
+async def test_logprobs_over_the_wire(client, tiny_llama):
+    await client.get_ready(tiny_llama[0])
+    stream = await client.open_stream()
+    params = types_pb2.SamplingParams(temperature=0.0, logprobs=2, prompt_logprobs=1)
+    await stream.write(step(1, new_requests=[new(1, [5, 6, 7], 1, sampling_params=params), new(2, [6], 2)]))
+
+    output = (await stream.read()).output
+
+    assert unpack_u32(output.logprobs.handles) == [1]
+    columns = output.logprobs.columns
+    assert (columns.num_positions, columns.width, unpack_u32(columns.ranks)) == (1, 3, [1])
+    assert (output.prompt_logprobs[0].start, output.prompt_logprobs[0].columns.num_positions) == (1, 2)
+    assert unpack_u32(output.prompt_logprobs[0].columns.token_ids)[::2] == [6, 7]
+
+
+async def test_wrong_schema_revision(client, tiny_llama):
+    await client.get_ready(tiny_llama[0])
+
+    assert isinstance(await error_of(client.open_stream(schema_revision=999)), FailedPrecondition)
+
+
+async def test_what_this_device_cannot_do(client):
+    for call in (
+        client.life.Sleep(worker_pb2.WorkerLifecycleServiceSleepRequest()),
+        client.life.WakeUp(worker_pb2.WorkerLifecycleServiceWakeUpRequest()),
+        client.life.LoadLora(worker_pb2.WorkerLifecycleServiceLoadLoraRequest()),
+        client.life.UnloadLora(worker_pb2.WorkerLifecycleServiceUnloadLoraRequest()),
+    ):
+        assert (await error_of(call)).code is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_collective_methods_are_only_those_registered(client):
+    call = worker_pb2.WorkerLifecycleServiceCollectiveRpcRequest
+
+    assert (await client.life.CollectiveRpc(call(method="get_num_requests"))).result_json == "0"
+    assert isinstance(await error_of(client.life.CollectiveRpc(call(method="os.system", args_json='["true"]'))), NotFound)
+    error = await error_of(client.life.CollectiveRpc(call(method="get_pid", args_json="[1]")))
+    assert error.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_profile_is_written(client, tiny_llama, tmp_path):
+    await client.load(tiny_llama[0])
+    await client.initialize()
+    await client.life.StartProfile(worker_pb2.WorkerLifecycleServiceStartProfileRequest(prefix="run"))
+    async for _ in client.life.WarmUp(worker_pb2.WarmUpRequest()):
+        pass
+
+    path = (await client.life.StopProfile(worker_pb2.WorkerLifecycleServiceStopProfileResponse())).path
+
+    assert "linear_pointwise" in (tmp_path / "profiles" / path.rpartition("/")[2]).read_text()
+
+
+async def test_sim_worker_answers_like_a_real_one(tmp_path, tiny_llama):
+    async with connect(tmp_path, device="sim") as client:
+        await client.get_ready(tiny_llama[0])
+        stream = await client.open_stream()
+        params = types_pb2.SamplingParams(seed=11)
+        await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 1, sampling_params=params)]))
+        await stream.write(step(2, cached=[(3, 3)]))
+
+        tokens = [await read_tokens(stream), await read_tokens(stream)]
+
+        assert np.unique([step_id for step_id, _ in tokens]).tolist() == [1, 2]
+        assert (await client.info()).device == "sim"
+
+
+def test_process_stops_on_sigterm_and_leaves_78_for_a_model_that_cannot_be(tmp_path):
+    command = [sys.executable, "-m", "tetrad.worker_svc", "--device", "sim", "--listen", f"unix:{tmp_path}/w.sock"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            if "server.started" in line:
+                break
+        process.send_signal(signal.SIGTERM)
+        process.stderr.read()
+        assert process.wait(10) == 0
+
+    failed = subprocess.run([*command, "--model", str(tmp_path / "nothing.gguf")], stderr=subprocess.PIPE, text=True)
+
+    assert failed.returncode == 78
+    assert "nothing.gguf" in failed.stderr.splitlines()[-1]

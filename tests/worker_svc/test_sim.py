@@ -1,0 +1,107 @@
+"""The simulated device: tokens from (seed, position), time from a cost model, and little of our own."""
+
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from tetrad.worker_svc.devices.interface import KvLayout
+from tetrad.worker_svc.devices.sim import CostModel, SimRunner
+from tetrad.worker_svc.plan import SamplingSpec
+
+LAYOUT = KvLayout(num_blocks=20_000, block_size=16, max_model_len=1024, max_num_seqs=256, max_num_batched_tokens=4096)
+
+
+@pytest.fixture
+def make_sim_driver(make_driver):
+    def make(cost=None, sleep=None):
+        class Model:
+            def make_runner(self, layout):
+                return SimRunner(49152, layout, cost or CostModel(), sleep or (lambda seconds: None))
+
+        return make_driver(Model(), LAYOUT)
+
+    return make
+
+
+def test_tokens_depend_on_seed_and_position_alone(make_sim_driver):
+    together, alone = make_sim_driver(), make_sim_driver()
+    for handle, seed in enumerate((5, 6, 5)):
+        together.add(handle, [1] * 30, SamplingSpec(seed=seed))
+    alone.add(9, [1] * 30, SamplingSpec(seed=5))
+
+    outputs, other = together.generate(20, chunk=7), alone.generate(20)
+
+    assert outputs[0] == outputs[2] == other[9] != outputs[1]
+
+
+def test_recovered_request_goes_on_as_before(make_sim_driver):
+    whole, recovered = make_sim_driver(), make_sim_driver()
+    whole.add(0, [1] * 30, SamplingSpec(seed=5))
+    expected = whole.generate(12)[0]
+
+    request = recovered.add(4, [1] * 30, SamplingSpec(seed=5))
+    request.output, request.num_tokens = expected[:5], 35
+
+    assert recovered.generate(12)[4] == expected
+
+
+def test_tokens_are_ordinary_ids(make_sim_driver):
+    runner = make_sim_driver().runner
+
+    ids = runner.token_ids(np.arange(100_000), np.arange(100_000))
+
+    assert (ids.min(), ids.max()) == (100, 49151 - 100)
+    assert len(np.unique(ids)) > 40_000
+
+
+def test_partial_prefill_samples_nothing(make_sim_driver):
+    driver = make_sim_driver()
+    driver.add(0, [1] * 30)
+
+    assert driver.step({0: 29}).handles.tolist() == []
+    assert driver.step({0: 1}).handles.tolist() == [0]
+
+
+def test_cost_model_decides_how_long_a_step_takes(make_sim_driver):
+    waits = []
+    driver = make_sim_driver(CostModel(1.0, 0.1, 0.01), waits.append)
+    driver.add(0, [1] * 30)
+    driver.step({0: 20})
+    driver.step({0: 10})
+
+    assert waits == pytest.approx([3.0, 2.2], abs=0.05)
+
+
+def test_logprobs_have_the_width_that_was_asked_for(make_sim_driver):
+    driver = make_sim_driver()
+    driver.add(0, [1], SamplingSpec(num_logprobs=3))
+    driver.add(1, [1])
+
+    logprobs = driver.step({0: 1, 1: 1}).logprobs
+
+    assert (logprobs.handles.tolist(), logprobs.rows.token_ids.shape) == ([0], (1, 4))
+    assert logprobs.rows.token_ids[0, 0] == driver.requests[0].output[0]
+
+
+def test_256_requests_cost_well_under_a_millisecond(make_sim_driver):
+    driver = make_sim_driver()
+    for handle in range(256):
+        driver.add(handle, [1] * 20)
+    driver.step(dict.fromkeys(range(256), 20))
+    plans = [driver.plan(dict.fromkeys(range(256), 1)) for _ in range(20)]
+    times = []
+    for plan in plans:
+        started = time.perf_counter()
+        driver.runner.execute(plan)
+        times.append(time.perf_counter() - started)
+
+    assert min(times) < 1e-3
+
+
+def test_never_imports_torch():
+    code = "import sys, tetrad.worker_svc.service, tetrad.worker_svc.devices.sim; sys.exit('torch' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
