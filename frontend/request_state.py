@@ -43,7 +43,9 @@ class RequestState:
         self.collector = OutputCollector(aggregate=self.kind is RequestOutputKind.DELTA)
         self.metrics = RequestMetrics(arrival_time=arrival_time)
         self.num_cached_tokens: int | None = None
-        self._prompt_logprobs: list[PositionLogprobs | None] | None = None
+        # A prompt of one token has no position that an engine could tell anything of.
+        nothing_to_come = params.prompt_logprobs is not None and len(prompt_token_ids) == 1
+        self._prompt_logprobs: list[PositionLogprobs | None] | None = [None] if nothing_to_come else None
 
     @property
     def finished(self) -> bool:

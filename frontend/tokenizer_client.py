@@ -15,7 +15,7 @@ from tetrad.frontend.backoff import Backoff
 from tetrad.frontend.facts import TokenizerInfo
 from tetrad.frontend.wire import tokenizer_info_of
 from tetrad.services.columns import pack_u32, unpack_u32
-from tetrad.services.errors import DeadlineExceeded, Unavailable, from_rpc_error
+from tetrad.services.errors import DeadlineExceeded, InvalidRequest, Unavailable, from_rpc_error
 from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc, types_pb2
 
 Response = TypeVar("Response")
@@ -108,7 +108,12 @@ class TokenizerClient:
             add_special_tokens=add_special_tokens,
             max_tokens=max_tokens,
         )
-        response = await self._call(self._stub.RenderChat, request)
+        try:
+            response = await self._call(self._stub.RenderChat, request)
+        except InvalidRequest as error:
+            # Clients know these fields by their names without the wire's suffix.
+            error.field = (error.field or "messages").removesuffix("_json")
+            raise
         return RenderedChat(response.prompt, unpack_u32(response.token_ids))
 
     async def load_token_texts(self, token_ids: Iterable[int]) -> None:

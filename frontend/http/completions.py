@@ -165,10 +165,13 @@ class _Completion:
                 all_positions = [*output.prompt_logprobs, *all_positions]
             elif all_positions is not None:
                 all_ids = ids
+        first_text = ""
+        if all_positions and all_positions[0] is None:
+            first_text = await self._llm.detokenize(all_ids[:1], skip_special_tokens=False)
         choice = CompletionChoice(
             index=place * self._params.n + new.index,
             text=text,
-            logprobs=self._logprobs(all_ids, all_positions, 0),
+            logprobs=self._logprobs(all_ids, all_positions, 0, first_text),
             finish_reason="length" if self._only_prompt else new.finish_reason,
             stop_reason=new.stop_reason,
         )
@@ -179,11 +182,15 @@ class _Completion:
         return choice
 
     def _logprobs(
-        self, ids: list[int], positions: list[PositionLogprobs] | list[PositionLogprobs | None] | None, start: int
+        self,
+        ids: list[int],
+        positions: list[PositionLogprobs] | list[PositionLogprobs | None] | None,
+        start: int,
+        first_text: str = "",
     ) -> CompletionLogprobs | None:
         if positions is None or self._body.logprobs is None:
             return None
-        return completion_logprobs(ids, positions, self._body.logprobs, start=start)
+        return completion_logprobs(ids, positions, self._body.logprobs, start=start, first_text=first_text)
 
     async def _prompt_text(self, output: RequestOutput) -> str:
         if output.prompt is not None:

@@ -11,7 +11,12 @@ _LEAST = -9999.0
 
 
 def completion_logprobs(
-    token_ids: Sequence[int], positions: Sequence[PositionLogprobs | None], num_top: int, *, start: int
+    token_ids: Sequence[int],
+    positions: Sequence[PositionLogprobs | None],
+    num_top: int,
+    *,
+    start: int,
+    first_text: str = "",
 ) -> CompletionLogprobs:
     """Return the lists for some tokens.
 
@@ -20,12 +25,13 @@ def completion_logprobs(
         positions: one per token; None where nothing is known (the first of a prompt).
         num_top: how many top candidates were asked for.
         start: characters of text before the first token.
+        first_text: text of the token of which nothing else is known.
     """
     lists = CompletionLogprobs([], [], [], [])
     for token_id, position in zip(token_ids, positions, strict=True):
         lists.text_offset.append(start)
         if position is None:
-            text: str = f"token_id:{token_id}"
+            text = first_text
             lists.token_logprobs.append(None)
             lists.top_logprobs.append(None)
         else:

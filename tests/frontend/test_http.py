@@ -113,7 +113,16 @@ async def test_echo_without_tokens_scores_the_prompt(http):
 
     assert choice["text"] == "abc"
     assert choice["logprobs"]["token_logprobs"] == [None, -0.5, -0.5]
-    assert choice["logprobs"]["tokens"][1:] == ["b", "c"]
+    assert choice["logprobs"]["tokens"] == ["a", "b", "c"]
+    assert choice["logprobs"]["text_offset"] == [0, 1, 2]
+
+
+async def test_echo_of_a_prompt_of_one_token_has_its_position(http):
+    body = {"prompt": "a", "max_tokens": 1, "echo": True, "logprobs": 1}
+
+    choice = (await http.post("/v1/completions", json=body)).json()["choices"][0]
+
+    assert choice["logprobs"]["token_logprobs"] == [None, -0.5]
 
 
 async def test_streamed_echo_comes_first(http):
