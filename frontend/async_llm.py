@@ -5,7 +5,6 @@ scheduled. One event loop: every method must be called on the loop that `connect
 """
 
 import asyncio
-import secrets
 import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any, Self
@@ -14,17 +13,17 @@ from tetrad.frontend.chat_messages import num_chars, plain_messages
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.detokenizer_client import DetokenizerClient
 from tetrad.frontend.engine_client import EngineClient
+from tetrad.frontend.engine_pool import EnginePool
 from tetrad.frontend.facts import EngineInfo, TokenizerInfo
+from tetrad.frontend.input_processor import InputProcessor, PromptOptions
 from tetrad.frontend.limits import Limits
 from tetrad.frontend.metrics import FrontendMetrics
 from tetrad.frontend.model_names import ModelNames
 from tetrad.frontend.output_processor import OutputProcessor
 from tetrad.frontend.output_stream import OutputStream
 from tetrad.frontend.outputs import LoRARequest, RequestOutput
-from tetrad.frontend.prompts import Prompt, PromptType, TokensPrompt, normalize_prompt
-from tetrad.frontend.request_state import RequestState
+from tetrad.frontend.prompts import PromptType, TokensPrompt, normalize_prompt
 from tetrad.frontend.sampling_params import SamplingParams
-from tetrad.frontend.sequence import Sequence as TokenSequence
 from tetrad.frontend.tokenizer_client import TokenizerClient
 from tetrad.frontend.wire import engine_request
 from tetrad.services.channel import open_channel
@@ -49,14 +48,17 @@ class AsyncLLM:
             prefix=settings.metrics_prefix, model_name=next(iter(settings.served_model_names), settings.model)
         )
         self._processor = OutputProcessor(self._detokenizer, self._tokenizer, self.metrics)
-        self._engines = [
-            EngineClient(target, self._processor, recovery_timeout_s=recovery_s, max_message_bytes=settings.max_message_bytes)
-            for target in settings.engine_targets
-        ]
-        self._next_engine = 0
+        self._engines = EnginePool(
+            [
+                EngineClient(
+                    target, self._processor, recovery_timeout_s=recovery_s, max_message_bytes=settings.max_message_bytes
+                )
+                for target in settings.engine_targets
+            ]
+        )
         self._draining = False
         self._tokenizer_info: TokenizerInfo | None = None
-        self._limits: Limits | None = None
+        self._inputs: InputProcessor | None = None
         self._names: ModelNames | None = None
 
     @classmethod
@@ -77,37 +79,30 @@ class AsyncLLM:
 
     async def _start(self) -> None:
         timeout_s = self._settings.ready_timeout_s
-        async with asyncio.TaskGroup() as group:
-            info = group.create_task(_plain(self._tokenizer.get_info(timeout_s)))
-            stream = group.create_task(_plain(self._detokenizer.start(timeout_s)))
-            engines = [group.create_task(_plain(engine.start(timeout_s))) for engine in self._engines]
-        for task in (*engines, info, stream):
-            error = task.result()[1]
-            if error is not None:
-                raise error
-        tokenizer_info = info.result()[0]
-        assert isinstance(tokenizer_info, TokenizerInfo)
-        self._tokenizer_info = tokenizer_info
-        self._processor.eos_token_ids = tokenizer_info.eos_token_ids
-        engine = self.engine_info
+        try:
+            async with asyncio.TaskGroup() as group:
+                asking = group.create_task(self._tokenizer.get_info(timeout_s))
+                group.create_task(self._detokenizer.start(timeout_s))
+                group.create_task(self._engines.start(timeout_s))
+        except ExceptionGroup as errors:
+            # The first failure has cancelled the others, and is the whole story.
+            raise errors.exceptions[0] from None
+        info = asking.result()
+        self._tokenizer_info = info
+        self._processor.eos_token_ids = info.eos_token_ids
+        engine = self._engines.info
         # Models pad their embedding: ids beyond the tokenizer's have no text.
-        vocab_size = min(filter(None, (tokenizer_info.vocab_size, engine.vocab_size)))
-        self._limits = Limits(
-            self._settings,
-            max_model_len=min(each.info.max_model_len for each in self._engines if each.info is not None),
-            vocab_size=vocab_size,
-        )
-        root = self._settings.model or tokenizer_info.model or engine.model
+        vocab_size = min(filter(None, (info.vocab_size, engine.vocab_size)))
+        limits = Limits(self._settings, max_model_len=self._engines.max_model_len, vocab_size=vocab_size)
+        self._inputs = InputProcessor(self._tokenizer, info, limits)
+        root = self._settings.model or info.model or engine.model
         self._names = ModelNames(self._settings.served_model_names or (root,), root=root)
-        log.info("frontend.ready", model=root, max_model_len=self._limits.max_model_len, num_engines=len(self._engines))
+        log.info("frontend.ready", model=root, max_model_len=limits.max_model_len, num_engines=len(self._engines))
 
     @property
     def engine_info(self) -> EngineInfo:
         """What the first engine said of itself last."""
-        info = self._engines[0].info
-        if info is None:
-            raise Unavailable("No engine has answered yet.")
-        return info
+        return self._engines.info
 
     @property
     def tokenizer_info(self) -> TokenizerInfo:
@@ -126,7 +121,7 @@ class AsyncLLM:
     @property
     def max_model_len(self) -> int:
         """Longest prompt plus output, in tokens."""
-        return self._require_limits().max_model_len
+        return self._require_inputs().limits.max_model_len
 
     @property
     def num_unfinished_requests(self) -> int:
@@ -146,7 +141,7 @@ class AsyncLLM:
     @property
     def num_add_messages(self) -> int:
         """AddRequests messages sent, since start: at most one a loop tick and engine."""
-        return sum(engine.num_add_messages for engine in self._engines)
+        return self._engines.num_add_messages
 
     async def check_health(self) -> None:
         """Return if requests can be served now; Unavailable, saying why, otherwise."""
@@ -154,7 +149,7 @@ class AsyncLLM:
             raise _draining()
         if not self._detokenizer.connected:
             raise Unavailable(f"The tokenizer at {self._settings.tokenizer_target} is not reachable.")
-        if not any(engine.connected for engine in self._engines):
+        if not self._engines.connected:
             raise Unavailable(f"No engine core is reachable at {', '.join(self._settings.engine_targets)}.")
 
     def default_sampling_fields(self) -> dict[str, Any]:
@@ -236,35 +231,35 @@ class AsyncLLM:
             raise _draining()
         if not isinstance(request_id, str):
             raise TypeError(f"request_id must be a string, got {type(request_id).__name__}")
-        arrival_time = time.time() if arrival_time is None else arrival_time
-        limits, params = self._require_limits(), sampling_params.clone()
-        limits.check_params(params)
         if not -_MAX_I32 <= priority <= _MAX_I32:
             raise InvalidRequest(f"priority must fit 32 bits, got {priority}.", field="priority")
         if lora_request is not None and not self.engine_info.supports_lora:
             raise Unsupported(f"Got lora_request {lora_request.lora_name} but LoRA is not enabled!", field="lora_request")
-        engines = self._choose_engines(params.n, data_parallel_rank)
-        keep = self._tokens_to_keep(truncate_prompt_tokens, params)
-        parsed = normalize_prompt(prompt, cache_salt=cache_salt)
-        ids = await self._encode(parsed, add_special_tokens, keep, keep_end=truncation_side != "right")
-        limits.check_prompt(ids)
-        bad_words = await self._encode_bad_words(params.bad_words or [])
+        arrival_time = time.time() if arrival_time is None else arrival_time
+        engine = self._engines.choose(data_parallel_rank)
+        prepared = await self._require_inputs().prepare(
+            request_id,
+            prompt,
+            sampling_params,
+            PromptOptions(add_special_tokens, truncate_prompt_tokens, truncation_side, cache_salt),
+            new_handle=self._processor.new_handle,
+            arrival_time=arrival_time,
+            lora_request=lora_request,
+        )
         if self._draining:
             raise _draining()
-        state = RequestState(request_id, parsed.text, ids, params, arrival_time=arrival_time, lora_request=lora_request)
-        self._add_sequences(state, limits.resolve_max_tokens(params, len(ids)))
-        self._processor.add(state, list(engines))
-        stops = self._stop_token_ids(params)
-        for sequence, engine in zip(state.sequences, engines, strict=True):
+        state = prepared.state
+        self._processor.add(state, engine)
+        for sequence in state.sequences:
             message = engine_request(
                 sequence,
                 external_id=request_id,
                 eos_token_id=self.tokenizer_info.eos_token_id,
-                stop_token_ids=stops,
-                bad_words_token_ids=bad_words,
+                stop_token_ids=prepared.stop_token_ids,
+                bad_words_token_ids=prepared.bad_words_token_ids,
                 priority=priority,
                 arrival_time=arrival_time,
-                cache_salt=parsed.cache_salt,
+                cache_salt=prepared.cache_salt,
                 timeout_s=self._settings.request_timeout_s,
                 data_parallel_rank=data_parallel_rank,
             )
@@ -300,7 +295,7 @@ class AsyncLLM:
         if add_generation_prompt and continue_final_message:
             text = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
             raise InvalidRequest(text, field="continue_final_message")
-        self._require_limits().check_num_chars(num_chars(plain))
+        self._require_inputs().limits.check_num_chars(num_chars(plain))
         chat = await self._tokenizer.render_chat(
             plain,
             tools=tools,
@@ -320,7 +315,7 @@ class AsyncLLM:
     async def tokenize_with_strings(self, text: str, *, add_special_tokens: bool = True) -> tuple[list[int], list[str]]:
         """Return the ids of a text and the vocabulary entry of each."""
         parsed = normalize_prompt(text)
-        self._require_limits().check_num_chars(len(parsed.text or ""))
+        self._require_inputs().limits.check_num_chars(len(parsed.text or ""))
         return await self._tokenizer.encode_with_strings(text, add_special_tokens=add_special_tokens)
 
     async def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
@@ -349,8 +344,7 @@ class AsyncLLM:
         """Fail what runs and end all connections."""
         self.start_draining()
         self._processor.fail_all(_draining())
-        for engine in self._engines:
-            await engine.close()
+        await self._engines.close()
         await self._detokenizer.close()
         await self._channel.close()
 
@@ -360,94 +354,11 @@ class AsyncLLM:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _require_limits(self) -> Limits:
-        if self._limits is None:
+    def _require_inputs(self) -> InputProcessor:
+        if self._inputs is None:
             raise Unavailable("The model is not known yet.")
-        return self._limits
-
-    def _choose_engines(self, number: int, rank: int | None) -> list[EngineClient]:
-        """Return an engine for each of `number` sequences: the least busy ones, those that answer first."""
-        count = len(self._engines)
-        if rank is not None:
-            if not 0 <= rank < count:
-                raise InvalidRequest(f"data_parallel_rank {rank} is out of range [0, {count}).", field="data_parallel_rank")
-            return [self._engines[rank]] * number
-        # Sequences of one request share its prompt, so the prefix cache of one engine serves them all.
-        start = self._next_engine
-        self._next_engine = (start + 1) % count
-        order = [self._engines[(start + i) % count] for i in range(count)]
-        return [min(order, key=lambda engine: (not engine.connected, engine.num_unfinished))] * number
-
-    def _tokens_to_keep(self, truncate: int | None, params: SamplingParams) -> int | None:
-        if truncate is None:
-            return None
-        limit = self.max_model_len
-        if truncate < -1 or truncate == 0 or truncate > limit:
-            text = f"truncate_prompt_tokens must be -1 or in [1, {limit}], got {truncate}."
-            raise InvalidRequest(text, field="truncate_prompt_tokens")
-        return max(limit - (params.max_tokens or 1), 1) if truncate == -1 else truncate
-
-    async def _encode(self, prompt: Prompt, add_special_tokens: bool, keep: int | None, *, keep_end: bool) -> list[int]:
-        if prompt.token_ids is not None:
-            if keep is None or len(prompt.token_ids) <= keep:
-                return prompt.token_ids
-            return prompt.token_ids[-keep:] if keep_end else prompt.token_ids[:keep]
-        text = prompt.text or ""
-        self._require_limits().check_text(text, truncated=keep is not None)
-        [ids] = await self._tokenizer.encode([text], add_special_tokens=add_special_tokens, max_tokens=keep, keep_end=keep_end)
-        return ids
-
-    async def _encode_bad_words(self, words: list[str]) -> list[list[int]]:
-        """Return the ids of each word, at the start of a text and behind a space where that differs."""
-        if not words:
-            return []
-        variants = [variant for word in words for variant in (word.lstrip(), " " + word.lstrip())]
-        encoded = await self._tokenizer.encode(variants, add_special_tokens=False)
-        sequences = []
-        for bare, spaced in zip(encoded[::2], encoded[1::2], strict=True):
-            sequences.append(bare)
-            # A space that became a token of its own would ban the word only after a double space.
-            if spaced[0] != bare[0] and len(spaced) == len(bare):
-                sequences.append(spaced)
-        return [ids for ids in sequences if ids]
-
-    def _stop_token_ids(self, params: SamplingParams) -> list[int]:
-        stops = set(params.stop_token_ids or ())
-        if not params.ignore_eos:
-            info = self.tokenizer_info
-            stops |= {i for i in info.eos_token_ids if i != info.eos_token_id}
-        return sorted(stops)
-
-    def _add_sequences(self, state: RequestState, max_tokens: int) -> None:
-        params = state.params
-        seed = secrets.randbits(62) if params.seed is None else params.seed
-        internal_id = f"{state.request_id}-{secrets.token_hex(4)}"
-        for index in range(params.n):
-            state.add_sequence(
-                TokenSequence(
-                    internal_id if params.n == 1 else f"{index}_{internal_id}",
-                    self._processor.new_handle(),
-                    index,
-                    state.prompt_token_ids,
-                    params,
-                    seed=_wrap_i64(seed + index),
-                    max_tokens=max_tokens,
-                    lora_request=state.lora_request,
-                )
-            )
-
-
-def _wrap_i64(value: int) -> int:
-    return (value + 2**63) % 2**64 - 2**63
+        return self._inputs
 
 
 def _draining() -> Unavailable:
     return Unavailable("This server is shutting down; try again.", reason="DRAINING", retry_after_s=1.0)
-
-
-async def _plain(work: Any) -> tuple[Any, Exception | None]:
-    """Return the result or the error of `work`, so that a group of starts fails with one plain error, not a group."""
-    try:
-        return await work, None
-    except Exception as error:  # noqa: BLE001 - raised again by _start
-        return None, error

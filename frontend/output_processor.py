@@ -100,11 +100,11 @@ class OutputProcessor:
             if self._last_handle not in self._live:
                 return self._last_handle
 
-    def add(self, request: RequestState, engines: list[Engine]) -> None:
-        """Take a request; `engines` holds the engine of each of its sequences."""
+    def add(self, request: RequestState, engine: Engine) -> None:
+        """Take a request that `engine` is to run."""
         self._idle.clear()
         self._requests.setdefault(request.request_id, []).append(request)
-        for sequence, engine in zip(request.sequences, engines, strict=True):
+        for sequence in request.sequences:
             self._live[sequence.handle] = _Live(sequence, request, engine)
 
     def abort(self, request_ids: Iterable[str]) -> None:

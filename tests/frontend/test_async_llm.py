@@ -13,8 +13,10 @@ FINAL, DELTA, CUMULATIVE = RequestOutputKind.FINAL_ONLY, RequestOutputKind.DELTA
 
 
 async def run(llm, prompt="hi", request_id="r", **params):
+    rank = params.pop("data_parallel_rank", None)
     fields = {"max_tokens": 20, "output_kind": FINAL} | params
-    return [output async for output in llm.generate(prompt, SamplingParams(**fields), request_id)]
+    outputs = llm.generate(prompt, SamplingParams(**fields), request_id, data_parallel_rank=rank)
+    return [output async for output in outputs]
 
 
 def ids_of(outputs):
@@ -348,6 +350,23 @@ async def test_bad_words_are_sent_with_and_without_a_space(llm, engine):
 
     sent = [bytes(word.ids[::4]) for word in engine.requests[0].sampling_params.bad_words_token_ids]
     assert sent == [b"no"], "a space of its own would ban only double spaces"
+
+
+async def test_bad_word_of_spaces_alone_is_no_bug(llm):
+    await run(llm, bad_words=["  "])
+
+
+async def test_requests_are_spread_over_engines(tokenizer, engine, sockets, connect):
+    second = type(engine)(sockets / "e2")
+    await second.start()
+    llm = await connect(engine_targets=(engine.target, second.target))
+
+    await asyncio.gather(*(run(llm, request_id=f"r{i}") for i in range(6)))
+    await run(llm, request_id="pinned", data_parallel_rank=1)
+
+    assert (len(engine.requests), len(second.requests)) == (3, 4)
+    await llm.close()
+    await second.kill()
 
 
 async def test_connect_gives_up_with_a_clear_text(tokenizer, engine, connect):
