@@ -4,6 +4,7 @@ A handler raises a TetradError; the caller gets its status with details. Anythin
 answered with INTERNAL and no inner text.
 """
 
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -30,8 +31,9 @@ class ErrorsAndRequestIds(grpc.aio.ServerInterceptor):  # type: ignore[misc] # g
         if handler is None:
             return None
         request_id = dict(details.invocation_metadata or ()).get(REQUEST_ID_KEY, "")
-        wrap = _wrap_stream if handler.response_streaming else _wrap_unary
         kind = f"{_SHAPE[handler.request_streaming]}_{_SHAPE[handler.response_streaming]}"
+        # A stream is answered by an async generator, or by a coroutine that writes to its context (grpc's health Watch).
+        wrap = _wrap_generator if inspect.isasyncgenfunction(getattr(handler, kind)) else _wrap_coroutine
         make = getattr(grpc, f"{kind}_rpc_method_handler")
         return make(
             wrap(getattr(handler, kind), details.method, request_id),
@@ -43,7 +45,7 @@ class ErrorsAndRequestIds(grpc.aio.ServerInterceptor):  # type: ignore[misc] # g
 _SHAPE = {False: "unary", True: "stream"}
 
 
-def _wrap_unary(behavior: Callable[..., Awaitable[Any]], method: str, request_id: str) -> Callable[..., Awaitable[Any]]:
+def _wrap_coroutine(behavior: Callable[..., Awaitable[Any]], method: str, request_id: str) -> Callable[..., Awaitable[Any]]:
     async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
         with bind_request(request_id):
             try:
@@ -54,7 +56,7 @@ def _wrap_unary(behavior: Callable[..., Awaitable[Any]], method: str, request_id
     return call
 
 
-def _wrap_stream(
+def _wrap_generator(
     behavior: Callable[..., AsyncIterator[Any]], method: str, request_id: str
 ) -> Callable[..., AsyncIterator[Any]]:
     async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
