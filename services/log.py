@@ -37,6 +37,25 @@ def configure_logging(service: str, *, level: str = "info", json: bool | None = 
     _bridge_standard_library(shared, renderer, max(_LEVELS[level], logging.WARNING))
 
 
+def configure_library_logging(level: str = "warning") -> None:
+    """Send events to stderr as readable lines where Tetrad is a library in somebody's program.
+
+    Leaves the program's own `logging` alone, and a structlog that the program has configured itself.
+    """
+    if structlog.is_configured():
+        return
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
 def get_logger() -> structlog.typing.FilteringBoundLogger:
     """Return the process's logger."""
     logger: structlog.typing.FilteringBoundLogger = structlog.get_logger()

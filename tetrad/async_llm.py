@@ -6,6 +6,7 @@ this process, or a target); the frontend's AsyncLLM does all the work. One event
 
 import asyncio
 import itertools
+import sys
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -18,6 +19,7 @@ from tetrad.frontend.prompts import PromptType
 from tetrad.frontend.sampling_params import SamplingParams
 from tetrad.local_stack import LocalStack
 from tetrad.services.errors import InvalidRequest, Unavailable
+from tetrad.services.log import configure_library_logging
 
 _START_TIMEOUT_S = 600.0
 
@@ -48,7 +50,7 @@ class LocalServices:
 
     async def start(self) -> FrontendSettings:
         """Find the model and start the stack."""
-        settings = await asyncio.to_thread(self._args.stack_settings)
+        settings = await asyncio.to_thread(self._args.stack_settings, report=_tell)
         self._stack = LocalStack(settings)
         try:
             await self._stack.start(timeout_s=_START_TIMEOUT_S)
@@ -97,6 +99,7 @@ class AsyncLLM:
     """
 
     def __init__(self, services: Services) -> None:
+        configure_library_logging()
         self._services = services
         self._starting = asyncio.Lock()  # guards _frontend: two first requests must not start two stacks
         self._frontend: Frontend | None = None
@@ -182,6 +185,11 @@ class AsyncLLM:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+def _tell(line: str) -> None:
+    """Say on stderr what takes long."""
+    sys.stderr.write(f"{line}\n")
 
 
 def _addresses(target: str) -> dict[str, Any]:

@@ -160,13 +160,13 @@ class EngineArgs:
             InvalidRequest: a value that a service does not take; names the argument.
         """
         model = str(resolve_model(self.model, revision=self.revision, report=report))
-        tokenizer = model
+        logs = {"log_level": self.log_level}
+        tokenizer: dict[str, Any] = {"model": model, **logs}
         if self.tokenizer is not None:
             revision = self.tokenizer_revision or self.revision
-            tokenizer = str(resolve_model(self.tokenizer, revision=revision, report=report))
-        logs = {"log_level": self.log_level}
+            tokenizer["tokenizer"] = str(resolve_model(self.tokenizer, revision=revision, report=report))
         return StackSettings(
-            tokenizer=_build(TokenizerSettings, {"model": tokenizer, **logs}),
+            tokenizer=_build(TokenizerSettings, tokenizer),
             engine_core=_build(EngineCoreSettings, {"model": model, **logs, **self._chosen(EngineCoreSettings)}),
             worker=_build(WorkerSettings, {**logs, **self._chosen(WorkerSettings)}),
             frontend=_build(FrontendSettings, {**logs, **self.frontend_fields(), **self._chosen(FrontendSettings), **frontend}),

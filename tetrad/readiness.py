@@ -4,6 +4,7 @@ Called by the supervisor and by `tetrad status`. Watches rather than asks again 
 it watches. Knows nothing of processes.
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tetrad.services.channel import open_channel
 from tetrad.services.errors import from_rpc_error
 
+_PAUSE_S = 0.1
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
@@ -48,11 +50,13 @@ async def watch_readiness(target: HealthTarget) -> AsyncIterator[bool]:
                         ready = not ready
                         yield ready
             except grpc.aio.AioRpcError as error:
-                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL):
+                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
                     raise from_rpc_error(error) from error
             if ready:
                 ready = False
                 yield ready
+            # A service that ends every call at once must not keep us busy.
+            await asyncio.sleep(_PAUSE_S)
 
 
 async def check_readiness(target: HealthTarget, *, timeout_s: float) -> bool:

@@ -197,7 +197,7 @@ class _Supervised:
             if self.stopping:  # stop() came while the process was being made
                 process.kill()
             self._on_state(self.name, "started", "")
-            code = await process.wait()
+            code = await _exit_code(process, watching)
             # Its last lines may still be in the pipe; whatever inherited the pipe must not keep us.
             await asyncio.wait({forwarding}, timeout=_LAST_LINES_S)
             return code
@@ -234,6 +234,18 @@ class _Supervised:
             else:
                 sys.stderr.write(line)
                 sys.stderr.flush()
+
+
+async def _exit_code(process: Process, watching: asyncio.Task[None]) -> int:
+    """Wait for the process to end; raise the error of `watching` if that comes first."""
+    ending = asyncio.create_task(process.wait())
+    try:
+        await asyncio.wait({ending, watching}, return_when=asyncio.FIRST_EXCEPTION)
+        if not ending.done():
+            watching.result()
+        return await ending
+    finally:
+        ending.cancel()
 
 
 async def _read_line(stream: asyncio.StreamReader) -> str:
