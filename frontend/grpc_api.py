@@ -18,6 +18,7 @@ from tetrad.frontend.prompts import PromptType, TokensPrompt
 from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.wire import FINISH_REASON_TO_WIRE, sampling_fields_of
 from tetrad.services.errors import InvalidRequest, Unsupported
+from tetrad.services.server import Register
 from tetrad.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 
 GenerateOrChat = TypeVar("GenerateOrChat", inference_pb2.GenerateResponse, inference_pb2.ChatResponse)
@@ -141,6 +142,17 @@ class ModelServicer(inference_pb2_grpc.ModelServiceServicer):
             vocab_size=self._llm.tokenizer_info.vocab_size,
             created_unix_s=names.created_unix_s,
         )
+
+
+def public_services(llm: AsyncLLM) -> dict[str, Register]:
+    """Return what a server needs to serve both services, by their full names."""
+    inference, models = InferenceServicer(llm), ModelServicer(llm)
+    return {
+        "tetrad.v1.InferenceService": lambda server: inference_pb2_grpc.add_InferenceServiceServicer_to_server(
+            inference, server
+        ),
+        "tetrad.v1.ModelService": lambda server: inference_pb2_grpc.add_ModelServiceServicer_to_server(models, server),
+    }
 
 
 class _Counts:

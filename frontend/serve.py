@@ -5,11 +5,10 @@ from collections.abc import Callable
 
 from tetrad.frontend.async_llm import AsyncLLM
 from tetrad.frontend.config import FrontendSettings
-from tetrad.frontend.grpc_api import InferenceServicer, ModelServicer
+from tetrad.frontend.grpc_api import public_services
 from tetrad.frontend.http.app import create_app
 from tetrad.frontend.http.server import HttpServer
 from tetrad.services.server import Server
-from tetrad.v1 import inference_pb2_grpc
 
 
 async def serve(
@@ -79,13 +78,4 @@ async def _serve_llm(
 def _grpc_server(llm: AsyncLLM, settings: FrontendSettings) -> Server | None:
     if settings.grpc_address is None:
         return None
-    inference, models = InferenceServicer(llm), ModelServicer(llm)
-    return Server(
-        settings.model_copy(update={"listen": settings.grpc_address}),
-        {
-            "tetrad.v1.InferenceService": lambda server: inference_pb2_grpc.add_InferenceServiceServicer_to_server(
-                inference, server
-            ),
-            "tetrad.v1.ModelService": lambda server: inference_pb2_grpc.add_ModelServiceServicer_to_server(models, server),
-        },
-    )
+    return Server(settings.model_copy(update={"listen": settings.grpc_address}), public_services(llm))

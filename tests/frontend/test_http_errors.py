@@ -21,101 +21,100 @@ def check_error(response, status, text, param=None):
     return error
 
 
-@pytest.mark.parametrize(
-    ("fields", "param", "text"),
-    [
-        ({"temperature": -1}, "temperature", "temperature must be non-negative, got -1.0."),
-        ({"temperature": 2.1}, "temperature", "temperature must be in [0, 2], got 2.1."),
-        ({"temperature": "hot"}, "temperature", "temperature: Input should be a valid number"),
-        ({"top_p": 0}, "top_p", "top_p must be in (0, 1], got 0.0."),
-        ({"top_p": 1.1}, "top_p", "top_p must be in (0, 1], got 1.1."),
-        ({"top_k": -2}, "top_k", "top_k must be 0 (disable), or at least 1, got -2."),
-        ({"min_p": 1.5}, "min_p", "min_p must be in [0, 1], got 1.5."),
-        ({"n": 0}, "n", "n must be at least 1, got 0."),
-        ({"max_tokens": 0}, "max_tokens", "max_tokens must be at least 1, got 0."),
-        ({"max_tokens": "many"}, "max_tokens", "max_tokens: Input should be a valid integer"),
-        ({"max_tokens": 3, "min_tokens": 4}, "min_tokens", "min_tokens must be less than or equal to max_tokens=3, got 4."),
-        ({"presence_penalty": 3}, "presence_penalty", "presence_penalty must be in [-2, 2], got 3.0."),
-        ({"frequency_penalty": -3}, "frequency_penalty", "frequency_penalty must be in [-2, 2], got -3.0."),
-        ({"repetition_penalty": 0}, "repetition_penalty", "repetition_penalty must be greater than zero, got 0.0."),
-        ({"seed": 2**63}, "seed", "seed must fit 64 bits"),
-        ({"stop": [""]}, "stop", "stop cannot contain an empty string."),
-        ({"stop": list("abcde")}, "stop", "at most 4 strings, got 5"),
-        ({"logit_bias": {"x": 1}}, "logit_bias", "got the key 'x'"),
-        ({"logit_bias": {"999": 1}}, "logit_bias", "out-of-vocab"),
-        ({"allowed_token_ids": []}, "allowed_token_ids", "allowed_token_ids is not None and empty!"),
-        ({"priority": 2**40}, "priority", "priority must fit 32 bits"),
-        ({"stream_options": {"include_usage": True}}, None, "Stream options can only be defined when `stream=True`."),
-        ({"response_format": {"type": "xml"}}, "response_format.type", "json_object"),
-        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "multiple are specified"),
-        ({"cache_salt": "a/b"}, "cache_salt", "cache_salt"),
-        ({"request_id": "a b"}, "request_id", "request_id must match"),
-        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "got 0"),
-    ],
+WRONG_FIELDS = (
+    ({"temperature": -1}, "temperature", "temperature must be non-negative, got -1.0."),
+    ({"temperature": 2.1}, "temperature", "temperature must be in [0, 2], got 2.1."),
+    ({"temperature": "hot"}, "temperature", "temperature: Input should be a valid number"),
+    ({"top_p": 0}, "top_p", "top_p must be in (0, 1], got 0.0."),
+    ({"top_p": 1.1}, "top_p", "top_p must be in (0, 1], got 1.1."),
+    ({"top_k": -2}, "top_k", "top_k must be 0 (disable), or at least 1, got -2."),
+    ({"min_p": 1.5}, "min_p", "min_p must be in [0, 1], got 1.5."),
+    ({"n": 0}, "n", "n must be at least 1, got 0."),
+    ({"max_tokens": 0}, "max_tokens", "max_tokens must be at least 1, got 0."),
+    ({"max_tokens": "many"}, "max_tokens", "max_tokens: Input should be a valid integer"),
+    ({"max_tokens": 3, "min_tokens": 4}, "min_tokens", "min_tokens must be less than or equal to max_tokens=3, got 4."),
+    ({"presence_penalty": 3}, "presence_penalty", "presence_penalty must be in [-2, 2], got 3.0."),
+    ({"frequency_penalty": -3}, "frequency_penalty", "frequency_penalty must be in [-2, 2], got -3.0."),
+    ({"repetition_penalty": 0}, "repetition_penalty", "repetition_penalty must be greater than zero, got 0.0."),
+    ({"seed": 2**63}, "seed", "seed must fit 64 bits"),
+    ({"stop": [""]}, "stop", "stop cannot contain an empty string."),
+    ({"stop": list("abcde")}, "stop", "at most 4 strings, got 5"),
+    ({"logit_bias": {"x": 1}}, "logit_bias", "got the key 'x'"),
+    ({"logit_bias": {"999": 1}}, "logit_bias", "out-of-vocab"),
+    ({"allowed_token_ids": []}, "allowed_token_ids", "allowed_token_ids is not None and empty!"),
+    ({"priority": 2**40}, "priority", "priority must fit 32 bits"),
+    ({"stream_options": {"include_usage": True}}, None, "Stream options can only be defined when `stream=True`."),
+    ({"response_format": {"type": "xml"}}, "response_format.type", "json_object"),
+    ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "multiple are specified"),
+    ({"cache_salt": "a/b"}, "cache_salt", "cache_salt"),
+    ({"request_id": "a b"}, "request_id", "request_id must match"),
+    ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "got 0"),
 )
+
+
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-async def test_wrong_field_is_named(http, engine, path, fields, param, text):
+async def test_wrong_field_is_named(http, engine, path):
     body = {"prompt": "hi"} if path == COMPLETIONS else {"messages": MESSAGES}
 
-    error = check_error(await http.post(path, json=body | fields), 400, text, param)
+    for fields, param, text in WRONG_FIELDS:
+        error = check_error(await http.post(path, json=body | fields), 400, text, param)
+        assert error["type"] == "invalid_request_error"
 
-    assert error["type"] == "invalid_request_error"
     assert engine.requests == []
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "param", "text"),
-    [
-        (COMPLETIONS, {}, "prompt", "prompt: Field required"),
-        (COMPLETIONS, {"prompt": ""}, "prompt", "The decoder prompt cannot be empty"),
-        (COMPLETIONS, {"prompt": []}, "prompt", "The decoder prompt cannot be empty"),
-        (COMPLETIONS, {"prompt": [[]]}, "prompt", "The decoder prompt cannot be empty"),
-        (COMPLETIONS, {"prompt": 5}, "prompt", "prompt:"),
-        (COMPLETIONS, {"prompt": [5, 999]}, "prompt", "Token id 999"),
-        (COMPLETIONS, {"prompt": ["a"] * 1025}, "prompt", "at most 1024 prompts, got 1025"),
-        (COMPLETIONS, {"prompt": "hi", "logprobs": 21}, "logprobs", "greater than max allowed: 20"),
-        (COMPLETIONS, {"prompt": "hi", "logprobs": -1}, "logprobs", "logprobs must be non-negative"),
-        (COMPLETIONS, {"prompt": "hi", "suffix": "x"}, None, "suffix is not supported"),
-        (COMPLETIONS, {"prompt": "hi", "best_of": 2}, None, "best_of"),
-        (CHAT, {}, "messages", "messages: Field required"),
-        (CHAT, {"messages": []}, "messages", "messages cannot be empty"),
-        (CHAT, {"messages": [{"content": "x"}]}, "messages.0.role", "Field required"),
-        (CHAT, {"messages": [{"role": "forbidden", "content": ""}]}, "messages", "Conversation roles must alternate"),
-        (CHAT, {"messages": MESSAGES, "top_logprobs": 2}, None, "`logprobs` must be set to true"),
-        (CHAT, {"messages": MESSAGES, "tool_choice": "auto"}, None, "`tools` must be set"),
-        (
-            CHAT,
-            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
-            "messages[0].content",
-            "'image_url' are not supported",
-        ),
-        ("/tokenize", {}, None, "Exactly one of `prompt` and `messages`"),
-        ("/detokenize", {"tokens": [999]}, "tokens", "Token id 999 is out of vocabulary"),
-    ],
+WRONG_BODIES = (
+    (COMPLETIONS, {}, "prompt", "prompt: Field required"),
+    (COMPLETIONS, {"prompt": ""}, "prompt", "The decoder prompt cannot be empty"),
+    (COMPLETIONS, {"prompt": []}, "prompt", "The decoder prompt cannot be empty"),
+    (COMPLETIONS, {"prompt": [[]]}, "prompt", "The decoder prompt cannot be empty"),
+    (COMPLETIONS, {"prompt": 5}, "prompt", "prompt:"),
+    (COMPLETIONS, {"prompt": [5, 999]}, "prompt", "Token id 999"),
+    (COMPLETIONS, {"prompt": ["a"] * 1025}, "prompt", "at most 1024 prompts, got 1025"),
+    (COMPLETIONS, {"prompt": "hi", "logprobs": 21}, "logprobs", "greater than max allowed: 20"),
+    (COMPLETIONS, {"prompt": "hi", "logprobs": -1}, "logprobs", "logprobs must be non-negative"),
+    (COMPLETIONS, {"prompt": "hi", "suffix": "x"}, None, "suffix is not supported"),
+    (COMPLETIONS, {"prompt": "hi", "best_of": 2}, None, "best_of"),
+    (CHAT, {}, "messages", "messages: Field required"),
+    (CHAT, {"messages": []}, "messages", "messages cannot be empty"),
+    (CHAT, {"messages": [{"content": "x"}]}, "messages.0.role", "Field required"),
+    (CHAT, {"messages": [{"role": "forbidden", "content": ""}]}, "messages", "Conversation roles must alternate"),
+    (CHAT, {"messages": MESSAGES, "top_logprobs": 2}, None, "`logprobs` must be set to true"),
+    (CHAT, {"messages": MESSAGES, "tool_choice": "auto"}, None, "`tools` must be set"),
+    (
+        CHAT,
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        "messages[0].content",
+        "'image_url' are not supported",
+    ),
+    ("/tokenize", {}, None, "Exactly one of `prompt` and `messages`"),
+    ("/detokenize", {"tokens": [999]}, "tokens", "Token id 999 is out of vocabulary"),
 )
-async def test_wrong_body_is_refused(http, engine, path, body, param, text):
-    check_error(await http.post(path, json=body), 400, text, param)
+
+
+async def test_wrong_body_is_refused(http, engine):
+    for path, body, param, text in WRONG_BODIES:
+        check_error(await http.post(path, json=body), 400, text, param)
 
     assert engine.requests == []
+
+
+NO_JSON = (
+    (b"{", "application/json", 400, "not valid JSON"),
+    (b"", "application/json", 400, "not valid JSON"),
+    (b"[]", "application/json", 400, ""),
+    (b'{"prompt": "\xff"}', "application/json", 400, "not UTF-8: byte 12 is 0xff"),
+    (b'{"prompt": "\\ud800"}', "application/json", 400, "surrogate"),
+    (b"prompt=hi", "application/x-www-form-urlencoded", 415, "must be application/json"),
+    (b"hi", "text/plain", 415, "must be application/json, got 'text/plain'"),
+)
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT, "/tokenize", "/detokenize"])
-@pytest.mark.parametrize(
-    ("content", "content_type", "status", "text"),
-    [
-        (b"{", "application/json", 400, "not valid JSON"),
-        (b"", "application/json", 400, "not valid JSON"),
-        (b"[]", "application/json", 400, ""),
-        (b'{"prompt": "\xff"}', "application/json", 400, "not UTF-8: byte 12 is 0xff"),
-        (b'{"prompt": "\\ud800"}', "application/json", 400, "surrogate"),
-        (b"prompt=hi", "application/x-www-form-urlencoded", 415, "must be application/json"),
-        (b"hi", "text/plain", 415, "must be application/json, got 'text/plain'"),
-    ],
-)
-async def test_body_that_is_no_json_is_refused(http, path, content, content_type, status, text):
-    response = await http.post(path, content=content, headers={"content-type": content_type})
-
-    check_error(response, status, text)
+async def test_body_that_is_no_json_is_refused(http, path):
+    for content, content_type, status, text in NO_JSON:
+        response = await http.post(path, content=content, headers={"content-type": content_type})
+        check_error(response, status, text)
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT, "/tokenize"])
