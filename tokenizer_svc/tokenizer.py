@@ -66,7 +66,8 @@ class Tokenizer:
             encoding.truncate(room, direction="left" if truncation.keep_end else "right")
             if wants_special:
                 encoding = self._rust.post_process(encoding, None, True)
-        return EncodedText(encoding.ids, encoding.tokens if with_strings else [])
+        ids = encoding.ids
+        return EncodedText(ids, [self._rust.id_to_token(token_id) or "" for token_id in ids] if with_strings else [])
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of ids; InvalidRequest for an id outside the vocabulary."""
