@@ -40,15 +40,11 @@ def model(smollm2, load):
 
 def test_dequantization(source, smollm2):
     tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(smollm2).tensors}
-    stored = {
-        name: gguf.dequantize(tensors[name].data, tensors[name].tensor_type)
-        for name in ("blk.3.ffn_up.weight", "blk.3.attn_k.weight")
-    }
+    names = ("blk.3.ffn_up.weight", "blk.3.attn_k.weight")
+    stored = {name: gguf.dequantize(tensors[name].data, tensors[name].tensor_type) for name in names}
 
-    plain, permuted = (
-        source.load("model.layers.3.mlp.up_proj.weight")[0],
-        source.load("model.layers.3.self_attn.k_proj.weight")[0],
-    )
+    plain = source.load("model.layers.3.mlp.up_proj.weight")[0]
+    permuted = source.load("model.layers.3.self_attn.k_proj.weight")[0]
 
     np.testing.assert_array_equal(plain.numpy(), stored["blk.3.ffn_up.weight"])
     # llama.cpp stores row (head, i) of the first half at (head, 2 i) and of the second half at (head, 2 i + 1).

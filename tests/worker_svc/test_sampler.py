@@ -120,8 +120,10 @@ def kept_by_reference(logits, top_k, top_p, min_p):
 @pytest.mark.parametrize("scale", [0.05, 1.0, 5.0])
 @pytest.mark.parametrize(
     ("top_k", "top_p", "min_p"),
-    [(0, 1.0, 0.0), (1, 1.0, 0.0), (5, 1.0, 0.0), (400, 1.0, 0.0), (10**6, 0.9, 0.0), (0, 0.5, 0.0), (0, 0.95, 0.0)]
-    + [(0, 0.0001, 0.0), (0, 1.0, 0.3), (0, 1.0, 1.0), (30, 0.8, 0.0), (300, 0.8, 0.01), (0, 0.9, 0.02), (20, 0.7, 0.1)],
+    [
+        *[(0, 1.0, 0.0), (1, 1.0, 0.0), (5, 1.0, 0.0), (400, 1.0, 0.0), (10**6, 0.9, 0.0), (0, 0.5, 0.0), (0, 0.95, 0.0)],
+        *[(0, 0.0001, 0.0), (0, 1.0, 0.3), (0, 1.0, 1.0), (30, 0.8, 0.0), (300, 0.8, 0.01), (0, 0.9, 0.02), (20, 0.7, 0.1)],
+    ],
 )
 def test_truncation_keeps_what_the_reference_keeps(vocab_size, scale, top_k, top_p, min_p):
     logits = (np.random.default_rng(vocab_size).standard_normal(vocab_size) * scale).astype(np.float32)
@@ -173,10 +175,8 @@ def test_draws_follow_the_distribution(temperature):
 
 def test_same_seed_and_position_give_the_same_token_in_any_batch():
     rng = np.random.default_rng(0)
-    rows = [
-        (SamplingSpec(seed=i, top_p=0.9 if i % 2 else 1.0, top_k=i % 5, temperature=0.5 + i / 10), [1] * (i + 1), [])
-        for i in range(12)
-    ]
+    specs = [SamplingSpec(seed=i, top_p=0.9 if i % 2 else 1.0, top_k=i % 5, temperature=0.5 + i / 10) for i in range(12)]
+    rows = [(sampling, [1] * (i + 1), []) for i, sampling in enumerate(specs)]
     logits = rng.standard_normal((12, V)).astype(np.float32)
 
     together = Bench(*rows).sample(logits).token_ids.tolist()

@@ -52,8 +52,8 @@ class Client:
 
 @asynccontextmanager
 async def connect(tmp_path, **settings):
-    settings = {"listen": f"unix:{tmp_path}/worker.sock", "threads": 1, "profile_dir": str(tmp_path / "profiles"), **settings}
-    served = await WorkerServer.start(WorkerSettings(**settings))
+    listen, profiles = f"unix:{tmp_path}/worker.sock", str(tmp_path / "profiles")
+    served = await WorkerServer.start(WorkerSettings(**{"listen": listen, "threads": 1, "profile_dir": profiles, **settings}))
     try:
         async with open_channel(served.server.address) as channel:
             yield Client(channel, served)
@@ -153,16 +153,7 @@ async def test_calls_out_of_order(client, tiny_llama):
     )
     assert isinstance(await error_of(client.initialize()), FailedPrecondition)
     await client.load(tiny_llama[0])
-    assert isinstance(await error_of(client.open_stream_only()), FailedPrecondition)
-
-
-async def _read_first(self):
-    stream = self.work.Execute()
-    await stream.write(worker_pb2.ExecuteRequest(hello=worker_pb2.ExecuteHello(schema_revision=SCHEMA_REVISION)))
-    return await stream.read()
-
-
-Client.open_stream_only = _read_first
+    assert isinstance(await error_of(client.open_stream()), FailedPrecondition)
 
 
 async def test_models_that_cannot_be_loaded(client, tmp_path):

@@ -36,7 +36,8 @@ class RandomSource:
         if len(shape) == 1 and name.endswith(".weight"):
             tensor = torch.ones(shape)
         else:
-            generator = torch.Generator().manual_seed((self._seed << 32 | zlib.crc32(name.encode())) % (1 << 63))
+            # torch's generator takes 32 bits of a seed to heart: both parts must be in them.
+            generator = torch.Generator().manual_seed(zlib.crc32(f"{self._seed}:{name}".encode()))
             tensor = torch.randn(shape, generator=generator).mul_(self._STD)
         return tensor, 4 * tensor.numel()
 
