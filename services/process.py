@@ -41,10 +41,14 @@ def run_service(name: str, settings: ServiceSettings, main: Callable[[asyncio.Ev
     try:
         uvloop.run(_main(main))
     except TetradError as error:
-        permanent = isinstance(error, _PERMANENT)
         sys.stderr.write(f"tetrad {name}: {error.message}\n")
-        sys.exit(EXIT_PERMANENT if permanent else 1)
+        sys.exit(exit_code_of(error))
     sys.exit(0)
+
+
+def exit_code_of(error: TetradError) -> int:
+    """Return the exit code of a process that an error ends."""
+    return EXIT_PERMANENT if isinstance(error, _PERMANENT) else 1
 
 
 async def _main(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:

@@ -49,7 +49,7 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
 }
 """Engine argument -> the service setting that it is."""
 
-_ONLY_DEFAULT = (
+ONLY_DEFAULT = (
     "tokenizer_mode",
     "skip_tokenizer_init",
     "trust_remote_code",
@@ -64,15 +64,18 @@ _ONLY_DEFAULT = (
     "override_pooler_config",
     "compilation_config",
 )
+"""Arguments of vLLM's that may only have their default."""
+
+NO_EFFECT = ("enforce_eager", "swap_space", "max_seq_len_to_capture", "disable_custom_all_reduce", "disable_log_stats")
+"""Arguments of vLLM's that tune its own machinery: any value is taken."""
 
 
 @dataclass
 class EngineArgs:
     """What an engine is made of. Names and meanings are vLLM's; `None` leaves the choice to the service.
 
-    Accepted without effect, because they only tune vLLM's own machinery: `enforce_eager`, `swap_space`,
-    `max_seq_len_to_capture`, `disable_custom_all_reduce`, `disable_log_stats`. Every other argument that Tetrad has no use
-    for may only have its default.
+    Arguments in NO_EFFECT are accepted without effect; every other one that Tetrad has no use for (ONLY_DEFAULT) may only
+    have its default.
 
     Args:
         model: a built-in name, a directory, a .gguf file or a Hugging Face id.
@@ -137,7 +140,7 @@ class EngineArgs:
     disable_log_stats: bool = False
 
     def __post_init__(self) -> None:
-        for name in _ONLY_DEFAULT:
+        for name in ONLY_DEFAULT:
             value, default = getattr(self, name), _DEFAULTS[name]
             # Some callers spell "no overrides" as an empty mapping.
             if value != default and not (value == {} and default is None):

@@ -28,6 +28,18 @@ _FRONTEND_DRAIN_S = 1.5
 _SERVICE_DRAIN_S = 0.5
 _STOP_TIMEOUT_S = 2.2
 
+# As short as may be: the path of a Unix socket has at most 107 bytes, and TMPDIR may be long.
+_PARENT = Path("/tmp")
+_PREFIX = "tetrad-"
+
+HEALTH_NAMES = {
+    "tokenizer": "tetrad.v1.TokenizerService",
+    "worker": "tetrad.v1.WorkerService",
+    "engine-core": "tetrad.v1.EngineCoreService",
+    "frontend": "tetrad.v1.InferenceService",
+}
+"""Name of a child and of its socket -> the gRPC service whose health says that it takes work."""
+
 S = TypeVar("S", bound=ServiceSettings)
 
 
@@ -63,8 +75,7 @@ class LocalStack:
         on_state: OnState | None = None,
         policy: RestartPolicy | None = None,
     ) -> None:
-        # /tmp rather than TMPDIR: the path of a Unix socket has at most 107 bytes.
-        self.directory = Path(tempfile.mkdtemp(prefix="tetrad-", dir="/tmp"))  # mode 0700
+        self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_PARENT))  # mode 0700
         self.tokenizer_target = f"unix:{self.directory}/tokenizer.sock"
         self.engine_target = f"unix:{self.directory}/engine-core.sock"
         self._worker_target = f"unix:{self.directory}/worker.sock"
@@ -124,11 +135,11 @@ class LocalStack:
 
     def _tokenizer(self) -> Child:
         settings = _replace(self._settings.tokenizer, listen=self.tokenizer_target, drain_timeout_s=_SERVICE_DRAIN_S)
-        return self._child("tokenizer", "tokenizer_svc", settings, "tetrad.v1.TokenizerService")
+        return self._child("tokenizer", "tokenizer_svc", settings)
 
     def _worker(self) -> Child:
         settings = _replace(self._settings.worker, listen=self._worker_target, drain_timeout_s=_SERVICE_DRAIN_S)
-        return self._child("worker", "worker_svc", settings, "tetrad.v1.WorkerService")
+        return self._child("worker", "worker_svc", settings)
 
     def _engine_core(self) -> Child:
         settings = _replace(
@@ -137,26 +148,34 @@ class LocalStack:
             worker_target=self._worker_target,
             drain_timeout_s=_SERVICE_DRAIN_S,
         )
-        return self._child("engine-core", "engine_core_svc", settings, "tetrad.v1.EngineCoreService")
+        return self._child("engine-core", "engine_core_svc", settings)
 
     def _frontend(self) -> Child:
         settings = self.frontend_settings
         if settings.grpc_port is None:  # its health must be seen all the same
             settings = _replace(settings, listen=f"unix:{self.directory}/frontend.sock")
         settings = _replace(settings, drain_timeout_s=_FRONTEND_DRAIN_S)
-        return self._child("frontend", "frontend", settings, "tetrad.v1.InferenceService")
+        return self._child("frontend", "frontend", settings)
 
-    def _child(self, name: str, package: str, settings: ServiceSettings, service: str) -> Child:
+    def _child(self, name: str, package: str, settings: ServiceSettings) -> Child:
         settings = _replace(settings, lifeline_fd=self._lifeline)
+        if settings.log_json is None:  # its stderr is our pipe: what counts is where we write its lines
+            settings = _replace(settings, log_json=not sys.stderr.isatty())
         address = settings.grpc_address if isinstance(settings, FrontendSettings) else settings.listen
         assert address is not None
         return Child(
             name=name,
             command=_python_module(f"tetrad.{package}"),
             environment=child_environment(settings),
-            health=HealthTarget(address, service),
+            health=HealthTarget(address, HEALTH_NAMES[name]),
             pass_fds=(self._lifeline,),
         )
+
+
+def stack_directories() -> list[Path]:
+    """Return the directories of this user's local stacks, those included that a killed parent left behind."""
+    found = (path for path in _PARENT.glob(f"{_PREFIX}*") if path.is_dir() and path.stat().st_uid == os.getuid())
+    return sorted(path for path in found if any(path.glob("*.sock")))
 
 
 def _python_module(name: str) -> Sequence[str]:

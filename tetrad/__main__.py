@@ -1,0 +1,8 @@
+"""`python -m tetrad`: the `tetrad` command where it is not on the PATH."""
+
+import sys
+
+from tetrad.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

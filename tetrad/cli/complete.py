@@ -1,0 +1,26 @@
+"""`tetrad complete`: a running server continues a text, from the command line or from stdin."""
+
+import sys
+
+from tetrad.cli.http_client import HttpClient
+from tetrad.cli.options import new_parser
+from tetrad.cli.sampling_options import add_sampling_options, sampling_fields
+from tetrad.services.errors import InvalidRequest
+
+
+def run(arguments: list[str]) -> int:
+    """Print the continuation as it comes."""
+    parser = new_parser("complete", "Let a running server continue a text.")
+    parser.add_argument("prompt", nargs="?", default=None, metavar="TEXT", help="The text. Absent: read from stdin.")
+    add_sampling_options(parser)
+    options = parser.parse_args(arguments)
+    prompt = sys.stdin.read() if options.prompt is None else options.prompt
+    if not prompt:
+        raise InvalidRequest("There is no text to continue; give it as an argument or on stdin.", field="prompt")
+    with HttpClient(options.url) as client:
+        body = {"model": client.model_name(options.model), "prompt": prompt, **sampling_fields(options)}
+        for event in client.stream("/v1/completions", body):
+            for choice in event.get("choices", ()):
+                print(choice["text"], end="", flush=True)
+    print()
+    return 0

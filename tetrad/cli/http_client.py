@@ -1,0 +1,83 @@
+"""HttpClient: the OpenAI API of a running server, for the commands that talk to one. Knows SSE and OpenAI's error body."""
+
+import json
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from tetrad.services.errors import InvalidRequest, NotFound, TetradError, Unavailable, Unsupported
+
+try:
+    import httpx
+except ImportError as error:
+    raise Unsupported("This command needs the package httpx: pip install 'tetrad[cli]'.") from error
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+class HttpClient:
+    """Speaks with one server.
+
+    Args:
+        url: of the server, with or without "/v1" at the end.
+        timeout_s: how long a read may take; generation of a token counts as one.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = 600.0) -> None:
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self._client = httpx.Client(base_url=self.url, timeout=httpx.Timeout(timeout_s, connect=5.0), trust_env=False)
+
+    def get_json(self, path: str) -> Any:
+        """Return a JSON document; a TetradError that says what is wrong otherwise."""
+        return json.loads(self.get_text(path))
+
+    def get_text(self, path: str) -> str:
+        """Return a document; a TetradError that says what is wrong otherwise."""
+        try:
+            response = self._client.get(path)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        if response.is_error:
+            raise _error(response.status_code, response.text)
+        return response.text
+
+    def model_name(self, wanted: str | None) -> str:
+        """Return the name to ask for: the wanted one, or the first that the server serves."""
+        return wanted or str(self.get_json("/v1/models")["data"][0]["id"])
+
+    def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield the events of a streamed response as they come."""
+        try:
+            with self._client.stream("POST", path, json={**body, "stream": True}) as response:
+                if response.is_error:
+                    raise _error(response.status_code, response.read().decode(errors="replace"))
+                for line in response.iter_lines():
+                    data = line.removeprefix("data: ")
+                    if data == line or data == "[DONE]":
+                        continue
+                    event = json.loads(data)
+                    if "error" in event:
+                        raise _error(int(event["error"].get("code") or 500), data)
+                    yield event
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._client.close()
+
+    def _unreachable(self, error: httpx.HTTPError) -> Unavailable:
+        reason = str(error) or type(error).__name__
+        return Unavailable(f"No server answers at {self.url} ({reason}). Start one with `tetrad serve`, or give its --url.")
+
+
+def _error(status: int, text: str) -> TetradError:
+    try:
+        message = str(json.loads(text)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        message = text.strip().splitlines()[0] if text.strip() else f"HTTP status {status}"
+    if status == 404:
+        return NotFound(message)
+    return Unavailable(message) if status >= 500 or status == 429 else InvalidRequest(message)

@@ -1,0 +1,96 @@
+"""Options: EngineArgs and server addresses as command-line flags, with help from the settings they become."""
+
+import argparse
+import dataclasses
+import types
+import typing
+from typing import Any, Literal
+
+from tetrad.engine_args import NO_EFFECT, ONLY_DEFAULT, SETTING_OF, EngineArgs
+
+_HELP = {
+    "tokenizer": "Where the tokenizer is, if not with the model.",
+    "revision": "Branch, tag or commit of a Hugging Face id.",
+    "tokenizer_revision": "The tokenizer's, if it differs.",
+    "served_model_name": "What clients call the model. Unset: as MODEL says.",
+    "generation_config": "auto: sampling defaults of the model's authors; vllm: none.",
+    "log_level": "Least severe level that the services log: debug, info, warning or error.",
+}
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Shows the default behind each help text, unless it is "unset"."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        shown = action.default not in (None, argparse.SUPPRESS, "") and action.option_strings
+        return f"{action.help} (default: %(default)s)" if shown else action.help
+
+
+def new_parser(command: str, description: str) -> argparse.ArgumentParser:
+    """Return a parser for `tetrad COMMAND`."""
+    return argparse.ArgumentParser(
+        prog=f"tetrad {command}", description=description, formatter_class=HelpFormatter, allow_abbrev=False
+    )
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """Add MODEL and one flag per engine argument."""
+    parser.add_argument(
+        "model",
+        nargs="?",
+        default=EngineArgs.model,
+        metavar="MODEL",
+        help=f"Built-in name, directory, .gguf file or Hugging Face id (default: {EngineArgs.model})",
+    )
+    group = parser.add_argument_group("engine")
+    for field in dataclasses.fields(EngineArgs):
+        if field.name == "model" or field.name in ONLY_DEFAULT or field.name in NO_EFFECT:
+            continue
+        group.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            default=field.default,
+            help=_help(field.name).replace("%", "%%"),
+            **_kind(field.name, field.type),
+        )
+
+
+def engine_args(options: argparse.Namespace) -> EngineArgs:
+    """Return the EngineArgs that a parser with `add_engine_options` read."""
+    names = {field.name for field in dataclasses.fields(EngineArgs)}
+    return EngineArgs(**{name: value for name, value in vars(options).items() if name in names})
+
+
+def _help(name: str) -> str:
+    if name in _HELP:
+        return _HELP[name]
+    owner, setting = SETTING_OF[name]
+    field = owner.model_fields[setting]
+    # An argument that is unset leaves the choice to the service, whose default is then the one to show.
+    unset = EngineArgs.__dataclass_fields__[name].default is None and field.default not in (None, "")
+    return f"{field.description}{f' (default: {field.default})' if unset else ''}"
+
+
+def _kind(name: str, annotation: Any) -> dict[str, Any]:
+    kinds = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    if bool in kinds:
+        return {"action": argparse.BooleanOptionalAction}
+    if name == "served_model_name":
+        return {"nargs": "+", "metavar": "NAME"}
+    choices = _choices(name)
+    if choices:
+        return {"choices": choices}
+    if int in kinds:
+        return {"type": _int_or_text if str in kinds else int, "metavar": "N"}
+    return {"type": float, "metavar": "X"} if float in kinds else {"metavar": "TEXT"}
+
+
+def _choices(name: str) -> tuple[str, ...]:
+    if name not in SETTING_OF:
+        return ()
+    owner, setting = SETTING_OF[name]
+    annotation = owner.model_fields[setting].annotation
+    return typing.get_args(annotation) if typing.get_origin(annotation) is Literal else ()
+
+
+def _int_or_text(text: str) -> int | str:
+    return int(text) if text.lstrip("-").isdigit() else text

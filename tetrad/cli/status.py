@@ -1,0 +1,77 @@
+"""`tetrad status`: what runs where, whether it takes work, and how much it has to do.
+
+Looks at one server over HTTP, and at the local stacks of this machine through their sockets.
+"""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tetrad.cli.http_client import DEFAULT_URL, HttpClient
+from tetrad.cli.options import new_parser
+from tetrad.local_stack import HEALTH_NAMES, stack_directories
+from tetrad.readiness import HealthTarget, check_readiness
+from tetrad.services.errors import TetradError
+
+_GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+_CHECK_TIMEOUT_S = 2.0
+
+
+def run(arguments: list[str]) -> int:
+    """Print the status; returns 1 if the server does not take work."""
+    parser = new_parser("status", "Show what runs where, whether it takes work, and how much it has to do.")
+    parser.add_argument("--url", default=DEFAULT_URL, help="URL of the server.")
+    parser.add_argument("--watch", action="store_true", help="Go on until Ctrl-C.")
+    parser.add_argument("--interval-s", type=float, default=2.0, help="With --watch: seconds between two looks.")
+    options = parser.parse_args(arguments)
+    with HttpClient(options.url, timeout_s=5.0) as client:
+        while True:
+            well = _print_server(client)
+            for directory in stack_directories():
+                asyncio.run(_print_stack(directory))
+            if not options.watch:
+                return 0 if well else 1
+            time.sleep(options.interval_s)
+            print()
+
+
+def _print_server(client: HttpClient) -> bool:
+    """Print one line about the server; return whether it takes work."""
+    try:
+        version = client.get_json("/version")["version"]
+        cards = client.get_json("/v1/models")["data"]
+        load = _load(client.get_text("/metrics"))
+        client.get_text("/health")
+    except TetradError as error:
+        print(f"server      {client.url}  not ready: {error.message}", file=sys.stderr)
+        return False
+    names = ", ".join(f"{card['id']} (context {card['max_model_len']} tokens)" for card in cards)
+    print(f"server      {client.url}  ready  Tetrad {version}  {names}")
+    print(f"load        {'  '.join(f'{name} {value:g}' for name, value in load.items()) or 'unknown'}")
+    return True
+
+
+def _load(metrics: str) -> dict[str, float]:
+    """Return the gauges that tell the load, whatever their prefix, summed over engines."""
+    load: dict[str, float] = {}
+    for family in text_string_to_metric_families(metrics):
+        name = family.name.rpartition(":")[2]
+        if name in _GAUGES:
+            load[name] = load.get(name, 0.0) + sum(sample.value for sample in family.samples)
+    return load
+
+
+async def _print_stack(directory: Path) -> None:
+    for name, service in HEALTH_NAMES.items():
+        path = directory / f"{name}.sock"
+        if not path.exists():
+            continue
+        try:
+            ready = await check_readiness(HealthTarget(f"unix:{path}", service), timeout_s=_CHECK_TIMEOUT_S)
+            state = "ready" if ready else "not ready"
+        except TetradError as error:
+            state = f"unreachable ({error.message})"
+        print(f"{name:<11} unix:{path}  {state}")
