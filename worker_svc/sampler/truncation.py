@@ -13,7 +13,7 @@ import torch
 
 from tetrad.worker_svc.plan import Ints
 
-_FIRST_LOOK = 256
+_FIRST_LOOK = 128
 _SECOND_LOOK = 4096
 
 
@@ -58,7 +58,7 @@ def _thresholds(
     """Return each row's threshold as far as its `look` largest weights tell, and whether they suffice."""
     num_rows, vocab_size = weights.shape
     top_k = np.where(rows.top_k > 0, np.minimum(rows.top_k, vocab_size), vocab_size)
-    largest = weights.topk(look).values.double().numpy()  # [N, look], falling
+    largest = _largest(weights, look)
     kth = largest[np.arange(num_rows), np.minimum(top_k, look) - 1]
     floor = np.maximum(rows.min_p, np.where(top_k <= look, kth, 0.0))
     kept = largest >= floor[:, None]
@@ -78,3 +78,15 @@ def _mass_from(weights: torch.Tensor, min_p: npt.NDArray[np.float64]) -> npt.NDA
         return weights.sum(1, dtype=torch.float64).numpy()
     floor = torch.from_numpy(min_p).float()[:, None]
     return torch.where(weights >= floor, weights, 0.0).sum(1, dtype=torch.float64).numpy()
+
+
+def _largest(weights: torch.Tensor, look: int) -> npt.NDArray[np.float64]:
+    """Return each row's `look` largest weights [N, look], falling.
+
+    torch's topk is faster for few; numpy's vectorised partition and sort take half its time for thousands.
+    """
+    if look <= _FIRST_LOOK:
+        return weights.topk(look).values.double().numpy()
+    values = weights.numpy()
+    found = np.partition(values, -look, axis=1)[:, -look:] if look < values.shape[1] else values
+    return np.sort(found, axis=1)[:, ::-1].astype(np.float64)
