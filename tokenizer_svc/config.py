@@ -19,7 +19,7 @@ class TokenizerSettings(ServiceSettings):
     tokenizer: str | None = Field(None, description="Where the tokenizer is, if not with the model. Unset: the model.")
     chat_template: str | None = Field(None, description="File with a Jinja template to use instead of the model's own.")
     threads: int = Field(
-        default_factory=lambda: min(8, os.cpu_count() or 1), ge=1, le=256, description="Texts encoded at the same time."
+        min(8, os.cpu_count() or 1), ge=1, le=256, description="Texts encoded at the same time. Unset: the CPUs, at most 8."
     )
     max_text_bytes: int = Field(8 << 20, ge=1, description="Longest text to encode or prompt to render, in bytes of UTF-8.")
     chat_template_timeout_s: float = Field(5.0, gt=0, description="Seconds that rendering one conversation may take.")

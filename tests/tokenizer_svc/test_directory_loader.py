@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import pre_tokenizers
 
 from tetrad.services.errors import ModelError, NotFound
 from tetrad.tokenizer_svc.loading import load_tokenizer
@@ -102,3 +103,18 @@ def test_a_directory_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
 def test_there_is_no_such_model() -> None:
     with pytest.raises(NotFound, match="no/such/model"):
         load_tokenizer("./no/such/model")
+
+
+def test_a_directory_of_an_older_kind_is_converted(reference: Any, tmp_path: Path) -> None:
+    """`reference` is asked for because conversion needs transformers, which imports torch where it is installed."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: i for i, token in enumerate([*letters, "hi", "<|endoftext|>"])}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nh i\n")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer"}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", "eos_token_id": 257}))
+
+    tokenizer = load_tokenizer(str(tmp_path))
+
+    assert tokenizer.encode("hi", with_strings=True).token_strings == ["hi"]
+    assert tokenizer.facts.eos_token_ids == (257,)
