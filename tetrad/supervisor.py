@@ -240,9 +240,9 @@ async def _exit_code(process: Process, watching: asyncio.Task[None]) -> int:
     """Wait for the process to end; raise the error of `watching` if that comes first."""
     ending = asyncio.create_task(process.wait())
     try:
-        await asyncio.wait({ending, watching}, return_when=asyncio.FIRST_EXCEPTION)
+        await asyncio.wait({ending, watching}, return_when=asyncio.FIRST_COMPLETED)
         if not ending.done():
-            watching.result()
+            await watching
         return await ending
     finally:
         ending.cancel()
