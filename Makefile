@@ -1,0 +1,64 @@
+# Everything a developer runs. `make help` lists it. Needs Python 3.11 or 3.12, nothing else: the rest comes from requirements.lock.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+MODEL ?= smollm2-135m-instruct
+PYTEST_ARGS ?=
+# What to compare the contracts with: the last release, or before the first one the commit before.
+AGAINST ?= $(shell git describe --tags --abbrev=0 2>/dev/null || git rev-parse --verify --quiet HEAD~1)
+
+.PHONY: help setup serve test test-long check lint types protos check-protos check-breaking bench lock clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## Make .venv with every package that requirements.lock pins
+
+$(STAMP): requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or 3.12 is needed; install one, or say which: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+serve: setup ## Serve MODEL (default: smollm2-135m-instruct) at http://127.0.0.1:8000
+	$(BIN)/tetrad serve $(MODEL) $(ARGS)
+
+test: setup lint types ## Lint, check types, run every test but the slow ones
+	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not slow" $(PYTEST_ARGS)
+
+test-long: setup ## Run the slow tests
+	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+check: lint types check-protos check-breaking ## Everything but the tests
+
+lint: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: setup
+	$(BIN)/mypy
+
+protos: setup ## Write tetrad/v1 anew from protos/
+	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. --grpc_python_out=. protos/tetrad/v1/*.proto
+
+check-protos: setup ## Lint the contracts
+	$(BIN)/buf lint
+
+check-breaking: setup ## Compare the contracts with the last release
+	@test -n "$(AGAINST)" || { echo "check-breaking: there is no earlier commit to compare with"; exit 0; }; \
+	$(BIN)/buf breaking --against '.git#ref=$(AGAINST)' && echo "check-breaking: nothing breaks against $(AGAINST)"
+
+bench: setup ## Measure throughput and latency
+	$(BIN)/python -m benchmarks.run $(ARGS)
+
+lock: setup ## Pin what .venv holds now in requirements.lock
+	$(BIN)/python tools/lock.py > requirements.lock.new && mv requirements.lock.new requirements.lock
+
+clean: ## Remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -1,0 +1,24 @@
+"""Prints requirements.lock: every installed distribution, pinned exactly. Run by `make lock`.
+
+Only names and versions: no paths, no hosts, and no local versions ("+cpu"), so that any index that has the release will do.
+"""
+
+import sys
+from importlib.metadata import distributions
+
+HEADER = """\
+# Every package of the development environment, pinned. Written by `make lock`; installed by `make setup`.
+# Works for Python 3.11 and 3.12. On a machine without a GPU a CPU build of torch is enough: point pip's index at one.
+"""
+
+
+def main() -> None:
+    """Print the lock file."""
+    own = {"pip", "tetrad"}
+    pins = {dist.metadata["Name"].lower().replace("_", "-"): dist.version.partition("+")[0] for dist in distributions()}
+    lines = [f"{name}=={version}\n" for name, version in sorted(pins.items()) if name not in own]
+    sys.stdout.write(HEADER + "".join(lines))
+
+
+if __name__ == "__main__":
+    main()
