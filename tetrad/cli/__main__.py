@@ -1,4 +1,4 @@
-"""`python -m tetrad`: the `tetrad` command where it is not on the PATH."""
+"""`python -m tetrad.cli`: the `tetrad` command where it is not on the PATH."""
 
 import sys
 
