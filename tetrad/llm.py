@@ -18,6 +18,7 @@ from tetrad.event_loop_thread import EventLoopThread
 from tetrad.frontend.outputs import RequestOutput
 from tetrad.frontend.prompts import PromptType, TokensPrompt
 from tetrad.frontend.sampling_params import SamplingParams
+from tetrad.metrics_text import read_metrics
 from tetrad.progress import ProgressBar
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.model_files import DEFAULT_MODEL
@@ -196,6 +197,10 @@ class LLM:
     def get_default_sampling_params(self) -> SamplingParams:
         """Return what `generate` samples with if nothing is given."""
         return self._frontend.get_default_sampling_params()
+
+    def get_metrics(self) -> dict[str, float]:
+        """Return counters and gauges by name ("num_preemptions", "kv_cache_usage_perc", ...); see the HTTP API's /metrics."""
+        return read_metrics(self._frontend.metrics.render().decode())
 
     def close(self) -> None:
         """End the services that were started here, within 5 s; this happens by itself when the program ends."""

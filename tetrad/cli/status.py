@@ -8,11 +8,10 @@ import sys
 import time
 from pathlib import Path
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from tetrad.cli.http_client import DEFAULT_URL, HttpClient
 from tetrad.cli.options import new_parser
 from tetrad.local_stack import HEALTH_NAMES, stack_directories
+from tetrad.metrics_text import read_metrics
 from tetrad.readiness import HealthTarget, check_readiness
 from tetrad.services.errors import TetradError
 
@@ -43,25 +42,15 @@ def _print_server(client: HttpClient) -> bool:
     try:
         version = client.get_json("/version")["version"]
         cards = client.get_json("/v1/models")["data"]
-        load = _load(client.get_text("/metrics"))
+        metrics = read_metrics(client.get_text("/metrics"))
         client.get_text("/health")
     except TetradError as error:
         print(f"server      {client.url}  not ready: {error.message}", file=sys.stderr)
         return False
     names = ", ".join(f"{card['id']} (context {card['max_model_len']} tokens)" for card in cards)
     print(f"server      {client.url}  ready  Tetrad {version}  {names}")
-    print(f"load        {'  '.join(f'{name} {value:g}' for name, value in load.items()) or 'unknown'}")
+    print(f"load        {'  '.join(f'{name} {metrics[name]:g}' for name in _GAUGES if name in metrics)}")
     return True
-
-
-def _load(metrics: str) -> dict[str, float]:
-    """Return the gauges that tell the load, whatever their prefix, summed over engines."""
-    load: dict[str, float] = {}
-    for family in text_string_to_metric_families(metrics):
-        name = family.name.rpartition(":")[2]
-        if name in _GAUGES:
-            load[name] = load.get(name, 0.0) + sum(sample.value for sample in family.samples)
-    return load
 
 
 async def _print_stack(directory: Path) -> None:

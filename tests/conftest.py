@@ -1,0 +1,28 @@
+"""What several folders of tests share: the real model, and sockets with short paths."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tetrad.services.model_files import DEFAULT_MODEL, resolve_model
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """Return the .gguf file of SmolLM2-135M-Instruct, fetched once into the user's cache."""
+    return resolve_model(DEFAULT_MODEL)
+
+
+@pytest.fixture
+def socket_directory() -> Iterator[Path]:
+    """Return a private directory whose path is short: that of a Unix socket has at most 107 bytes, and tmp_path is long."""
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+def make_socket(socket_directory: Path) -> Callable[[str], str]:
+    """Return a maker of addresses: name -> "unix:/path"."""
+    return lambda name: f"unix:{socket_directory}/{name}.sock"
