@@ -107,7 +107,7 @@ def sim_server(tmp_path_factory) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def server(tmp_path_factory, smollm2) -> Iterator[Server]:
     """The stack over the real model on the CPU."""
-    server = Server(tmp_path_factory.mktemp("cpu") / "log", "--device", "cpu", "--max-model-len", "2048")
+    server = Server(tmp_path_factory.mktemp("cpu") / "log", "--device", "cpu", "--threads", "1", "--max-model-len", "2048")
     try:
         yield server.wait_ready()
     finally:

@@ -1,4 +1,7 @@
-"""The Python library: scripts written for vLLM run after changing the import."""
+"""The Python library: scripts written for vLLM run after changing the import.
+
+One compute thread: tests run side by side, and a team of threads waits for the one that lost its core.
+"""
 
 import pytest
 
@@ -9,14 +12,14 @@ PROMPTS = ["Hello, my name is", "The president of the United States is", "The ca
 
 @pytest.fixture(scope="module")
 def llm(smollm2):
-    llm = LLM(model=str(smollm2), max_model_len=2048)
+    llm = LLM(model=str(smollm2), max_model_len=2048, threads=1)
     yield llm
     llm.close()
 
 
 @pytest.fixture(scope="module")
 def engine(smollm2):
-    engine = LLMEngine.from_engine_args(EngineArgs(model=str(smollm2), max_model_len=2048))
+    engine = LLMEngine.from_engine_args(EngineArgs(model=str(smollm2), max_model_len=2048, threads=1))
     yield engine
     engine.close()
 
@@ -96,7 +99,7 @@ def test_a_seeded_request_is_the_same_alone_in_a_batch_after_a_preemption_and_ag
     alone = first_of(llm, [target])
     assert first_of(llm, [target]) == alone
     assert first_of(llm, [target, *others]) == alone
-    small = LLM(model=str(smollm2), max_model_len=512, num_gpu_blocks_override=65)
+    small = LLM(model=str(smollm2), max_model_len=512, num_gpu_blocks_override=65, threads=1)
     try:
         # The target arrives last, so it is the one that is preempted.
         outputs = small.generate([*others[:20], target], params, use_tqdm=False)

@@ -93,7 +93,7 @@ def generate(model, prompt: list[int]) -> tuple[list[int], list[float]]:
 
 @contextmanager
 def engine(smollm2, **options) -> Iterator[LLM]:
-    llm = LLM(model=str(smollm2), dtype="float32", max_model_len=2048, **options)
+    llm = LLM(model=str(smollm2), dtype="float32", max_model_len=2048, threads=1, **options)
     try:
         yield llm
     finally:
