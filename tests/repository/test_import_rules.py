@@ -1,0 +1,167 @@
+"""Who may import whom: the table of the architecture, held over the code's own imports."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SERVICES = ("frontend", "tokenizer_svc", "engine_core_svc", "worker_svc")
+# Names of the root package that are none of its files.
+OWN = {"services", "v1", *SERVICES}
+
+KIT = {"grpc", "grpc_health", "grpc_reflection", "grpc_status", "google", "structlog", "pydantic", "pydantic_settings"}
+THIRD_PARTY = {
+    "services": KIT | {"uvloop", "prometheus_client", "huggingface_hub"},
+    "frontend": KIT | {"fastapi", "starlette", "uvicorn", "msgspec", "prometheus_client"},
+    "tokenizer_svc": KIT | {"transformers", "tokenizers", "jinja2", "gguf", "numpy"},
+    "engine_core_svc": KIT | {"numpy", "llguidance", "prometheus_client"},
+    "worker_svc": KIT | {"torch", "triton", "safetensors", "gguf", "transformers", "numpy"},
+    "tetrad": KIT | {"prometheus_client", "httpx", "tqdm"},
+}
+OURS = {
+    "services": {"v1", "services"},
+    **{name: {"v1", "services", name} for name in SERVICES},
+    "tetrad": OWN | {"tetrad"},
+}
+
+
+def files_of(room: str) -> list[Path]:
+    if room != "tetrad":
+        return sorted((ROOT / room).rglob("*.py"))
+    return sorted([*(ROOT / "tetrad").glob("*.py"), *(ROOT / "tetrad" / "cli").rglob("*.py")])
+
+
+ALL_FILES = [(room, path) for room in THIRD_PARTY for path in files_of(room)]
+
+
+def module_of(room: str, path: Path) -> str:
+    relative = path.relative_to(ROOT).with_suffix("")
+    parts = relative.parts if room == "tetrad" else ("tetrad", *relative.parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def imports_of(path: Path) -> list[tuple[str, bool]]:
+    """Return what a file imports, as ("a.b.c", whether it happens when the file is imported)."""
+    tree = ast.parse(path.read_text())
+    return list(_walk(tree, at_import=True))
+
+
+def _walk(node: ast.AST, *, at_import: bool) -> Iterator[tuple[str, bool]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from ((alias.name, at_import) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, "relative imports hide who imports whom"
+            for alias in child.names:
+                yield f"{child.module}.{alias.name}", at_import
+        elif isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            yield from _walk(child, at_import=False)
+        else:
+            inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from _walk(child, at_import=at_import and not inside)
+
+
+def room_of(imported: str) -> str:
+    """Return the room of a name under `tetrad`."""
+    parts = imported.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in OWN else "tetrad"
+
+
+@pytest.mark.parametrize("room", THIRD_PARTY)
+def test_a_room_imports_only_the_rooms_it_may(room):
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in files_of(room)
+        for name, _ in imports_of(path)
+        if name.split(".")[0] == "tetrad" and room_of(name) not in OURS[room]
+    ]
+
+    assert not wrong
+
+
+@pytest.mark.parametrize("room", THIRD_PARTY)
+def test_a_room_imports_only_the_packages_it_may(room):
+    allowed = THIRD_PARTY[room] | {"tetrad"} | sys.stdlib_module_names
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in files_of(room)
+        for name, _ in imports_of(path)
+        if name.split(".")[0] not in allowed
+    ]
+
+    assert not wrong
+
+
+def test_messages_are_known_only_where_the_wire_is():
+    """Scheduler, block pool, sampler and the like are plain Python that a test drives without protobuf."""
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for room, path in ALL_FILES
+        for name, _ in imports_of(path)
+        if name.startswith("tetrad.v1") and not name.endswith("_pb2_grpc") and not knows_the_wire(path)
+    ]
+
+    assert not wrong
+
+
+def knows_the_wire(path: Path) -> bool:
+    """Servicers, clients (the executor and the link are the worker's) and wire files; `__main__` registers them."""
+    words = ("servicer", "client", "wire", "grpc_api", "admin", "lifecycle", "executor", "link")
+    return path.name == "__main__.py" or any(word in part for word in words for part in path.relative_to(ROOT).parts)
+
+
+def test_no_file_imports_itself_round_about():
+    modules = {module_of(room, path): path for room, path in ALL_FILES}
+
+    def targets(path: Path) -> Iterator[str]:
+        for name, at_import in imports_of(path):
+            if at_import:
+                # `from a.b import c` names a module a.b.c or a thing in a.b.
+                yield from (candidate for candidate in (name, name.rpartition(".")[0]) if candidate in modules)
+
+    done: set[str] = set()
+    for start in modules:
+        cycle = find_cycle(start, lambda name: targets(modules[name]), done)
+        assert cycle is None, " -> ".join(cycle or ())
+
+
+def find_cycle(start, targets, done: set[str]) -> list[str] | None:
+    path: list[str] = []
+
+    def visit(name: str) -> list[str] | None:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return None
+        path.append(name)
+        for target in targets(name):
+            if target != name and (cycle := visit(target)):
+                return cycle
+        path.pop()
+        done.add(name)
+        return None
+
+    return visit(start)
+
+
+def test_find_cycle_finds_one():
+    graph = {"a": ["b"], "b": ["c"], "c": ["b"]}
+
+    assert find_cycle("a", lambda name: graph[name], set()) == ["b", "c", "b"]
+
+
+def test_importing_tetrad_imports_nothing_heavy(run_python):
+    out = run_python("import tetrad, sys; tetrad.LLM; tetrad.SamplingParams; print(*sys.modules)")
+
+    assert not {"torch", "transformers", "fastapi", "numpy"} & set(out.split())
+
+
+def test_every_public_name_can_be_imported(run_python):
+    out = run_python("import tetrad; print(*(getattr(tetrad, name) is not None for name in tetrad.__all__))")
+
+    assert set(out.split()) == {"True"}

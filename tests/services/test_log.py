@@ -1,0 +1,69 @@
+"""Logs: one JSON object a line on stderr, with the request's id in every line that concerns it."""
+
+import json
+import subprocess
+import sys
+
+import structlog
+
+from tetrad.services.log import get_logger
+
+
+async def test_lines_of_a_call_carry_its_request_id(serve):
+    """The log is captured behind the context merge that every configuration of ours has."""
+    captured = structlog.testing.LogCapture()
+    old = structlog.get_config()
+    structlog.configure(processors=[structlog.contextvars.merge_contextvars, captured])
+    try:
+
+        async def behave(request):
+            get_logger().info("echo.called")
+            return b""
+
+        client, _ = await serve(behave)
+        await client.unary(metadata=(("x-request-id", "r-17"),))
+        await client.unary(metadata=(("x-request-id", "r-18"),))
+    finally:
+        structlog.configure(**old)
+
+    ids = [entry["request_id"] for entry in captured.entries if entry["event"] == "echo.called"]
+    assert ids == ["r-17", "r-18"]
+
+
+def log_lines(source: str) -> list[str]:
+    result = subprocess.run([sys.executable, "-c", source], check=True, capture_output=True, text=True)
+    assert result.stdout == ""
+    return result.stderr.splitlines()
+
+
+def test_a_service_logs_json_lines_to_stderr():
+    [line] = log_lines(
+        "from tetrad.services.log import *; configure_logging('worker'); get_logger().info('step.done', tokens=3)"
+    )
+
+    entry = json.loads(line)
+    assert {"event": "step.done", "tokens": 3, "service": "worker", "level": "info"}.items() <= entry.items()
+    assert "timestamp" in entry
+
+
+def test_lines_below_the_level_are_dropped():
+    assert not log_lines(
+        "from tetrad.services.log import *; configure_logging('worker', level='warning'); get_logger().info('step.done')"
+    )
+
+
+def test_libraries_log_through_the_same_renderer():
+    [line] = log_lines(
+        "import logging; from tetrad.services.log import *; configure_logging('worker'); logging.warning('from a library')"
+    )
+
+    assert json.loads(line)["event"] == "from a library"
+
+
+def test_a_library_leaves_the_programs_logging_alone():
+    [line] = log_lines(
+        "import logging; logging.basicConfig(format='mine: %(message)s'); from tetrad.services.log import *;"
+        "configure_library_logging(); get_logger().info('quiet'); logging.warning('x')"
+    )
+
+    assert line == "mine: x"

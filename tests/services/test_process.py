@@ -1,0 +1,73 @@
+"""Processes: signals, exit codes and the lifeline, with real ones."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import asyncio, sys
+from tetrad.services import errors
+from tetrad.services.process import run_service
+from tetrad.services.settings import ServiceSettings
+
+async def main(shutdown):
+    {body}
+
+run_service("cup", ServiceSettings(lifeline_fd=int(sys.argv[1]) if len(sys.argv) > 1 else None), main)
+"""
+SERVE = "print('up', flush=True); await shutdown.wait(); print('drained', flush=True)"
+IGNORE = "print('up', flush=True); await asyncio.Event().wait()"
+
+
+def start(body: str, *args: str, pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", PROGRAM.format(body=body), *args]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pass_fds=pass_fds)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_the_service_drain_and_exit_0(number):
+    process = start(SERVE)
+    assert process.stdout.readline() == "up\n"
+
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=10)
+
+    assert (process.returncode, out) == (0, "drained\n")
+
+
+def test_a_second_signal_ends_a_service_that_does_not_listen():
+    process = start(IGNORE)
+    assert process.stdout.readline() == "up\n"
+
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=10)
+
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [("NotFound", 78), ("ModelError", 78), ("InvalidRequest", 78), ("Unsupported", 78), ("Unavailable", 1)],
+)
+def test_an_error_is_one_line_and_tells_whether_trying_again_can_help(error, code):
+    process = start(f"raise errors.{error}('no such cup')")
+
+    out, err = process.communicate(timeout=10)
+
+    assert (process.returncode, out, err) == (code, "", "tetrad cup: no such cup\n")
+
+
+def test_the_end_of_the_parent_ends_the_service():
+    read, write = os.pipe()
+    process = start(SERVE, str(read), pass_fds=(read,))
+    os.close(read)
+    assert process.stdout.readline() == "up\n"
+
+    os.close(write)
+    out, _ = process.communicate(timeout=10)
+
+    assert (process.returncode, out) == (0, "drained\n")

@@ -1,0 +1,121 @@
+"""Settings: flags before environment before file, and nothing unknown in any of them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from tetrad.services.settings import ServiceSettings, child_environment, load_settings
+
+
+class CupSettings(ServiceSettings):
+    model_config = SettingsConfigDict(env_prefix="TETRAD_CUP_")
+
+    size_ml: int = Field(200, ge=1, description="Volume, in millilitres.")
+    label: str | None = Field(None, description="What is written on it.")
+
+
+def load(*argv: str) -> CupSettings:
+    return load_settings(CupSettings, argv, prog="tetrad cup")
+
+
+def test_defaults_hold_when_nothing_is_given():
+    assert load().size_ml == 200
+
+
+def test_the_file_beats_the_default(tmp_path):
+    file = tmp_path / "cup.yaml"
+    file.write_text("size_ml: 250\n")
+
+    assert load("--config", str(file)).size_ml == 250
+
+
+def test_the_environment_beats_the_file(tmp_path, monkeypatch):
+    file = tmp_path / "cup.yaml"
+    file.write_text("size_ml: 250\nlabel: from the file\n")
+    monkeypatch.setenv("TETRAD_CUP_SIZE_ML", "300")
+
+    settings = load(f"--config={file}")
+
+    assert (settings.size_ml, settings.label) == (300, "from the file")
+
+
+def test_a_flag_beats_the_environment(monkeypatch):
+    monkeypatch.setenv("TETRAD_CUP_SIZE_ML", "300")
+
+    assert load("--size-ml", "350").size_ml == 350
+
+
+def refusal(capsys, *argv: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        load(*argv)
+    assert caught.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_an_unknown_flag_is_refused(capsys):
+    assert "--colour" in refusal(capsys, "--colour", "red")
+
+
+def test_an_unknown_variable_is_refused(monkeypatch, capsys):
+    monkeypatch.setenv("TETRAD_CUP_COLOUR", "red")
+
+    assert "TETRAD_CUP_COLOUR" in refusal(capsys)
+
+
+def test_an_unknown_key_of_the_file_is_refused(tmp_path, capsys):
+    file = tmp_path / "cup.yaml"
+    file.write_text("colour: red\n")
+
+    assert "colour" in refusal(capsys, "--config", str(file))
+
+
+def test_a_missing_file_is_refused(capsys):
+    assert "/no/such.yaml" in refusal(capsys, "--config", "/no/such.yaml")
+
+
+def test_a_value_out_of_range_is_one_line_that_names_it(capsys):
+    line = refusal(capsys, "--size-ml", "0")
+
+    assert line.count("\n") == 1
+    assert "size-ml" in line
+    assert "0" in line
+
+
+def test_help_shows_the_description_and_the_default(capsys):
+    with pytest.raises(SystemExit) as caught:
+        load("--help")
+
+    out = " ".join(capsys.readouterr().out.split())
+    assert caught.value.code == 0
+    assert "Volume, in millilitres. (default: 200)" in out
+
+
+def test_settings_do_not_change():
+    with pytest.raises(ValueError, match="frozen"):
+        load().size_ml = 3
+
+
+def test_a_child_reads_the_same_settings(monkeypatch):
+    """Also where the parent's environment says otherwise, and a field is back at its default."""
+    monkeypatch.setenv("TETRAD_CUP_SIZE_ML", "300")
+    settings = CupSettings(size_ml=200, label="a b", lifeline_fd=7)
+
+    environment = child_environment(settings)
+
+    assert "TETRAD_CUP_SIZE_ML" not in environment
+    assert environment["PATH"] == os.environ["PATH"]
+    monkeypatch.delenv("TETRAD_CUP_SIZE_ML")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert load() == settings
+
+
+def test_every_service_can_say_what_it_takes():
+    for service in ("tokenizer", "worker", "engine-core", "frontend"):
+        result = subprocess.run([sys.executable, "-m", "tetrad.cli", service, "--help"], capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+        assert "--listen" in result.stdout
