@@ -1,6 +1,7 @@
 """The worker over gRPC on a Unix socket: the order of its life, the Execute stream, and what ends it."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -327,3 +328,17 @@ def test_process_stops_on_sigterm_and_leaves_78_for_a_model_that_cannot_be(tmp_p
 
     assert failed.returncode == 78
     assert "nothing.gguf" in failed.stderr.splitlines()[-1]
+
+
+def test_compute_threads_wait_asleep_unless_told_otherwise(tmp_path):
+    """The setting must be there before torch is loaded; OMP_DISPLAY_ENV shows what the library took in."""
+    code = (
+        "from tetrad.worker_svc.config import WorkerSettings\n"
+        "from tetrad.worker_svc.devices import open_device\n"
+        "open_device(WorkerSettings(device='cpu'))"
+    )
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "GOMP_"))}
+
+    shown = subprocess.run([sys.executable, "-c", code], env={**environment, "OMP_DISPLAY_ENV": "true"}, capture_output=True)
+
+    assert b"OMP_WAIT_POLICY = 'PASSIVE'" in shown.stderr

@@ -1,5 +1,7 @@
 """Devices: what a worker runs on. `open_device` is the one place that chooses."""
 
+import os
+
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.devices.interface import Device
 
@@ -11,6 +13,10 @@ def open_device(settings: WorkerSettings) -> Device:
         from tetrad.worker_svc.devices.sim import SimDevice
 
         return SimDevice(settings)
+    # OpenMP's threads spin at the end of every parallel region by default. When another process wants a core, the spinning
+    # thread keeps the one that the thread it waits for needs: measured, steps take 20 times as long. The library reads this
+    # when torch is first imported, which is the next line.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from tetrad.worker_svc.devices.cpu import CpuDevice
 
     return CpuDevice(settings)
