@@ -295,7 +295,7 @@ async def test_profile_is_written(client, tiny_llama, tmp_path):
     async for _ in client.life.WarmUp(worker_pb2.WarmUpRequest()):
         pass
 
-    path = (await client.life.StopProfile(worker_pb2.WorkerLifecycleServiceStopProfileResponse())).path
+    path = (await client.life.StopProfile(worker_pb2.WorkerLifecycleServiceStopProfileRequest())).path
 
     assert "linear_pointwise" in (tmp_path / "profiles" / path.rpartition("/")[2]).read_text()
 
