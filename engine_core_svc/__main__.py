@@ -53,8 +53,10 @@ async def serve(settings: EngineCoreSettings, shutdown: asyncio.Event) -> None:
         await _first_of(stopping, running)
         await server.drain(engine.drain)
     finally:
-        for task in filter(None, (stopping, running)):
-            task.cancel()
+        stopping.cancel()
+        if running is not None:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
         await server.stop()
         await link.close()
 

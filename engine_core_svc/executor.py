@@ -16,6 +16,8 @@ from tetrad.services.errors import FailedPrecondition, TetradError, Unavailable,
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import worker_pb2, worker_pb2_grpc
 
+_CLOSE_TIMEOUT_S = 1.0
+
 
 class Executor:
     """One Execute stream.
@@ -35,7 +37,9 @@ class Executor:
         self._outbound: asyncio.Queue[worker_pb2.ExecuteRequest] = asyncio.Queue()
         self._results: list[ModelRunnerOutput] = []
         self._num_in_flight = 0
-        self._tasks: list[asyncio.Task[None]] = []
+        self._call: grpc.aio.StreamStreamCall | None = None
+        self._reader: asyncio.Task[None]
+        self._writer: asyncio.Task[None]
         self.lost: TetradError | None = None
 
     async def start(self) -> None:
@@ -53,10 +57,9 @@ class Executor:
             raise FailedPrecondition(
                 f"The worker speaks schema revision {first.ready.schema_revision}, this engine core {SCHEMA_REVISION}."
             )
-        self._tasks = [
-            asyncio.create_task(self._read(call), name="executor.read"),
-            asyncio.create_task(self._write(call), name="executor.write"),
-        ]
+        self._call = call
+        self._reader = asyncio.create_task(self._read(call), name="executor.read")
+        self._writer = asyncio.create_task(self._write(call), name="executor.write")
 
     @property
     def has_room(self) -> bool:
@@ -80,10 +83,17 @@ class Executor:
         return results
 
     async def close(self) -> None:
-        """End the stream; the worker then forgets every request."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """End the stream: in good order if the worker answers within a moment. The worker then forgets every request."""
+        if self._call is None:
+            return
+        self._writer.cancel()
+        with contextlib.suppress(TimeoutError, grpc.RpcError, asyncio.InvalidStateError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._call.done_writing()
+                await asyncio.wait([self._reader])
+        self._reader.cancel()
+        self._call.cancel()
+        await asyncio.gather(self._reader, self._writer, return_exceptions=True)
 
     async def _write(self, call: grpc.aio.StreamStreamCall) -> None:
         """Send plans in order; when the stream breaks, the reader says why."""
@@ -99,6 +109,4 @@ class Executor:
             self.lost = Unavailable("The worker ended the Execute stream.")
         except grpc.RpcError as error:
             self.lost = from_rpc_error(error)
-        finally:
-            call.cancel()
         self._on_change()

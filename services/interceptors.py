@@ -73,6 +73,8 @@ def _wrap_generator(
 async def _abort(context: grpc.aio.ServicerContext, method: str, error: Exception) -> None:
     if isinstance(error, grpc.aio.AbortError):
         raise error
+    if context.cancelled():
+        return  # the caller is gone: nobody to answer, and what broke on the way out is no fault
     if not isinstance(error, TetradError):
         log.error("rpc.failed", method=method, exc_info=error)
         error = InternalError(f"{method} failed; the server's log has the details.")

@@ -57,6 +57,7 @@ class Server:
         names = (*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
         self.address = ""
+        self._stopped = False
 
     async def start(self) -> None:
         """Bind and serve; `address` is what a client on this machine connects to. Unavailable if the address is taken."""
@@ -88,9 +89,11 @@ class Server:
         await self.stop()
 
     async def stop(self) -> None:
-        """Stop at once; open calls are cancelled after a moment for their last messages."""
-        await self._server.stop(grace=0.2)
-        log.info("server.stopped", address=self.address)
+        """Stop at once; open calls are cancelled after a moment for their last messages. Again: a no-op."""
+        if not self._stopped:
+            self._stopped = True
+            await self._server.stop(grace=0.2)
+            log.info("server.stopped", address=self.address)
 
 
 def _remove_stale_socket(path: Path) -> None:
