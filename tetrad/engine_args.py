@@ -38,6 +38,7 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
             "max_num_seqs",
             "max_num_batched_tokens",
             "long_prefill_token_threshold",
+            "pipeline_depth",
             "scheduling_policy",
             "priority_order",
             "seed",
@@ -85,6 +86,7 @@ class EngineArgs:
         served_model_name: what clients call the model; by default as `model` says.
         generation_config: "auto" takes sampling defaults from the model's authors, "vllm" does not.
         device: "auto", "cpu", or "sim" for no model at all.
+        pipeline_depth: steps in flight at the same time; 1 waits for each step before planning the next.
         threads: compute threads of the CPU; 0 means as many as cores.
         log_level: least severe level that the services log to stderr.
 
@@ -104,6 +106,7 @@ class EngineArgs:
     max_model_len: int | str | None = None
     block_size: int | None = None
     num_gpu_blocks_override: int | None = None
+    pipeline_depth: int = 2
     gpu_memory_utilization: float = 0.9
     enable_prefix_caching: bool | None = None
     enable_chunked_prefill: bool | None = None

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from tetrad import LLM, SamplingParams
 
-NUM_TOKENS = 12
+NUM_TOKENS = 8
 LENGTHS = [
     1,
     2,
