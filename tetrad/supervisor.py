@@ -222,7 +222,8 @@ class _Supervised:
             self.ready.set()
         else:
             self.ready.clear()
-        self._on_state(self.name, "ready" if ready else "not ready", "")
+        if not self.stopping:
+            self._on_state(self.name, "ready" if ready else "not ready", "")
 
     async def _forward_stderr(self, process: Process) -> None:
         """Pass the child's lines on until it closes them; hold its last words back, which are the stack's if it ends here."""

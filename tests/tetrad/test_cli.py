@@ -1,0 +1,94 @@
+"""The command line: help that informs, errors of one line, exit codes that tell."""
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tetrad.cli.options import add_engine_options, new_parser
+
+
+def tetrad(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "tetrad.cli", *arguments], capture_output=True, text=True, timeout=60)
+
+
+def assert_one_line(result: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert result.returncode != 0
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert all(word in result.stderr for word in words), result.stderr
+
+
+def test_help_lists_every_command():
+    result = tetrad("--help")
+
+    assert result.returncode == 0
+    for command in ("serve", "status", "chat", "complete", "frontend", "tokenizer", "engine-core", "worker"):
+        assert f"  {command} " in result.stdout
+
+
+def test_every_engine_option_says_what_it_does():
+    parser = new_parser("serve", "")
+    add_engine_options(parser)
+
+    assert not [action.dest for action in parser._actions if not action.help]
+
+
+def test_help_of_serve_shows_the_services_own_defaults():
+    text = " ".join(tetrad("serve", "--help").stdout.split())
+
+    assert "Requests that run at the same time. (default: 256)" in text
+    assert "Tokens per KV block; power of two. (default: 16)" in text
+
+
+def test_an_unknown_command_is_one_line():
+    assert_one_line(tetrad("sing"), "sing", "--help")
+
+
+def test_version():
+    assert tetrad("--version").stdout.startswith("tetrad ")
+
+
+def test_a_model_that_does_not_exist_is_one_line():
+    result = tetrad("serve", "/no/such/model.gguf", "--port", "0")
+
+    assert_one_line(result, "/no/such/model.gguf", "smollm2-135m-instruct")
+    assert result.returncode == 78
+
+
+def test_a_port_that_is_taken_is_one_line_before_anything_starts():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+
+        assert_one_line(tetrad("serve", "--port", port), port, "--port")
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [(("--max-num-seqs", "0"), "max_num_seqs"), (("--port", "70000"), "70000"), (("--block-size", "17"), "17")],
+)
+def test_a_bad_value_is_one_line_that_names_it(flags, word, tmp_path):
+    model = tmp_path / "m.gguf"
+    model.write_bytes(b"GGUF")
+
+    assert_one_line(tetrad("serve", str(model), "--port", "0", *flags), word)
+
+
+@pytest.mark.parametrize("command", [("chat", "-q", "hi"), ("complete", "hi")])
+def test_without_a_server_a_client_says_how_to_start_one(command):
+    assert_one_line(tetrad(*command, "--url", "http://127.0.0.1:9"), "http://127.0.0.1:9", "tetrad serve")
+
+
+def test_status_of_nothing_tells_so():
+    result = tetrad("status", "--url", "http://127.0.0.1:9")
+
+    assert result.returncode == 1
+    assert "not ready" in result.stderr
+
+
+def test_complete_without_a_text_says_so():
+    result = subprocess.run(
+        [sys.executable, "-m", "tetrad.cli", "complete"], input="", capture_output=True, text=True, timeout=60
+    )
+
+    assert_one_line(result, "stdin")

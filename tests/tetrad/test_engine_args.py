@@ -1,0 +1,109 @@
+"""EngineArgs: vLLM's names go to the service whose settings they are; nothing is dropped silently."""
+
+import dataclasses
+
+import pytest
+
+from tetrad import LLM, AsyncEngineArgs, EngineArgs
+from tetrad.engine_args import NO_EFFECT, ONLY_DEFAULT, SETTING_OF
+from tetrad.services.errors import InvalidRequest, NotFound
+
+FIELDS = {field.name for field in dataclasses.fields(EngineArgs)}
+DERIVED = {"model", "tokenizer", "revision", "tokenizer_revision", "served_model_name", "generation_config", "log_level"}
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF")
+    return str(path)
+
+
+def test_every_argument_has_exactly_one_meaning():
+    kinds = [set(SETTING_OF), set(ONLY_DEFAULT), set(NO_EFFECT), DERIVED]
+
+    assert set().union(*kinds) == FIELDS
+    assert sum(map(len, kinds)) == len(FIELDS)
+
+
+@pytest.mark.parametrize("name", SETTING_OF)
+def test_an_argument_becomes_a_setting_that_exists(name):
+    owner, setting = SETTING_OF[name]
+
+    assert setting in owner.model_fields
+
+
+def test_arguments_reach_their_services(model):
+    args = EngineArgs(
+        model=model, max_num_seqs=7, block_size=32, enable_prefix_caching=False, device="sim", threads=3, max_logprobs=5
+    )
+
+    settings = args.stack_settings(port=8123)
+
+    engine_core = settings.engine_core
+    assert (engine_core.max_num_seqs, engine_core.block_size, engine_core.enable_prefix_caching) == (7, 32, False)
+    assert (settings.worker.device, settings.worker.threads) == ("sim", 3)
+    assert (settings.frontend.max_logprobs, settings.frontend.port) == (5, 8123)
+    assert {settings.tokenizer.model, engine_core.model} == {model}
+
+
+def test_what_is_not_given_is_left_to_the_services_environment(model, monkeypatch):
+    monkeypatch.setenv("TETRAD_ENGINE_CORE_MAX_NUM_SEQS", "11")
+
+    assert EngineArgs(model=model).stack_settings().engine_core.max_num_seqs == 11
+    assert EngineArgs(model=model, max_num_seqs=5).stack_settings().engine_core.max_num_seqs == 5
+
+
+def test_clients_see_the_name_that_was_given_not_the_path(model):
+    assert EngineArgs(model=model).stack_settings().frontend.served_model_names == (model,)
+    assert EngineArgs(model=model, served_model_name="m").stack_settings().frontend.served_model_names == ("m",)
+    assert EngineArgs(model=model, served_model_name=["a", "b"]).stack_settings().frontend.served_model_names == ("a", "b")
+
+
+def test_the_tokenizer_may_be_elsewhere(model, tmp_path):
+    settings = EngineArgs(model=model, tokenizer=str(tmp_path)).stack_settings()
+
+    assert (settings.tokenizer.model, settings.tokenizer.tokenizer) == (model, str(tmp_path.resolve()))
+
+
+def test_a_value_that_a_service_refuses_names_the_argument(model):
+    with pytest.raises(InvalidRequest, match=r"max_num_seqs: .*greater than or equal to 1.*0"):
+        EngineArgs(model=model, max_num_seqs=0).stack_settings()
+
+
+@pytest.mark.parametrize(("name", "value"), [("tensor_parallel_size", 2), ("task", "embed"), ("hf_overrides", {"a": 1})])
+def test_what_tetrad_cannot_do_is_refused(name, value):
+    with pytest.raises(InvalidRequest, match=name):
+        EngineArgs(**{name: value})
+
+
+@pytest.mark.parametrize("name", [*ONLY_DEFAULT, *NO_EFFECT])
+def test_vllms_own_defaults_are_accepted(name):
+    default = EngineArgs.__dataclass_fields__[name].default
+
+    assert getattr(EngineArgs(**{name: default}), name) == default
+
+
+def test_tuning_of_vllms_machinery_is_accepted():
+    EngineArgs(enforce_eager=True, swap_space=16, max_seq_len_to_capture=1024, disable_custom_all_reduce=True)
+
+
+@pytest.mark.parametrize("cls", [EngineArgs, AsyncEngineArgs])
+def test_an_unknown_argument_is_a_type_error_that_names_it(cls):
+    with pytest.raises(TypeError, match="colour"):
+        cls(colour="red")
+
+
+def test_llm_names_every_unknown_argument():
+    with pytest.raises(TypeError, match="colour, shape"):
+        LLM(shape="round", colour="red")
+
+
+def test_llm_refuses_a_model_that_does_not_exist():
+    with pytest.raises(NotFound, match=r"/no/such\.gguf"):
+        LLM("/no/such.gguf")
+
+
+def test_llm_refuses_engine_arguments_beside_a_target():
+    with pytest.raises(InvalidRequest, match="max_num_seqs"):
+        LLM(target="127.0.0.1:1,127.0.0.1:2", max_num_seqs=3)

@@ -1,0 +1,70 @@
+"""The local stack over the real services with a simulated device: addresses, crashes, and the end."""
+
+import asyncio
+import os
+import signal
+import stat
+import time
+
+import psutil
+import pytest
+
+from tetrad import EngineArgs, SamplingParams
+from tetrad.async_llm import AsyncLLM
+from tetrad.local_stack import LocalStack, stack_directories
+from tetrad.services.errors import FailedPrecondition
+
+
+@pytest.fixture
+async def stack(smollm2):
+    settings = await asyncio.to_thread(EngineArgs(model=str(smollm2), device="sim", max_model_len=512).stack_settings)
+    async with LocalStack(settings) as stack:
+        await stack.start(timeout_s=90)
+        yield stack
+
+
+async def test_its_sockets_are_private_and_their_paths_short(stack):
+    assert stat.S_IMODE(stack.directory.stat().st_mode) == 0o700
+    assert all(len(str(path)) < 100 for path in stack.directory.iterdir())
+    assert stack.directory in stack_directories()
+
+
+async def test_close_ends_every_service_and_removes_the_directory_within_5_s(stack):
+    processes = [psutil.Process(pid) for pid in stack.pids().values()]
+
+    start = time.monotonic()
+    await stack.close()
+
+    assert time.monotonic() - start < 5
+    assert len(processes) == 3
+    assert not psutil.wait_procs(processes, timeout=0.5)[1]
+    assert not stack.directory.exists()
+
+
+async def test_a_request_outlives_the_death_of_each_service(stack):
+    """The one promise that needs supervisor and services together."""
+    params = SamplingParams(max_tokens=8, ignore_eos=True)
+    async with AsyncLLM.from_target(str(stack.directory)) as llm:
+        for name in ("worker", "tokenizer", "engine-core"):
+            os.kill(stack.pids()[name], signal.SIGKILL)
+            async with asyncio.timeout(60):
+                *_, last = [output async for output in llm.generate("Hello", params)]
+            assert len(last.outputs[0].token_ids) == 8
+
+
+async def test_a_target_that_is_neither_form_is_an_error():
+    with pytest.raises(ValueError, match="TOKENIZER,ENGINE"):
+        AsyncLLM.from_target("127.0.0.1:50051")
+
+
+async def test_a_stack_that_cannot_start_leaves_nothing(tmp_path):
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF\x03\x00\x00\x00")
+    settings = await asyncio.to_thread(EngineArgs(model=str(broken), device="sim").stack_settings)
+    stack = LocalStack(settings)
+
+    with pytest.raises(FailedPrecondition, match=r"broken\.gguf"):
+        await stack.start(timeout_s=90)
+
+    assert stack.pids() == {}
+    assert not stack.directory.exists()
