@@ -1,11 +1,12 @@
 """Readiness: whether a service takes work, as grpc.health.v1 tells it.
 
-Called by the supervisor and by `tetrad status`. Watches rather than asks again and again; survives the death of the service
-it watches. Knows nothing of processes.
+Called by the supervisor, by `tetrad status`, and as `python -m tetrad.readiness ADDRESS SERVICE` by the health checks of
+containers. Watches rather than asks again and again; survives the death of the service it watches. Knows nothing of processes.
 """
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -13,9 +14,10 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tetrad.services.channel import open_channel
-from tetrad.services.errors import from_rpc_error
+from tetrad.services.errors import TetradError, from_rpc_error
 
 _PAUSE_S = 0.1
+_CHECK_TIMEOUT_S = 4.0
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
@@ -72,3 +74,19 @@ async def check_readiness(target: HealthTarget, *, timeout_s: float) -> bool:
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from error
     return bool(response.status == _SERVING)
+
+
+def _main(address: str, service: str) -> int:
+    """Return 0 if the service takes work, else 1 with one line on stderr."""
+    try:
+        ready = asyncio.run(check_readiness(HealthTarget(address, service), timeout_s=_CHECK_TIMEOUT_S))
+    except TetradError as error:
+        sys.stderr.write(f"{address}: {error.message}\n")
+        return 1
+    if not ready:
+        sys.stderr.write(f"{address}: {service} does not take work now\n")
+    return 0 if ready else 1
+
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:3]))
