@@ -6,6 +6,7 @@ Usable alone: `python -m benchmarks.http_load --url http://127.0.0.1:8000 --conc
 import argparse
 import asyncio
 import json
+import random
 import statistics
 import time
 from dataclasses import dataclass
@@ -43,8 +44,9 @@ async def run_load(
     numbers = iter(range(num_requests))
 
     async def client() -> None:
-        for number in numbers:
-            prompt = [1000 + (number * 7919 + i * 104_729) % 40_000 for i in range(prompt_len)]
+        for _ in numbers:
+            # Never seen before, so that no prefix cache helps.
+            prompt = [random.randrange(1000, 41_000) for _ in range(prompt_len)]
             body = {
                 "model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True,
                 "stream": True, "stream_options": {"include_usage": True},

@@ -20,10 +20,12 @@ from pathlib import Path
 
 from benchmarks.http_load import LoadResult, run_load
 from benchmarks.scheduler_cost import measure as measure_step_cost
+from tetrad.services.model_files import resolve_model
 
 ROUNDS = 3
 MODEL = "smollm2-135m-instruct"
 PREFILL_LEN = 1000
+PROMPT_LEN = 32
 DECODE_TOKENS = 96
 REPORT = Path(__file__).parent / "README.md"
 
@@ -50,7 +52,7 @@ def serving(*flags: str) -> Iterator[str]:
         process.wait(20)
 
 
-def load(url: str, concurrency: int, *, requests: int, max_tokens: int, prompt_len: int = 32) -> LoadResult:
+def load(url: str, concurrency: int, *, requests: int, max_tokens: int, prompt_len: int = PROMPT_LEN) -> LoadResult:
     """Run one load."""
     return asyncio.run(
         run_load(
@@ -65,37 +67,40 @@ def stack_decode(url: str, batch: int) -> float:
     return batch / statistics.median(result.tpot_s)
 
 
-def stack_prefill(url: str, attempt: int) -> float:
+def stack_prefill(url: str) -> float:
     """Return prefill tokens/s of a prompt that no cache has seen, over HTTP."""
-    result = load(url, 1, requests=1, max_tokens=2, prompt_len=PREFILL_LEN + attempt)
-    return (PREFILL_LEN + attempt) / result.ttft_s[0]
+    return PREFILL_LEN / load(url, 1, requests=1, max_tokens=2, prompt_len=PREFILL_LEN).ttft_s[0]
 
 
 def plain_torch() -> dict[str, float]:
-    """Return tokens/s of the plain torch loop over the same weights, in a process of its own."""
+    """Return tokens/s of the plain torch loop over the same weights and the same context, in a process of its own."""
+    steps = DECODE_TOKENS // 3
     command = [
-        sys.executable, "-m", "benchmarks.plain_torch", "--json", "--new-tokens", str(DECODE_TOKENS // 3),
-        "--prefill-len", str(PREFILL_LEN),
+        sys.executable, "-m", "benchmarks.plain_torch", str(resolve_model(MODEL)), "--steps", str(steps),
+        "--context", str(PROMPT_LEN + (DECODE_TOKENS - steps) // 2), "--prefill", str(PREFILL_LEN),
     ]  # fmt: skip
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    figures: dict[str, float] = json.loads(output.strip().splitlines()[-1])
+    figures: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return figures
 
 
 def compare_on_cpu() -> list[str]:
     """Measure the stack and the plain loop in turns; return table rows."""
-    ours: dict[str, list[float]] = {"decode_1": [], "decode_32": [], "prefill": []}
+    ours: dict[str, list[float]] = {"decode_batch_1": [], "decode_batch_32": [], "prefill": []}
     plain: dict[str, list[float]] = {name: [] for name in ours}
     with serving("--device", "cpu", "--dtype", "float32", "--max-model-len", "2048") as url:
         load(url, 32, requests=32, max_tokens=8)
         for attempt in range(ROUNDS):
-            ours["decode_1"].append(stack_decode(url, 1))
-            ours["decode_32"].append(stack_decode(url, 32))
-            ours["prefill"].append(stack_prefill(url, attempt))
+            ours["decode_batch_1"].append(stack_decode(url, 1))
+            ours["decode_batch_32"].append(stack_decode(url, 32))
+            ours["prefill"].append(stack_prefill(url))
             for name, value in plain_torch().items():
                 plain[name].append(value)
             print(f"round {attempt + 1}/{ROUNDS}: ours {_last(ours)}, plain torch {_last(plain)}", flush=True)
-    titles = {"decode_1": "decode, batch 1", "decode_32": "decode, batch 32", "prefill": f"prefill of {PREFILL_LEN} tokens"}
+    titles = {
+        "decode_batch_1": "decode, batch 1",
+        "decode_batch_32": "decode, batch 32",
+        "prefill": f"prefill of {PREFILL_LEN} tokens",
+    }
     rows = []
     for name, title in titles.items():
         mine, theirs = statistics.median(ours[name]), statistics.median(plain[name])
@@ -133,13 +138,13 @@ def main() -> None:
             [
                 "# Speed",
                 "",
-                f"Written by `make bench` on {os.cpu_count()} CPUs ({platform.machine()}), float32, medians of {ROUNDS} rounds. Machines",
-                "differ and are noisy: quote the ratios, which come from one run, taken in turns.",
+                f"Written by `make bench` on {os.cpu_count()} CPUs ({platform.machine()}), float32, medians of {ROUNDS} rounds.",
+                "Machines differ and are noisy: quote the ratios, which come from one run, taken in turns.",
                 "",
                 "## SmolLM2-135M-Instruct on the CPU, over HTTP with streaming",
                 "",
-                "Ours is the whole stack: HTTP, four processes, paged KV, continuous batching. Plain torch is a loop in one process over",
-                "the same weights with a dense KV cache, `F.linear` and SDPA ([plain_torch.py](plain_torch.py)).",
+                "Ours is the whole stack: HTTP, four processes, paged KV, continuous batching. Plain torch is a loop in one",
+                "process over the same weights with a dense KV cache, `F.linear` and SDPA ([plain_torch.py](plain_torch.py)).",
                 "",
                 "| tokens/s | Tetrad | plain torch | ratio |",
                 "|---|---|---|---|",

@@ -131,6 +131,6 @@ def test_chunked_at_48_tokens(smollm2, reference):
 
 
 def test_with_a_pool_so_small_that_requests_are_preempted(smollm2, reference):
-    with engine(smollm2, num_gpu_blocks_override=130, max_num_seqs=32) as llm:
+    with engine(smollm2, block_size=4, num_gpu_blocks_override=514, max_num_seqs=32) as llm:
         check(llm, reference, at_a_time=NUM_PROMPTS)
         assert llm.get_metrics()["num_preemptions"] > 0
