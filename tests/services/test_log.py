@@ -13,7 +13,11 @@ async def test_lines_of_a_call_carry_its_request_id(serve):
     """The log is captured behind the context merge that every configuration of ours has."""
     captured = structlog.testing.LogCapture()
     old = structlog.get_config()
-    structlog.configure(processors=[structlog.contextvars.merge_contextvars, captured])
+    structlog.configure(
+        processors=[structlog.contextvars.merge_contextvars, captured],
+        wrapper_class=structlog.make_filtering_bound_logger("info"),
+        cache_logger_on_first_use=False,
+    )
     try:
 
         async def behave(request):
