@@ -7,16 +7,14 @@ process holds), and the directory goes with them.
 
 import asyncio
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self, TypeVar
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.frontend.config import FrontendSettings
+from tetrad.private_directory import PrivateDirectory
 from tetrad.readiness import HealthTarget
 from tetrad.services.settings import ServiceSettings, child_environment
 from tetrad.supervisor import Child, OnState, RestartPolicy, Supervisor
@@ -27,10 +25,6 @@ from tetrad.worker_svc.config import WorkerSettings
 _FRONTEND_DRAIN_S = 1.2
 _SERVICE_DRAIN_S = 0.5
 _STOP_TIMEOUT_S = 1.6
-
-# As short as may be: the path of a Unix socket has at most 107 bytes, and TMPDIR may be long.
-_PARENT = Path("/tmp")
-_PREFIX = "tetrad-"
 
 HEALTH_NAMES = {
     "tokenizer": "tetrad.v1.TokenizerService",
@@ -75,7 +69,8 @@ class LocalStack:
         on_state: OnState | None = None,
         policy: RestartPolicy | None = None,
     ) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_PARENT))  # mode 0700
+        self._private = PrivateDirectory()
+        self.directory = self._private.path
         self.tokenizer_target = f"unix:{self.directory}/tokenizer.sock"
         self.engine_target = f"unix:{self.directory}/engine-core.sock"
         self._worker_target = f"unix:{self.directory}/worker.sock"
@@ -125,7 +120,7 @@ class LocalStack:
             if fd >= 0:
                 os.close(fd)
         self._lifeline = self._lifeline_write_end = -1
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self._private.remove()
 
     async def __aenter__(self) -> Self:
         return self
@@ -170,12 +165,6 @@ class LocalStack:
             health=HealthTarget(address, HEALTH_NAMES[name]),
             pass_fds=(self._lifeline,),
         )
-
-
-def stack_directories() -> list[Path]:
-    """Return the directories of this user's local stacks, those included that a killed parent left behind."""
-    found = (path for path in _PARENT.glob(f"{_PREFIX}*") if path.is_dir() and path.stat().st_uid == os.getuid())
-    return sorted(path for path in found if any(path.glob("*.sock")))
 
 
 def _python_module(name: str) -> Sequence[str]:

@@ -11,7 +11,8 @@ import pytest
 
 from tetrad import EngineArgs, SamplingParams
 from tetrad.async_llm import AsyncLLM
-from tetrad.local_stack import LocalStack, stack_directories
+from tetrad.local_stack import LocalStack
+from tetrad.private_directory import private_directories
 from tetrad.services.errors import FailedPrecondition
 
 
@@ -26,7 +27,7 @@ async def stack(smollm2):
 async def test_its_sockets_are_private_and_their_paths_short(stack):
     assert stat.S_IMODE(stack.directory.stat().st_mode) == 0o700
     assert all(len(str(path)) < 100 for path in stack.directory.iterdir())
-    assert stack.directory in stack_directories()
+    assert stack.directory in private_directories()
 
 
 async def test_close_ends_every_service_and_removes_the_directory_within_5_s(stack):

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from tetrad.cli.http_client import DEFAULT_URL, HttpClient
 from tetrad.cli.options import new_parser
-from tetrad.local_stack import HEALTH_NAMES, stack_directories
+from tetrad.local_stack import HEALTH_NAMES
 from tetrad.metrics_text import read_metrics
+from tetrad.private_directory import private_directories
 from tetrad.readiness import HealthTarget, check_readiness
 from tetrad.services.errors import TetradError
 
@@ -29,7 +30,7 @@ def run(arguments: list[str]) -> int:
     with HttpClient(options.url, timeout_s=5.0) as client:
         while True:
             well = _print_server(client)
-            for directory in stack_directories():
+            for directory in private_directories():
                 asyncio.run(_print_stack(directory))
             if not options.watch:
                 return 0 if well else 1
