@@ -13,6 +13,7 @@ class WorkerSettings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="TETRAD_WORKER_")
 
+    listen: str = Field("127.0.0.1:50053", description="Address of the gRPC server: host:port or unix:/path. Port 0: any.")
     device: Literal["auto", "cpu", "sim"] = Field(
         "auto", description="Where steps run. auto: the best device of this machine; sim: no model, tokens from a hash."
     )

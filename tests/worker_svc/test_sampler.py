@@ -8,6 +8,7 @@ import torch
 
 from tetrad.worker_svc.input_batch import InputBatch
 from tetrad.worker_svc.plan import GrammarRows, NewRequest, SamplingSpec
+from tetrad.worker_svc.sampler.draw import draw, weights_of
 from tetrad.worker_svc.sampler.philox import philox4x32, uniforms
 from tetrad.worker_svc.sampler.sampler import Sampler
 from tetrad.worker_svc.sampler.truncation import TruncationRows, truncate_
@@ -67,15 +68,15 @@ def test_philox_matches_random123s_known_answers(counter, key, expected):
     assert [int(word[0]) for word in words] == expected
 
 
-def test_uniforms_depend_on_seed_and_position_alone():
-    seeds, positions = np.array([1, 1, -5, 2**62, 1]), np.array([7, 8, 7, 7, 7])
+def test_uniforms_depend_on_seed_position_and_stream_alone():
+    seeds, positions, streams = np.array([1, 1, -5, 2**62, 1, 1]), np.array([7, 8, 7, 7, 7, 7]), np.array([0, 0, 0, 0, 0, 3])
 
-    together = uniforms(seeds, positions)
+    together = uniforms(seeds, positions, streams, 5)
 
-    alone = [uniforms(seeds[i : i + 1], positions[i : i + 1])[0] for i in range(5)]
+    alone = [uniforms(seeds[i : i + 1], positions[i : i + 1], streams[i : i + 1], 5)[0].tolist() for i in range(6)]
     assert together.tolist() == alone
-    assert len(set(together.tolist())) == 4
-    assert together[0] == together[4]
+    assert len(set(together.ravel().tolist())) == 25
+    assert (together[0] == together[4]).all()
     assert ((together >= 0) & (together < 1)).all()
 
 
@@ -171,6 +172,34 @@ def test_draws_follow_the_distribution(temperature):
     expected = expected / expected.sum() * 6400
     assert counts[10:].sum() == 0
     assert ((counts[:10] - expected) ** 2 / expected).sum() < 27.9
+
+
+@pytest.mark.parametrize("vocab_size", [700, 768])
+def test_draws_follow_the_distribution_over_blocks_of_ids(vocab_size):
+    """Chi-square over 7 cells, 22.5 once in a thousand: ids within one block and in others, the last one not whole."""
+    weights = np.zeros(vocab_size, np.float32)
+    ids = [0, 1, 255, 256, 300, 600, 699]
+    weights[ids] = [1, 2, 3, 4, 5, 6, 7]
+    rows = torch.from_numpy(np.tile(weights, (5600, 1)))
+
+    found = draw(rows, np.arange(5600), np.full(5600, 11))
+
+    expected = weights[ids] / weights.sum() * 5600
+    counts = np.bincount(found, minlength=vocab_size)
+    assert counts[ids].sum() == 5600
+    assert ((counts[ids] - expected) ** 2 / expected).sum() < 22.5
+
+
+def test_draws_survive_the_rounding_of_another_batch():
+    """Logits that differ by 1e-5, as they do between batches, over a vocabulary with a heavy tail."""
+    rng = np.random.default_rng(0)
+    logits = torch.from_numpy(rng.standard_normal((400, 5000)).astype(np.float32) * 2)
+    moved = logits + torch.from_numpy(rng.uniform(-1e-5, 1e-5, logits.shape).astype(np.float32))
+    seeds, positions, temperature = np.arange(400), np.full(400, 3), torch.ones(400)
+
+    drawn = [draw(weights_of(each, temperature), seeds, positions) for each in (logits, moved)]
+
+    assert (drawn[0] == drawn[1]).all()
 
 
 def test_same_seed_and_position_give_the_same_token_in_any_batch():

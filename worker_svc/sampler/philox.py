@@ -1,7 +1,7 @@
 """Philox4x32-10: uniforms that are a pure function of (seed, position).
 
-Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). Counter = (position, 0), key = seed; no
-state, so the noise of a token is the same in every batch, after a preemption, a retry or a restart.
+Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). Counter = (position, lane, stream,
+0), key = seed; no state, so the noise of a token is the same in every batch, after a preemption, a retry or a restart.
 """
 
 import numpy as np
@@ -30,10 +30,28 @@ def philox4x32(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Wor
     return c0, c1, c2, c3
 
 
-def uniforms(seeds: Ints, positions: Ints) -> npt.NDArray[np.float64]:
-    """Return one number in [0, 1) with 53 random bits for each (seed, absolute position of the token being sampled)."""
-    zeros = np.zeros(len(seeds), np.uint64)
-    key, counter = seeds.astype(np.uint64), positions.astype(np.uint64)
-    words = philox4x32((counter & _LOW, counter >> _HALF, zeros, zeros), (key & _LOW, key >> _HALF))
-    bits = (words[0] >> np.uint64(5)) * np.uint64(1 << 26) + (words[1] >> np.uint64(6))
+def uniforms(seeds: Ints, positions: Ints, streams: Ints, count: int) -> npt.NDArray[np.float64]:
+    """Return `count` numbers in [0, 1) with 53 random bits for each (seed, absolute position of the token sampled, stream).
+
+    Args:
+        seeds: [N].
+        positions: [N], below 2**32.
+        streams: [N], below 2**32; sets of numbers of one token that must not depend on each other.
+        count: numbers a row.
+
+    Returns:
+        [N, count].
+    """
+    num_lanes = -(-count // 2)
+    shape = (len(seeds), num_lanes)
+    key = seeds.astype(np.uint64)[:, None]
+    position, stream = (np.broadcast_to(values.astype(np.uint64)[:, None], shape) for values in (positions, streams))
+    lane = np.broadcast_to(np.arange(num_lanes, dtype=np.uint64), shape)
+    words = philox4x32((position, lane, stream, np.zeros(shape, np.uint64)), (key & _LOW, key >> _HALF))
+    first, second = _to_unit(words[0], words[1]), _to_unit(words[2], words[3])
+    return np.stack([first, second], 2).reshape(len(seeds), -1)[:, :count]
+
+
+def _to_unit(high: Words, low: Words) -> npt.NDArray[np.float64]:
+    bits = (high >> np.uint64(5)) * np.uint64(1 << 26) + (low >> np.uint64(6))
     return bits.astype(np.float64) / float(1 << 53)

@@ -20,7 +20,6 @@ from tetrad.worker_svc.sampler.logit_bias import LogitBias
 from tetrad.worker_svc.sampler.logprobs import gather_logprobs, widest
 from tetrad.worker_svc.sampler.min_tokens import MinTokens
 from tetrad.worker_svc.sampler.penalties import Penalties
-from tetrad.worker_svc.sampler.philox import uniforms
 from tetrad.worker_svc.sampler.processors import LogitsProcessor
 from tetrad.worker_svc.sampler.truncation import TruncationRows, truncate_
 
@@ -107,4 +106,4 @@ class Sampler:
     def _draw(self, logits: torch.Tensor, slots: Ints) -> Ints:
         weights = weights_of(logits, torch.from_numpy(self._temperature[slots]))
         truncate_(weights, self._truncation.select(slots))
-        return draw(weights, uniforms(self._seeds[slots], self._batch.num_tokens[slots]))
+        return draw(weights, self._seeds[slots], self._batch.num_tokens[slots])
