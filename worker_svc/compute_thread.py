@@ -14,6 +14,7 @@ class ComputeThread:
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
+        self.is_closed = False
 
     def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Queue a call and return its future; cancelling one that has not begun drops the call."""
@@ -21,4 +22,5 @@ class ComputeThread:
 
     def close(self) -> None:
         """Drop what is queued; the call that runs is left to end by itself."""
+        self.is_closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)

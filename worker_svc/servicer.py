@@ -54,7 +54,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         finally:
             reader.cancel()
             # Not awaited: this may run in a cancelled call, and the thread's order is all that matters.
-            self._compute.submit(self._worker.end_stream, stream_id)
+            if not self._compute.is_closed:
+                self._compute.submit(self._worker.end_stream, stream_id)
             log.info("stream.ended", epoch=epoch)
 
     async def _queue_plans(self, requests: AsyncIterator[worker_pb2.ExecuteRequest], stream_id: int, results: _Results) -> None:
