@@ -14,7 +14,7 @@ QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 # What to compare the contracts with: the last release, or before the first one the commit before.
 AGAINST ?= $(shell git describe --tags --abbrev=0 2>/dev/null || git rev-parse --verify --quiet HEAD~1)
 
-.PHONY: help setup serve test test-long check lint types protos check-protos check-breaking bench lock clean
+.PHONY: help setup serve test check lint types protos check-protos check-breaking bench lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -32,11 +32,8 @@ $(STAMP): requirements.lock pyproject.toml
 serve: setup ## Serve MODEL (default: smollm2-135m-instruct) at http://127.0.0.1:8000
 	$(BIN)/tetrad serve $(MODEL) $(ARGS)
 
-test: setup lint types ## Lint, check types, run every test but the slow ones
-	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not slow" $(PYTEST_ARGS)
-
-test-long: setup ## Run the slow tests
-	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+test: setup lint types ## Lint, check types, run every test
+	$(BIN)/python -m pytest -n 2 --dist loadscope $(PYTEST_ARGS)
 
 check: lint types check-protos check-breaking ## Everything but the tests
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F  # noqa: N812 - the name it has everywhere
 
 from tetrad.worker_svc.models.config import ModelConfig, read_config
 from tetrad.worker_svc.weights.loader import WeightLoader

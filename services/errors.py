@@ -23,7 +23,7 @@ from collections.abc import Mapping
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
-from google.rpc import code_pb2, error_details_pb2, status_pb2
+from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 DOMAIN = "tetrad"
@@ -203,11 +203,6 @@ def from_rpc_error(error: grpc.RpcError) -> TetradError:
         return from_status(status)
     code = error.code()
     return _BY_CODE.get(code.value[0], InternalError)(error.details() or code.name)
-
-
-def code_name(status: status_pb2.Status) -> str:
-    """Return the name of a status's code, for logs."""
-    return str(code_pb2.Code.Name(status.code))
 
 
 def _any(

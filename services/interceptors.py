@@ -64,7 +64,7 @@ def _wrap_generator(
             try:
                 async for response in behavior(request, context):
                     yield response
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:  # noqa: BLE001 - as above
                 await _abort(context, method, error)
 
     return call
