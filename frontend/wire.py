@@ -66,7 +66,8 @@ def engine_request(
 
 
 def resume(request: engine_core_pb2.EngineCoreRequest, sequence: Sequence) -> engine_core_pb2.EngineCoreRequest:
-    """Return `request` with the tokens that exist already."""
+    """Return `request` with the tokens that exist already; the engine's queue limits do not apply to it a second time."""
+    request.resumed = True
     request.resumed_output_token_ids = pack_u32(sequence.output_token_ids)
     return request
 

@@ -1,19 +1,19 @@
 """Channels: how every client of a Tetrad service connects.
 
-Keep-alive pings find dead peers within 40 s; server.py allows them. Unknown option keys are silently ignored by gRPC, so
+Keep-alive pings find dead peers within 15 s; server.py allows them. Unknown option keys are silently ignored by gRPC, so
 tests/services/test_options.py looks each of them up in the library.
 """
 
 import grpc
 
 CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # A peer that restarts on one machine is back within a second: look again soon.
+    # A peer that restarts on one machine is back within a second, with a model to load within some: look again soon.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 500),
 )
 
 

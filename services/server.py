@@ -20,7 +20,10 @@ from tetrad.services.log import get_logger
 from tetrad.services.settings import ServiceSettings
 
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    # Clients that vanished without a word, found as fast as clients find servers (channel.py).
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     # A long non-streaming call writes nothing, and only writes would reset the count.
     ("grpc.http2.max_ping_strikes", 0),

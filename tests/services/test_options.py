@@ -25,3 +25,11 @@ def test_the_library_knows_the_key(library, key):
 
 def test_an_invented_key_is_not_in_the_library(library):
     assert b"grpc.tetrad_invented_key\0" not in library
+
+
+def test_a_peer_that_vanished_is_found_within_15_seconds_and_the_pings_are_allowed():
+    client, server = dict(CLIENT_OPTIONS), dict(SERVER_OPTIONS)
+
+    for options in (client, server):
+        assert options["grpc.keepalive_time_ms"] + options["grpc.keepalive_timeout_ms"] <= 15_000
+    assert server["grpc.http2.min_ping_interval_without_data_ms"] < client["grpc.keepalive_time_ms"]

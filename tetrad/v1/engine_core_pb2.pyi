@@ -78,7 +78,7 @@ class AbortRequests(_message.Message):
     def __init__(self, request_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EngineCoreRequest(_message.Message):
-    __slots__ = ("request_id", "handle", "prompt_token_ids", "sampling_params", "pooling_params", "eos_token_id", "priority", "arrival_time_unix_nanos", "resumed_output_token_ids", "deadline_unix_nanos", "cache_salt", "lora_request", "mm_features", "data_parallel_rank", "trace_headers", "prompt_embeds", "prompt_is_token_ids", "external_req_id", "resumable", "reasoning_ended", "session_id", "kv_transfer_params")
+    __slots__ = ("request_id", "handle", "prompt_token_ids", "sampling_params", "pooling_params", "eos_token_id", "priority", "arrival_time_unix_nanos", "resumed_output_token_ids", "deadline_unix_nanos", "cache_salt", "lora_request", "mm_features", "data_parallel_rank", "trace_headers", "prompt_embeds", "prompt_is_token_ids", "external_req_id", "resumable", "reasoning_ended", "session_id", "kv_transfer_params", "resumed")
     class TraceHeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +108,7 @@ class EngineCoreRequest(_message.Message):
     REASONING_ENDED_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     KV_TRANSFER_PARAMS_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     handle: int
     prompt_token_ids: bytes
@@ -130,7 +131,8 @@ class EngineCoreRequest(_message.Message):
     reasoning_ended: bool
     session_id: str
     kv_transfer_params: _struct_pb2.Struct
-    def __init__(self, request_id: _Optional[str] = ..., handle: _Optional[int] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling_params: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., pooling_params: _Optional[_Union[_types_pb2.PoolingParams, _Mapping]] = ..., eos_token_id: _Optional[int] = ..., priority: _Optional[int] = ..., arrival_time_unix_nanos: _Optional[int] = ..., resumed_output_token_ids: _Optional[bytes] = ..., deadline_unix_nanos: _Optional[int] = ..., cache_salt: _Optional[str] = ..., lora_request: _Optional[_Union[_types_pb2.LoraRequest, _Mapping]] = ..., mm_features: _Optional[_Iterable[_Union[_types_pb2.MultiModalFeature, _Mapping]]] = ..., data_parallel_rank: _Optional[int] = ..., trace_headers: _Optional[_Mapping[str, str]] = ..., prompt_embeds: _Optional[_Union[_types_pb2.Tensor, _Mapping]] = ..., prompt_is_token_ids: _Optional[bytes] = ..., external_req_id: _Optional[str] = ..., resumable: _Optional[bool] = ..., reasoning_ended: _Optional[bool] = ..., session_id: _Optional[str] = ..., kv_transfer_params: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+    resumed: bool
+    def __init__(self, request_id: _Optional[str] = ..., handle: _Optional[int] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling_params: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., pooling_params: _Optional[_Union[_types_pb2.PoolingParams, _Mapping]] = ..., eos_token_id: _Optional[int] = ..., priority: _Optional[int] = ..., arrival_time_unix_nanos: _Optional[int] = ..., resumed_output_token_ids: _Optional[bytes] = ..., deadline_unix_nanos: _Optional[int] = ..., cache_salt: _Optional[str] = ..., lora_request: _Optional[_Union[_types_pb2.LoraRequest, _Mapping]] = ..., mm_features: _Optional[_Iterable[_Union[_types_pb2.MultiModalFeature, _Mapping]]] = ..., data_parallel_rank: _Optional[int] = ..., trace_headers: _Optional[_Mapping[str, str]] = ..., prompt_embeds: _Optional[_Union[_types_pb2.Tensor, _Mapping]] = ..., prompt_is_token_ids: _Optional[bytes] = ..., external_req_id: _Optional[str] = ..., resumable: _Optional[bool] = ..., reasoning_ended: _Optional[bool] = ..., session_id: _Optional[str] = ..., kv_transfer_params: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., resumed: _Optional[bool] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
     __slots__ = ("outputs", "rejected", "notice", "ready")
@@ -354,7 +356,7 @@ class WatchLoadResponse(_message.Message):
     def __init__(self, load: _Optional[_Union[EngineLoad, _Mapping]] = ...) -> None: ...
 
 class EngineLoad(_message.Message):
-    __slots__ = ("stats", "num_gpu_blocks", "num_free_blocks", "num_sessions", "num_waiting_tokens", "num_output_messages", "paused", "sleeping")
+    __slots__ = ("stats", "num_gpu_blocks", "num_free_blocks", "num_sessions", "num_waiting_tokens", "num_output_messages", "paused", "sleeping", "problem")
     STATS_FIELD_NUMBER: _ClassVar[int]
     NUM_GPU_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     NUM_FREE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -363,6 +365,7 @@ class EngineLoad(_message.Message):
     NUM_OUTPUT_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     SLEEPING_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
     stats: SchedulerStats
     num_gpu_blocks: int
     num_free_blocks: int
@@ -371,7 +374,8 @@ class EngineLoad(_message.Message):
     num_output_messages: int
     paused: bool
     sleeping: bool
-    def __init__(self, stats: _Optional[_Union[SchedulerStats, _Mapping]] = ..., num_gpu_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_sessions: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_output_messages: _Optional[int] = ..., paused: _Optional[bool] = ..., sleeping: _Optional[bool] = ...) -> None: ...
+    problem: str
+    def __init__(self, stats: _Optional[_Union[SchedulerStats, _Mapping]] = ..., num_gpu_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_sessions: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_output_messages: _Optional[int] = ..., paused: _Optional[bool] = ..., sleeping: _Optional[bool] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class ResetPrefixCacheRequest(_message.Message):
     __slots__ = ("reset_running_requests",)

@@ -49,7 +49,8 @@ class EngineCoreServiceServicer:
     def Session(self, request_iterator, context):
         """One long-lived stream per frontend process. The first request message is Hello, the first response Ready; after that
         one EngineCoreOutputs per engine step that concerns this session. When the stream ends, its requests are aborted.
-        FAILED_PRECONDITION: unknown schema revision. UNAVAILABLE: starting or draining.
+        FAILED_PRECONDITION: unknown schema revision. UNAVAILABLE: starting or draining. INVALID_ARGUMENT: a message that is none of
+        those above; a request that cannot be read or run is answered alone, with RequestRejected.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

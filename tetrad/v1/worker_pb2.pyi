@@ -48,12 +48,14 @@ class ExecuteResponse(_message.Message):
     def __init__(self, output: _Optional[_Union[ModelRunnerOutput, _Mapping]] = ..., ready: _Optional[_Union[ExecuteReady, _Mapping]] = ...) -> None: ...
 
 class ExecuteReady(_message.Message):
-    __slots__ = ("schema_revision", "rank")
+    __slots__ = ("schema_revision", "rank", "instance_id")
     SCHEMA_REVISION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     schema_revision: int
     rank: int
-    def __init__(self, schema_revision: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
+    instance_id: str
+    def __init__(self, schema_revision: _Optional[int] = ..., rank: _Optional[int] = ..., instance_id: _Optional[str] = ...) -> None: ...
 
 class SchedulerOutput(_message.Message):
     __slots__ = ("step_id", "new_requests", "cached_requests", "removed_handles", "total_num_scheduled_tokens", "grammar_bitmask", "draft_tokens", "block_copies", "block_ids_to_zero", "freed_encoder_hashes", "kv_connector_metadata")
@@ -222,7 +224,7 @@ class WorkerLifecycleServiceGetInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerLifecycleServiceGetInfoResponse(_message.Message):
-    __slots__ = ("state", "device", "rank", "version", "schema_revision", "model", "num_blocks", "block_size", "num_requests")
+    __slots__ = ("state", "device", "rank", "version", "schema_revision", "model", "num_blocks", "block_size", "num_requests", "instance_id", "epoch")
     STATE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -232,6 +234,8 @@ class WorkerLifecycleServiceGetInfoResponse(_message.Message):
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
     NUM_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     state: WorkerState
     device: str
     rank: int
@@ -241,7 +245,9 @@ class WorkerLifecycleServiceGetInfoResponse(_message.Message):
     num_blocks: int
     block_size: int
     num_requests: int
-    def __init__(self, state: _Optional[_Union[WorkerState, str]] = ..., device: _Optional[str] = ..., rank: _Optional[int] = ..., version: _Optional[str] = ..., schema_revision: _Optional[int] = ..., model: _Optional[_Union[ModelInfo, _Mapping]] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., num_requests: _Optional[int] = ...) -> None: ...
+    instance_id: str
+    epoch: int
+    def __init__(self, state: _Optional[_Union[WorkerState, str]] = ..., device: _Optional[str] = ..., rank: _Optional[int] = ..., version: _Optional[str] = ..., schema_revision: _Optional[int] = ..., model: _Optional[_Union[ModelInfo, _Mapping]] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., num_requests: _Optional[int] = ..., instance_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class ModelInfo(_message.Message):
     __slots__ = ("model", "architecture", "vocab_size", "max_position_embeddings", "dtype", "num_parameters", "weights_size_bytes", "num_layers", "hidden_size")

@@ -47,8 +47,14 @@ class WorkerServiceServicer:
     """
 
     def Execute(self, request_iterator, context):
-        """One stream per rank. Plans are executed in order; several may be under way. A step that fails on the device ends the
-        stream with INTERNAL: the engine core recomputes what ran. Ending the stream makes the worker forget every request.
+        """One stream per rank. Plans are executed in order; several may be under way. Ending the stream makes the worker forget
+        every request. How it ends tells the engine core what happened; it recomputes what ran in each case:
+        OK: the worker drains. It has answered the plans that it had begun.
+        INTERNAL, reason STEP_FAILED: the device failed in a step.
+        INVALID_ARGUMENT, reason INVALID_PLAN: a plan contradicts the layout or what the worker knows.
+        FAILED_PRECONDITION, reason STALE_EPOCH: an engine core with a newer epoch has the worker. Do not come back.
+        FAILED_PRECONDITION, reason NOT_READY: there is no model or no KV cache; begin with LoadModel.
+        UNAVAILABLE: the connection or the process was lost; instance_id tells which.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
