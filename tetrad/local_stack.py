@@ -8,7 +8,7 @@ process holds), and the directory goes with them.
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
@@ -25,6 +25,7 @@ from tetrad.worker_svc.config import WorkerSettings
 _FRONTEND_DRAIN_S = 1.2
 _SERVICE_DRAIN_S = 0.5
 _STOP_TIMEOUT_S = 1.6
+_NUM_TOKENIZERS_SERVED = 2
 
 HEALTH_NAMES = {
     "tokenizer": "tetrad.v1.TokenizerService",
@@ -32,9 +33,12 @@ HEALTH_NAMES = {
     "engine-core": "tetrad.v1.EngineCoreService",
     "frontend": "tetrad.v1.InferenceService",
 }
-"""Name of a child and of its socket -> the gRPC service whose health says that it takes work."""
+"""Kind of a child -> the gRPC service whose health says that it takes work; see `kind_of`."""
 
 S = TypeVar("S", bound=ServiceSettings)
+
+Adapt = Callable[[str, ServiceSettings], ServiceSettings]
+"""Takes a child's name and the settings it would get, and returns those it gets."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +47,15 @@ class StackSettings:
 
     Args:
         frontend: its `host`, `port` and `grpc_port` are where a served stack listens.
+        num_tokenizers: how many to run. None: two where clients are served, so that one that is lost costs them nothing (a new
+            one takes longer to start than they should wait), else one.
     """
 
     tokenizer: TokenizerSettings
     engine_core: EngineCoreSettings
     worker: WorkerSettings
     frontend: FrontendSettings
+    num_tokenizers: int | None = None
 
 
 class LocalStack:
@@ -59,6 +66,7 @@ class LocalStack:
         serve: run the frontend as a child, too; otherwise this process is one, with `frontend_settings`.
         on_state: told about every change of a service's state.
         policy: when a service that died is started again.
+        adapt: has the last word on each service's settings, for tests that stand between services.
     """
 
     def __init__(
@@ -68,23 +76,26 @@ class LocalStack:
         serve: bool = False,
         on_state: OnState | None = None,
         policy: RestartPolicy | None = None,
+        adapt: Adapt | None = None,
     ) -> None:
+        self._adapt = adapt or _as_they_are
         self._private = PrivateDirectory()
         self.directory = self._private.path
-        self.tokenizer_target = f"unix:{self.directory}/tokenizer.sock"
+        num_tokenizers = settings.num_tokenizers or (_NUM_TOKENIZERS_SERVED if serve else 1)
+        self.tokenizer_targets = tuple(f"unix:{self.directory}/{name}.sock" for name in _tokenizer_names(num_tokenizers))
         self.engine_target = f"unix:{self.directory}/engine-core.sock"
         self._worker_target = f"unix:{self.directory}/worker.sock"
         self._lifeline, self._lifeline_write_end = os.pipe()
         self._settings = settings
         # Whoever calls stops before whom it calls: nobody sees a peer vanish.
         frontends = [self._frontend()] if serve else []
-        groups = [frontends, [self._engine_core()], [self._tokenizer(), self._worker()]]
+        groups = [frontends, [self._engine_core()], [*self._tokenizers(), self._worker()]]
         self._supervisor = Supervisor(groups, policy=policy, on_state=on_state, stop_timeout_s=_STOP_TIMEOUT_S)
 
     @property
     def frontend_settings(self) -> FrontendSettings:
         """Settings with which a frontend finds this stack."""
-        return _replace(self._settings.frontend, tokenizer_target=self.tokenizer_target, engine_targets=(self.engine_target,))
+        return _replace(self._settings.frontend, tokenizer_targets=self.tokenizer_targets, engine_targets=(self.engine_target,))
 
     async def start(self, *, timeout_s: float) -> None:
         """Start the services and return when all of them take work; on failure nothing is left running.
@@ -128,9 +139,13 @@ class LocalStack:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    def _tokenizer(self) -> Child:
-        settings = _replace(self._settings.tokenizer, listen=self.tokenizer_target, drain_timeout_s=_SERVICE_DRAIN_S)
-        return self._child("tokenizer", "tokenizer_svc", settings)
+    def _tokenizers(self) -> list[Child]:
+        drained = _replace(self._settings.tokenizer, drain_timeout_s=_SERVICE_DRAIN_S)
+        names = _tokenizer_names(len(self.tokenizer_targets))
+        return [
+            self._child(name, "tokenizer_svc", _replace(drained, listen=target))
+            for name, target in zip(names, self.tokenizer_targets, strict=True)
+        ]
 
     def _worker(self) -> Child:
         settings = _replace(self._settings.worker, listen=self._worker_target, drain_timeout_s=_SERVICE_DRAIN_S)
@@ -141,7 +156,7 @@ class LocalStack:
             self._settings.engine_core,
             listen=self.engine_target,
             worker_target=self._worker_target,
-            tokenizer_target=self.tokenizer_target,
+            tokenizer_targets=self.tokenizer_targets,
             drain_timeout_s=_SERVICE_DRAIN_S,
         )
         return self._child("engine-core", "engine_core_svc", settings)
@@ -154,7 +169,7 @@ class LocalStack:
         return self._child("frontend", "frontend", settings)
 
     def _child(self, name: str, package: str, settings: ServiceSettings) -> Child:
-        settings = _replace(settings, lifeline_fd=self._lifeline)
+        settings = self._adapt(name, _replace(settings, lifeline_fd=self._lifeline))
         if settings.log_json is None:  # its stderr is our pipe: what counts is where we write its lines
             settings = _replace(settings, log_json=not sys.stderr.isatty())
         address = settings.grpc_address if isinstance(settings, FrontendSettings) else settings.listen
@@ -163,9 +178,24 @@ class LocalStack:
             name=name,
             command=_python_module(f"tetrad.{package}"),
             environment=child_environment(settings),
-            health=HealthTarget(address, HEALTH_NAMES[name]),
+            health=HealthTarget(address, HEALTH_NAMES[kind_of(name)]),
             pass_fds=(self._lifeline,),
+            program=kind_of(name),
         )
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of service that a child, and its socket, are named after: "tokenizer" for "tokenizer-2"."""
+    kind, _, number = name.rpartition("-")
+    return kind if number.isdigit() else name
+
+
+def _tokenizer_names(count: int) -> list[str]:
+    return ["tokenizer", *(f"tokenizer-{number}" for number in range(2, count + 1))]
+
+
+def _as_they_are(name: str, settings: ServiceSettings) -> ServiceSettings:  # noqa: ARG001 - the shape of Adapt
+    return settings
 
 
 def _python_module(name: str) -> Sequence[str]:
