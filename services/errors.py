@@ -214,6 +214,12 @@ def from_rpc_error(error: grpc.RpcError) -> TetradError:
     return _BY_CODE.get(code.value[0], InternalError)(error.details() or code.name)
 
 
+def one_line(error: BaseException) -> str:
+    """Return the first line of what an error of a library says, without its stop, at most 300 characters; else its type."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:300].rstrip(".") if lines else type(error).__name__
+
+
 def _any(
     message: error_details_pb2.ErrorInfo | error_details_pb2.BadRequest | error_details_pb2.RetryInfo,
 ) -> any_pb2.Any:

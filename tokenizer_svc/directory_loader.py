@@ -4,7 +4,6 @@ Called by loading.py. tokenizer.json is loaded straight into the Rust library: t
 installed, and take seconds. Only a directory without tokenizer.json goes through AutoTokenizer, which converts it.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,13 @@ from typing import Any
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as RustTokenizer
 
-from tetrad.services.errors import ModelError
+from tetrad.services.errors import ModelError, one_line
+from tetrad.services.model_directory import list_model_files, read_model_json, read_model_text
 from tetrad.tokenizer_svc.facts import LoadedTokenizer, SpecialTokens
 
 # transformers writes 10^30 for "no limit".
 _UNLIMITED = 1 << 31
+_MORE_TEMPLATES = "additional_chat_templates"
 _LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 
 
@@ -30,11 +31,11 @@ def load_directory(path: Path, model_path: Path) -> LoadedTokenizer:
     Raises:
         ModelError: a file is missing, not JSON, or not a tokenizer.
     """
-    tokenizer_config = _load_json(path / "tokenizer_config.json")
+    tokenizer_config = _load_json(path, "tokenizer_config.json")
     facts_path = model_path if model_path.is_dir() else path
-    config = _load_json(facts_path / "config.json") or _load_json(path / "config.json")
-    generation_config = _load_json(facts_path / "generation_config.json") or _load_json(path / "generation_config.json")
-    special_map = _load_json(path / "special_tokens_map.json") | tokenizer_config
+    config = _load_json(facts_path, "config.json") or _load_json(path, "config.json")
+    generation_config = _load_json(facts_path, "generation_config.json") or _load_json(path, "generation_config.json")
+    special_map = _load_json(path, "special_tokens_map.json") | tokenizer_config
     special = SpecialTokens(*(_token_text(special_map.get(f"{role}_token")) for role in ("bos", "eos", "pad", "unk")))
     rust = _load_rust(path)
     _mark_special(rust, special, tokenizer_config)
@@ -50,13 +51,14 @@ def load_directory(path: Path, model_path: Path) -> LoadedTokenizer:
 
 
 def _load_rust(path: Path) -> RustTokenizer:
-    file = path / "tokenizer.json"
-    if not file.is_file():
+    text = read_model_text(path, "tokenizer.json")
+    if text is None:
         return _convert(path)
+    file = path / "tokenizer.json"
     try:
-        rust = RustTokenizer.from_file(str(file))
+        rust = RustTokenizer.from_str(text)
     except Exception as error:  # the Rust library raises bare Exception
-        raise ModelError(f"{file} is not a tokenizer: {error}.", field="model") from error
+        raise ModelError(f"{file} is not a tokenizer: {one_line(error)}.", field="model") from error
     rust.no_truncation()
     rust.no_padding()
     return rust
@@ -68,14 +70,15 @@ def _convert(path: Path) -> RustTokenizer:
 
         backend = AutoTokenizer.from_pretrained(str(path), local_files_only=True).backend_tokenizer
     except Exception as error:  # transformers raises whatever its converters do
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ModelError(f"{path} has no tokenizer.json, and none can be made of it: {reason}", field="model") from error
+        reason = one_line(error)
+        raise ModelError(f"{path} has no tokenizer.json, and none can be made of it: {reason}.", field="model") from error
     return RustTokenizer.from_str(backend.to_str())
 
 
 def _mark_special(rust: RustTokenizer, special: SpecialTokens, tokenizer_config: Mapping[str, Any]) -> None:
     """Make tokens special that only tokenizer_config.json calls so, as transformers does; none gets a new id."""
-    more = tokenizer_config.get("additional_special_tokens") or []
+    more = tokenizer_config.get("additional_special_tokens")
+    more = more if isinstance(more, list) else []
     texts = [*special.named().values(), *filter(None, (_token_text(token) for token in more))]
     known = {token.content for token in rust.get_added_tokens_decoder().values() if token.special}
     missing = [text for text in texts if text not in known and rust.token_to_id(text) is not None]
@@ -99,12 +102,12 @@ def _load_chat_templates(path: Path, tokenizer_config: Mapping[str, Any]) -> dic
     if isinstance(found, str):
         templates["default"] = found
     elif isinstance(found, list):
-        templates = {entry["name"]: entry["template"] for entry in found if {"name", "template"} <= entry.keys()}
-    for file in (path / "additional_chat_templates").glob("*.jinja"):
-        templates[file.stem] = file.read_text("utf-8")
-    if (path / "chat_template.jinja").is_file():
-        templates["default"] = (path / "chat_template.jinja").read_text("utf-8")
-    return templates
+        named = [(entry.get("name"), entry.get("template")) for entry in found if isinstance(entry, dict)]
+        templates = {name: text for name, text in named if isinstance(name, str) and isinstance(text, str)}
+    for file in list_model_files(path, "*.jinja", folder=_MORE_TEMPLATES):
+        templates[file.stem] = read_model_text(path / _MORE_TEMPLATES, file.name) or ""
+    own = read_model_text(path, "chat_template.jinja")
+    return templates if own is None else templates | {"default": own}
 
 
 def _max_length(tokenizer_config: Mapping[str, Any], config: Mapping[str, Any]) -> int | None:
@@ -120,14 +123,6 @@ def _token_text(token: object) -> str | None:
     return token if isinstance(token, str) else None
 
 
-def _load_json(file: Path) -> dict[str, Any]:
+def _load_json(directory: Path, name: str) -> dict[str, Any]:
     """Return a JSON object, {} if there is no such file."""
-    try:
-        value = json.loads(file.read_text("utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{file} cannot be read: {error}.", field="model") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{file} holds {type(value).__name__}, not a JSON object.", field="model")
-    return value
+    return read_model_json(directory, name) or {}

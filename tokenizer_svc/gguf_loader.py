@@ -13,12 +13,13 @@ from tokenizers import Tokenizer as RustTokenizer
 from tokenizers.models import BPE
 
 from tetrad.services.errors import ModelError
+from tetrad.services.gguf_container import Value, read_gguf_header
 from tetrad.tokenizer_svc.facts import LoadedTokenizer, SpecialTokens
-from tetrad.tokenizer_svc.gguf_metadata import Value, read_gguf_metadata
 from tetrad.tokenizer_svc.pre_tokenizers import ADDS_BOS, IGNORES_MERGES, NORMALIZES_NFC, byte_level_pre_tokenizer
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 _PREFIX = "tokenizer.ggml."
+_MAX_MERGED_CHARS = 512
 _SAMPLING = {
     "temp": "temperature",
     "top_k": "top_k",
@@ -30,7 +31,7 @@ _SAMPLING = {
 
 def load_gguf(path: Path) -> LoadedTokenizer:
     """Return the tokenizer that a GGUF file describes; ModelError if it is broken or of a kind that is not supported."""
-    fields = _Fields(path, read_gguf_metadata(path))
+    fields = _Fields(path, read_gguf_header(path).metadata)
     model = fields.text("model")
     build = _BUILDERS.get(model or "")
     if build is None:
@@ -180,7 +181,9 @@ def _vocabulary(fields: _Fields) -> dict[str, int]:
 
 def _merges_by_score(tokens: Sequence[str], token_types: Sequence[int], scores: Sequence[float]) -> list[tuple[str, str]]:
     """Return the merges that SentencePiece's scores imply: of all pairs that form a token, those of the best token first."""
-    ids = {token: i for i, token in enumerate(tokens) if token_types[i] in (_NORMAL, _USER_DEFINED)}
+    # All ways to cut a token are tried, and each makes two texts: what no vocabulary has is not merged, rather than for hours.
+    kinds = (_NORMAL, _USER_DEFINED)
+    ids = {token: i for i, token in enumerate(tokens) if token_types[i] in kinds and len(token) <= _MAX_MERGED_CHARS}
     ranked: list[tuple[float, int, int, str, str]] = []
     for token, i in ids.items():
         for cut in range(1, len(token)):

@@ -4,12 +4,16 @@ import dataclasses
 import os
 from pathlib import Path
 
-from tetrad.services.errors import ModelError, NotFound
+from tetrad.services.errors import ModelError, NotFound, one_line
 from tetrad.services.model_files import resolve_model
 from tetrad.tokenizer_svc.directory_loader import load_directory
 from tetrad.tokenizer_svc.facts import LoadedTokenizer
 from tetrad.tokenizer_svc.gguf_loader import load_gguf
+from tetrad.tokenizer_svc.rust_panics import panics_become
 from tetrad.tokenizer_svc.tokenizer import Tokenizer
+
+_MAX_VOCAB_SIZE = 1 << 22
+"""The same as the worker's limit for a model's table; the largest vocabularies have 262,144 tokens."""
 
 
 def load_tokenizer(model: str, tokenizer: str | None = None, *, chat_template: str | None = None) -> Tokenizer:
@@ -28,10 +32,23 @@ def load_tokenizer(model: str, tokenizer: str | None = None, *, chat_template: s
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     model_path = resolve_model(model)
     path = model_path if tokenizer is None else resolve_model(tokenizer)
-    loaded = _load(path, model_path)
-    if chat_template is not None:
-        loaded = dataclasses.replace(loaded, chat_templates={"default": _load_template(Path(chat_template))})
-    return Tokenizer(loaded)
+    with panics_become(lambda reason: ModelError(f"{path} has a broken tokenizer: {reason}.", field="model")):
+        loaded = _load(path, model_path)
+        if chat_template is not None:
+            loaded = dataclasses.replace(loaded, chat_templates={"default": _load_template(Path(chat_template))})
+        return _check(Tokenizer(loaded), path)
+
+
+def _check(tokenizer: Tokenizer, path: Path) -> Tokenizer:
+    """Return the tokenizer if its ids are ones that a table can be made of, and it can write and read a word."""
+    if tokenizer.vocab_size > _MAX_VOCAB_SIZE:
+        largest = tokenizer.vocab_size - 1
+        raise ModelError(f"{path} has the token id {largest}; ids must be below {_MAX_VOCAB_SIZE}.", field="model")
+    try:
+        tokenizer.decode(tokenizer.encode("Hello world").token_ids)
+    except Exception as error:  # whatever the Rust library makes of a file that contradicts itself
+        raise ModelError(f"{path} has a tokenizer that cannot encode: {one_line(error)}.", field="model") from error
+    return tokenizer
 
 
 def _load(path: Path, model_path: Path) -> LoadedTokenizer:
@@ -44,7 +61,7 @@ def _load(path: Path, model_path: Path) -> LoadedTokenizer:
     except ModelError:
         raise
     except Exception as error:  # the Rust library raises bare Exception for vocabularies that contradict themselves
-        raise ModelError(f"{path} has a broken tokenizer section: {error}.", field="model") from error
+        raise ModelError(f"{path} has a broken tokenizer section: {one_line(error)}.", field="model") from error
 
 
 def _load_template(path: Path) -> str:

@@ -12,6 +12,7 @@ from tetrad.services.errors import InvalidRequest
 from tetrad.tokenizer_svc.bundle import Bundle, bundle_files, hash_files
 from tetrad.tokenizer_svc.detokenizer import Detokenizer, DetokenizerFactory
 from tetrad.tokenizer_svc.facts import LoadedTokenizer
+from tetrad.tokenizer_svc.rust_panics import panics_become
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,14 @@ class Tokenizer:
         truncation: Truncation | None = None,
         with_strings: bool = False,
     ) -> EncodedText:
-        """Return the tokens of a text. Blocks for about 1.5 us a token: call it in a thread."""
+        """Return the tokens of a text; InvalidRequest for one that is beyond the tokenizer's patterns.
+
+        Blocks for about 1.5 us a token: call it in a thread.
+        """
+        with panics_become(_refuse_text):
+            return self._encode(text, add_special_tokens, truncation, with_strings)
+
+    def _encode(self, text: str, add_special_tokens: bool, truncation: Truncation | None, with_strings: bool) -> EncodedText:
         wants_special = add_special_tokens and (truncation is None or truncation.max_tokens >= self._num_added)
         [encoding] = self._rust.encode_batch_fast([text], add_special_tokens=wants_special and truncation is None)
         if truncation is not None:
@@ -74,7 +82,8 @@ class Tokenizer:
         if token_ids and max(token_ids) >= self.vocab_size:
             text = f"Token id {max(token_ids)} is outside the vocabulary, whose size is {self.vocab_size}."
             raise InvalidRequest(text, field="sequences")
-        return self._rust.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        with panics_become(_refuse_ids):
+            return self._rust.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
     def open_detokenizer(
         self,
@@ -98,3 +107,11 @@ class Tokenizer:
     def bundle(self) -> Bundle:
         """The files as one archive. The first call compresses for about 0.2 s: call it in a thread."""
         return Bundle.pack(self._files)
+
+
+def _refuse_text(reason: str) -> InvalidRequest:
+    return InvalidRequest(f"The model's tokenizer cannot take this text: {reason}.", field="texts")
+
+
+def _refuse_ids(reason: str) -> InvalidRequest:
+    return InvalidRequest(f"The model's tokenizer cannot decode these ids: {reason}.", field="sequences")

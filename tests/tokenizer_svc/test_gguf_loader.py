@@ -13,7 +13,7 @@ import pytest
 from tokenizers import pre_tokenizers
 
 from tetrad.services.errors import ModelError
-from tetrad.tokenizer_svc.gguf_metadata import read_gguf_metadata
+from tetrad.services.gguf_container import read_gguf_header
 from tetrad.tokenizer_svc.loading import load_tokenizer
 from tetrad.tokenizer_svc.pre_tokenizers import byte_level_pre_tokenizer, known_pre_tokenizers
 
@@ -83,7 +83,7 @@ def test_the_reader_finds_what_the_gguf_package_finds(tmp_path: Path) -> None:
     writer.write_tensors_to_file()
     writer.close()
 
-    ours = read_gguf_metadata(path)
+    ours = read_gguf_header(path).metadata
     theirs = {name: field.contents() for name, field in gguf.GGUFReader(path).fields.items()}
 
     assert len(ours) == 17

@@ -47,9 +47,12 @@ def rotary_frequencies(head_dim: int, theta: float, scaling: Mapping[str, Any] |
     """Return the frequencies [head_dim / 2] of a model; ModelError names a scaling that is not supported."""
     frequencies = theta ** -(torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
     kind = (scaling or {}).get("rope_type", "default")
-    if kind not in _SCALINGS:
-        raise ModelError(f"Rope scaling {kind!r} is not supported; supported: {', '.join(sorted(_SCALINGS))}.")
-    return _SCALINGS[kind](frequencies, scaling or {})
+    if not isinstance(kind, str) or kind not in _SCALINGS:
+        raise ModelError(f"Rope scaling {str(kind)[:80]!r} is not supported; supported: {', '.join(sorted(_SCALINGS))}.")
+    try:
+        return _SCALINGS[kind](frequencies, scaling or {})
+    except (KeyError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:  # of the file's values, whatever they are
+        raise ModelError(f"Rope scaling {kind!r} cannot be read: {type(error).__name__}: {str(error)[:200]}") from error
 
 
 def _default(frequencies: torch.Tensor, scaling: Mapping[str, Any]) -> torch.Tensor:  # noqa: ARG001 - one signature for all

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tetrad.services.errors import ModelError
+from tetrad.services.errors import ModelError, one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +31,63 @@ class ModelConfig:
     sliding_window: int | None
 
 
+_LIMITS = {
+    "vocab_size": 1 << 22,
+    "hidden_size": 1 << 17,
+    "intermediate_size": 1 << 19,
+    "num_layers": 1 << 10,
+    "num_heads": 1 << 12,
+    "num_kv_heads": 1 << 12,
+    "head_dim": 1 << 12,
+    "max_position_embeddings": 1 << 24,
+}
+"""About ten times what the largest models have: what is beyond is a broken or hostile file, found before memory is taken."""
+_MAX_ROTARY_VALUES = 1 << 31
+
+
 def read_config(config: Mapping[str, Any]) -> ModelConfig:
     """Return the facts in a config.json's dict."""
-    architectures = config.get("architectures") or []
-    if not architectures:
-        raise ModelError("The model's config names no architecture.")
+    architecture = architecture_of(config)
     try:
-        return _read(str(architectures[0]), config)
+        facts = _read(architecture, config)
     except KeyError as error:
         raise ModelError(f"The model's config has no {error.args[0]!r}.") from error
-    except (TypeError, ValueError) as error:
-        raise ModelError(f"The model's config cannot be read: {error}") from error
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise ModelError(f"The model's config cannot be read: {one_line(error)}.") from error
+    _check(facts)
+    return facts
+
+
+def architecture_of(config: Mapping[str, Any]) -> str:
+    """Return the name of the model's architecture; ModelError if there is none."""
+    architectures = config.get("architectures")
+    if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
+        raise ModelError("The model's config names no architecture.")
+    return architectures[0]
+
+
+def _check(facts: ModelConfig) -> None:
+    for name, limit in _LIMITS.items():
+        value = getattr(facts, name)
+        if not 0 < value <= limit:
+            raise ModelError(f"The model's config is impossible: {name} is {str(value)[:40]}, it must be 1 to {limit}.")
+    if facts.head_dim % 2 or facts.num_heads % facts.num_kv_heads:
+        raise ModelError(
+            f"The model's config is impossible: {facts.num_heads} heads of {facts.head_dim} share {facts.num_kv_heads} of keys;"
+            " the size of heads must be even, and each of keys serve equally many."
+        )
+    if facts.max_position_embeddings * facts.head_dim > _MAX_ROTARY_VALUES:
+        raise ModelError(
+            f"The model's config is impossible: {facts.max_position_embeddings} positions times head_dim {facts.head_dim} are"
+            f" more than {_MAX_ROTARY_VALUES}."
+        )
 
 
 def _read(architecture: str, config: Mapping[str, Any]) -> ModelConfig:
     heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
     activation = config.get("hidden_act", "silu")
     if activation != "silu":
-        raise ModelError(f"Activation {activation!r} is not supported; supported: silu.")
+        raise ModelError(f"Activation {str(activation)[:80]!r} is not supported; supported: silu.")
     theta, scaling = _rope(config)
     return ModelConfig(
         architecture=architecture,

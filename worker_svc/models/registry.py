@@ -8,7 +8,7 @@ import torch
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.kv_cache import KvCacheSpec
 from tetrad.worker_svc.layers.linear import LinearFactory
-from tetrad.worker_svc.models.config import ModelConfig, read_config
+from tetrad.worker_svc.models.config import ModelConfig, architecture_of, read_config
 from tetrad.worker_svc.models.llama import LlamaModel
 from tetrad.worker_svc.weights.loader import WeightLoader
 
@@ -39,9 +39,9 @@ _MODELS = {
 
 def supported_config(config: Mapping[str, Any]) -> ModelConfig:
     """Return the facts of a model that can be run; ModelError names an architecture that cannot, and those that can."""
-    architecture = str((config.get("architectures") or [""])[0])
-    if architecture and architecture not in _MODELS:
-        raise ModelError(f"Architecture {architecture} is not supported; supported: {', '.join(sorted(_MODELS))}.")
+    architecture = architecture_of(config)
+    if architecture not in _MODELS:
+        raise ModelError(f"Architecture {architecture[:80]} is not supported; supported: {', '.join(sorted(_MODELS))}.")
     return read_config(config)
 
 

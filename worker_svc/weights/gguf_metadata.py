@@ -41,9 +41,9 @@ def config_from_metadata(field: Callable[[str], Any], *, vocab_size: int, is_tie
         is_tied: whether the file has no output matrix of its own.
     """
     architecture = field("general.architecture")
-    if architecture not in _ARCHITECTURES:
+    if not isinstance(architecture, str) or architecture not in _ARCHITECTURES:
         supported = ", ".join(sorted(_ARCHITECTURES))
-        raise ModelError(f"GGUF architecture {architecture} is not supported; supported: {supported}.")
+        raise ModelError(f"GGUF architecture {str(architecture)[:80]!r} is not supported; supported: {supported}.")
 
     def get(key: str) -> Any:
         return field(f"{architecture}.{key}")

@@ -1,8 +1,10 @@
 """GGUF reader: a .gguf file opened and checked, its metadata in config.json's form. Never imports torch.
 
-The file is checked for its full length before anything is read from it: a truncated one fails at once, in one line.
+The header comes from services/gguf_container.py. Every tensor is checked against the file's length before anything is read
+from it: a truncated file fails at once, in one line, and no tensor is made larger than its own bytes allow.
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,16 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from tetrad.services.errors import ModelError
+from tetrad.services.errors import ModelError, one_line
+from tetrad.services.gguf_container import GgufTensor, read_gguf_header
 from tetrad.worker_svc.weights.gguf_metadata import config_from_metadata
 
 _ROPE_FACTORS = "rope_freqs.weight"
+_MAX_ROPE_FACTORS = 1024
+_PLAIN_TYPES: dict[Any, type[np.generic]] = {
+    gguf.GGMLQuantizationType.F16: np.float16,
+    gguf.GGMLQuantizationType.F32: np.float32,
+}
 
 
 class GgufFile:
@@ -21,21 +29,19 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            reader = gguf.GGUFReader(path)
-        except Exception as error:
-            raise ModelError(f"{path} is not a whole GGUF file: {_first_line(error)}") from error
-        self._fields = reader.fields
-        self._tensors = {tensor.name: tensor for tensor in reader.tensors}
+        header = read_gguf_header(path)
+        self._metadata = header.metadata
+        self._tensors = {tensor.name: tensor for tensor in header.tensors}
+        self._sizes = {tensor.name: self._size_bytes(tensor) for tensor in header.tensors}
+        self.total_bytes = sum(self._sizes.values())
         self._check_length()
-        self.total_bytes = sum(int(tensor.n_bytes) for tensor in reader.tensors)
+        self._data: npt.NDArray[np.uint8] = np.memmap(path, mode="r")
         self.architecture = str(self.field("general.architecture"))
         self.config = self._read_config()
 
     def field(self, key: str) -> Any:
         """Return a metadata value, or None."""
-        field = self._fields.get(key)
-        return None if field is None else field.contents()
+        return self._metadata.get(key)
 
     def has(self, name: str) -> bool:
         """Return whether there is a tensor of this GGUF name."""
@@ -43,31 +49,44 @@ class GgufFile:
 
     def dequantize(self, name: str) -> tuple[npt.NDArray[np.float32], int]:
         """Return a tensor in float32 and its bytes as stored; KeyError if there is none."""
-        tensor = self._tensors[name]
+        tensor, size = self._tensors[name], self._sizes[name]
+        stored = self._data[tensor.offset : tensor.offset + size]
+        kind = gguf.GGMLQuantizationType(tensor.kind)
         try:
-            values: npt.NDArray[np.float32] = gguf.dequantize(tensor.data, tensor.tensor_type)
+            if kind in _PLAIN_TYPES:
+                stored = stored.view(_PLAIN_TYPES[kind]).reshape(tensor.shape[::-1])
+            else:
+                stored = stored.reshape(gguf.quant_shape_to_byte_shape(tensor.shape[::-1], kind))
+            values: npt.NDArray[np.float32] = gguf.dequantize(stored, kind)
         except (NotImplementedError, ValueError) as error:
-            kind = tensor.tensor_type.name
-            raise ModelError(f"{self.path.name}: tensor {name} of type {kind} cannot be read: {_first_line(error)}") from error
-        return values, int(tensor.n_bytes)
+            raise self._unreadable(tensor, f"of type {kind.name} cannot be read: {one_line(error)}") from error
+        return values, size
 
     def _read_config(self) -> dict[str, Any]:
         embedding = self._tensors.get("token_embd.weight")
-        if embedding is None:
-            raise ModelError(f"{self.path} has no tensor token_embd.weight.")
-        config = config_from_metadata(
-            self.field, vocab_size=int(embedding.shape[-1]), is_tied="output.weight" not in self._tensors
-        )
-        if _ROPE_FACTORS in self._tensors:
+        if embedding is None or len(embedding.shape) != 2:
+            raise ModelError(f"{self.path} has no tensor token_embd.weight of two dimensions.")
+        config = config_from_metadata(self.field, vocab_size=embedding.shape[-1], is_tied="output.weight" not in self._tensors)
+        factors = self._tensors.get(_ROPE_FACTORS)
+        if factors is not None:
+            if math.prod(factors.shape) > _MAX_ROPE_FACTORS:
+                raise self._unreadable(factors, f"has more than {_MAX_ROPE_FACTORS} values")
             config["rope_scaling"] = {"rope_type": "factors", "factors": self.dequantize(_ROPE_FACTORS)[0].tolist()}
         return config
 
+    def _size_bytes(self, tensor: GgufTensor) -> int:
+        try:
+            per_block, block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(tensor.kind)]
+        except (KeyError, ValueError):
+            raise self._unreadable(tensor, f"is of a type that is not known: {tensor.kind}") from None
+        # Python's numbers do not overflow: a product of four lengths near 2^64 is as large as it says.
+        return int(math.prod(tensor.shape) // per_block * block_bytes)
+
     def _check_length(self) -> None:
         size = self.path.stat().st_size
-        needed = max((int(t.data_offset + t.n_bytes) for t in self._tensors.values()), default=0)
+        needed = max((tensor.offset + self._sizes[name] for name, tensor in self._tensors.items()), default=0)
         if size < needed:
             raise ModelError(f"{self.path} is truncated: it has {size} bytes of at least {needed}.")
 
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    def _unreadable(self, tensor: GgufTensor, why: str) -> ModelError:
+        return ModelError(f"{self.path.name}: tensor {tensor.name[:80]!r} {why}.")

@@ -1,11 +1,11 @@
 """Model config files: a model's facts without its weights, from config.json or GGUF metadata. Never imports torch."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tetrad.services.errors import ModelError
+from tetrad.services.model_directory import parse_json_object, read_model_json
 
 
 def read_model_config(path: Path) -> dict[str, Any]:
@@ -19,25 +19,13 @@ def read_model_config(path: Path) -> dict[str, Any]:
 
 def read_config_file(directory: Path) -> dict[str, Any]:
     """Return the dict in a directory's config.json; ModelError if there is none or it is no JSON object."""
-    path = directory / "config.json"
-    try:
-        text = path.read_text()
-    except OSError as error:
-        raise ModelError(f"{directory} has no readable config.json: {error.strerror}") from error
-    return _json_object(text, str(path))
+    config = read_model_json(directory, "config.json")
+    if config is None:
+        raise ModelError(f"{directory} has no config.json.")
+    return config
 
 
 def apply_overrides(config: Mapping[str, Any], overrides_json: str) -> dict[str, Any]:
     """Return the config with the values of a JSON object in place of its own; empty: unchanged."""
-    overrides = _json_object(overrides_json, "hf_overrides") if overrides_json else {}
+    overrides = parse_json_object(overrides_json, "hf_overrides") if overrides_json else {}
     return {**config, **overrides}
-
-
-def _json_object(text: str, name: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ModelError(f"{name} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{name} is not a JSON object.")
-    return value

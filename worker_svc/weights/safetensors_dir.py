@@ -3,7 +3,6 @@
 Files are mapped, not read whole.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,12 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from tetrad.services.errors import ModelError
+from tetrad.services.errors import ModelError, one_line
+from tetrad.services.model_directory import find_model_file, list_model_files, read_model_json
 from tetrad.worker_svc.weights.model_config import read_config_file
+
+_INDEX = "model.safetensors.index.json"
+_MAX_NAMED = 10
 
 
 class SafetensorsSource:
@@ -37,7 +40,7 @@ class SafetensorsSource:
         try:
             stored: torch.Tensor = self._files[file].get_tensor(name)
         except SafetensorError as error:
-            raise ModelError(f"{file}: tensor {name} cannot be read: {error}") from error
+            raise ModelError(f"{file}: tensor {name} cannot be read: {one_line(error)}.") from error
         if not stored.is_floating_point():
             raise ModelError(f"{file}: tensor {name} is of type {stored.dtype}; quantized safetensors are not supported.")
         # A tensor of the mapped file keeps the file's pages in use: always a copy of our own.
@@ -45,23 +48,24 @@ class SafetensorsSource:
 
 
 def _tensor_files(directory: Path) -> list[Path]:
-    index = directory / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise ModelError(f"{index} is not an index of safetensors files.") from error
-        files = [directory / str(name) for name in names]
-    else:
-        files = sorted(directory.glob("*.safetensors"))
-    missing = [path.name for path in files if not path.is_file()]
-    if missing or not files:
-        raise ModelError(f"{directory} lacks {', '.join(missing) or 'any *.safetensors file'}.")
-    return files
+    index = read_model_json(directory, _INDEX)
+    if index is None:
+        files = list_model_files(directory, "*.safetensors")
+        if not files:
+            raise ModelError(f"{directory} lacks any *.safetensors file.")
+        return files
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise ModelError(f"{directory / _INDEX} is not an index of safetensors files.")
+    found = {name: find_model_file(directory, name) for name in sorted(set(weight_map.values()))}
+    missing = [name for name, path in found.items() if path is None]
+    if missing or not found:
+        raise ModelError(f"{directory} lacks {', '.join(missing[:_MAX_NAMED]) or 'any file named by its index'}.")
+    return [path for path in found.values() if path is not None]
 
 
 def _open(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path} is not a whole safetensors file: {error}") from error
+        raise ModelError(f"{path} is not a whole safetensors file: {one_line(error)}.") from error
