@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
+from tetrad.child import Child, OnState, RestartPolicy
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.frontend.config import FrontendSettings
 from tetrad.private_directory import PrivateDirectory
 from tetrad.readiness import HealthTarget
 from tetrad.services.settings import ServiceSettings, child_environment
-from tetrad.supervisor import Child, OnState, RestartPolicy, Supervisor
+from tetrad.supervisor import Supervisor
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings
 

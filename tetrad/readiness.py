@@ -14,7 +14,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tetrad.services.channel import open_channel
-from tetrad.services.errors import TetradError, from_rpc_error
+from tetrad.services.errors import TetradError, Unavailable, from_rpc_error
 
 _PAUSE_S = 0.1
 _CHECK_TIMEOUT_S = 4.0
@@ -34,10 +34,19 @@ class HealthTarget:
     service: str
 
 
-async def watch_readiness(target: HealthTarget) -> AsyncIterator[bool]:
-    """Yield whether the service takes work: once known, and whenever that changes. Never ends; waits for a lost service.
+class Stalled(Unavailable):
+    """A service whose connection broke and that does not answer on a new one."""
+
+
+async def watch_readiness(target: HealthTarget, *, stall_timeout_s: float) -> AsyncIterator[bool]:
+    """Yield whether the service takes work: once known, and whenever that changes. Never ends; waits for a service to start.
+
+    Args:
+        target: what to watch. Its process must live: one that is gone would look like one that hangs.
+        stall_timeout_s: how long a service whose stream broke may take to answer.
 
     Raises:
+        Stalled: it does not answer. Keep-alive pings break the stream to a process that stands still (services/channel.py).
         TetradError: the address answers, but not with health (another kind of server).
     """
     async with contextlib.AsyncExitStack() as stack:
@@ -59,6 +68,16 @@ async def watch_readiness(target: HealthTarget) -> AsyncIterator[bool]:
                 yield ready
             # A service that ends every call at once must not keep us busy.
             await asyncio.sleep(_PAUSE_S)
+            await _check_answers(stub, stall_timeout_s)
+
+
+async def _check_answers(stub: health_pb2_grpc.HealthStub, timeout_s: float) -> None:
+    """Return when the service answers anything; Stalled after `timeout_s` seconds."""
+    try:
+        await stub.Check(health_pb2.HealthCheckRequest(service=""), wait_for_ready=True, timeout=timeout_s)
+    except grpc.aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise Stalled(f"no answer for {timeout_s:g} s") from error
 
 
 async def check_readiness(target: HealthTarget, *, timeout_s: float) -> bool:

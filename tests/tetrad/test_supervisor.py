@@ -10,9 +10,10 @@ from collections.abc import Callable
 import psutil
 import pytest
 
+from tetrad.child import Child, RestartPolicy
 from tetrad.readiness import HealthTarget
 from tetrad.services.errors import FailedPrecondition, Unavailable
-from tetrad.supervisor import Child, RestartPolicy, Supervisor
+from tetrad.supervisor import Supervisor
 
 SLEEP = "import signal; signal.pause()"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up'); signal.pause()"
@@ -94,7 +95,7 @@ async def test_restarts_back_off_up_to_the_longest_delay(supervise, monkeypatch)
         delays.append(delay_s)
         await sleep(0)
 
-    monkeypatch.setattr("tetrad.supervisor.asyncio.sleep", record)
+    monkeypatch.setattr("tetrad.child.asyncio.sleep", record)
     policy = RestartPolicy(first_delay_s=1.0, max_delay_s=4.0, forget_after_s=60.0)
     _, states = supervise([child("import sys; sys.exit(3)")], policy=policy)
 
@@ -111,7 +112,7 @@ async def test_a_child_that_lived_long_starts_again_at_the_first_delay(supervise
         delays.append(delay_s)
         await sleep(0)
 
-    monkeypatch.setattr("tetrad.supervisor.asyncio.sleep", record)
+    monkeypatch.setattr("tetrad.child.asyncio.sleep", record)
     _, states = supervise([child("pass")], policy=RestartPolicy(first_delay_s=1.0, forget_after_s=0.0))
 
     await states.wait_count("restarting", 3)
@@ -223,7 +224,8 @@ async def test_stop_right_after_start_leaves_nothing(supervise):
 
 PARENT = """
 import asyncio, os, sys
-from tetrad.supervisor import Child, Supervisor
+from tetrad.child import Child
+from tetrad.supervisor import Supervisor
 
 CHILD = "import os, sys; os.read(int(sys.argv[1]), 1)"
 

@@ -4,8 +4,8 @@ import socket
 import sys
 import time
 
+from tetrad.child import ChildState
 from tetrad.services.errors import InvalidRequest, Unavailable
-from tetrad.supervisor import ChildState
 
 
 class StartProgress:
