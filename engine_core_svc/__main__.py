@@ -12,6 +12,8 @@ from tetrad.engine_core_svc.admission import Admission, AdmissionLimits
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.engine import Engine
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.layout import KVCacheLayout
+from tetrad.engine_core_svc.queue_limits import QueueLimits
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler, SchedulerLimits
 from tetrad.engine_core_svc.servicer import EngineCoreServicer
 from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
@@ -19,7 +21,9 @@ from tetrad.engine_core_svc.structured_output.filler import ThreadFiller
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
 from tetrad.engine_core_svc.structured_output.tokenizer_link import TokenizerLink
 from tetrad.engine_core_svc.structured_output.trial import Trial
-from tetrad.engine_core_svc.worker_link import WorkerLink
+from tetrad.engine_core_svc.worker_link import WorkerFacts, WorkerLink
+from tetrad.services.errors import Unavailable
+from tetrad.services.log import get_logger
 from tetrad.services.process import run_service
 from tetrad.services.server import Server
 from tetrad.services.settings import load_settings
@@ -27,7 +31,10 @@ from tetrad.services.version import SCHEMA_REVISION, VERSION
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 
 PROG = "tetrad engine-core"
+_PAUSE_S = 0.2
 T = TypeVar("T")
+
+log = get_logger()
 
 
 async def serve(settings: EngineCoreSettings, shutdown: asyncio.Event) -> None:
@@ -45,7 +52,7 @@ async def serve(settings: EngineCoreSettings, shutdown: asyncio.Event) -> None:
     await server.start()
     link = WorkerLink(settings, epoch=time.time_ns())
     stopping = asyncio.create_task(shutdown.wait())
-    running: asyncio.Task[None] | None = None
+    tasks: list[asyncio.Task[None]] = []
     engine: Engine | None = None
     try:
         engine = await _first_of(stopping, asyncio.create_task(start_engine(settings, link)))
@@ -55,14 +62,14 @@ async def serve(settings: EngineCoreSettings, shutdown: asyncio.Event) -> None:
         servicer.attach(engine, info)
         admin.attach(engine, info)
         running = asyncio.create_task(engine.run())
-        await server.health.set_ready(True)
+        tasks = [running, asyncio.create_task(engine.condition.follow(server.health.set_ready))]
         await _first_of(stopping, running)
-        await server.drain(engine.drain)
+        await server.drain(partial(_drain, engine, running))
     finally:
         stopping.cancel()
-        if running is not None:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if engine is not None:
             await engine.close()
         await server.stop()
@@ -71,7 +78,7 @@ async def serve(settings: EngineCoreSettings, shutdown: asyncio.Event) -> None:
 
 async def start_engine(settings: EngineCoreSettings, link: WorkerLink) -> Engine:
     """Wait for a worker that can serve the model, and return an engine that fits it."""
-    layout, facts = await link.bring_up()
+    layout, facts = await _first_worker(link)
     limits = SchedulerLimits(
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
@@ -81,14 +88,15 @@ async def start_engine(settings: EngineCoreSettings, link: WorkerLink) -> Engine
     )
     kv_cache = KVCacheManager(layout.num_blocks, layout.block_size, enable_caching=settings.enable_prefix_caching)
     admission = Admission(AdmissionLimits(layout.max_model_len, facts.vocab_size, settings.priority_order))
-    tokenizer = TokenizerLink(settings.tokenizer_target, facts.vocab_size, max_message_bytes=settings.max_message_bytes)
+    tokenizer = TokenizerLink(settings.tokenizer_targets, facts.vocab_size, max_message_bytes=settings.max_message_bytes)
     return Engine(
         Scheduler(limits, kv_cache, Grammars(ThreadFiller(settings.grammar_threads))),
         admission,
         link,
         GrammarCompiler(tokenizer.vocabulary, Trial(settings.grammar_timeout_s)),
         recovery_timeout_s=settings.recovery_timeout_s,
-        max_num_queued_reqs=settings.max_num_queued_reqs,
+        acquitted_after=settings.pipeline_depth + 1,
+        queue_limits=QueueLimits(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
     )
 
 
@@ -113,6 +121,20 @@ def describe(settings: EngineCoreSettings, link: WorkerLink) -> engine_core_pb2.
         device=facts.device,
         priority_scheduling=settings.scheduling_policy == "priority",
     )
+
+
+async def _first_worker(link: WorkerLink) -> tuple[KVCacheLayout, WorkerFacts]:
+    while True:
+        try:
+            return await link.bring_up()
+        except Unavailable as error:
+            log.info("worker.awaited", error=error.message)
+            await asyncio.sleep(_PAUSE_S)
+
+
+async def _drain(engine: Engine, running: asyncio.Task[None]) -> None:
+    """Drain the engine as long as it runs; one that breaks meanwhile hands everything back."""
+    await asyncio.wait([asyncio.create_task(engine.drain()), running], return_when=asyncio.FIRST_COMPLETED)
 
 
 async def _first_of(stopping: asyncio.Task[Literal[True]], task: asyncio.Task[T]) -> T | None:

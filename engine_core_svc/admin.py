@@ -123,4 +123,5 @@ def _load_of(engine: Engine) -> pb.EngineLoad:
         num_output_messages=engine.sessions.num_output_messages,
         # After PAUSE_MODE_WAIT what runs goes on, but nothing new begins.
         paused=engine.paused or not scheduler.admitting,
+        problem=engine.condition.problem,
     )

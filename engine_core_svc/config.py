@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from tetrad.services.settings import ServiceSettings
+from tetrad.services.settings import Names, ServiceSettings
 
 
 class EngineCoreSettings(ServiceSettings):
@@ -16,9 +16,9 @@ class EngineCoreSettings(ServiceSettings):
     listen: str = Field("127.0.0.1:50052", description="Address of the gRPC server: host:port or unix:/path.")
     model: str = Field("smollm2-135m-instruct", description="Built-in name, directory or .gguf file, as the workers see it.")
     worker_target: str = Field("127.0.0.1:50053", description="Address of the worker.")
-    tokenizer_target: str = Field(
-        "127.0.0.1:50051",
-        description="Address of the tokenizer, asked when structured outputs first need it. Empty: they are refused.",
+    tokenizer_targets: Names = Field(
+        ("127.0.0.1:50051",),
+        description="Tokenizers, separated by commas, asked when structured outputs first need one. Empty: these are refused.",
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="Type of the activations.")
     quantization: str = Field("", description="Quantization method. Empty: as the model's files are.")
@@ -42,13 +42,22 @@ class EngineCoreSettings(ServiceSettings):
         "high_first", description="Whether larger (ours) or smaller (vLLM's) priorities are more urgent."
     )
     pipeline_depth: int = Field(2, ge=1, le=8, description="Steps in flight at the same time.")
-    max_num_queued_reqs: int | None = Field(
-        None, ge=1, description="Most requests that may wait; more are refused with RESOURCE_EXHAUSTED. Unset: no limit."
+    max_num_queued_reqs: int = Field(
+        8192, ge=1, description="Most requests that may wait; more are refused with RESOURCE_EXHAUSTED and a time to come back."
+    )
+    max_num_queued_tokens: int = Field(
+        4 << 20, ge=1, description="Most tokens that waiting requests may have together; what exceeds them is refused likewise."
     )
     grammar_timeout_s: float = Field(5.0, gt=0, description="Longest time to compile the constraint of a request, in seconds.")
     grammar_threads: int = Field(2, ge=1, le=32, description="Threads that compute the masks of constrained requests.")
     recovery_timeout_s: float = Field(
         120.0, gt=0, description="Seconds that requests wait for a lost worker before they fail with UNAVAILABLE."
+    )
+    step_timeout_s: float = Field(
+        300.0,
+        gt=0,
+        description="Seconds that the worker may take for a step, or go without progress while it loads or warms up, "
+        "before it is given up like one that died.",
     )
     seed: int = Field(0, ge=0, description="Seed of random weights.")
 

@@ -1,17 +1,22 @@
 """Engine: the step loop, and what sessions may ask of it.
 
 One task on the event loop does everything, woken by whatever changes: a request, a result, an operator. It plans ahead up to
-the pipeline's depth and never waits for a step; idle means asleep. A lost worker is replaced and every request recomputed.
+the pipeline's depth and never waits for a step; idle means asleep. A lost worker is replaced and every request recomputed
+(recovery.py). An error that nobody foresaw ends `run`, and with it the process: frontends resume on its successor.
 """
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 
 from tetrad.engine_core_svc.admission import Admission
+from tetrad.engine_core_svc.condition import Condition
 from tetrad.engine_core_svc.deadlines import Deadlines
-from tetrad.engine_core_svc.executor import Executor
+from tetrad.engine_core_svc.executor import Executor, Loss
+from tetrad.engine_core_svc.guard import Guard
 from tetrad.engine_core_svc.outbox import Notice, Rejection, StepOutputs
+from tetrad.engine_core_svc.queue_limits import QueueLimits
+from tetrad.engine_core_svc.recovery import Recovery
 from tetrad.engine_core_svc.request import Request, RequestStatus
 from tetrad.engine_core_svc.scheduler.output import EngineCoreOutput, FinishReason, SchedulerOutput
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
@@ -20,12 +25,11 @@ from tetrad.engine_core_svc.stats import take_stats
 from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.preparations import Preparations
+from tetrad.engine_core_svc.suspects import Suspects
 from tetrad.engine_core_svc.wire import Submission
 from tetrad.engine_core_svc.worker_link import WorkerLink
-from tetrad.services.errors import DeadlineExceeded, Overloaded, TetradError, Unavailable
+from tetrad.services.errors import DeadlineExceeded, PoisonousRequest, TetradError, Unavailable
 from tetrad.services.log import get_logger
-
-_RECONNECT_PAUSE_S = 0.2
 
 log = get_logger()
 
@@ -39,7 +43,8 @@ class Engine:
         link: where executors come from.
         compiler: makes the grammars of constrained requests.
         recovery_timeout_s: how long requests wait for a lost worker.
-        max_num_queued_reqs: most requests that may wait; None: no limit.
+        acquitted_after: see Suspects.
+        queue_limits: refuse what would wait too long.
     """
 
     def __init__(
@@ -50,18 +55,31 @@ class Engine:
         compiler: GrammarCompiler,
         *,
         recovery_timeout_s: float,
-        max_num_queued_reqs: int | None = None,
+        acquitted_after: int,
+        queue_limits: QueueLimits,
     ) -> None:
         self.scheduler = scheduler
         self.sessions = Sessions()
+        self.condition = Condition()
         self.link = link
         self.paused = False
         self._admission = admission
-        self._recovery_timeout_s = recovery_timeout_s
-        self._max_num_queued_reqs = max_num_queued_reqs
-        self._deadlines = Deadlines(self._expire)
-        self._preparations = Preparations(compiler, self._grammar_ready, self._grammar_failed)
+        self._queue_limits = queue_limits
+        self._suspects = Suspects(scheduler, acquitted_after=acquitted_after)
         self._changed = asyncio.Event()
+        self._guard = Guard(self._changed.set)
+        self._recovery = Recovery(
+            scheduler,
+            self._suspects,
+            self.sessions,
+            self.condition,
+            timeout_s=recovery_timeout_s,
+            give_up=self._guard.wrap(self._give_up),
+        )
+        self._deadlines = Deadlines(self._guard.wrap(self._expire))
+        self._preparations = Preparations(
+            compiler, self._guard.wrap(self._grammar_ready), self._guard.wrap(self._grammar_failed)
+        )
         scheduler.grammars.on_change = self._changed.set
         self._idle = asyncio.Event()
         self._idle.set()
@@ -72,22 +90,30 @@ class Engine:
     # --- the step loop ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve until cancelled. Raises the worker's error if it can never serve the model."""
+        """Serve until cancelled.
+
+        Raises the worker's error if it can never serve the model or serves a newer engine core, and whatever is a bug of ours.
+        """
         while True:
-            executor = await self._connect()
+            executor = await self._recovery.find_worker(self.link, self._changed.set)
+            self._convict(self._recovery.regain(executor.instance_id))
             try:
-                await self._run_steps(executor)
+                loss = await self._run_steps(executor)
+                self._recovery.lose(loss, executor.instance_id)
             finally:
                 await executor.close()
-            self._recover_from(executor.lost)
+            if loss.error.reason == "STALE_EPOCH":
+                raise loss.error
 
-    async def _run_steps(self, executor: Executor) -> None:
-        """Step on every change until the worker is lost."""
+    async def _run_steps(self, executor: Executor) -> Loss:
+        """Step on every change until the worker is lost; return why. What it has answered before is applied."""
         self._changed.set()
         while executor.lost is None:
             await self._changed.wait()
             self._changed.clear()
+            self._guard.check()
             self.step(executor)
+        return executor.lost
 
     def step(self, executor: Executor) -> None:
         """Apply the results that are there, then plan as far ahead as the pipeline allows."""
@@ -95,6 +121,7 @@ class Engine:
             self._publish(result.step_id, self.scheduler.update(result))
         if ended := self.scheduler.finish_constrained():
             self._publish(self.scheduler.step_counter, ended)
+        self._suspects.choose(executor.num_in_flight)
         while not self.paused and executor.has_room and (plan := self.scheduler.schedule()) is not None:
             self._note_admissions(plan)
             executor.dispatch(plan)
@@ -108,7 +135,10 @@ class Engine:
         self._notify()
 
     def _note_admissions(self, plan: SchedulerOutput) -> None:
+        if not plan.new_requests:
+            return
         now = time.monotonic()
+        self._queue_limits.note_departures(len(plan.new_requests), sum(len(new.token_ids) for new in plan.new_requests))
         for new in plan.new_requests:
             request = self.scheduler.requests[new.key]
             request.scheduled_at = request.scheduled_at or now
@@ -132,7 +162,7 @@ class Engine:
         """Queue a request; the session is told if it cannot run."""
         try:
             session.check_free(submission.request_id, submission.handle)
-            self._check_open()
+            self._check_open(submission)
             request = self._admission.accept(submission, session.key)
         except TetradError as error:
             self.reject(session, submission.request_id, error)
@@ -181,13 +211,23 @@ class Engine:
         self._changed.set()
 
     async def drain(self) -> None:
-        """Refuse new requests and return when there are none left."""
+        """Refuse new requests, return when there are none left or none can go on, and hand back what is left.
+
+        Sessions end in good order: their frontends resume elsewhere whatever is unfinished.
+        """
         self._draining = True
         self.sessions.tell_all(Notice("DRAINING", "The engine core is draining; no new requests are taken."))
-        await self._idle.wait()
+        try:
+            if not self.paused:
+                await _first_of(self._idle.wait(), self.condition.wait_bad())
+        finally:
+            log.info("engine.drained", handed_back=len(self.scheduler.requests))
+            for session in self.sessions:
+                session.outbox.close()
 
     async def close(self) -> None:
         """Let go of what runs beside the step loop."""
+        self._recovery.close()
         await self._preparations.close()
         self.scheduler.grammars.close()
 
@@ -219,8 +259,11 @@ class Engine:
         self._notify()
 
     def _expire(self, key: int) -> None:
-        error = DeadlineExceeded("The request's deadline has passed.")
-        ended = self.scheduler.finish_requests([key], RequestStatus.FINISHED_ERROR)
+        self._fail([key], DeadlineExceeded("The request's deadline has passed."))
+
+    def _fail(self, keys: Iterable[int], error: TetradError) -> None:
+        """End requests and answer them with an error."""
+        ended = self.scheduler.finish_requests(keys, RequestStatus.FINISHED_ERROR)
         outputs = [EngineCoreOutput(request, [], FinishReason.ERROR, error=error) for request in ended]
         self._publish(self.scheduler.step_counter, outputs)
 
@@ -250,30 +293,35 @@ class Engine:
         for event in self._observers:
             event.set()
 
-    def _check_open(self) -> None:
+    def _check_open(self, submission: Submission) -> None:
         if self._draining:
             raise Unavailable("The engine core is draining.", reason="DRAINING")
-        limit = self._max_num_queued_reqs
-        if limit is not None and self.scheduler.num_waiting >= limit:
-            raise Overloaded(f"{limit} requests are waiting, the most this engine queues.", retry_after_s=1.0)
+        self._recovery.check_not_overdue()
+        if not submission.resumed:  # else it has been let in before
+            self._queue_limits.check(
+                num_reqs=self.scheduler.num_waiting,
+                num_tokens=self.scheduler.num_waiting_tokens,
+                new_tokens=len(submission.prompt_token_ids),
+            )
 
     # --- worker loss ------------------------------------------------------------------------------------------------
 
-    async def _connect(self) -> Executor:
-        """Return a started executor, however often the worker goes away meanwhile."""
-        while True:
-            try:
-                return await asyncio.wait_for(self.link.connect(self._changed.set), self._recovery_timeout_s)
-            except TimeoutError:
-                text = f"No worker came back within {self._recovery_timeout_s:g} s."
-                self.fail_all(FinishReason.ERROR, RequestStatus.FINISHED_ERROR, Unavailable(text))
-            except Unavailable as error:
-                log.warning("worker.unavailable", error=error.message)
-                await asyncio.sleep(_RECONNECT_PAUSE_S)
+    def _give_up(self, error: Unavailable) -> None:
+        self.fail_all(FinishReason.ERROR, RequestStatus.FINISHED_ERROR, error)
 
-    def _recover_from(self, error: TetradError | None) -> None:
-        """Requeue what ran; it is recomputed when the next worker is up."""
-        text = error.message if error is not None else "unknown"
-        log.error("worker.lost", error=text, running=len(self.scheduler.running))
-        self.sessions.tell_all(Notice("WORKER_LOST", f"The worker was lost ({text}); requests go on when it is back."))
-        self.scheduler.forget_worker()
+    def _convict(self, requests: Iterable[Request]) -> None:
+        """End requests that took a worker down while nothing else ran."""
+        error = PoisonousRequest(
+            "The worker died three times while this request ran, the last time with nothing else to run. Do not send it again."
+        )
+        self._fail([request.key for request in requests], error)
+
+
+async def _first_of(*waits: Awaitable[object]) -> None:
+    """Return when one of them does; the others are cancelled."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -41,6 +41,7 @@ class Submission:
     skip_reading_prefix_cache: bool
     constraint: Constraint | None
     payload: "WorkerPayload"
+    resumed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ def submission_from_wire(message: engine_core_pb2.EngineCoreRequest) -> Submissi
         skip_reading_prefix_cache=params.skip_reading_prefix_cache or params.HasField("prompt_logprobs"),
         constraint=constraint,
         payload=WorkerPayload(params, eos_token_id),
+        resumed=message.resumed or bool(message.resumed_output_token_ids),
     )
 
 

@@ -1,10 +1,12 @@
 """Worker link: brings a worker up to the point where it takes plans, the first time and after each loss.
 
 Load the model, size and allocate the KV cache, warm up, open the Execute stream. The layout found the first time is kept: block
-tables stay meaningful across workers. Knows the lifecycle contract; knows nothing of requests.
+tables stay meaningful across workers. Every wait ends: a worker that is stuck is Unavailable. Knows the lifecycle contract;
+knows nothing of requests.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +16,12 @@ from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.executor import Executor
 from tetrad.engine_core_svc.layout import KVCacheLayout, plan_layout
 from tetrad.services.channel import open_channel
-from tetrad.services.errors import FailedPrecondition, from_rpc_error
+from tetrad.services.errors import DeadlineExceeded, FailedPrecondition, TetradError, Unavailable, from_rpc_error
 from tetrad.services.log import get_logger
 from tetrad.v1 import worker_pb2, worker_pb2_grpc
+
+_ANSWER_TIMEOUT_S = 10.0
+"""For GetInfo, which a worker answers at once whatever its device is doing."""
 
 log = get_logger()
 
@@ -51,17 +56,18 @@ class WorkerLink:
     async def bring_up(self) -> tuple[KVCacheLayout, WorkerFacts]:
         """Make the worker ready for plans; return the layout of its KV cache and what it is.
 
-        Waits for a worker that is not there yet. Raises what the worker answers: Unavailable if it goes away meanwhile,
-        NotFound, ModelError or another permanent error if it cannot serve the model.
+        Raises Unavailable if there is no worker, or if it goes away or makes no progress meanwhile; FailedPrecondition with
+        reason STALE_EPOCH if a newer engine core has it; NotFound, ModelError or another permanent error if it cannot serve
+        the model.
         """
         try:
             self._facts = await self._load_model()
             self._layout = self._layout or await self._find_layout(self._facts)
-            await self._stub.InitializeKvCache(self._kv_cache_request(self._layout))
-            async for _ in self._stub.WarmUp(worker_pb2.WarmUpRequest()):
+            await self._stub.InitializeKvCache(self._kv_cache_request(self._layout), timeout=self._settings.step_timeout_s)
+            async for _ in self._progress_of("WarmUp", self._stub.WarmUp(worker_pb2.WarmUpRequest())):
                 pass
         except grpc.RpcError as error:
-            raise from_rpc_error(error) from error
+            raise _error_of(error) from error
         self._is_up = True
         return self._layout, self._facts
 
@@ -76,14 +82,24 @@ class WorkerLink:
         if not self._is_up:
             await self.bring_up()
         self._is_up = False  # whatever ends this stream: the next one finds a worker that may have to start over
-        executor = Executor(self._channel, depth=self._settings.pipeline_depth, epoch=self.epoch, on_change=on_change)
-        await executor.start()
+        executor = Executor(
+            self._channel,
+            depth=self._settings.pipeline_depth,
+            epoch=self.epoch,
+            vocab_size=self.require_up()[1].vocab_size,
+            step_timeout_s=self._settings.step_timeout_s,
+            on_change=on_change,
+        )
+        try:
+            await executor.start()
+        except FailedPrecondition as error:
+            raise _unavailable_if_replaced(error) from error
         return executor
 
     async def call(self, method: str, request: Any) -> Any:
         """Call a unary method of the worker's lifecycle service; its error as ours."""
         try:
-            return await getattr(self._stub, method)(request)
+            return await getattr(self._stub, method)(request, timeout=self._settings.step_timeout_s)
         except grpc.RpcError as error:
             raise from_rpc_error(error) from error
 
@@ -93,7 +109,15 @@ class WorkerLink:
 
     async def _load_model(self) -> WorkerFacts:
         settings = self._settings
-        info = await self._stub.GetInfo(worker_pb2.WorkerLifecycleServiceGetInfoRequest(), wait_for_ready=True)
+        info = await self._stub.GetInfo(
+            worker_pb2.WorkerLifecycleServiceGetInfoRequest(), wait_for_ready=True, timeout=_ANSWER_TIMEOUT_S
+        )
+        if info.epoch > self.epoch:
+            raise FailedPrecondition(
+                f"Another engine core, of epoch {info.epoch}, has the worker; this one is of epoch {self.epoch}. "
+                "A worker serves one engine core: start this one with another worker, or not at all.",
+                reason="STALE_EPOCH",
+            )
         request = worker_pb2.LoadModelRequest(
             model=settings.model,
             dtype=settings.dtype,
@@ -103,7 +127,7 @@ class WorkerLink:
         )
         log.info("model.loading", model=settings.model, device=info.device)
         model = None
-        async for progress in self._stub.LoadModel(request):
+        async for progress in self._progress_of("LoadModel", self._stub.LoadModel(request)):
             model = progress.model if progress.HasField("model") else model
         if model is None:
             raise FailedPrecondition("The worker ended LoadModel without saying what it loaded.")
@@ -112,12 +136,15 @@ class WorkerLink:
 
     async def _find_layout(self, facts: WorkerFacts) -> KVCacheLayout:
         settings = self._settings
-        spec = await self._stub.GetKvCacheSpec(worker_pb2.GetKvCacheSpecRequest(block_size=settings.block_size))
+        spec = await self._stub.GetKvCacheSpec(
+            worker_pb2.GetKvCacheSpecRequest(block_size=settings.block_size), timeout=settings.step_timeout_s
+        )
         memory = await self._stub.DetermineAvailableMemory(
             worker_pb2.DetermineAvailableMemoryRequest(
                 gpu_memory_utilization=settings.gpu_memory_utilization,
                 max_num_batched_tokens=settings.max_num_batched_tokens,
-            )
+            ),
+            timeout=settings.step_timeout_s,
         )
         layout = plan_layout(
             settings,
@@ -128,6 +155,21 @@ class WorkerLink:
         log.info("kv_cache.planned", num_blocks=layout.num_blocks, max_model_len=layout.max_model_len)
         return layout
 
+    async def _progress_of(self, name: str, call: grpc.aio.UnaryStreamCall) -> AsyncIterator[Any]:
+        """Yield a call's messages; Unavailable if the next one does not come in time, however long the whole may take."""
+        timeout_s = self._settings.step_timeout_s
+        try:
+            while True:
+                async with asyncio.timeout(timeout_s):
+                    message = await call.read()
+                if message is grpc.aio.EOF:
+                    return
+                yield message
+        except TimeoutError:
+            raise Unavailable(f"The worker has made no progress with {name} for {timeout_s:g} s.") from None
+        finally:
+            call.cancel()
+
     def _kv_cache_request(self, layout: KVCacheLayout) -> worker_pb2.InitializeKvCacheRequest:
         return worker_pb2.InitializeKvCacheRequest(
             num_blocks=layout.num_blocks,
@@ -136,3 +178,17 @@ class WorkerLink:
             max_num_seqs=self._settings.max_num_seqs,
             max_num_batched_tokens=self._settings.max_num_batched_tokens,
         )
+
+
+def _error_of(error: grpc.RpcError) -> TetradError:
+    mapped = from_rpc_error(error)
+    if isinstance(mapped, DeadlineExceeded):
+        return Unavailable(f"The worker does not answer ({mapped.message}).")
+    return _unavailable_if_replaced(mapped)
+
+
+def _unavailable_if_replaced(error: TetradError) -> TetradError:
+    """A worker without the model or the KV cache it had a moment ago is another one: try again from the start."""
+    if error.reason == "NOT_READY":
+        return Unavailable(f"The worker was replaced while it was brought up ({error.message}).")
+    return error

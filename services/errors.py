@@ -14,7 +14,7 @@
     ├── Unavailable          UNAVAILABLE          starting, draining, lost: try again
     ├── Unsupported          UNIMPLEMENTED
     └── InternalError        INTERNAL             our bug, or a device that failed
-        └── PoisonousRequest                      the request that twice took a worker down
+        └── PoisonousRequest                      the request that took a worker down, alone at last
 
 Messages name the value, the limit and what to do. Raised anywhere, mapped once (interceptors.py on servers, `from_rpc_error`
 on clients), and turned into HTTP by the frontend. Input errors never reach the scheduler and never end a process.
@@ -148,7 +148,7 @@ class InternalError(TetradError):
 
 
 class PoisonousRequest(InternalError):
-    """A request that took a worker down twice, the second time alone."""
+    """A request under which workers died three times, the last time alone."""
 
     reason = "POISONOUS_REQUEST"
 

@@ -79,6 +79,8 @@ class SchedulerOutput:
     new_requests: list[NewRequestData] = field(default_factory=list)
     cached_requests: CachedRequestData = field(default_factory=CachedRequestData)
     removed_keys: list[int] = field(default_factory=list)
+    sampling_keys: list[int] = field(default_factory=list)
+    """Requests whose last known token is computed: each of them brings a token, or fails."""
     total_num_scheduled_tokens: int = 0
     grammar_masks: GrammarMasks | None = None
 

@@ -27,17 +27,13 @@ def priority_key(request: Request) -> OrderKey:
 ORDER_KEYS: dict[PolicyName, Callable[[Request], OrderKey]] = {"fcfs": fcfs_key, "priority": priority_key}
 
 
-class RequestQueue:
-    """Requests in the order of a key. Removal is lazy: a removed request is skipped when it comes up.
+class RequestSet:
+    """Requests that wait, and how many tokens they had when they came."""
 
-    Args:
-        key: smaller comes first.
-    """
-
-    def __init__(self, key: Callable[[Request], OrderKey]) -> None:
-        self._key = key
-        self._heap: list[tuple[OrderKey, int]] = []
+    def __init__(self) -> None:
         self._members: dict[int, Request] = {}
+        self._sizes: dict[int, int] = {}
+        self.num_tokens = 0
 
     def __len__(self) -> int:
         return len(self._members)
@@ -47,16 +43,42 @@ class RequestQueue:
         return iter(self._members.values())
 
     def add(self, request: Request) -> None:
-        """Put a request in its place."""
+        """Take a request in."""
         self._members[request.key] = request
-        heapq.heappush(self._heap, (self._key(request), request.key))
+        self._sizes[request.key] = request.num_tokens
+        self.num_tokens += request.num_tokens
 
     def remove(self, request: Request) -> None:
-        """Take a request out, wherever it stands."""
+        """Take a request out; KeyError if it is not here."""
         del self._members[request.key]
+        self.num_tokens -= self._sizes.pop(request.key)
+
+
+class RequestQueue(RequestSet):
+    """Requests in the order of a key. Removal is lazy: a removed request is skipped when it comes up.
+
+    Args:
+        key: smaller comes first.
+
+    Attributes:
+        only: key of the one request that may be first for now; None: any.
+    """
+
+    def __init__(self, key: Callable[[Request], OrderKey]) -> None:
+        super().__init__()
+        self.only: int | None = None
+        self._key = key
+        self._heap: list[tuple[OrderKey, int]] = []
+
+    def add(self, request: Request) -> None:
+        """Put a request in its place."""
+        super().add(request)
+        heapq.heappush(self._heap, (self._key(request), request.key))
 
     def peek(self) -> Request | None:
         """Return the first request without removing it; None if there is none."""
+        if self.only is not None:
+            return self._members.get(self.only)
         while self._heap:
             request = self._members.get(self._heap[0][1])
             if request is not None:

@@ -7,12 +7,12 @@ Running requests come first; waiting ones only in a step that preempted nobody. 
 Plans may be made before earlier results are back: tokens that the worker has sampled and kept are counted as placeholders.
 """
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.request import Request, RequestStatus
+from tetrad.engine_core_svc.scheduler.fence import Fence
 from tetrad.engine_core_svc.scheduler.output import (
     FINISH_REASONS,
     EngineCoreOutput,
@@ -21,7 +21,7 @@ from tetrad.engine_core_svc.scheduler.output import (
     PrefillStats,
     SchedulerOutput,
 )
-from tetrad.engine_core_svc.scheduler.policy import ORDER_KEYS, PolicyName, RequestQueue
+from tetrad.engine_core_svc.scheduler.policy import ORDER_KEYS, PolicyName, RequestQueue, RequestSet
 from tetrad.engine_core_svc.scheduler.running import RunningList
 from tetrad.engine_core_svc.scheduler.stopping import check_stop
 from tetrad.engine_core_svc.structured_output.filler import InlineFiller
@@ -71,11 +71,9 @@ class Scheduler:
         self.num_preemptions = 0
         self.step_counter = 0
         self.admitting = True
-        self._waiting_for_grammar: dict[int, Request] = {}
+        self.fence = Fence(kv_cache.release)
+        self._waiting_for_grammar = RequestSet()
         self._removed_keys: list[int] = []
-        # Blocks of requests that ended while a plan named them, by that plan: freed when it has returned.
-        self._fenced: deque[tuple[int, list[int]]] = deque()
-        self._last_returned_step = -1
 
     # --- requests come and go ---------------------------------------------------------------------------------------
 
@@ -83,13 +81,13 @@ class Scheduler:
         """Take a request over; it waits from now on, in the queue unless its grammar is still to come."""
         self.requests[request.key] = request
         if request.status is RequestStatus.WAITING_FOR_GRAMMAR:
-            self._waiting_for_grammar[request.key] = request
+            self._waiting_for_grammar.add(request)
         else:
             self.waiting.add(request)
 
     def grammar_ready(self, request: Request, state: GrammarState) -> None:
         """Let a request that waited for its grammar into the queue, at the place of its arrival."""
-        del self._waiting_for_grammar[request.key]
+        self._waiting_for_grammar.remove(request)
         request.move_to(RequestStatus.WAITING)
         self.grammars.add(request, state)
         self.waiting.add(request)
@@ -114,6 +112,16 @@ class Scheduler:
     def num_waiting(self) -> int:
         """Requests that do not run, those that wait for their grammars included."""
         return len(self.waiting) + len(self._waiting_for_grammar)
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Tokens of those requests, as many as they had when they began to wait."""
+        return self.waiting.num_tokens + self._waiting_for_grammar.num_tokens
+
+    @property
+    def in_flight(self) -> list[Request]:
+        """Unfinished requests that a plan names whose result has not come."""
+        return [request for request in self.requests.values() if request.last_step_id > self.fence.last_returned_step]
 
     @property
     def has_requests(self) -> bool:
@@ -229,6 +237,7 @@ class Scheduler:
         plan.total_num_scheduled_tokens += num_new
         if request.num_computed_tokens == request.num_tokens + request.num_placeholders:
             request.num_placeholders += 1
+            plan.sampling_keys.append(request.key)
 
     def _num_tokens_to_compute(self, request: Request, budget: int) -> int:
         if request.is_held:
@@ -284,13 +293,21 @@ class Scheduler:
         while self.running:
             self._preempt(self.running[-1])
 
+    def isolate(self, key: int | None) -> None:
+        """From now on plan nothing but this request, nothing at all if there is no such request; None: everything again."""
+        if key is not None:
+            for request in [request for request in self.running if request.key != key]:
+                self._preempt(request)
+        self.waiting.only = key
+
     def forget_worker(self) -> None:
         """The worker is gone with all blocks' content and all results in flight: recompute everything, order kept."""
         self.preempt_all()
         for request in self.requests.values():
             request.num_placeholders = 0
+            request.last_step_id = -1
         self._removed_keys.clear()
-        self._fenced.clear()
+        self.fence.clear()
         self.grammars.forget_worker()
         self.kv_cache.rebuild()
 
@@ -308,8 +325,7 @@ class Scheduler:
         for key, error in result.failures.items():
             ended = self.finish_requests([key], RequestStatus.FINISHED_ERROR)
             outputs += [EngineCoreOutput(request, [], FINISH_REASONS[request.status], error=error) for request in ended]
-        self._last_returned_step = result.step_id
-        self._lift_fence()
+        self.fence.note_returned(result.step_id)
         return outputs
 
     def _append_tokens(self, request: Request, token_ids: Iterable[int], result: ModelRunnerOutput) -> EngineCoreOutput:
@@ -336,22 +352,15 @@ class Scheduler:
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
             self._removed_keys.append(request.key)
-        elif self._waiting_for_grammar.pop(request.key, None) is None:
+        elif request.status is RequestStatus.WAITING_FOR_GRAMMAR:
+            self._waiting_for_grammar.remove(request)
+        else:
             self.waiting.remove(request)
         request.move_to(status)
         self.grammars.remove(request)
         del self.requests[request.key]
-        self._fenced.append((request.last_step_id, request.block_ids))
+        self.fence.add(request.last_step_id, request.block_ids)
         request.block_ids = []
-        self._lift_fence()
-
-    def _lift_fence(self) -> None:
-        for _ in range(len(self._fenced)):
-            step_id, block_ids = self._fenced.popleft()
-            if step_id <= self._last_returned_step:
-                self.kv_cache.release(block_ids)
-            else:
-                self._fenced.append((step_id, block_ids))
 
     # --- upkeep -----------------------------------------------------------------------------------------------------
 
@@ -360,8 +369,3 @@ class Scheduler:
         if preempt_running:
             self.preempt_all()
         return self.kv_cache.reset_prefix_cache()
-
-    @property
-    def num_waiting_tokens(self) -> int:
-        """Tokens of the requests that wait; counts them one by one, so not for every step."""
-        return sum(request.num_tokens for request in self.waiting)

@@ -1,18 +1,20 @@
-"""Tokenizer link: fetches the model's vocabulary from the tokenizer service when the first constrained request needs it.
+"""Tokenizer link: fetches the model's vocabulary from a tokenizer service when the first constrained request needs it.
 
-Engine cores start and serve without a tokenizer; only constrained requests are refused then. What was fetched is kept.
+Engine cores start and serve without a tokenizer; only constrained requests are refused then. Of several tokenizers, which are
+equal, the first to answer is taken. What was fetched is kept.
 """
 
 import asyncio
 import hashlib
 import io
 import zipfile
+from collections.abc import Sequence
 
 import grpc
 
 from tetrad.engine_core_svc.structured_output.vocabulary import Vocabulary
 from tetrad.services.channel import open_channel
-from tetrad.services.errors import InternalError, Unavailable, Unsupported, from_rpc_error
+from tetrad.services.errors import InternalError, TetradError, Unavailable, Unsupported, from_rpc_error
 from tetrad.services.log import get_logger
 from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
@@ -22,17 +24,19 @@ log = get_logger()
 
 
 class TokenizerLink:
-    """The connection to a tokenizer, opened when first needed.
+    """The connections to the tokenizers, opened when first needed.
 
     Args:
-        target: its address; empty: there is none.
+        targets: their addresses; none: there is no tokenizer.
         vocab_size: of the model.
-        max_message_bytes: of the channel.
-        timeout_s: how long it may take to answer.
+        max_message_bytes: of the channels.
+        timeout_s: how long it may take until one of them has answered.
     """
 
-    def __init__(self, target: str, vocab_size: int, *, max_message_bytes: int, timeout_s: float = _FETCH_TIMEOUT_S) -> None:
-        self._target = target
+    def __init__(
+        self, targets: Sequence[str], vocab_size: int, *, max_message_bytes: int, timeout_s: float = _FETCH_TIMEOUT_S
+    ) -> None:
+        self._targets = targets
         self._vocab_size = vocab_size
         self._max_message_bytes = max_message_bytes
         self._timeout_s = timeout_s
@@ -43,15 +47,15 @@ class TokenizerLink:
 
         Raises:
             Unsupported: no tokenizer is configured, or one that cannot be used.
-            Unavailable: it cannot be reached.
+            Unavailable: none can be reached.
         """
-        if not self._target:
+        if not self._targets:
             raise Unsupported(
-                "Structured outputs need a tokenizer, and this engine core has none; start it with --tokenizer-target.",
+                "Structured outputs need a tokenizer, and this engine core has none; start it with --tokenizer-targets.",
                 field="structured_outputs",
             )
         if self._fetching is None:
-            self._fetching = asyncio.create_task(self._fetch(self._target), name="vocabulary.fetch")
+            self._fetching = asyncio.create_task(self._fetch(), name="vocabulary.fetch")
             self._fetching.add_done_callback(self._note_fetched)
         # However many wait, it is fetched once, and fails once for all of them; one that goes away does not end it.
         return await asyncio.shield(self._fetching)
@@ -60,25 +64,42 @@ class TokenizerLink:
         if task.cancelled() or task.exception() is not None:
             self._fetching = None  # the next request tries again
 
-    async def _fetch(self, target: str) -> Vocabulary:
-        channel = open_channel(target, max_message_bytes=self._max_message_bytes)
-        stub = tokenizer_pb2_grpc.TokenizerServiceStub(channel)
+    async def _fetch(self) -> Vocabulary:
+        channels = [open_channel(target, max_message_bytes=self._max_message_bytes) for target in self._targets]
+        asking = [asyncio.create_task(_ask(tokenizer_pb2_grpc.TokenizerServiceStub(channel))) for channel in channels]
+        error: TetradError = Unavailable(
+            f"No tokenizer answered within {self._timeout_s:g} s at {', '.join(self._targets)}; try again later."
+        )
         try:
             async with asyncio.timeout(self._timeout_s):
-                info = await stub.GetInfo(tokenizer_pb2.GetInfoRequest(), wait_for_ready=True)
-                bundle, sha256 = bytearray(), ""
-                async for chunk in stub.GetBundle(tokenizer_pb2.GetBundleRequest()):
-                    bundle += chunk.data
-                    sha256 = chunk.sha256
+                for answering in asyncio.as_completed(asking):
+                    try:
+                        return await self._read(*await answering)
+                    except grpc.RpcError as refusal:
+                        error = from_rpc_error(refusal)  # another one may do better
         except TimeoutError:
-            raise Unavailable(f"The tokenizer at {target} did not answer within {self._timeout_s:g} s.") from None
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from error
+            pass
         finally:
-            await channel.close()
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+            await asyncio.gather(*(channel.close() for channel in channels))
+        raise error
+
+    async def _read(self, stub: tokenizer_pb2_grpc.TokenizerServiceStub, info: tokenizer_pb2.GetInfoResponse) -> Vocabulary:
+        bundle, sha256 = bytearray(), ""
+        async for chunk in stub.GetBundle(tokenizer_pb2.GetBundleRequest()):
+            bundle += chunk.data
+            sha256 = chunk.sha256
         vocabulary = await asyncio.to_thread(_unpack, bytes(bundle), sha256, tuple(info.eos_token_ids), self._vocab_size)
         log.info("vocabulary.fetched", tokenizer=info.tokenizer_hash, bundle=sha256, size=vocabulary.tokens.vocab_size)
         return vocabulary
+
+
+async def _ask(
+    stub: tokenizer_pb2_grpc.TokenizerServiceStub,
+) -> tuple[tokenizer_pb2_grpc.TokenizerServiceStub, tokenizer_pb2.GetInfoResponse]:
+    return stub, await stub.GetInfo(tokenizer_pb2.GetInfoRequest(), wait_for_ready=True)
 
 
 def _unpack(bundle: bytes, sha256: str, eos_token_ids: tuple[int, ...], vocab_size: int) -> Vocabulary:

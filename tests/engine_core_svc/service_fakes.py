@@ -210,7 +210,7 @@ class Stack:
         self._directory = directory
         self.settings = EngineCoreSettings(
             listen=f"unix:{directory}/engine", worker_target=f"unix:{directory}/worker", model="fake",
-            tokenizer_target=f"unix:{directory}/worker" if self.tokenizer else "",
+            tokenizer_targets=(f"unix:{directory}/worker",) if self.tokenizer else (),
             **{"drain_timeout_s": 5.0} | settings,
         )  # fmt: skip
 

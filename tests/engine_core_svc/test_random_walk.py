@@ -87,7 +87,7 @@ def machine(make_bench, letters, vocabulary):
                 assert bool(request.block_ids) == (request.status is RequestStatus.RUNNING)
                 for block in request.block_ids:
                     held[block] += 1
-            for _, blocks in scheduler._fenced:
+            for blocks in scheduler.fence:
                 for block in blocks:
                     held[block] += 1
             free = pool.free_blocks()

@@ -150,7 +150,7 @@ async def test_a_worker_that_fails_costs_no_token(stack):
     stack.worker.crashed.set()
     await client.until_finished(*range(8))
 
-    assert client.notices == ["WORKER_LOST"]
+    assert client.notices == ["WORKER_LOST", "RECOVERED"]
     assert all(client.tokens[handle] == list(range(handle + 1, handle + 101)) for handle in range(8))
     assert stack.worker.num_loads == 2
     await stack.until_idle()

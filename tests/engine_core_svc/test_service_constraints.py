@@ -76,7 +76,7 @@ async def test_without_a_tokenizer_only_constrained_requests_are_refused(stack):
     await client.until_finished(1)
 
     assert isinstance(client.rejected["r0"], Unsupported)
-    assert "--tokenizer-target" in client.rejected["r0"].message
+    assert "--tokenizer-targets" in client.rejected["r0"].message
 
 
 async def test_a_constrained_request_survives_the_loss_of_its_worker(full_stack, vocabulary):

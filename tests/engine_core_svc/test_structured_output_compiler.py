@@ -188,7 +188,7 @@ async def test_without_a_tokenizer_the_error_is_the_tokenizers(trial):
 
 async def test_a_tokenizer_that_does_not_answer_costs_everyone_one_time_limit(tmp_path):
     """Not one after the other: the last of many requests would wait for minutes."""
-    link = TokenizerLink(f"unix:{tmp_path}/nobody", 9, max_message_bytes=1 << 20, timeout_s=0.2)
+    link = TokenizerLink([f"unix:{tmp_path}/nobody"], 9, max_message_bytes=1 << 20, timeout_s=0.2)
 
     started = time.monotonic()
     outcomes = await asyncio.gather(*(link.vocabulary() for _ in range(20)), return_exceptions=True)

@@ -1,0 +1,50 @@
+"""Condition: whether the engine can make progress, and if not, why not. Read by health, load and drain.
+
+Set by the engine, on the event loop. Knows nothing of gRPC.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from tetrad.services.log import get_logger
+
+log = get_logger()
+
+
+class Condition:
+    """Good at first.
+
+    Attributes:
+        problem: for people; empty: there is none.
+    """
+
+    def __init__(self) -> None:
+        self.problem = ""
+        self._changed = asyncio.Event()
+        self._is_bad = asyncio.Event()
+
+    def set_problem(self, problem: str) -> None:
+        """Note what keeps requests from making progress."""
+        log.warning("engine.stuck", problem=problem)
+        self.problem = problem
+        self._is_bad.set()
+        self._changed.set()
+
+    def set_good(self) -> None:
+        """Note that nothing does, any more."""
+        if self.problem:
+            log.info("engine.recovered", problem=self.problem)
+        self.problem = ""
+        self._is_bad.clear()
+        self._changed.set()
+
+    async def wait_bad(self) -> None:
+        """Return when there is a problem."""
+        await self._is_bad.wait()
+
+    async def follow(self, publish: Callable[[bool], Awaitable[None]]) -> None:
+        """Call `publish` with whether all is good, now and whenever that may have changed; until cancelled."""
+        while True:
+            await publish(not self.problem)
+            await self._changed.wait()
+            self._changed.clear()

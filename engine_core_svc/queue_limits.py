@@ -1,0 +1,88 @@
+"""Queue limits: how much may wait for the scheduler, and when to come back if that is too much.
+
+Called by the engine for every new request, in constant time. The estimate follows the rate at which requests have left the
+queue over the last seconds. Knows counts; no requests.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from tetrad.services.errors import Overloaded
+
+_WINDOW_S = 10.0
+_MIN_RETRY_S, _MAX_RETRY_S = 1.0, 60.0
+_SHARE = 0.1
+"""Of the queue that should be worked off before anyone comes back: most would meet a full one again otherwise."""
+
+
+class Departures:
+    """How many have left per second, over a window of some seconds.
+
+    Args:
+        clock: monotonic, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._seconds: deque[tuple[int, int]] = deque()  # (whole second, how many left in it)
+
+    def note(self, count: int) -> None:
+        """Count some more."""
+        second = int(self._clock())
+        if self._seconds and self._seconds[-1][0] == second:
+            count += self._seconds.pop()[1]
+        self._seconds.append((second, count))
+        self._forget_old()
+
+    def per_second(self) -> float:
+        """Return the mean rate over the window."""
+        self._forget_old()
+        return sum(count for _, count in self._seconds) / _WINDOW_S
+
+    def _forget_old(self) -> None:
+        while self._seconds and self._seconds[0][0] < self._clock() - _WINDOW_S:
+            self._seconds.popleft()
+
+
+class QueueLimits:
+    """Admits or refuses.
+
+    Args:
+        max_num_reqs: most requests that may wait; None: no limit.
+        max_num_tokens: most tokens they may have together; None: no limit.
+        clock: monotonic, in seconds.
+    """
+
+    def __init__(
+        self, max_num_reqs: int | None = None, max_num_tokens: int | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._max_num_reqs = max_num_reqs
+        self._max_num_tokens = max_num_tokens
+        self._reqs, self._tokens = Departures(clock), Departures(clock)
+
+    def note_departures(self, num_reqs: int, num_tokens: int) -> None:
+        """Note that requests with so many tokens together have left the queue."""
+        self._reqs.note(num_reqs)
+        self._tokens.note(num_tokens)
+
+    def check(self, *, num_reqs: int, num_tokens: int, new_tokens: int) -> None:
+        """Overloaded, with a time to come back, if one more request with `new_tokens` is too much for what waits.
+
+        An empty queue takes any request: its length is the model's limit.
+        """
+        if self._max_num_reqs is not None and num_reqs >= self._max_num_reqs:
+            text = f"{num_reqs} requests are waiting, the most this engine queues."
+            raise Overloaded(text, retry_after_s=_retry_after(num_reqs, self._reqs))
+        if self._max_num_tokens is not None and num_reqs and num_tokens + new_tokens > self._max_num_tokens:
+            text = (
+                f"Requests with {num_tokens} tokens are waiting; {new_tokens} more exceed the {self._max_num_tokens} that this "
+                "engine queues."
+            )
+            raise Overloaded(text, retry_after_s=_retry_after(num_tokens, self._tokens))
+
+
+def _retry_after(amount: int, departures: Departures) -> float:
+    rate = departures.per_second()
+    seconds = _SHARE * amount / rate if rate else _WINDOW_S
+    return min(max(seconds, _MIN_RETRY_S), _MAX_RETRY_S)
