@@ -43,10 +43,11 @@ class AsyncLLM:
 
     def __init__(self, settings: FrontendSettings) -> None:
         self._settings = settings
-        self._channel = open_channel(settings.tokenizer_target, max_message_bytes=settings.max_message_bytes)
+        self._channel = open_channel(settings.tokenizer_targets[0], max_message_bytes=settings.max_message_bytes)
         recovery_s = settings.recovery_timeout_s
-        self._tokenizer = TokenizerClient(self._channel, settings.tokenizer_target, recovery_timeout_s=recovery_s)
-        self._detokenizer = DetokenizerClient(self._channel, settings.tokenizer_target, recovery_timeout_s=recovery_s)
+        self._tokenizer = TokenizerClient(self._channel, settings.tokenizer_targets[0], recovery_timeout_s=recovery_s)
+        self._detokenizer = DetokenizerClient(self._channel, settings.tokenizer_targets[0], recovery_timeout_s=recovery_s)
+        self.admission = Admission(settings.max_num_requests, settings.max_num_queued_tokens)
         self.metrics = FrontendMetrics(
             prefix=settings.metrics_prefix, model_name=next(iter(settings.served_model_names), settings.model)
         )
@@ -159,7 +160,7 @@ class AsyncLLM:
         if self._draining:
             raise _draining()
         if not self._detokenizer.connected:
-            raise Unavailable(f"The tokenizer at {self._settings.tokenizer_target} is not reachable.")
+            raise Unavailable(f"The tokenizer at {self._settings.tokenizer_targets[0]} is not reachable.")
         if not self._engines.connected:
             raise Unavailable(f"No engine core is reachable at {', '.join(self._settings.engine_targets)}.")
 

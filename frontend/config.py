@@ -1,18 +1,15 @@
 """Settings of the frontend: flags, TETRAD_FRONTEND_* and YAML. What a person decides; facts about models are no settings."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import NoDecode, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
 from tetrad.frontend.parsing.registry import REASONING_FORMATS, TOOL_FORMATS, Format, choose_format
 from tetrad.services.errors import InvalidRequest
-from tetrad.services.settings import ServiceSettings
-
-Names = Annotated[tuple[str, ...], NoDecode]
+from tetrad.services.settings import Names, ServiceSettings
 
 
 class FrontendSettings(ServiceSettings):
@@ -25,7 +22,12 @@ class FrontendSettings(ServiceSettings):
     grpc_port: int | None = Field(None, ge=0, le=65535, description="Port of the public gRPC API on `host`. Unset: none.")
     listen: str = Field("", description="Public gRPC API elsewhere: host:port or unix:/path. Empty: see grpc-port.")
 
-    tokenizer_target: str = Field("127.0.0.1:50051", description="The tokenizer: host:port, dns:///name:port or unix:/path.")
+    tokenizer_targets: Names = Field(
+        ("127.0.0.1:50051",),
+        min_length=1,
+        description="Tokenizers of the same model, separated by commas: host:port, dns:///name:port or unix:/path. Each can"
+        " answer for another that is lost.",
+    )
     engine_targets: Names = Field(
         ("127.0.0.1:50052",), min_length=1, description="Engine cores, separated by commas; requests go to the least busy."
     )
@@ -88,20 +90,6 @@ class FrontendSettings(ServiceSettings):
     metrics_prefix: str = Field("tetrad", description="Prefix of metric names; `vllm` serves existing dashboards.")
     use_generation_config: bool = Field(True, description="Take sampling defaults from the model's generation config.")
 
-    @field_validator(
-        "engine_targets",
-        "served_model_names",
-        "api_key",
-        "operator_api_key",
-        "allowed_origins",
-        "allowed_methods",
-        "allowed_headers",
-        mode="before",
-    )
-    @classmethod
-    def _split_names(cls, value: object) -> object:
-        return split_names(value) if isinstance(value, str) else value
-
     @field_validator("tool_call_parser")
     @classmethod
     def _check_tool_parser(cls, value: str) -> str:
@@ -124,13 +112,6 @@ class FrontendSettings(ServiceSettings):
         if self.listen:
             return self.listen
         return None if self.grpc_port is None else f"{self.host}:{self.grpc_port}"
-
-
-def split_names(text: str) -> tuple[str, ...]:
-    """Return names that are separated by commas, or written as a JSON list."""
-    if text.lstrip().startswith("["):
-        return tuple(json.loads(text))
-    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _checked(formats: Sequence[Format], name: str) -> str:

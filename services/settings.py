@@ -9,12 +9,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NoReturn, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
@@ -22,6 +23,19 @@ from pydantic_settings import (
 )
 
 from tetrad.services.errors import InvalidRequest
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    """Return names that are separated by commas, or written as a JSON list."""
+    if text.lstrip().startswith("["):
+        return tuple(json.loads(text))
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+Names = Annotated[
+    tuple[str, ...], NoDecode, BeforeValidator(lambda value: split_names(value) if isinstance(value, str) else value)
+]
+"""Names in one setting, separated by commas."""
 
 
 class Settings(BaseSettings):

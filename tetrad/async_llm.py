@@ -211,7 +211,7 @@ def _addresses(target: str) -> dict[str, Any]:
     directory = Path(target.removeprefix("unix:"))
     if directory.is_dir():
         return {
-            "tokenizer_target": f"unix:{directory.resolve()}/tokenizer.sock",
+            "tokenizer_targets": tuple(f"unix:{path}" for path in sorted(directory.resolve().glob("tokenizer*.sock"))),
             "engine_targets": (f"unix:{directory.resolve()}/engine-core.sock",),
         }
     tokenizer, *engines = (part.strip() for part in target.split(","))
@@ -221,4 +221,4 @@ def _addresses(target: str) -> dict[str, Any]:
             " nor the directory of a running local stack.",
             field="target",
         )
-    return {"tokenizer_target": tokenizer, "engine_targets": tuple(engines)}
+    return {"tokenizer_targets": (tokenizer,), "engine_targets": tuple(engines)}

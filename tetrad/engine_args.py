@@ -72,6 +72,8 @@ ONLY_DEFAULT = (
 NO_EFFECT = ("enforce_eager", "swap_space", "max_seq_len_to_capture", "disable_custom_all_reduce", "disable_log_stats")
 """Arguments of vLLM's that tune its own machinery: any value is taken."""
 
+_MAX_TOKENIZERS = 64
+
 
 @dataclass
 class EngineArgs:
@@ -89,6 +91,7 @@ class EngineArgs:
         generation_config: "auto" takes sampling defaults from the model's authors, "vllm" does not.
         tool_call_parser: how the model writes tool calls; "auto" asks its chat template, "none" leaves them in the text.
         reasoning_parser: how the model marks its reasoning; likewise.
+        tokenizer_pool_size: tokenizer services to run, each of which can answer for another. None: 2 if served, else 1.
         device: "auto", "cpu", or "sim" for no model at all.
         pipeline_depth: steps in flight at the same time; 1 waits for each step before planning the next.
         threads: compute threads of the CPU; 0 means as many as cores.
@@ -124,6 +127,7 @@ class EngineArgs:
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
     generation_config: str = "auto"
+    tokenizer_pool_size: int | None = None
     device: str = "auto"
     threads: int = 0
     log_level: str = "warning"
@@ -159,6 +163,9 @@ class EngineArgs:
                 f"generation_config={self.generation_config!r} is not supported; use 'auto' or 'vllm'.",
                 field="generation_config",
             )
+        if self.tokenizer_pool_size is not None and not 1 <= self.tokenizer_pool_size <= _MAX_TOKENIZERS:
+            text = f"tokenizer_pool_size must be between 1 and {_MAX_TOKENIZERS}, got {self.tokenizer_pool_size}."
+            raise InvalidRequest(text, field="tokenizer_pool_size")
 
     def stack_settings(self, *, report: Report | None = None, **frontend: Any) -> StackSettings:
         """Return the settings of the four services. Finds the model first, fetching it if need be; this blocks.
@@ -182,6 +189,7 @@ class EngineArgs:
             engine_core=_build(EngineCoreSettings, {"model": model, **logs, **self._chosen(EngineCoreSettings)}),
             worker=_build(WorkerSettings, {**logs, **self._chosen(WorkerSettings)}),
             frontend=_build(FrontendSettings, {**logs, **self.frontend_fields(), **self._chosen(FrontendSettings), **frontend}),
+            num_tokenizers=self.tokenizer_pool_size,
         )
 
     def frontend_fields(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """`tetrad serve` as a user starts it: a command, real processes, a real port."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -56,9 +57,9 @@ class Server:
 
     def stack_directory(self) -> str:
         """Return where the stack's sockets are: what `LLM(target=...)` takes."""
-        targets = [process.environ().get("TETRAD_FRONTEND_TOKENIZER_TARGET") for process in self.processes()]
-        target = next(filter(None, targets))
-        return str(Path(target.removeprefix("unix:")).parent)
+        targets = [process.environ().get("TETRAD_FRONTEND_TOKENIZER_TARGETS") for process in self.processes()]
+        first = json.loads(next(filter(None, targets)))[0]
+        return str(Path(first.removeprefix("unix:")).parent)
 
     def metric(self, name: str) -> float:
         """Return the sum of a Prometheus metric over its labels."""

@@ -66,7 +66,8 @@ def test_the_health_check_asks_the_port_and_the_service(name, monkeypatch):
 def test_the_services_look_for_each_other_where_they_listen(monkeypatch):
     frontend = settings_of("frontend", monkeypatch)
 
-    assert frontend.tokenizer_target.endswith(f"tokenizer:{port_of('tokenizer', monkeypatch)}")
+    [tokenizer] = frontend.tokenizer_targets
+    assert tokenizer.endswith(f"tokenizer:{port_of('tokenizer', monkeypatch)}")
     assert [target.rpartition("/")[2] for target in frontend.engine_targets] == [
         f"engine-core:{port_of('engine-core', monkeypatch)}"
     ]

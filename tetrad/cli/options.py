@@ -14,6 +14,7 @@ _HELP = {
     "tokenizer_revision": "The tokenizer's, if it differs.",
     "served_model_name": "What clients call the model. Unset: as MODEL says.",
     "generation_config": "auto: sampling defaults of the model's authors; vllm: none.",
+    "tokenizer_pool_size": "Tokenizer services to run, each of which can answer for another. Unset: 2; 1 in programs.",
     "log_level": "Least severe level that the services log: debug, info, warning or error.",
 }
 

@@ -8,7 +8,8 @@ import argparse
 import typing
 from typing import Any
 
-from tetrad.frontend.config import FrontendSettings, split_names
+from tetrad.frontend.config import FrontendSettings
+from tetrad.services.settings import split_names
 
 _FIELDS = (
     "api_key",

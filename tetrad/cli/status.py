@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tetrad.cli.http_client import DEFAULT_URL, HttpClient
 from tetrad.cli.options import new_parser
-from tetrad.local_stack import HEALTH_NAMES
+from tetrad.local_stack import HEALTH_NAMES, kind_of
 from tetrad.metrics_text import read_metrics
 from tetrad.private_directory import private_directories
 from tetrad.readiness import HealthTarget, check_readiness
@@ -31,7 +31,7 @@ def run(arguments: list[str]) -> int:
         while True:
             well = _print_server(client)
             for directory in private_directories():
-                asyncio.run(_print_stack(directory))
+                asyncio.run(_print_stack(sorted(directory.glob("*.sock"))))
             if not options.watch:
                 return 0 if well else 1
             time.sleep(options.interval_s)
@@ -54,10 +54,11 @@ def _print_server(client: HttpClient) -> bool:
     return True
 
 
-async def _print_stack(directory: Path) -> None:
-    for name, service in HEALTH_NAMES.items():
-        path = directory / f"{name}.sock"
-        if not path.exists():
+async def _print_stack(sockets: list[Path]) -> None:
+    for path in sockets:
+        name = path.stem
+        service = HEALTH_NAMES.get(kind_of(name))
+        if service is None:
             continue
         try:
             ready = await check_readiness(HealthTarget(f"unix:{path}", service), timeout_s=_CHECK_TIMEOUT_S)

@@ -74,7 +74,7 @@ async def test_no_half_character_is_ever_shown(real_tokenizer, preset_engine, se
     body = {"messages": messages, "stream": True, "ignore_eos": True, "max_tokens": len(ids), "logprobs": logprobs}
 
     shown, named = [], []
-    settings = {"tokenizer_target": target, "engine_targets": (preset_engine.target,)}
+    settings = {"tokenizer_targets": (target,), "engine_targets": (preset_engine.target,)}
     async with contextlib.AsyncExitStack() as stack:
         frontend = await stack.enter_async_context(serve_frontend(**settings))
         response = await stack.enter_async_context(frontend.http.stream("POST", "/v1/chat/completions", json=body))
