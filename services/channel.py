@@ -6,6 +6,9 @@ tests/services/test_options.py looks each of them up in the library.
 
 import grpc
 
+from tetrad.services.tls import Identity, TlsFiles
+from tetrad.services.tls_channel import TlsChannel
+
 CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -17,10 +20,26 @@ CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
-def open_channel(target: str, *, max_message_bytes: int = 32 << 20) -> grpc.aio.Channel:
-    """Return a channel to `target` ("host:port", "dns:///name:port" or "unix:/path"); it connects when first used."""
+def open_channel(target: str, *, max_message_bytes: int = 32 << 20, tls: TlsFiles | None = None) -> grpc.aio.Channel:
+    """Return a channel to `target` ("host:port", "dns:///name:port" or "unix:/path"); it connects when first used.
+
+    Args:
+        target: address of the server.
+        max_message_bytes: largest message either way.
+        tls: identity of this process; None: connections are plain. Those to Unix sockets always are.
+
+    Raises:
+        InvalidRequest: the TLS files cannot be used.
+    """
     limits = (
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
     )
+    if tls is not None and not target.startswith("unix:"):
+        return TlsChannel(target, CLIENT_OPTIONS + limits, Identity(tls))
     return grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS + limits)
+
+
+def problem_of(channel: grpc.aio.Channel) -> str:
+    """Return why a channel over TLS cannot reach its server, in words; empty if it can, or nobody knows."""
+    return channel.problem if isinstance(channel, TlsChannel) else ""

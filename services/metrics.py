@@ -7,14 +7,14 @@ from tetrad.services.log import get_logger
 log = get_logger()
 
 
-def serve_metrics(port: int | None, registry: CollectorRegistry = REGISTRY) -> None:
-    """Serve /metrics on `port` from a thread that sleeps between scrapes; None: do nothing.
+def serve_metrics(host: str, port: int | None, registry: CollectorRegistry = REGISTRY) -> None:
+    """Serve /metrics on `host`:`port` from a thread that sleeps between scrapes; None: do nothing.
 
     A port that is taken is logged, not fatal: metrics must not take a service down.
     """
     if port is None:
         return
     try:
-        start_http_server(port, registry=registry)
+        start_http_server(port, addr=host, registry=registry)
     except OSError as error:
-        log.error("metrics.not_served", port=port, error=str(error))
+        log.error("metrics.not_served", host=host, port=port, error=str(error))

@@ -26,20 +26,27 @@ _LIFELINE_GRACE_S = 3.0
 log = get_logger()
 
 
-def run_service(name: str, settings: ServiceSettings, main: Callable[[asyncio.Event], Awaitable[None]]) -> NoReturn:
+def run_service(
+    name: str,
+    settings: ServiceSettings,
+    main: Callable[[asyncio.Event], Awaitable[None]],
+    *,
+    on_retire: Callable[[], None] | None = None,
+) -> NoReturn:
     """Run a service until it is told to stop, and exit the process.
 
     Args:
         name: for logs ("worker").
         settings: the service's settings; logging and metrics follow them.
         main: serves until the event is set, then drains.
+        on_retire: called on SIGUSR1: end when all work is done, however long that takes. Such a process still heeds SIGTERM.
     """
     configure_logging(name, level=settings.log_level, json=settings.log_json)
-    serve_metrics(settings.metrics_port)
+    serve_metrics(settings.metrics_host, settings.metrics_port)
     if settings.lifeline_fd is not None:
         threading.Thread(target=_watch_lifeline, args=(settings.lifeline_fd,), daemon=True, name="lifeline").start()
     try:
-        uvloop.run(_main(main))
+        uvloop.run(_main(main, on_retire))
     except TetradError as error:
         sys.stderr.write(f"tetrad {name}: {error.message}\n")
         sys.exit(exit_code_of(error))
@@ -51,9 +58,11 @@ def exit_code_of(error: TetradError) -> int:
     return EXIT_PERMANENT if isinstance(error, _PERMANENT) else 1
 
 
-async def _main(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+async def _main(main: Callable[[asyncio.Event], Awaitable[None]], on_retire: Callable[[], None] | None) -> None:
     shutdown = asyncio.Event()
     loop = asyncio.get_running_loop()
+    if on_retire is not None:
+        loop.add_signal_handler(signal.SIGUSR1, on_retire)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, shutdown)
     await main(shutdown)

@@ -6,18 +6,18 @@ one place (process.py). Drain follows architecture.md: NOT_SERVING, withdrawal w
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from tetrad.services.errors import Unavailable
 from tetrad.services.health import Health
 from tetrad.services.interceptors import ErrorsAndRequestIds
+from tetrad.services.listening import bind, warn_if_open
 from tetrad.services.log import get_logger
 from tetrad.services.settings import ServiceSettings
+from tetrad.services.tls import Identity
 
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     # Clients that vanished without a word, found as fast as clients find servers (channel.py).
@@ -27,8 +27,6 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_permit_without_calls", 1),
     # A long non-streaming call writes nothing, and only writes would reset the count.
     ("grpc.http2.max_ping_strikes", 0),
-    # Two servers on one port would share its calls at random.
-    ("grpc.so_reuseport", 0),
 )
 
 log = get_logger()
@@ -44,6 +42,9 @@ class Server:
         settings: where to listen, message limits, drain times.
         services: full service name -> what adds its servicer.
         interceptors: further ones, inside of the one that maps errors.
+        also_listen: further addresses.
+        knows_callers: whether an interceptor asks callers for keys.
+        shares_port: let another server that says so bind the same port: its successor.
     """
 
     def __init__(
@@ -52,33 +53,48 @@ class Server:
         services: Mapping[str, Register],
         *,
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+        also_listen: Sequence[str] = (),
+        knows_callers: bool = False,
+        shares_port: bool = False,
     ) -> None:
         self._settings = settings
+        self._also_listen = also_listen
+        self._knows_callers = knows_callers
         self.health = Health(tuple(services))
         options = (
             *SERVER_OPTIONS,
+            # Two servers on one port share its connections at random: only for the moment in which one succeeds the other.
+            ("grpc.so_reuseport", int(shares_port)),
             ("grpc.max_receive_message_length", settings.max_message_bytes),
             ("grpc.max_send_message_length", settings.max_message_bytes),
+            # Equal, or gRPC would refuse at random between the two.
+            ("grpc.max_metadata_size", settings.max_metadata_bytes),
+            ("grpc.absolute_max_metadata_size", settings.max_metadata_bytes),
+            ("grpc.max_concurrent_streams", settings.max_concurrent_streams),
         )
         self._server = grpc.aio.server(interceptors=[ErrorsAndRequestIds(), *interceptors], options=options)
         for register in services.values():
             register(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health.servicer, self._server)
         names = (*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        if settings.reflection:
+            reflection.enable_server_reflection(names, self._server)
         self.address = ""
         self._stopped = False
 
     async def start(self) -> None:
-        """Bind and serve; `address` is what a client on this machine connects to. Unavailable if the address is taken."""
-        listen = self._settings.listen
-        if listen.startswith("unix:"):
-            await asyncio.to_thread(_remove_stale_socket, Path(listen.removeprefix("unix:")))
-        try:
-            port = self._server.add_insecure_port(listen)
-        except RuntimeError as error:
-            raise Unavailable(f"Cannot listen on {listen}: is another server running there?") from error
-        self.address = listen if listen.startswith("unix:") else f"{listen.rpartition(':')[0]}:{port}"
+        """Bind and serve; `address` is what a client on this machine connects to.
+
+        Raises:
+            Unavailable: the address is taken.
+            InvalidRequest: the TLS files cannot be used.
+        """
+        settings = self._settings
+        identity = None if settings.tls is None else Identity(settings.tls)
+        knows_callers = self._knows_callers or settings.tls_ca_file is not None
+        for listen in (*self._also_listen, settings.listen):
+            self.address = await bind(self._server, listen, identity)
+            warn_if_open(self.address, callers_are_known=knows_callers, is_encrypted=identity is not None)
         await self.health.start()
         await self._server.start()
         log.info("server.started", address=self.address)
@@ -98,14 +114,17 @@ class Server:
                 log.warning("server.drain_timed_out", drain_timeout_s=self._settings.drain_timeout_s)
         await self.stop()
 
+    async def retire(self, grace_s: float) -> None:
+        """Take no new connection, send clients elsewhere (GOAWAY), and return when all calls are over; at `grace_s` they end.
+
+        `stop` cuts it short.
+        """
+        await self.health.drain()
+        await self._server.stop(grace_s)
+
     async def stop(self) -> None:
         """Stop at once; open calls are cancelled after a moment for their last messages. Again: a no-op."""
         if not self._stopped:
             self._stopped = True
             await self._server.stop(grace=0.2)
             log.info("server.stopped", address=self.address)
-
-
-def _remove_stale_socket(path: Path) -> None:
-    if path.is_socket():
-        path.unlink()

@@ -9,9 +9,9 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
@@ -23,6 +23,7 @@ from pydantic_settings import (
 )
 
 from tetrad.services.errors import InvalidRequest
+from tetrad.services.tls import TlsFiles
 
 
 def split_names(text: str) -> tuple[str, ...]:
@@ -62,14 +63,47 @@ class Settings(BaseSettings):
         return sources
 
 
-class ServiceSettings(Settings):
+class TlsSettings(Settings):
+    """Who a process is, and whom it trusts, on TCP: to those that call its gRPC server and to the services that it calls.
+
+    Unix sockets are guarded by the file system and stay plain.
+    """
+
+    tls_cert_file: Path | None = Field(
+        None, description="Certificate chain, PEM, read again when it changes: makes the gRPC ports TLS. Unset: plain."
+    )
+    tls_key_file: Path | None = Field(None, description="Private key of tls-cert-file, PEM, without a password.")
+    tls_ca_file: Path | None = Field(
+        None,
+        description="Authorities to trust, PEM: callers and called services must show a certificate of theirs. Unset: callers "
+        "need none, and called services one that the system trusts.",
+    )
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise ValueError("tls-cert-file and tls-key-file go together")
+        return self
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """Where the identity is; None: connections are plain."""
+        files = TlsFiles(self.tls_cert_file, self.tls_key_file, self.tls_ca_file)
+        return None if files == TlsFiles() else files
+
+
+class ServiceSettings(TlsSettings):
     """What every service can be told."""
 
     listen: str = Field("127.0.0.1:0", description="Address of the gRPC server: host:port or unix:/path. Port 0: any.")
     metrics_port: int | None = Field(None, ge=0, le=65535, description="Port of the Prometheus endpoint. Unset: none.")
+    metrics_host: str = Field("127.0.0.1", description="Address of the Prometheus endpoint, which asks for no key.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe level logged.")
     log_json: bool | None = Field(None, description="Log JSON lines. Unset: JSON unless stderr is a terminal.")
     max_message_bytes: int = Field(32 << 20, ge=1 << 20, description="Largest gRPC message, in bytes.")
+    max_metadata_bytes: int = Field(16 << 10, ge=1024, description="Most metadata (headers) of a gRPC call, in bytes.")
+    max_concurrent_streams: int = Field(4096, ge=1, description="Most gRPC calls that one connection may have open.")
+    reflection: bool = Field(True, description="Tell callers of the gRPC server its contract (grpc.reflection).")
     withdrawal_wait_s: float = Field(
         0.0, ge=0, description="Seconds between NOT_SERVING and refusing work, for load balancers to notice."
     )

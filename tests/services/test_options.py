@@ -8,7 +8,13 @@ from grpc._cython import cygrpc
 from tetrad.services.channel import CLIENT_OPTIONS
 from tetrad.services.server import SERVER_OPTIONS
 
-LIMITS = ("grpc.max_receive_message_length", "grpc.max_send_message_length")
+LIMITS = (
+    "grpc.max_receive_message_length",
+    "grpc.max_send_message_length",
+    "grpc.max_metadata_size",
+    "grpc.absolute_max_metadata_size",
+    "grpc.max_concurrent_streams",
+)
 KEYS = sorted({key for key, _ in (*CLIENT_OPTIONS, *SERVER_OPTIONS)} | set(LIMITS))
 
 
