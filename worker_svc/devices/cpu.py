@@ -90,7 +90,11 @@ def _open(request: LoadRequest) -> WeightSource:
     if not request.random_weights:
         return open_source(request.path)
     config = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
-    return RandomSource(config, supported_config(config), request.seed)
+    source = RandomSource(config, supported_config(config), request.seed)
+    available = available_memory_bytes()
+    if source.total_bytes > available:
+        raise ModelError(f"Random weights of this config take {source.total_bytes} bytes, but {available} are available.")
+    return source
 
 
 def _check_request(request: LoadRequest) -> None:

@@ -58,9 +58,9 @@ def _tensor_files(directory: Path) -> list[Path]:
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise ModelError(f"{directory / _INDEX} is not an index of safetensors files.")
     found = {name: find_model_file(directory, name) for name in sorted(set(weight_map.values()))}
-    missing = [name for name, path in found.items() if path is None]
+    missing = [repr(name[:100]) for name, path in found.items() if path is None][:_MAX_NAMED]
     if missing or not found:
-        raise ModelError(f"{directory} lacks {', '.join(missing[:_MAX_NAMED]) or 'any file named by its index'}.")
+        raise ModelError(f"{directory} lacks {', '.join(missing) or 'any file named by its index'}.")
     return [path for path in found.values() if path is not None]
 
 
