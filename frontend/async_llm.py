@@ -10,9 +10,11 @@ import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any, Self
 
+from tetrad.frontend.admission import Admission, estimated_tokens
 from tetrad.frontend.chat.formats import ChatFormats, choose_chat_formats
 from tetrad.frontend.chat.messages import num_chars, plain_messages
 from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.deadlines import earliest_deadline, within
 from tetrad.frontend.detokenizer_client import DetokenizerClient
 from tetrad.frontend.engine_admin_client import EngineAdminClient
 from tetrad.frontend.engine_client import EngineClient
@@ -25,7 +27,7 @@ from tetrad.frontend.model_names import ModelNames
 from tetrad.frontend.output_processor import OutputProcessor
 from tetrad.frontend.output_stream import OutputStream
 from tetrad.frontend.outputs import LoRARequest, RequestOutput
-from tetrad.frontend.prompts import PromptType, TokensPrompt, normalize_prompt
+from tetrad.frontend.prompts import PromptType, TokensPrompt, estimated_prompt_tokens, normalize_prompt
 from tetrad.frontend.sampling_params import SamplingParams
 from tetrad.frontend.tokenizer_client import TokenizerClient
 from tetrad.frontend.wire import engine_request
@@ -61,7 +63,7 @@ class AsyncLLM:
             ]
         )
         self.engine_admin = EngineAdminClient(self._engines.channels)
-        self._draining = False
+        self._draining = self._withdrawn = False
         self._tokenizer_info: TokenizerInfo | None = None
         self._inputs: InputProcessor | None = None
         self._names: ModelNames | None = None
@@ -157,7 +159,7 @@ class AsyncLLM:
 
     async def check_health(self) -> None:
         """Return if requests can be served now; Unavailable, saying why, otherwise."""
-        if self._draining:
+        if self._draining or self._withdrawn:
             raise _draining()
         if not self._detokenizer.connected:
             raise Unavailable(f"The tokenizer at {self._settings.tokenizer_targets[0]} is not reachable.")
@@ -240,24 +242,37 @@ class AsyncLLM:
         Raises:
             InvalidRequest: the request is wrong; PromptTooLong if it does not fit.
             Overloaded, Unavailable: it cannot be taken now.
+            DeadlineExceeded: its time was over before it was tokenized; see deadlines.py.
         """
         self._check_arguments(request_id, priority, lora_request)
         arrival_time = time.time() if arrival_time is None else arrival_time
         engine = self._engines.choose(data_parallel_rank)
-        prepared = await self._require_inputs().prepare(
-            request_id,
-            prompt,
-            sampling_params,
-            PromptOptions(add_special_tokens, truncate_prompt_tokens, truncation_side, cache_salt),
-            new_handle=self._processor.new_handle,
-            arrival_time=arrival_time,
-            lora_request=lora_request,
-            max_logprobs=max_logprobs,
+        deadline = earliest_deadline(self._settings.request_timeout_s, since_unix_s=arrival_time)
+        ticket = self.admission.admit(
+            num_requests=sampling_params.n, num_tokens=min(estimated_prompt_tokens(prompt), self.max_model_len)
         )
-        if self._draining:
-            raise _draining()
+        try:
+            async with within(deadline):
+                prepared = await self._require_inputs().prepare(
+                    request_id,
+                    prompt,
+                    sampling_params,
+                    PromptOptions(add_special_tokens, truncate_prompt_tokens, truncation_side, cache_salt),
+                    new_handle=self._processor.new_handle,
+                    arrival_time=arrival_time,
+                    lora_request=lora_request,
+                    max_logprobs=max_logprobs,
+                )
+            if self._draining:
+                raise _draining()
+        except BaseException:
+            ticket.release()
+            raise
         state = prepared.state
+        state.hold(ticket)
         self._processor.add(state, engine)
+        if deadline is not None:
+            state.expire_after(deadline.remaining_s, lambda: self._processor.fail_request(state, deadline.error()))
         for sequence in state.sequences:
             message = engine_request(
                 sequence,
@@ -269,7 +284,7 @@ class AsyncLLM:
                 priority=priority,
                 arrival_time=arrival_time,
                 cache_salt=prepared.cache_salt,
-                timeout_s=self._settings.request_timeout_s,
+                deadline_unix_s=None if deadline is None else deadline.at_unix_s,
                 data_parallel_rank=data_parallel_rank,
             )
             try:
@@ -310,22 +325,27 @@ class AsyncLLM:
 
         Raises:
             InvalidRequest: no messages, content that is far too long, or what the model's template refuses.
+            Overloaded, DeadlineExceeded: as in `add_request`.
         """
         plain = plain_messages(messages)
         if add_generation_prompt and continue_final_message:
             text = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
             raise InvalidRequest(text, field="continue_final_message")
-        self._require_inputs().limits.check_num_chars(num_chars(plain))
-        chat = await self._tokenizer.render_chat(
-            plain,
-            tools=tools,
-            documents=documents,
-            chat_template=chat_template,
-            chat_template_kwargs=chat_template_kwargs,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            add_special_tokens=add_special_tokens,
-        )
+        size = num_chars(plain)
+        self._require_inputs().limits.check_num_chars(size)
+        # The place is given up with the rendering; whoever goes on to `add_request` takes it in the same tick.
+        with self.admission.admit(num_tokens=min(estimated_tokens(size), self.max_model_len)):
+            async with within(earliest_deadline(self._settings.request_timeout_s)):
+                chat = await self._tokenizer.render_chat(
+                    plain,
+                    tools=tools,
+                    documents=documents,
+                    chat_template=chat_template,
+                    chat_template_kwargs=chat_template_kwargs,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    add_special_tokens=add_special_tokens,
+                )
         return TokensPrompt(prompt=chat.prompt, prompt_token_ids=chat.token_ids)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -351,6 +371,14 @@ class AsyncLLM:
         ids = set(token_ids)
         await self._tokenizer.load_token_texts(ids)
         return {token_id: self._tokenizer.text_of(token_id) or "" for token_id in ids}
+
+    def withdraw(self) -> None:
+        """Be unhealthy from now on, for load balancers to look elsewhere; requests are still taken."""
+        self._withdrawn = True
+
+    async def wait_idle(self) -> None:
+        """Wait until no request runs."""
+        await self._processor.wait_idle()
 
     def start_draining(self) -> None:
         """Refuse new requests from now on."""

@@ -21,6 +21,16 @@ class FrontendSettings(ServiceSettings):
     port: int = Field(8000, ge=0, le=65535, description="Port of the HTTP server. 0: any free port.")
     grpc_port: int | None = Field(None, ge=0, le=65535, description="Port of the public gRPC API on `host`. Unset: none.")
     listen: str = Field("", description="Public gRPC API elsewhere: host:port or unix:/path. Empty: see grpc-port.")
+    http_fd: int | None = Field(
+        None,
+        description="File descriptor of a bound socket for HTTP, inherited from a parent that keeps it open: connections wait "
+        "while there is no frontend. Unset: bind host and port.",
+    )
+    private_listen: str = Field(
+        "",
+        description="The gRPC API for whoever supervises this frontend, besides the public one: unix:/path. Two frontends that "
+        "have one may share the public port, for the moment in which one succeeds the other. Empty: none.",
+    )
 
     tokenizer_targets: Names = Field(
         ("127.0.0.1:50051",),
@@ -61,9 +71,37 @@ class FrontendSettings(ServiceSettings):
     )
     request_timeout_s: float | None = Field(None, gt=0, description="Seconds after which a request is given up. Unset: never.")
     drain_timeout_s: float = Field(4.0, ge=0, description="Seconds that running requests may take to finish after SIGTERM.")
+    retire_timeout_s: float = Field(
+        600.0, ge=0, description="Seconds that running requests may take to finish after SIGUSR1: a successor is there already."
+    )
     keep_alive_timeout_s: int = Field(75, ge=1, description="Seconds an idle HTTP connection is kept.")
 
+    sse_keep_alive_s: float = Field(
+        15.0, gt=0, description="Seconds without news after which a stream of events gets a comment, for proxies to keep it."
+    )
+    slow_client_timeout_s: float = Field(
+        60.0, gt=0, description="Seconds after which a client that takes nothing of what is sent to it is dropped."
+    )
+    header_timeout_s: float = Field(10.0, gt=0, description="Seconds that the head of an HTTP request may take to arrive.")
+    body_timeout_s: float = Field(
+        30.0, gt=0, description="Seconds in which the rest of an HTTP request's body, or 64 KiB of it, must arrive."
+    )
+    max_connections: int = Field(
+        16384, ge=1, description="Most HTTP connections; more get a 503. Fewer if the limit on open files says so."
+    )
+    max_num_requests: int = Field(
+        8192, ge=0, description="Most unfinished requests, each of n outputs counted; more get a 429. 0: no limit."
+    )
+    max_num_queued_tokens: int = Field(
+        8 << 20, ge=0, description="Most prompt tokens of requests that wait for their first token; more: 429. 0: no limit."
+    )
+
     max_body_bytes: int = Field(32 << 20, ge=1024, description="Largest HTTP request body, in bytes.")
+    max_total_body_bytes: int = Field(
+        512 << 20, ge=1024, description="Most bytes of HTTP request bodies that are being read at the same time; more: 429."
+    )
+    max_body_objects: int = Field(16384, ge=16, description="Most JSON objects and lists in an HTTP request body.")
+    max_body_values: int = Field(1 << 20, ge=16, description="Most values in the lists and objects of an HTTP request body.")
     max_header_bytes: int = Field(64 << 10, ge=1024, description="Longest request line and headers together, in bytes.")
     max_chars_per_token: int = Field(
         128, ge=1, description="A text longer than this times the context is refused before it is tokenized."

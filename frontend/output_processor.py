@@ -92,6 +92,12 @@ class OutputProcessor:
         if live is not None:
             self._fail(live, error)
 
+    def fail_request(self, request: RequestState, error: TetradError) -> None:
+        """End a request with an error; no-op if it is finished."""
+        lives = self._lives_of(request)
+        if lives:
+            self._fail(lives[0], error)
+
     def fail_all(self, error: TetradError) -> None:
         """End every request with an error."""
         for live in list(self._live.values()):
@@ -235,6 +241,7 @@ class OutputProcessor:
         if states is None or request not in states:
             return
         states.remove(request)
+        request.retire()
         if not states:
             del self._requests[request.request_id]
         if not self._requests:

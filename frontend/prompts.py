@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import NotRequired, TypedDict
 
+from tetrad.frontend.admission import estimated_tokens
 from tetrad.services.errors import InvalidRequest
 
 
@@ -54,6 +55,16 @@ def normalize_prompt(prompt: PromptType, *, cache_salt: str = "") -> Prompt:
     if text is None:
         raise _wrong("A prompt needs `prompt` or `prompt_token_ids`.")
     return Prompt(_checked_text(text), None, salt)
+
+
+def estimated_prompt_tokens(prompt: PromptType) -> int:
+    """Return about how many tokens a prompt has, without reading it; also for what `normalize_prompt` would refuse."""
+    given: object = prompt
+    if isinstance(prompt, dict):
+        given = prompt.get("prompt_token_ids") or prompt.get("prompt")
+    if isinstance(given, str):
+        return estimated_tokens(len(given))
+    return len(given) if isinstance(given, list | tuple) else 1
 
 
 def _checked_text(text: object) -> str:

@@ -3,8 +3,11 @@
 Owned by the output processor, which feeds it; makes RequestOutputs out of what its sequences have.
 """
 
+import asyncio
 import time
+from collections.abc import Callable
 
+from tetrad.frontend.admission import Ticket
 from tetrad.frontend.collector import OutputCollector
 from tetrad.frontend.outputs import LoRARequest, PositionLogprobs, RequestMetrics, RequestOutput
 from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
@@ -47,6 +50,25 @@ class RequestState:
         nothing_to_come = params.prompt_logprobs is not None and len(prompt_token_ids) == 1
         self._prompt_logprobs: list[PositionLogprobs | None] | None = [None] if nothing_to_come else None
 
+        self._ticket: Ticket | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+
+    def hold(self, ticket: Ticket) -> None:
+        """Take what admission gave for this request, until it is retired."""
+        ticket.correct(len(self.prompt_token_ids))
+        self._ticket = ticket
+
+    def expire_after(self, delay_s: float, expire: Callable[[], None]) -> None:
+        """Call `expire` in `delay_s` seconds, unless the request is retired before."""
+        self._expiry = asyncio.get_running_loop().call_later(delay_s, expire)
+
+    def retire(self) -> None:
+        """Let go of what the request held: it has ended."""
+        if self._ticket is not None:
+            self._ticket.release()
+        if self._expiry is not None:
+            self._expiry.cancel()
+
     @property
     def finished(self) -> bool:
         """Whether all sequences are."""
@@ -66,6 +88,8 @@ class RequestState:
         if metrics.first_token_time is not None:
             return False
         metrics.first_token_time = now
+        if self._ticket is not None:
+            self._ticket.leave_queue()
         return True
 
     def set_prompt_logprobs(self, positions: list[PositionLogprobs]) -> None:

@@ -1,7 +1,6 @@
 """wire: messages between the services <-> the frontend's own values. No decisions are taken here."""
 
 import json
-import time
 from collections.abc import Iterable
 
 from google.protobuf import json_format
@@ -39,7 +38,7 @@ def engine_request(
     priority: int,
     arrival_time: float,
     cache_salt: str,
-    timeout_s: float | None,
+    deadline_unix_s: float | None,
     data_parallel_rank: int | None,
 ) -> engine_core_pb2.EngineCoreRequest:
     """Return the request as it is sent first; `resume` adds what was generated when it is sent again."""
@@ -55,8 +54,8 @@ def engine_request(
         external_req_id=external_id,
         data_parallel_rank=data_parallel_rank,
     )
-    if timeout_s is not None:
-        request.deadline_unix_nanos = time.time_ns() + int(timeout_s * 1e9)
+    if deadline_unix_s is not None:
+        request.deadline_unix_nanos = int(deadline_unix_s * 1e9)
     lora = sequence.lora_request
     if lora is not None:
         request.lora_request.CopyFrom(

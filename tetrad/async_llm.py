@@ -23,6 +23,8 @@ from tetrad.services.errors import InvalidRequest, Unavailable
 from tetrad.services.log import configure_library_logging
 
 _START_TIMEOUT_S = 600.0
+# A program that queues a million prompts of its own is to have them answered.
+_UNLIMITED = {"max_num_requests": 0, "max_num_queued_tokens": 0}
 
 
 class Services(Protocol):
@@ -126,7 +128,8 @@ class AsyncLLM:
         async with self._starting:
             if self._frontend is None:
                 try:
-                    self._frontend = await Frontend.connect(await self._services.start())
+                    settings = await self._services.start()
+                    self._frontend = await Frontend.connect(settings.model_copy(update=_UNLIMITED))
                 except BaseException:
                     await self._services.close()
                     raise

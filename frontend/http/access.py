@@ -8,12 +8,10 @@ prompt does and show the chat template.
 from collections.abc import Iterator
 
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tetrad.frontend.access.guard import Guard, bearer_key
-from tetrad.frontend.http.errors import error_response
-from tetrad.frontend.http.messages_api.errors import MESSAGES_PATH, messages_error_response
+from tetrad.frontend.http.refusals import refusal
 from tetrad.services.errors import Unauthenticated
 
 OPEN_PATHS = frozenset({"/health", "/ping", "/version", "/metrics", "/docs", "/openapi.json"})
@@ -37,15 +35,9 @@ class Access:
             try:
                 self._guard.check_user(presented_keys(scope))
             except Unauthenticated as error:
-                await _refusal(scope, error)(scope, receive, send)
+                await refusal(scope, error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
-
-
-def _refusal(scope: Scope, error: Unauthenticated) -> Response:
-    if scope["path"].startswith(MESSAGES_PATH):
-        return messages_error_response(error, str(scope["state"]["request_id"]))
-    return error_response(error)
 
 
 async def require_operator(request: Request) -> None:

@@ -20,12 +20,14 @@ from tetrad.frontend.async_llm import AsyncLLM
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.http import completions, models, operations, operator, tokens
 from tetrad.frontend.http.access import Access
+from tetrad.frontend.http.body_budget import BodyBudget
 from tetrad.frontend.http.chat_api import router as chat
 from tetrad.frontend.http.documentation.page import docs_page
 from tetrad.frontend.http.documentation.routes import TAGS
 from tetrad.frontend.http.errors import on_bug, on_router_error, on_tetrad_error, on_wrong_parameter
 from tetrad.frontend.http.messages_api import router as messages
 from tetrad.frontend.http.request_ids import HEADER, RequestIds
+from tetrad.frontend.http.request_timeouts import RequestTimeouts
 from tetrad.frontend.http.responses_api import router as responses
 from tetrad.frontend.http.responses_api.service import ResponsesService
 from tetrad.services.errors import TetradError
@@ -88,6 +90,7 @@ def create_app(llm: AsyncLLM, settings: FrontendSettings, guard: Guard) -> ASGIA
     app.state.llm = llm
     app.state.settings = settings
     app.state.guard = guard
+    app.state.bodies = BodyBudget(settings.max_total_body_bytes)
     app.state.responses = ResponsesService.of(settings)
     for module in _MODULES:
         app.include_router(module.router)
@@ -97,7 +100,8 @@ def create_app(llm: AsyncLLM, settings: FrontendSettings, guard: Guard) -> ASGIA
     app.add_exception_handler(ClientDisconnect, _on_client_left)
     app.add_exception_handler(Exception, on_bug)
     # Outside of everything, so that even the answer to a bug carries its id.
-    return RequestIds(_with_cors(Access(app, guard), settings))
+    limited = RequestTimeouts(app, settings.request_timeout_s)
+    return RequestIds(_with_cors(Access(limited, guard), settings))
 
 
 @asynccontextmanager

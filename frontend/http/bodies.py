@@ -6,6 +6,11 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
+from tetrad.frontend.async_llm import AsyncLLM
+from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.deadlines import earliest_deadline, within
+from tetrad.frontend.http.body_budget import BodyShare
+from tetrad.frontend.http.body_shape import check_shape
 from tetrad.frontend.http.errors import BodyTooLarge, UnsupportedMediaType, from_validation
 from tetrad.services.errors import InvalidRequest
 
@@ -22,8 +27,22 @@ async def read_body(request: Request, model: type[Model]) -> Model:
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         raise UnsupportedMediaType(f"Content-Encoding {encoding[:64]!r} is not supported: send the body as it is.")
-    limit: int = request.app.state.settings.max_body_bytes
-    body = await _read(request, limit)
+    settings: FrontendSettings = request.app.state.settings
+    with request.app.state.bodies.open() as share:
+        async with within(earliest_deadline(None)):
+            body = await _read(request, settings.max_body_bytes, share)
+        await check_shape(body, max_objects=settings.max_body_objects, max_values=settings.max_body_values)
+        return _parsed(body, model)
+
+
+async def read_prompt_body(request: Request, model: type[Model]) -> Model:
+    """Return the body of a request to generate; Overloaded (429) before it is read if no such request can be taken now."""
+    llm: AsyncLLM = request.app.state.llm
+    llm.admission.check()
+    return await read_body(request, model)
+
+
+def _parsed(body: bytes, model: type[Model]) -> Model:
     try:
         body.decode()
     except UnicodeDecodeError as error:
@@ -43,12 +62,13 @@ def _lone_surrogate(body: bytes) -> InvalidRequest | None:
     return InvalidRequest(text)
 
 
-async def _read(request: Request, limit: int) -> bytes:
+async def _read(request: Request, limit: int, share: BodyShare) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
         raise BodyTooLarge(f"The body has {declared} bytes; at most {limit} are taken.")
     body = bytearray()
     async for piece in request.stream():
+        share.take(len(piece))
         body += piece
         if len(body) > limit:
             raise BodyTooLarge(f"The body has more than {limit} bytes; at most {limit} are taken.")

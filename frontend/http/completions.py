@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tetrad.frontend.async_llm import AsyncLLM
-from tetrad.frontend.http.bodies import read_body
+from tetrad.frontend.http.bodies import read_prompt_body
 from tetrad.frontend.http.documentation.routes import documented, stream_of_chunks
 from tetrad.frontend.http.logprobs import completion_logprobs, num_chars, prompt_logprobs_json
 from tetrad.frontend.http.merging import merged
@@ -48,7 +48,7 @@ _STREAM = stream_of_chunks(Completion)
 @router.post("/v1/completions", **documented(CompletionRequest, answer=Completion, example=_EXAMPLE, events=_STREAM))
 async def create_completion(request: Request) -> Response:
     """Continue texts. Several prompts are independent of each other; choice i * n + j is output j of prompt i."""
-    body = await read_body(request, CompletionRequest)
+    body = await read_prompt_body(request, CompletionRequest)
     llm: AsyncLLM = request.app.state.llm
     job = _Completion(llm, body, request_id_of(request, body.request_id), request.app.state.settings.max_completion_prompts)
     if body.stream:
@@ -115,6 +115,8 @@ class _Completion:
     async def _start(self) -> list[OutputStream]:
         streams: list[OutputStream] = []
         body = self._body
+        # All prompts or none: half of them would be tokenized in vain.
+        self._llm.admission.check(num_requests=len(self._prompts) * self._params.n)
         try:
             for place, prompt in enumerate(self._prompts):
                 stream = await self._llm.add_request(

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from tetrad.frontend.async_llm import AsyncLLM
 from tetrad.frontend.chat.turn_stream import TurnPart, TurnStream, TurnUpdate
 from tetrad.frontend.chat.turns import start_turn
-from tetrad.frontend.http.bodies import read_body
+from tetrad.frontend.http.bodies import read_prompt_body
 from tetrad.frontend.http.chat_api.bodies import ChatCompletionRequest
 from tetrad.frontend.http.chat_api.conversations import conversation_of, echoed_text
 from tetrad.frontend.http.chat_api.objects import (
@@ -43,7 +43,7 @@ _DOCS = documented(ChatCompletionRequest, answer=ChatCompletion, example=CHAT_EX
 @router.post("/v1/chat/completions", **_DOCS)
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
-    body = await read_body(request, ChatCompletionRequest)
+    body = await read_prompt_body(request, ChatCompletionRequest)
     job = _Chat(request.app.state.llm, body, request_id_of(request, body.request_id))
     if body.stream:
         return await stream_response(request.receive, job.stream())

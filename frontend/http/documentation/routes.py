@@ -12,6 +12,7 @@ from tetrad.frontend.http.documentation.schemas import Schema, body_schema, eith
 from tetrad.frontend.http.errors import BodyTooLarge, UnsupportedMediaType, error_body
 from tetrad.frontend.http.responses import ErrorBody
 from tetrad.services.errors import (
+    DeadlineExceeded,
     InternalError,
     InvalidRequest,
     NotFound,
@@ -31,9 +32,13 @@ _ERRORS: dict[int, tuple[str, TetradError]] = {
     415: ("The body is not JSON.", UnsupportedMediaType("The body must be application/json, got 'text/plain'.")),
     429: ("Too much is queued; Retry-After says when to come back.", Overloaded("The queue is full.")),
     500: ("A bug of this server's.", InternalError("The request failed; the server's log has the details.")),
+    504: (
+        "The request's time was over: X-Request-Timeout, or the server's limit.",
+        DeadlineExceeded("The request was not finished within its time limit of 30 s."),
+    ),
     503: ("Not now: starting, stopping or lost.", Unavailable("This server is shutting down; try again.")),
 }
-_OF_BODIES = (400, 401, 404, 413, 415, 429, 500, 503)
+_OF_BODIES = (400, 401, 404, 413, 415, 429, 500, 503, 504)
 _OF_OTHERS = (401, 500, 503)
 
 

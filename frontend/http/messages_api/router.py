@@ -11,7 +11,7 @@ from starlette.responses import Response
 from tetrad.frontend.async_llm import AsyncLLM
 from tetrad.frontend.chat.turn_stream import TurnStream
 from tetrad.frontend.chat.turns import render_conversation, start_turn
-from tetrad.frontend.http.bodies import read_body
+from tetrad.frontend.http.bodies import read_body, read_prompt_body
 from tetrad.frontend.http.documentation import answers as docs
 from tetrad.frontend.http.documentation.events import MESSAGE_EVENT
 from tetrad.frontend.http.documentation.routes import ErrorForm, documented, stream_of_events
@@ -48,7 +48,7 @@ _COUNT = documented(CountTokensRequest, answer=docs.MESSAGE_TOKENS, example=docs
 @router.post("/v1/messages", **_CREATE)
 async def create_message(request: Request) -> Response:
     """Answer a conversation, in Anthropic's form."""
-    body = await read_body(request, MessagesRequest)
+    body = await read_prompt_body(request, MessagesRequest)
     job = _Message(request.app.state.llm, body, request_id_of(request, body.request_id))
     if body.stream:
         return await stream_response(request.receive, job.stream(), closing=b"")

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from tetrad.frontend.async_llm import AsyncLLM
 from tetrad.frontend.chat.turns import render_conversation
-from tetrad.frontend.http.bodies import read_body
+from tetrad.frontend.http.bodies import read_body, read_prompt_body
 from tetrad.frontend.http.documentation import answers as docs
 from tetrad.frontend.http.documentation.events import RESPONSE_EVENT
 from tetrad.frontend.http.documentation.routes import documented, stream_of_events
@@ -45,7 +45,7 @@ _LIST = documented(answer=docs.INPUT_ITEMS, example=docs.INPUT_ITEMS_EXAMPLE, er
 @router.post("/v1/responses", **_CREATE)
 async def create_response(request: Request) -> Response:
     """Respond to an input, in the Responses API's form."""
-    body = await read_body(request, ResponsesRequest)
+    body = await read_prompt_body(request, ResponsesRequest)
     service: ResponsesService = request.app.state.responses
     generation = Generation(request.app.state.llm, service.store, body, request_id_of(request, body.request_id))
     if body.background:

@@ -1,0 +1,79 @@
+"""Deadlines: by when the work that is going on must be done.
+
+Set at the edge, from a header, a gRPC deadline or the server's setting; held by everything that the edge awaits and by the
+tasks it starts, because it travels as a context variable. Knows nothing of requests, engines or protocols.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from tetrad.services.errors import DeadlineExceeded
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """One deadline.
+
+    Attributes:
+        timeout_s: what it was given as, for messages.
+        at_unix_s: wall clock.
+    """
+
+    timeout_s: float
+    at_unix_s: float
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds until then, at least 0."""
+        return max(self.at_unix_s - time.time(), 0.0)
+
+    def error(self) -> DeadlineExceeded:
+        """Return what a request that is not done by then ends with."""
+        return DeadlineExceeded(f"The request was not finished within its time limit of {self.timeout_s:g} s.")
+
+
+_current: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
+
+
+@contextlib.contextmanager
+def deadline_after(timeout_s: float | None) -> Iterator[None]:
+    """Give the work inside so many seconds from now, or what was left for it if that is less. None: no limit of its own."""
+    token = _current.set(earliest_deadline(timeout_s))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def tighten_deadline(timeout_s: float | None) -> None:
+    """Give the rest of this task so many seconds from now, unless it has less."""
+    _current.set(earliest_deadline(timeout_s))
+
+
+def earliest_deadline(timeout_s: float | None, *, since_unix_s: float | None = None) -> Deadline | None:
+    """Return the current deadline, or the one `timeout_s` after `since_unix_s` (now) if that is earlier. None: none."""
+    current = _current.get()
+    if timeout_s is None:
+        return current
+    given = Deadline(timeout_s, (time.time() if since_unix_s is None else since_unix_s) + timeout_s)
+    return given if current is None or given.at_unix_s < current.at_unix_s else current
+
+
+@contextlib.asynccontextmanager
+async def within(deadline: Deadline | None) -> AsyncIterator[None]:
+    """Cancel what is awaited inside when the deadline has come, and raise DeadlineExceeded. None: wait for ever."""
+    if deadline is None:
+        yield
+        return
+    limit = asyncio.timeout(deadline.remaining_s)
+    try:
+        async with limit:
+            yield
+    except TimeoutError:
+        if limit.expired():
+            raise deadline.error() from None
+        raise
