@@ -95,7 +95,7 @@ class Identity:
             connection.context = self.current().context
 
         entry = _server_context(self._files)
-        entry.sni_callback = choose  # type: ignore[assignment] # typed for sockets; event loops use SSLObject
+        entry.sni_callback = choose
         return entry
 
     def server_credentials(self) -> grpc.ServerCredentials:

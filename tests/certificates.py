@@ -1,6 +1,5 @@
 """Certificates for tests, made with openssl as docs/security.md makes them."""
 
-import os
 import subprocess
 import uuid
 from dataclasses import dataclass
@@ -64,7 +63,7 @@ class Authority:
         _openssl("req", *_KEY, "-keyout", key, "-out", request, "-subj", f"/CN={name}")
         signing = ("-CA", self.cert, "-CAkey", self._key, "-set_serial", f"0x{serial}", "-extfile", names)
         _openssl("x509", "-req", "-in", request, *signing, "-out", cert, "-days", days)
-        os.chmod(key, 0o600)
+        key.chmod(0o600)
         return Certificate(cert, key, self.cert, f"{serial:0>{len(serial) + len(serial) % 2}}")
 
 
