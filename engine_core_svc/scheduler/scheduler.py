@@ -215,7 +215,8 @@ class Scheduler:
         request.move_to(RequestStatus.RUNNING)
         self.running.add(request)
         if not request.first_output_sent:
-            request.num_cached_tokens = request.num_computed_tokens
+            # A request that is resumed after a crash may find its output cached, too: the same was asked before.
+            request.num_cached_tokens = min(request.num_computed_tokens, request.num_prompt_tokens)
         plan.new_requests.append(
             NewRequestData(
                 key=request.key,

@@ -103,6 +103,20 @@ async def test_resumed_tokens_are_counted_and_generation_goes_on_behind_them(sta
     assert client.tokens[1] == [4, 5, 6]
 
 
+async def test_a_resumed_request_whose_output_is_cached_counts_only_its_prompt_as_cached(stack):
+    """After a crash, a request may be resumed behind tokens that the same request of another client has left in the cache."""
+    client = await stack.client()
+    client.add(1, [1], max_tokens=60)
+    await client.until_finished(1)
+
+    client.add(2, [1], max_tokens=60, resumed_output_token_ids=pack_u32(client.tokens[1][:50]))
+    await client.until_finished(2)
+
+    assert client.tokens[2] == client.tokens[1][50:]
+    [stats] = [each.prefill_stats for message in client.messages for each in message.outputs if each.handle == 2][:1]
+    assert (stats.num_cached_tokens, stats.num_computed_tokens) == (1, 0)
+
+
 async def test_an_abort_frees_the_blocks_and_answers_nothing(stack):
     client = await stack.client()
     client.add(1, [1] * 40, max_tokens=200)
