@@ -1,0 +1,61 @@
+"""`python -m tests.chaos`: a chaos run of any length, behind `make chaos` and `make chaos-model`. Exit code 0: all is well."""
+
+import argparse
+import asyncio
+import contextlib
+import random
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.chaos import report
+from tests.chaos.run import run
+from tests.chaos.schedule import Deck, Fault, mixed_deck
+from tests.chaos.settings import model_plan, sim_plan
+from tests.chaos.stack import ChaosStack
+
+# A frontend that is told to end closes its port until the next one is up: that is a matter for a load balancer.
+_NOT_DRAINED = ("frontend",)
+
+
+def main() -> int:
+    """Run as the flags say."""
+    options = _parse()
+    report.say(f"Chaos on {options.device} for {options.seconds:g} s, seed {options.seed}. Again: SEED={options.seed}")
+    log = Path(tempfile.gettempdir()) / f"tetrad-chaos-{options.seed}.log"
+    report.say(f"The services' own lines are in {log}")
+    plan = (model_plan if options.device == "cpu" else sim_plan)(options.seed, options.seconds)
+
+    def make_faults(stack: ChaosStack) -> Sequence[Fault]:
+        return _deck(options, stack).deal(options.seed, options.seconds)
+
+    with log.open("w") as file, contextlib.redirect_stderr(file):
+        result = asyncio.run(run(plan, make_faults))
+    report.say(f"\n{'FAILED' if result.problems else 'All well'}: seed {options.seed}")
+    return 1 if result.problems else 0
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--device", choices=("sim", "cpu"), default="sim", help="cpu: SmolLM2 in float32.")
+    parser.add_argument("--seconds", type=float, default=600.0, help="How long faults strike.")
+    parser.add_argument("--seed", type=int, default=None, help="Of requests, load and faults. Unset: a new one.")
+    parser.add_argument("--pause-s", type=float, default=3.0, help="Mean seconds between two faults.")
+    parser.add_argument("--kills-only", action="store_true", help="No other faults than kill -9.")
+    options = parser.parse_args()
+    if options.seed is None:
+        options.seed = random.SystemRandom().randrange(1_000_000)
+    return options
+
+
+def _deck(options: argparse.Namespace, stack: ChaosStack) -> Deck:
+    services = stack.services
+    if options.kills_only:
+        return Deck([("kill", name) for name in services], options.pause_s)
+    drained = [name for name in services if name not in _NOT_DRAINED]
+    return mixed_deck(services, sorted(stack.links), drained=drained, mean_pause_s=options.pause_s)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

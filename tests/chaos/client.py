@@ -1,0 +1,185 @@
+"""Client: asks one request the way a good client does, and keeps what came.
+
+Retries in one case only: the frontend it talked to was killed. Any other broken connection, any other status and any error
+event is a lost request. Tells when tokens arrive; knows nothing of other faults.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import httpx
+
+from tests.chaos.answers import Answer
+from tests.chaos.catalogue import Request
+
+_RETRY_PAUSE_S = 0.1
+# How long news of a death may take behind the connection that it broke.
+_NEWS_TIMEOUT_S = 5.0
+
+
+class FrontendLives:
+    """When the frontend was dead after a kill; told by the stack.
+
+    A connection that broke is the kill's doing if it was open at any moment of such a time.
+    """
+
+    def __init__(self) -> None:
+        self._killed_at: float | None = None
+        self._last_back_at = float("-inf")
+        self._news = asyncio.Event()
+
+    def note_killed(self) -> None:
+        """The frontend has been, or is about to be, killed."""
+        if self._killed_at is None:
+            self._killed_at = time.monotonic()
+        self._news.set()
+
+    def note_ready(self) -> None:
+        """A frontend takes requests again."""
+        if self._killed_at is not None:
+            self._killed_at, self._last_back_at = None, time.monotonic()
+
+    async def was_killed_since(self, started_at: float) -> bool:
+        """Return whether the frontend was dead at any time since then; waits a moment for the news."""
+        try:
+            async with asyncio.timeout(_NEWS_TIMEOUT_S):
+                while not self._dead_since(started_at):
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _dead_since(self, started_at: float) -> bool:
+        return self._killed_at is not None or self._last_back_at >= started_at
+
+
+@dataclass
+class Outcome:
+    """What came of one request.
+
+    Attributes:
+        request: that was asked.
+        answer: of the last attempt, as far as it came.
+        abandoned: what earlier attempts had brought when the frontend was killed.
+        error: why there is no whole answer; None: it ended as it should, or the client left.
+        left: the client hung up.
+        took_s: from the first attempt to the end.
+    """
+
+    request: Request
+    answer: Answer = field(default_factory=Answer)
+    abandoned: list[Answer] = field(default_factory=list)
+    error: str | None = None
+    left: bool = False
+    took_s: float = 0.0
+
+    @property
+    def num_retries(self) -> int:
+        """Attempts besides the first."""
+        return len(self.abandoned)
+
+
+class Refused(Exception):
+    """The server answered with an error."""
+
+
+class Client:
+    """Asks requests.
+
+    Args:
+        url: of the frontend.
+        lives: of the frontend.
+        on_tokens: called whenever a piece of a stream brought something.
+        timeout_s: after which an answer counts as lost.
+    """
+
+    def __init__(self, url: str, lives: FrontendLives, *, on_tokens: Callable[[], None], timeout_s: float) -> None:
+        self._lives, self._on_tokens, self._timeout_s = lives, on_tokens, timeout_s
+        # No connection is kept: one that the server closes while the next request is on its way proves nothing.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        self._http = httpx.AsyncClient(base_url=url, limits=limits, timeout=timeout_s)
+
+    async def close(self) -> None:
+        """Close what is open."""
+        await self._http.aclose()
+
+    async def ask(self, request: Request, *, leave_after: int | None = None) -> Outcome:
+        """Ask until there is an answer or no excuse.
+
+        Args:
+            request: to ask.
+            leave_after: hang up after so many characters and tokens; of a whole answer, after so many hundredths of a second.
+        """
+        outcome, started_at = Outcome(request), time.monotonic()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while True:
+                    if await self._attempt(outcome, leave_after):
+                        break
+                    await asyncio.sleep(_RETRY_PAUSE_S)
+        except TimeoutError:
+            outcome.error = f"no answer within {self._timeout_s:g} s"
+        except (Refused, httpx.HTTPError, ValueError, LookupError) as error:
+            outcome.error = f"{type(error).__name__}: {error}"
+        outcome.took_s = time.monotonic() - started_at
+        return outcome
+
+    async def _attempt(self, outcome: Outcome, leave_after: int | None) -> bool:
+        """Ask once; return whether that was enough."""
+        started_at = time.monotonic()
+        outcome.answer = Answer()
+        try:
+            if outcome.request.streams:
+                await self._stream(outcome, leave_after)
+            else:
+                await self._whole(outcome, leave_after)
+        except httpx.TransportError:
+            if not await self._lives.was_killed_since(started_at):
+                raise
+            outcome.abandoned.append(outcome.answer)
+            return False
+        return True
+
+    async def _whole(self, outcome: Outcome, leave_after: int | None) -> None:
+        request = outcome.request
+        try:
+            async with asyncio.timeout(None if leave_after is None else leave_after / 100):
+                response = await self._http.post(request.path, json=request.body)
+        except TimeoutError:
+            outcome.left = True
+            return
+        if response.status_code != 200:
+            raise Refused(f"{response.status_code} {response.text[:500]}")
+        outcome.answer.add(response.json())
+        outcome.answer.endings = 1
+
+    async def _stream(self, outcome: Outcome, leave_after: int | None) -> None:
+        request, seen = outcome.request, 0
+        async with self._http.stream("POST", request.path, json=request.body) as response:
+            if response.status_code != 200:
+                raise Refused(f"{response.status_code} {(await response.aread()).decode(errors='replace')[:500]}")
+            async for data in _events(response):
+                if data == "[DONE]":
+                    outcome.answer.endings += 1
+                    continue
+                chunk = json.loads(data)
+                if "error" in chunk:
+                    raise Refused(f"error event: {data[:500]}")
+                brought = outcome.answer.add(chunk)
+                if brought:
+                    self._on_tokens()
+                seen += brought
+                if leave_after is not None and seen >= leave_after:
+                    outcome.left = True
+                    return
+
+
+async def _events(response: httpx.Response) -> AsyncIterator[str]:
+    """Yield the data of each event; comments are skipped."""
+    async for line in response.aiter_lines():
+        if line.startswith("data: "):
+            yield line.removeprefix("data: ")

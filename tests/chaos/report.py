@@ -1,0 +1,92 @@
+"""Report: what a chaos run prints: progress while it runs, tables at the end, and on failure what is needed to find out why."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from tests.chaos.checks import StackState
+from tests.chaos.load import Failure, Tally
+from tests.chaos.recovery import RecoveryTimes, Struck
+
+_MAX_FAILURES_SHOWN = 5
+_MAX_SHOWN_CHARS = 4000
+
+
+def say(text: str = "") -> None:
+    """Print a line at once, where a person or a log sees it."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def say_progress(elapsed_s: float, duration_s: float, tally: Tally, struck: Sequence[Struck]) -> None:
+    """Print how far the run is."""
+    kills = sum(each.fault.kind == "kill" for each in struck)
+    bad = len(tally.failures)
+    say(
+        f"{elapsed_s:5.0f} of {duration_s:.0f} s: {len(struck)} faults, {kills} of them kills; {tally.num_asked} requests, "
+        f"{tally.verdicts['equal']} answers equal, {bad} not; {tally.num_retries} retries"
+    )
+
+
+def say_faults(struck: Sequence[Struck]) -> None:
+    """Print how often each fault struck."""
+    counts = Counter(each.fault.kind for each in struck)
+    kills = Counter(each.fault.target for each in struck if each.fault.kind == "kill")
+    say("Faults:  " + ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())))
+    say("Kills:   " + ", ".join(f"{count} {name}" for name, count in sorted(kills.items())))
+
+
+def say_tally(tally: Tally) -> None:
+    """Print what clients saw."""
+    verdicts = tally.verdicts
+    say(
+        f"Answers: {verdicts['equal']} equal, {verdicts['lost']} lost, {verdicts['duplicated']} duplicated, "
+        f"{verdicts['different']} different; {tally.num_left} clients left early; "
+        f"{tally.num_retries} retries after a killed frontend; longest {tally.longest_s:.1f} s"
+    )
+
+
+def say_recovery(times: Mapping[str, RecoveryTimes]) -> None:
+    """Print the table of recovery times."""
+    say(f"{'killed':<14} {'kills':>5} {'median s':>9} {'max s':>7}   not measured: the next fault came first")
+    for name, each in times.items():
+        measured = f"{each.median_s:9.2f} {each.max_s:7.2f}" if each.seconds else f"{'-':>9} {'-':>7}"
+        say(f"{name:<14} {len(each.seconds) + each.num_unmeasured:5} {measured}   {each.num_unmeasured}")
+
+
+def say_states(before: StackState, after: StackState) -> None:
+    """Print what each service holds, before and after."""
+    say(f"{'service':<14} {'MiB':>15} {'descriptors':>13} {'threads':>9}   {'restarted'}")
+    for name, then in before.processes.items():
+        now = after.processes.get(name)
+        if now is not None:
+            say(
+                f"{name:<14} {then.rss_bytes / 2**20:6.1f} > {now.rss_bytes / 2**20:6.1f} {then.num_fds:5} > {now.num_fds:5} "
+                f"{then.num_threads:3} > {now.num_threads:3}   {'yes' if then.pid != now.pid else 'no'}"
+            )
+
+
+def say_failures(failures: Sequence[Failure]) -> None:
+    """Print requests that went wrong: what was asked, what should have come, what came."""
+    for failure in failures[:_MAX_FAILURES_SHOWN]:
+        outcome = failure.outcome
+        say(f"\n{failure.verdict.upper()}: {outcome.request.name}: {outcome.error or 'the answer is not the same'}")
+        say(f"  took {outcome.took_s:.1f} s, {outcome.num_retries} retries, left early: {outcome.left}")
+        say(f"  request  POST {outcome.request.path} {_short(json.dumps(outcome.request.body))}")
+        say(f"  expected {_short(json.dumps(asdict(failure.expected)))}")
+        say(f"  came     {_short(json.dumps(asdict(outcome.answer)))}")
+    if len(failures) > _MAX_FAILURES_SHOWN:
+        say(f"\n... and {len(failures) - _MAX_FAILURES_SHOWN} more")
+
+
+def say_schedule(struck: Sequence[Struck]) -> None:
+    """Print the faults that struck, in order."""
+    say("\nSchedule up to here:")
+    for each in struck:
+        say(f"  {each.fault}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}..."

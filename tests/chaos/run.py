@@ -1,0 +1,228 @@
+"""Run: one chaos run from start to verdict: undisturbed answers first, then faults under load, then every check.
+
+The only file that knows all others; reads as the order of events. See docs/recovery.md for what it promises.
+"""
+
+import asyncio
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.chaos import report
+from tests.chaos.answers import Answer
+from tests.chaos.catalogue import Catalogue, Request, Sizes
+from tests.chaos.checks import MARK, StackState, find_leaks, find_remains, take_state, wait_idle
+from tests.chaos.client import Client
+from tests.chaos.load import Load, Tally, ask_all
+from tests.chaos.recovery import RecoveryTimes, Struck, TokenClock, recovery_times
+from tests.chaos.schedule import Fault
+from tests.chaos.stack import ChaosStack
+from tetrad.local_stack import StackSettings
+
+_HOOKS = str(Path(__file__).with_name("hooks"))
+_PROGRESS_S = 10.0
+_IDLE_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run does.
+
+    Args:
+        settings: of the stack.
+        sizes: of the requests.
+        seed: of requests, load and faults.
+        num_requests: different requests in the catalogue.
+        at_once: requests under way at any time.
+        warm_up_rounds: undisturbed runs of the catalogue, before the faults and again behind them.
+        answer_timeout_s: after which an answer counts as lost.
+        duration_s: of the load under faults.
+        tolerance: by how much log-probabilities may differ from the undisturbed run's.
+        settle_s: before each look at what processes hold.
+    """
+
+    settings: StackSettings
+    sizes: Sizes
+    seed: int
+    num_requests: int
+    at_once: int
+    warm_up_rounds: int
+    answer_timeout_s: float
+    duration_s: float
+    tolerance: float = 0.0
+    settle_s: float = 1.0
+
+
+@dataclass
+class Result:
+    """What came of a run.
+
+    Attributes:
+        tally: of the load under faults and of the undisturbed repetitions.
+        struck: faults, in the order in which they began.
+        recovery: times to recovery by service.
+        problems: one line for everything that is wrong; empty if all is well.
+    """
+
+    tally: Tally = field(default_factory=Tally)
+    struck: list[Struck] = field(default_factory=list)
+    recovery: Mapping[str, RecoveryTimes] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+class Run:
+    """One run.
+
+    Args:
+        plan: what to do.
+        stack: ready; its processes carry `mark`.
+        mark: see `checks.MARK`.
+    """
+
+    def __init__(self, plan: Plan, stack: ChaosStack, mark: str) -> None:
+        self.result = Result()
+        self._plan, self._stack, self._mark = plan, stack, mark
+        self._clock = TokenClock()
+        self._client = Client(stack.url, stack.lives, on_tokens=self._clock, timeout_s=plan.answer_timeout_s)
+        self._requests: list[Request] = []
+        self._expected: dict[str, Answer] = {}
+
+    async def go(self, faults: Sequence[Fault]) -> None:
+        """Do everything and report it."""
+        try:
+            await self._learn_answers()
+            before = await self._look("before the faults")
+            load = await self._disturb(faults)
+            self.result.tally = load.tally
+            await self._stack.wait_ready(self._plan.answer_timeout_s)
+            await self._repeat(self._plan.warm_up_rounds)
+            after = await self._look("after the faults")
+            self.result.problems += find_leaks(before, after)
+        finally:
+            await self._client.close()
+        report.say()
+        report.say_faults(self.result.struck)
+        report.say_tally(self.result.tally)
+        report.say_recovery(self.result.recovery)
+        report.say_states(before, after)
+
+    async def _learn_answers(self) -> None:
+        """Ask everything once undisturbed; then repeatedly, which warms up and shows that answers do not vary by themselves."""
+        plan = self._plan
+        catalogue = Catalogue(plan.settings.frontend.served_model_names[0], plan.seed, plan.sizes)
+        await self._learn(catalogue.make(plan.num_requests))
+        stopped = [catalogue.stopped(request, self._expected[request.name]) for request in self._requests]
+        await self._learn([request for request in stopped if request is not None])
+        await self._repeat(plan.warm_up_rounds - 1)
+        if self.result.problems:
+            raise AssertionError("The stack does not answer the same when nothing disturbs it:\n" + self.result.problems[0])
+
+    async def _learn(self, requests: Sequence[Request]) -> None:
+        for outcome in await ask_all(self._client, requests, at_once=self._plan.at_once):
+            if outcome.error is not None:
+                raise AssertionError(f"{outcome.request.name} failed undisturbed: {outcome.error}\n{outcome.request.body}")
+            self._requests.append(outcome.request)
+            self._expected[outcome.request.name] = outcome.answer
+
+    async def _repeat(self, rounds: int) -> None:
+        """Ask everything again while nothing disturbs; what differs is a problem."""
+        tally = Tally()
+        for _ in range(rounds):
+            for outcome in await ask_all(self._client, self._requests, at_once=self._plan.at_once):
+                tally.take(outcome, self._expected[outcome.request.name], tolerance=self._plan.tolerance)
+        if tally.failures:
+            report.say_failures(tally.failures)
+            self.result.problems.append(f"{len(tally.failures)} answers were not the same though nothing disturbed them")
+
+    async def _look(self, when: str) -> StackState:
+        load = await wait_idle(self._stack.engine_target, _IDLE_TIMEOUT_S)
+        if not load.is_idle:
+            self.result.problems.append(f"The engine core is not idle {when}: {load}")
+        return await take_state(self._stack, self._mark, settle_s=self._plan.settle_s)
+
+    async def _disturb(self, faults: Sequence[Fault]) -> Load:
+        """Let faults strike a loaded stack, and let every request come to its end."""
+        plan = self._plan
+        load = Load(
+            self._client,
+            self._requests,
+            self._expected,
+            seed=plan.seed,
+            at_once=plan.at_once,
+            tolerance=plan.tolerance,
+        )
+        start = time.monotonic()
+        showing = asyncio.create_task(self._show_progress(start, load))
+        striking = [asyncio.create_task(self._strike(fault, start)) for fault in faults]
+        try:
+            await asyncio.sleep(plan.duration_s)
+            await asyncio.gather(*striking)
+            ended_at = time.monotonic()
+            await load.stop()
+        finally:
+            for task in (showing, *striking):
+                task.cancel()
+        self.result.struck.sort(key=lambda each: each.at)
+        self.result.recovery = recovery_times(self.result.struck, self._clock.times, ended_at)
+        if load.tally.failures:
+            self.result.problems.append(f"{len(load.tally.failures)} answers are lost, duplicated or different")
+        return load
+
+    async def _strike(self, fault: Fault, start: float) -> None:
+        await asyncio.sleep(start + fault.at_s - time.monotonic())
+        struck = Struck(fault, time.monotonic())
+        self.result.struck.append(struck)
+        if not await self._stack.apply(fault):
+            self.result.struck.remove(struck)  # what it was to hit was just being restarted
+
+    async def _show_progress(self, start: float, load: Load) -> None:
+        while True:
+            await asyncio.sleep(_PROGRESS_S)
+            report.say_progress(time.monotonic() - start, self._plan.duration_s, load.tally, self.result.struck)
+
+
+async def run(plan: Plan, make_faults: Callable[[ChaosStack], Sequence[Fault]]) -> Result:
+    """Run a plan on a stack of its own and return what came of it; everything is printed.
+
+    Args:
+        plan: what to do.
+        make_faults: returns the schedule, given the names of services and links.
+    """
+    with _marked() as mark:
+        stack = ChaosStack(plan.settings)
+        async with stack:
+            this = Run(plan, stack, mark)
+            await this.go(make_faults(stack))
+        result = this.result
+        result.problems += await asyncio.to_thread(find_remains, mark, stack.directory, timeout_s=_IDLE_TIMEOUT_S)
+    if result.problems:
+        _say_problems(plan, result)
+    return result
+
+
+@contextmanager
+def _marked() -> Iterator[str]:
+    """Give what is started inside a mark of its own, and the hook that collects garbage."""
+    changed = {MARK: uuid.uuid4().hex, "PYTHONPATH": os.pathsep.join(filter(None, (_HOOKS, os.environ.get("PYTHONPATH"))))}
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
+    try:
+        yield changed[MARK]
+    finally:
+        for name, value in before.items():
+            with suppress(KeyError):
+                del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
+
+
+def _say_problems(plan: Plan, result: Result) -> None:
+    report.say_schedule(result.struck)
+    report.say_failures(result.tally.failures)
+    report.say(f"\nFAILED with seed {plan.seed}:")
+    for problem in result.problems:
+        report.say(f"  - {problem}")
