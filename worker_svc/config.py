@@ -35,6 +35,9 @@ class WorkerSettings(ServiceSettings):
     sim_seconds_per_context_token: float = Field(
         0.0, ge=0, description="sim: cost of each token of context that a scheduled request already has, in seconds."
     )
+    sim_crash_token_id: int | None = Field(
+        None, ge=0, description="sim: the process dies of a prompt with this token, for tests of recovery. Unset: of none."
+    )
     sim_kv_cache_memory_gib: float = Field(
         4.0, gt=0, description="sim: memory that the device pretends to have for KV, in GiB."
     )

@@ -7,7 +7,7 @@ tensors or devices. Invariant: a handle has exactly one slot, and a slot at most
 import numpy as np
 import numpy.typing as npt
 
-from tetrad.services.errors import InternalError
+from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.plan import Ints, NewRequest
 
 
@@ -50,15 +50,15 @@ class InputBatch:
     def add(self, request: NewRequest) -> int:
         """Keep a request and return its slot.
 
-        Raises InternalError when it does not fit: the engine core broke its own limits.
+        Raises InvalidRequest when it does not fit: the engine core broke its own limits.
         """
         if request.handle in self._slot_of:
-            raise InternalError(f"Handle {request.handle} is in use.")
+            raise InvalidRequest(f"Handle {request.handle} is in use.")
         if not self._free:
-            raise InternalError(f"The worker was set up for {self.max_num_seqs} requests; none more fits.")
+            raise InvalidRequest(f"The worker was set up for {self.max_num_seqs} requests; none more fits.")
         length, num_blocks = len(request.token_ids), len(request.block_ids)
         if not 0 < length <= self.max_model_len or num_blocks > self.block_tables.shape[1]:
-            raise InternalError(f"{length} tokens in {num_blocks} blocks do not fit max_model_len {self.max_model_len}.")
+            raise InvalidRequest(f"{length} tokens in {num_blocks} blocks do not fit max_model_len {self.max_model_len}.")
         slot = self._free.pop()
         self._slot_of[request.handle] = slot
         self.handles[slot] = request.handle
@@ -81,7 +81,7 @@ class InputBatch:
         if not len(block_ids):
             return
         if int((self.num_blocks[slots] + counts).max()) > self.block_tables.shape[1]:
-            raise InternalError(f"A block table is longer than max_model_len {self.max_model_len} needs.")
+            raise InvalidRequest(f"A block table is longer than max_model_len {self.max_model_len} needs.")
         rows = np.repeat(slots, counts)
         offsets = np.arange(len(block_ids)) - np.repeat(np.cumsum(counts) - counts, counts)
         self.block_tables[rows, self.num_blocks[rows] + offsets] = block_ids

@@ -33,7 +33,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
 
     Args:
         worker, compute: the worker and the thread that owns it.
-        rank: for GetInfo.
+        rank, instance_id: for GetInfo.
         profiler, methods: for StartProfile and CollectiveRpc.
         health: reports ready once the worker is warm.
     """
@@ -44,11 +44,12 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         compute: ComputeThread,
         *,
         rank: int,
+        instance_id: str,
         profiler: Profiler,
         methods: CollectiveMethods,
         health: Callable[[], Health],
     ) -> None:
-        self._worker, self._compute, self._rank = worker, compute, rank
+        self._worker, self._compute, self._rank, self._instance_id = worker, compute, rank, instance_id
         self._profiler, self._methods, self._health = profiler, methods, health
 
     async def GetInfo(
@@ -66,6 +67,8 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
             num_blocks=seen.layout.num_blocks if seen.layout else 0,
             block_size=seen.layout.block_size if seen.layout else 0,
             num_requests=seen.num_requests,
+            instance_id=self._instance_id,
+            epoch=seen.epoch,
         )
 
     async def LoadModel(
@@ -191,9 +194,12 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
 
         future = self._compute.submit(work, report)
         future.add_done_callback(lambda _: reports.put_nowait(None))
-        while (item := await reports.get()) is not None:
-            yield item
-        yield await future
+        try:
+            while (item := await reports.get()) is not None:
+                yield item
+            yield await future
+        finally:
+            future.cancel()  # a caller who has given up leaves nothing behind in the queue of a device that is stuck
 
 
 def write_model_info(info: ModelInfo) -> worker_pb2.ModelInfo:

@@ -1,7 +1,8 @@
 """Request table: applies a plan's delta to what the worker knows, and says which rows run.
 
 Called by the runners (model and simulated), on the compute thread. One request that cannot run is answered with its error and
-set aside; plans already under way may still name it, silently, until the engine core removes it. Knows nothing of devices.
+set aside; plans already under way may still name it, silently, until the engine core removes it. A plan that contradicts what
+is known here is refused as a whole: both sides start over, and nothing is lost. Knows nothing of devices.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tetrad.services.errors import InternalError, InvalidRequest, TetradError
+from tetrad.services.errors import InvalidRequest, TetradError
 from tetrad.worker_svc.input_batch import InputBatch
 from tetrad.worker_svc.plan import CachedRequests, Ints, NewRequest, SamplingSpec, StepPlan
 
@@ -50,11 +51,14 @@ class RequestTable:
         self._set_aside: set[int] = set()
 
     def apply(self, plan: StepPlan) -> ScheduledRows:
-        """Forget, add and extend requests as the plan says, and return its rows."""
+        """Forget, add and extend requests as the plan says, and return its rows.
+
+        InvalidRequest if it names unknown requests, or tokens or blocks that they do not have.
+        """
         failures: list[tuple[int, TetradError]] = []
         for handle in plan.removed_handles:
             self._remove(handle)
-        cached = self._known(plan.cached, failures)
+        cached = self._known(plan.cached)
         cached_slots = np.array(self._batch.slots_of(cached.handles.tolist()), np.int64)
         self._batch.append_blocks(cached_slots, cached.num_new_blocks, cached.new_block_ids)
         added = [new for new in plan.new_requests if self._try_add(new, failures)]
@@ -65,7 +69,8 @@ class RequestTable:
             num_scheduled=_joined(cached.num_scheduled_tokens, (new.num_scheduled_tokens for new in added)),
             failures=failures,
         )
-        return self._runnable(rows, failures)
+        self._check_rows(rows)
+        return rows
 
     def forget_all(self) -> None:
         """Forget every request."""
@@ -85,17 +90,14 @@ class RequestTable:
         self._remove(handle)
         self._set_aside.add(handle)
 
-    def _fail(self, handle: int, error: TetradError, failures: list[tuple[int, TetradError]]) -> None:
-        self.set_aside(handle)
-        failures.append((handle, error))
-
     def _try_add(self, new: NewRequest, failures: list[tuple[int, TetradError]]) -> bool:
         try:
             self._check(new)
-            slot = self._batch.add(new)
         except TetradError as error:
-            self._fail(new.handle, error, failures)
+            self.set_aside(new.handle)
+            failures.append((new.handle, error))
             return False
+        slot = self._batch.add(new)
         self._set_aside.discard(new.handle)
         for listener in self._listeners:
             listener.add(slot, new)
@@ -108,15 +110,15 @@ class RequestTable:
         if largest >= self._vocab_size:
             raise InvalidRequest(f"Token id {largest} is not in the vocabulary of {self._vocab_size} tokens.")
 
-    def _known(self, cached: CachedRequests, failures: list[tuple[int, TetradError]]) -> CachedRequests:
-        """Return the rows whose request is known; the others fail, unless they have failed before."""
+    def _known(self, cached: CachedRequests) -> CachedRequests:
+        """Return the rows whose request is known, which are all but those that have failed before."""
         handles = cached.handles.tolist()
         unknown = [index for index, handle in enumerate(handles) if self._batch.slot_of(handle) is None]
         if not unknown:
             return cached
         for handle in (handles[index] for index in unknown):
             if handle not in self._set_aside:
-                self._fail(handle, InternalError(f"The worker knows no request with handle {handle}."), failures)
+                raise InvalidRequest(f"The worker knows no request with handle {handle}.")
         is_known = np.ones(len(handles), np.bool_)
         is_known[unknown] = False
         return CachedRequests(
@@ -127,20 +129,19 @@ class RequestTable:
             new_block_ids=cached.new_block_ids[np.repeat(is_known, cached.num_new_blocks)],
         )
 
-    def _runnable(self, rows: ScheduledRows, failures: list[tuple[int, TetradError]]) -> ScheduledRows:
-        """Return the rows that stay within the tokens and blocks the worker knows of; the others fail."""
+    def _check_rows(self, rows: ScheduledRows) -> None:
+        """InvalidRequest unless each request has one row, within the tokens and blocks that the worker knows of."""
         batch, ends = self._batch, rows.num_computed + rows.num_scheduled
         num_tokens, num_blocks = batch.num_tokens[rows.slots], batch.num_blocks[rows.slots]
         fits = (rows.num_scheduled > 0) & (ends <= num_tokens) & (ends <= num_blocks * batch.block_size)
-        if fits.all():
-            return rows
         for row in np.flatnonzero(~fits).tolist():
-            text = (
-                f"The plan ends at token {ends[row]} after {rows.num_scheduled[row]} tokens, but the worker knows "
-                f"{num_tokens[row]} tokens and {num_blocks[row]} blocks of {batch.block_size}."
+            handle = batch.handles[rows.slots[row]]
+            raise InvalidRequest(
+                f"The plan of request {handle} ends at token {ends[row]} after {rows.num_scheduled[row]} tokens, but the "
+                f"worker knows {num_tokens[row]} tokens and {num_blocks[row]} blocks of {batch.block_size}."
             )
-            self._fail(int(batch.handles[rows.slots[row]]), InternalError(text), failures)
-        return ScheduledRows(rows.slots[fits], rows.num_computed[fits], rows.num_scheduled[fits], failures)
+        if len(set(rows.slots.tolist())) != len(rows.slots):
+            raise InvalidRequest("The plan names a request twice.")
 
 
 def _joined(column: Ints, more: Iterable[int]) -> Ints:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+import uuid
 from pathlib import Path
 
 from tetrad.services.log import get_logger
@@ -26,11 +27,19 @@ class WorkerServer:
     def __init__(self, settings: WorkerSettings, worker: Worker, compute: ComputeThread) -> None:
         self._compute = compute
         self.worker = worker
-        execute = WorkerServicer(worker, compute, rank=settings.rank, max_queued_steps=settings.max_queued_steps)
+        instance_id = uuid.uuid4().hex
+        self._execute = execute = WorkerServicer(
+            worker,
+            compute,
+            rank=settings.rank,
+            instance_id=instance_id,
+            max_queued_steps=settings.max_queued_steps,
+        )
         lifecycle = LifecycleServicer(
             worker,
             compute,
             rank=settings.rank,
+            instance_id=instance_id,
             profiler=Profiler(Path(settings.profile_dir)),
             methods=_collective_methods(worker),
             health=lambda: self.server.health,
@@ -65,8 +74,8 @@ class WorkerServer:
         return served
 
     async def stop(self) -> None:
-        """Drain and stop. Requests are the engine core's: it moves them to another worker when its stream ends."""
-        await self.server.drain()
+        """Drain and stop: steps under way are answered. Requests are the engine core's: it moves them to another worker."""
+        await self.server.drain(self._execute.drain)
         self._compute.close()
 
 

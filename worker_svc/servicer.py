@@ -1,25 +1,28 @@
 """WorkerService: the Execute stream. Receives plans and sends results; everything between happens on the compute thread.
 
 Runs on the event loop, which is never blocked by a step: plans are queued as they arrive, so the device begins the next one
-while the last result is still being written. Lifecycle RPCs are in lifecycle.py.
+while the last result is still being written. One stream at a time has the worker; one that is superseded, or that the worker
+ends because it drains, is told so. Lifecycle RPCs are in lifecycle.py.
 """
 
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from tetrad.services.errors import FailedPrecondition, InvalidRequest
+from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest, TetradError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import worker_pb2, worker_pb2_grpc
 from tetrad.worker_svc.compute_thread import ComputeThread
-from tetrad.worker_svc.plan import StepResult
+from tetrad.worker_svc.plan import StepPlan, StepResult
 from tetrad.worker_svc.wire import read_plan, write_result
-from tetrad.worker_svc.worker import Worker
+from tetrad.worker_svc.worker import Worker, stale_epoch
+
+_HELLO_TIMEOUT_S = 10.0
 
 log = get_logger()
 
-_Results = asyncio.Queue[asyncio.Future[StepResult] | None]
+_Requests = AsyncIterator[worker_pb2.ExecuteRequest]
 
 
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
@@ -28,61 +31,132 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     Args:
         worker: owned by `compute`.
         compute: the compute thread.
-        rank: for ExecuteReady.
+        rank, instance_id: for ExecuteReady.
         max_queued_steps: plans read ahead of the device.
     """
 
-    def __init__(self, worker: Worker, compute: ComputeThread, *, rank: int, max_queued_steps: int) -> None:
+    def __init__(self, worker: Worker, compute: ComputeThread, *, rank: int, instance_id: str, max_queued_steps: int) -> None:
         self._worker, self._compute = worker, compute
-        self._rank, self._max_queued_steps = rank, max_queued_steps
+        self._ready = worker_pb2.ExecuteReady(schema_revision=SCHEMA_REVISION, rank=rank, instance_id=instance_id)
+        self._max_queued_steps = max_queued_steps
+        self._streams: set[_Stream] = set()
+        self._none_open = asyncio.Event()
+        self._none_open.set()
+        self._draining = False
 
-    async def Execute(
-        self, request_iterator: AsyncIterator[worker_pb2.ExecuteRequest], context: Any
-    ) -> AsyncIterator[worker_pb2.ExecuteResponse]:
+    async def Execute(self, request_iterator: _Requests, context: Any) -> AsyncIterator[worker_pb2.ExecuteResponse]:
         """Run the plans of one engine core until its stream ends."""
         epoch = await _read_hello(request_iterator)
-        stream_id = await self._compute.submit(self._worker.begin_stream)
+        self._check_open()
+        stream_id = await self._compute.submit(self._worker.begin_stream, epoch)
+        for other in self._streams:
+            other.stop(stale_epoch())
         log.info("stream.started", peer=context.peer(), epoch=epoch)
-        results: _Results = asyncio.Queue(self._max_queued_steps)
-        reader = asyncio.create_task(self._queue_plans(request_iterator, stream_id, results))
+        stream = _Stream(self._worker, self._compute, stream_id, self._max_queued_steps)
+        self._streams.add(stream)
+        self._none_open.clear()
         try:
-            ready = worker_pb2.ExecuteReady(schema_revision=SCHEMA_REVISION, rank=self._rank)
-            yield worker_pb2.ExecuteResponse(ready=ready)
-            while (result := await results.get()) is not None:
-                yield worker_pb2.ExecuteResponse(output=write_result(await result))
-            await reader
+            self._check_open()
+            yield worker_pb2.ExecuteResponse(ready=self._ready)
+            async for output in stream.run(request_iterator):
+                yield worker_pb2.ExecuteResponse(output=output)
         finally:
-            reader.cancel()
+            self._streams.discard(stream)
+            if not self._streams:
+                self._none_open.set()
             # Not awaited: this may run in a cancelled call, and the thread's order is all that matters.
             if not self._compute.is_closed:
                 self._compute.submit(self._worker.end_stream, stream_id)
             log.info("stream.ended", epoch=epoch)
 
-    async def _queue_plans(self, requests: AsyncIterator[worker_pb2.ExecuteRequest], stream_id: int, results: _Results) -> None:
+    async def drain(self) -> None:
+        """Take no more plans, answer those that are here, and end the streams in good order."""
+        self._draining = True
+        for stream in self._streams:
+            stream.stop(None)
+        await self._none_open.wait()
+
+    def _check_open(self) -> None:
+        if self._draining:
+            raise Unavailable("The worker is draining.", reason="DRAINING")
+
+
+class _Stream:
+    """The plans of one Execute stream, between the loop and the compute thread."""
+
+    def __init__(self, worker: Worker, compute: ComputeThread, stream_id: int, max_queued_steps: int) -> None:
+        self._worker, self._compute, self._stream_id = worker, compute, stream_id
+        self._results: asyncio.Queue[asyncio.Future[StepResult] | None] = asyncio.Queue(max_queued_steps)
+        self._reader: asyncio.Task[None] | None = None
+        self._is_stopped = False
+        self._error: TetradError | None = None
+
+    async def run(self, requests: _Requests) -> AsyncIterator[worker_pb2.ModelRunnerOutput]:
+        """Yield the plans' results in order; raise what ended the stream unless that was in good order."""
+        self._reader = asyncio.create_task(self._queue_plans(requests))
+        if self._is_stopped:
+            self._reader.cancel()
+        try:
+            while (result := await self._results.get()) is not None:
+                yield _write(await result)
+            await asyncio.wait([self._reader])
+            if self._error is not None:
+                raise self._error
+            if not self._is_stopped:
+                self._reader.result()
+        finally:
+            self._reader.cancel()
+
+    def stop(self, error: TetradError | None) -> None:
+        """Read no more plans; the stream ends behind those that are here, with this error or in good order."""
+        self._is_stopped, self._error = True, self._error or error
+        if self._reader is not None:
+            self._reader.cancel()
+
+    async def _queue_plans(self, requests: _Requests) -> None:
         """Hand each plan to the compute thread as it arrives; None ends the queue, whether the stream ended or broke."""
         try:
             async for request in requests:
-                if request.WhichOneof("message") != "step":
-                    raise InvalidRequest("After the hello, every message of an Execute stream is a step.")
-                plan = read_plan(request.step)
-                future = self._compute.submit(self._worker.execute, stream_id, plan)
+                future = self._compute.submit(self._worker.execute, self._stream_id, _read(request))
                 future.add_done_callback(_mark_seen)
-                await results.put(future)
+                await self._results.put(future)
         finally:
-            await results.put(None)
+            await self._results.put(None)
 
 
-async def _read_hello(requests: AsyncIterator[worker_pb2.ExecuteRequest]) -> int:
-    async for request in requests:
-        if request.WhichOneof("message") != "hello":
-            raise InvalidRequest("The first message of an Execute stream must be a hello.")
-        if request.hello.schema_revision != SCHEMA_REVISION:
-            raise FailedPrecondition(
-                f"The engine core speaks schema revision {request.hello.schema_revision}, this worker {SCHEMA_REVISION}; "
-                "run the same release on both sides."
-            )
-        return request.hello.epoch
-    raise InvalidRequest("The Execute stream ended before its hello.")
+def _read(request: worker_pb2.ExecuteRequest) -> StepPlan:
+    try:
+        if request.WhichOneof("message") != "step":
+            raise InvalidRequest("After the hello, every message of an Execute stream is a step.")
+        return read_plan(request.step)
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message, reason="INVALID_PLAN") from error
+
+
+def _write(result: StepResult) -> worker_pb2.ModelRunnerOutput:
+    try:
+        return write_result(result)
+    except Exception as error:
+        log.exception("step.failed", step_id=result.step_id)
+        raise InternalError(f"The result of step {result.step_id} cannot be sent: {error}", reason="STEP_FAILED") from error
+
+
+async def _read_hello(requests: _Requests) -> int:
+    try:
+        async with asyncio.timeout(_HELLO_TIMEOUT_S):
+            request = await anext(requests, None)
+    except TimeoutError:
+        raise InvalidRequest(f"No hello came within {_HELLO_TIMEOUT_S:g} s.") from None
+    if request is None:
+        raise InvalidRequest("The Execute stream ended before its hello.")
+    if request.WhichOneof("message") != "hello":
+        raise InvalidRequest("The first message of an Execute stream must be a hello.")
+    if request.hello.schema_revision != SCHEMA_REVISION:
+        raise FailedPrecondition(
+            f"The engine core speaks schema revision {request.hello.schema_revision}, this worker {SCHEMA_REVISION}; "
+            "run the same release on both sides."
+        )
+    return request.hello.epoch
 
 
 def _mark_seen(future: asyncio.Future[StepResult]) -> None:

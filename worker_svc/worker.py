@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from tetrad.services.errors import FailedPrecondition
+from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest
 from tetrad.services.log import get_logger
 from tetrad.services.model_files import resolve_model
 from tetrad.worker_svc.devices.interface import (
@@ -21,6 +21,7 @@ from tetrad.worker_svc.devices.interface import (
     Progress,
 )
 from tetrad.worker_svc.plan import Runner, StepPlan, StepResult
+from tetrad.worker_svc.plan_check import check_plan
 
 log = get_logger()
 
@@ -42,6 +43,7 @@ class Snapshot:
     model: ModelInfo | None
     layout: KvLayout | None
     num_requests: int
+    epoch: int  # of the engine core whose stream is open; 0: none is
 
 
 class Worker:
@@ -60,13 +62,15 @@ class Worker:
         self._runner: Runner | None = None
         self._is_warm = False
         self._stream_id = 0
+        self._epoch = 0
+        self._measured: tuple[tuple[float, int], int] | None = None  # what was asked of the memory, and the answer
 
     def snapshot(self) -> Snapshot:
         """Return the present state; may be called from any thread."""
         runner, model = self._runner, self._model
         state = State.READY if self._is_warm else State.LOADED if model else State.STARTED
         num_requests = runner.num_requests if runner else 0
-        return Snapshot(state, self._device.name, model.info if model else None, self._layout, num_requests)
+        return Snapshot(state, self._device.name, model.info if model else None, self._layout, num_requests, self._epoch)
 
     def load_model(self, model: str, report: Progress, **options: str | int | bool) -> ModelInfo:
         """Load a model, dropping another one; NotFound or ModelError if that cannot be."""
@@ -83,11 +87,17 @@ class Worker:
         return self._loaded().kv_group(block_size)
 
     def available_memory(self, utilization: float, max_num_batched_tokens: int) -> int:
-        """Return the bytes that KV blocks may take; those of the present cache count as free."""
-        model = self._loaded()
-        if self._layout is not None and self._runner is not None:
-            self._drop_runner()
-        return self._device.available_memory(model, utilization=utilization, max_num_batched_tokens=max_num_batched_tokens)
+        """Return the bytes that KV blocks may take; those of the present cache count as free.
+
+        The same question has the same answer as long as that cache exists: an engine core that restarts finds it as it left it.
+        """
+        model, question = self._loaded(), (utilization, max_num_batched_tokens)
+        if self._runner is not None and self._measured is not None and self._measured[0] == question:
+            return self._measured[1]
+        self._drop_runner()
+        answer = self._device.available_memory(model, utilization=utilization, max_num_batched_tokens=max_num_batched_tokens)
+        self._measured = question, answer
+        return answer
 
     def initialize_kv_cache(self, layout: KvLayout) -> int:
         """Allocate blocks (or keep those of the same layout) and return their bytes."""
@@ -107,43 +117,68 @@ class Worker:
             runner.warm_up(report)
             self._is_warm = True
 
-    def begin_stream(self) -> int:
-        """Start an Execute stream: an earlier one is superseded and its requests are forgotten. Returns the stream's id."""
+    def begin_stream(self, epoch: int) -> int:
+        """Start an Execute stream and return its id: an earlier one is superseded and its requests are forgotten.
+
+        FailedPrecondition, reason STALE_EPOCH, if the open one belongs to an engine core of a newer epoch.
+        """
+        if epoch < self._epoch:
+            raise stale_epoch()
         self._ready_runner().forget_all()
         self._stream_id += 1
+        self._epoch = epoch
         return self._stream_id
 
     def end_stream(self, stream_id: int) -> None:
         """Forget the stream's requests; nothing if another stream has taken over."""
         if stream_id == self._stream_id and self._runner is not None:
             self._stream_id += 1
+            self._epoch = 0
             self._runner.forget_all()
 
     def execute(self, stream_id: int, plan: StepPlan) -> StepResult:
-        """Run one step of a stream; FailedPrecondition if the stream is over or superseded."""
+        """Run one step of a stream; a step that fails ends it, because what is queued behind was planned on its results.
+
+        Raises:
+            FailedPrecondition: the stream is over or superseded.
+            InvalidRequest: the plan contradicts the layout or what is known; reason INVALID_PLAN.
+            InternalError: the device failed; reason STEP_FAILED.
+        """
         if stream_id != self._stream_id:
-            raise FailedPrecondition("This Execute stream has ended: a step failed, or another stream took over.")
+            raise stale_epoch()
         try:
-            return self._ready_runner().execute(plan)
-        except Exception:
-            # What is queued behind a failed step was planned on its results.
+            runner = self._ready_runner()
+            assert self._layout is not None
+            check_plan(plan, self._layout, self._loaded().info.vocab_size)
+            return runner.execute(plan)
+        except InvalidRequest as error:
             self.end_stream(stream_id)
-            raise
+            raise InvalidRequest(error.message, reason="INVALID_PLAN") from error
+        except Exception as error:
+            log.exception("step.failed", step_id=plan.step_id)
+            self.end_stream(stream_id)
+            raise InternalError(f"Step {plan.step_id} failed on the device: {error}", reason="STEP_FAILED") from error
 
     def _loaded(self) -> LoadedModel:
         if self._model is None:
-            raise FailedPrecondition("No model is loaded; call LoadModel first.")
+            raise FailedPrecondition("No model is loaded; call LoadModel first.", reason="NOT_READY")
         return self._model
 
     def _ready_runner(self) -> Runner:
         if self._runner is None:
-            raise FailedPrecondition("There is no KV cache; call LoadModel and InitializeKvCache first.")
+            raise FailedPrecondition("There is no KV cache; call LoadModel and InitializeKvCache first.", reason="NOT_READY")
         return self._runner
 
     def _drop_runner(self) -> None:
         self._stream_id += 1
+        self._epoch = 0
         self._runner, self._layout, self._is_warm = None, None, False
 
     def _drop_model(self) -> None:
         self._drop_runner()
         self._model, self._load_request = None, None
+
+
+def stale_epoch() -> FailedPrecondition:
+    """Return the error of an engine core whose worker another one has taken over."""
+    return FailedPrecondition("Another engine core has taken this worker over; a worker serves one.", reason="STALE_EPOCH")

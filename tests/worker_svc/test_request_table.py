@@ -1,11 +1,13 @@
-"""One request that cannot run is answered with its reason; the others of the step are not disturbed."""
+"""One request that cannot run is answered with its reason; the others of the step are not disturbed.
+
+A plan that contradicts what the worker knows is refused as a whole."""
 
 import dataclasses
 
 import numpy as np
 import pytest
 
-from tetrad.services.errors import InternalError, InvalidRequest, Unsupported
+from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.worker_svc.plan import SamplingSpec
 
 
@@ -66,17 +68,16 @@ def test_failed_request_is_ignored_until_it_is_removed(driver):
 def test_unknown_handle(driver):
     driver.add(7, [3, 4], SamplingSpec()).is_new = False
 
-    error = fail(driver, driver.plan({0: 1, 7: 2}), 7)
-
-    assert isinstance(error, InternalError)
-    assert "7" in error.message
+    with pytest.raises(InvalidRequest, match="no request with handle 7"):
+        driver.runner.execute(driver.plan({0: 1, 7: 2}))
 
 
 def test_plan_beyond_the_known_tokens(driver):
     driver.add(1, [3, 4, 5])
     driver.requests[1].num_tokens = 9
 
-    assert isinstance(fail(driver, driver.plan({0: 1, 1: 9}), 1), InternalError)
+    with pytest.raises(InvalidRequest, match="knows 3 tokens"):
+        driver.runner.execute(driver.plan({0: 1, 1: 9}))
 
 
 def test_plan_without_blocks_for_its_tokens(driver):
@@ -84,7 +85,17 @@ def test_plan_without_blocks_for_its_tokens(driver):
     plan = driver.plan({0: 1, 1: 40})
     new = dataclasses.replace(plan.new_requests[0], block_ids=np.array([9]))
 
-    assert isinstance(fail(driver, dataclasses.replace(plan, new_requests=[new]), 1), InternalError)
+    with pytest.raises(InvalidRequest, match="1 blocks of"):
+        driver.runner.execute(dataclasses.replace(plan, new_requests=[new]))
+
+
+def test_plan_that_names_a_request_twice(driver):
+    plan = driver.plan({0: 1})
+    twice = {name: np.repeat(getattr(plan.cached, name), 2) for name in ("handles", "num_scheduled_tokens", "num_new_blocks")}
+    cached = dataclasses.replace(plan.cached, **twice, num_computed_tokens=np.repeat(plan.cached.num_computed_tokens, 2))
+
+    with pytest.raises(InvalidRequest, match="names a request twice"):
+        driver.runner.execute(dataclasses.replace(plan, cached=cached))
 
 
 def test_removing_an_unknown_handle_is_no_error(driver):

@@ -24,7 +24,7 @@ GREEDY = types_pb2.SamplingParams(temperature=0.0)
 
 class Client:
     def __init__(self, channel, served):
-        self.served = served
+        self.channel, self.served = channel, served
         self.life = worker_pb2_grpc.WorkerLifecycleServiceStub(channel)
         self.work = worker_pb2_grpc.WorkerServiceStub(channel)
 
@@ -43,9 +43,10 @@ class Client:
     async def info(self):
         return await self.life.GetInfo(worker_pb2.WorkerLifecycleServiceGetInfoRequest())
 
-    async def open_stream(self, schema_revision=SCHEMA_REVISION):
+    async def open_stream(self, schema_revision=SCHEMA_REVISION, epoch=1):
         stream = self.work.Execute()
-        await stream.write(worker_pb2.ExecuteRequest(hello=worker_pb2.ExecuteHello(schema_revision=schema_revision, epoch=1)))
+        hello = worker_pb2.ExecuteHello(schema_revision=schema_revision, epoch=epoch)
+        await stream.write(worker_pb2.ExecuteRequest(hello=hello))
         first = await stream.read()
         assert first.ready.schema_revision == SCHEMA_REVISION
         return stream
@@ -198,11 +199,12 @@ async def test_end_of_the_stream_forgets_requests(client, tiny_llama):
     await stream.read()
 
     stream = await client.open_stream()
-    await stream.write(step(2, cached=[(3, 3)]))
-    output = (await stream.read()).output
-
-    assert [failure.handle for failure in output.failures] == [3]
     assert (await client.info()).num_requests == 0
+    await stream.write(step(2, cached=[(3, 3)]))
+
+    error = await error_of(stream.read())
+
+    assert (error.code, error.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_PLAN")
 
 
 async def test_new_stream_supersedes_the_old_one(client, tiny_llama):
@@ -214,7 +216,6 @@ async def test_new_stream_supersedes_the_old_one(client, tiny_llama):
     young = await client.open_stream()
     await young.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
     assert 3 in (await read_tokens(young))[1]
-    await old.write(step(2, cached=[(3, 3)]))
     error = await error_of(old.read())
     await young.write(step(2, cached=[(3, 3)]))
 
@@ -222,18 +223,151 @@ async def test_new_stream_supersedes_the_old_one(client, tiny_llama):
     assert 3 in (await read_tokens(young))[1]
 
 
-async def test_device_failure_ends_the_stream_and_the_next_one_works(client, tiny_llama):
+async def test_an_older_engine_core_is_refused_while_a_newer_one_has_the_worker(client, tiny_llama):
+    await client.get_ready(tiny_llama[0])
+    newer = await client.open_stream(epoch=20)
+
+    error = await error_of(client.open_stream(epoch=19))
+
+    assert (error.code, error.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "STALE_EPOCH")
+    assert (await client.info()).epoch == 20
+    await newer.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
+    assert 3 in (await read_tokens(newer))[1]
+    await newer.done_writing()
+    await newer.read()
+    await client.open_stream(epoch=19)
+
+
+async def test_an_engine_core_without_work_hears_of_its_successor(client, tiny_llama):
+    await client.get_ready(tiny_llama[0])
+    idle = await client.open_stream(epoch=1)
+
+    await client.open_stream(epoch=2)
+
+    assert (await error_of(idle.read())).reason == "STALE_EPOCH"
+
+
+async def test_a_stream_and_the_worker_name_the_same_instance(client, tiny_llama):
+    await client.get_ready(tiny_llama[0])
+    stream = client.work.Execute()
+    await stream.write(worker_pb2.ExecuteRequest(hello=worker_pb2.ExecuteHello(schema_revision=SCHEMA_REVISION, epoch=1)))
+
+    ready = (await stream.read()).ready
+
+    assert ready.instance_id == (await client.info()).instance_id != ""
+
+
+async def test_the_same_question_keeps_the_cache_and_another_one_drops_it(client, tiny_llama):
+    await client.get_ready(tiny_llama[0])
+    ask = worker_pb2.DetermineAvailableMemoryRequest
+    first = await client.life.DetermineAvailableMemory(ask(gpu_memory_utilization=0.5, max_num_batched_tokens=256))
+    await client.initialize()
+
+    again = await client.life.DetermineAvailableMemory(ask(gpu_memory_utilization=0.5, max_num_batched_tokens=256))
+    kept = (await client.info()).num_blocks
+    await client.life.DetermineAvailableMemory(ask(gpu_memory_utilization=0.25, max_num_batched_tokens=256))
+
+    assert again == first
+    assert (kept, (await client.info()).num_blocks) == (50, 0)
+
+
+def with_blocks(**columns):
+    message = step(1, new_requests=[new(3, [5, 6, 7], 1)])
+    message.step.block_copies.source_block_ids = pack_u32(columns.get("sources", []))
+    message.step.block_copies.target_block_ids = pack_u32(columns.get("targets", []))
+    message.step.block_ids_to_zero = pack_u32(columns.get("zero", []))
+    return message
+
+
+def with_mask(num_words):
+    message = step(1, new_requests=[new(3, [5, 6, 7], 1)])
+    mask = worker_pb2.GrammarBitmask(handles=pack_u32([3]), bitmask=pack_u32([1] * num_words), num_words=num_words)
+    message.step.grammar_bitmask.CopyFrom(mask)
+    return message
+
+
+def with_ragged_column():
+    message = step(1, cached=[(3, 3)])
+    message.step.cached_requests.handles = b"123"
+    return message
+
+
+@pytest.mark.parametrize(
+    ("plan", "text"),
+    [
+        (step(1, new_requests=[new(3, [5, 6, 7], 50)]), "Block 50 does not exist; the KV cache has 50 blocks"),
+        (with_blocks(sources=[1], targets=[4_000_000_000]), "Block 4000000000 does not exist"),
+        (with_blocks(sources=[1, 2], targets=[3]), "copies 2 blocks to 1"),
+        (with_blocks(zero=[77]), "Block 77 does not exist"),
+        (with_mask(3), "Masks have 3 words; this vocabulary needs 10"),
+        (with_ragged_column(), "cannot have 3 bytes"),
+        (step(1, new_requests=[new(3, [5] * 257, 1)]), "has 257 tokens; the worker was set up for 256"),
+        (step(1, new_requests=[new(n, [5], 1) for n in range(9)]), "set up for 8 requests; none more fits"),
+        (step(1, new_requests=[new(3, [5], 1), new(3, [5], 2)]), "Handle 3 is in use"),
+        (step(1, cached=[(9, 3)]), "no request with handle 9"),
+        (worker_pb2.ExecuteRequest(hello=worker_pb2.ExecuteHello()), "every message of an Execute stream is a step"),
+        (worker_pb2.ExecuteRequest(), "every message of an Execute stream is a step"),
+    ],
+)
+async def test_a_plan_that_makes_no_sense_ends_the_stream_and_nothing_else(client, tiny_llama, plan, text):
     await client.get_ready(tiny_llama[0])
     stream = await client.open_stream()
-    await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 49_000)]))  # a block that does not exist
+    await stream.write(plan)
+
+    error = await error_of(stream.read())
+
+    assert (error.code, error.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_PLAN")
+    assert text in error.message
+    stream = await client.open_stream()
+    await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
+    assert 3 in (await read_tokens(stream))[1]
+
+
+async def test_bytes_that_are_no_plan_end_the_stream_and_nothing_else(client, tiny_llama):
+    await client.get_ready(tiny_llama[0])
+    raw = client.channel.stream_stream("/tetrad.v1.WorkerService/Execute")()
+    hello = worker_pb2.ExecuteRequest(hello=worker_pb2.ExecuteHello(schema_revision=SCHEMA_REVISION, epoch=1))
+    await raw.write(hello.SerializeToString())
+    await raw.read()
+    await raw.write(b"\xff\xff\xff\xff")
+
+    await error_of(raw.read())
+
+    stream = await client.open_stream()
+    await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
+    assert 3 in (await read_tokens(stream))[1]
+
+
+async def test_device_failure_ends_the_stream_and_the_next_one_works(client, tiny_llama, monkeypatch):
+    await client.get_ready(tiny_llama[0])
+    stream = await client.open_stream()
+    runner = client.served.worker._runner
+    monkeypatch.setattr(runner, "_forward", lambda inputs: 1 / 0)
+    await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
     await stream.write(step(2, cached=[(3, 3)]))
 
     error = await error_of(stream.read())
 
-    assert error.code is grpc.StatusCode.INTERNAL
+    assert (error.code, error.reason) == (grpc.StatusCode.INTERNAL, "STEP_FAILED")
+    monkeypatch.undo()
     stream = await client.open_stream()
     await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
     assert 3 in (await read_tokens(stream))[1]
+
+
+async def test_draining_answers_the_steps_that_are_here_and_ends_the_stream_in_good_order(tmp_path, tiny_llama):
+    async with connect(tmp_path, device="sim", sim_seconds_per_step=0.1) as client:
+        await client.get_ready(tiny_llama[0])
+        stream = await client.open_stream()
+        await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
+        await stream.write(step(2, cached=[(3, 3)]))
+        await read_tokens(stream)
+
+        stopping = asyncio.create_task(client.served.stop())
+
+        assert (await read_tokens(stream))[0] == 2
+        assert await asyncio.wait_for(stream.read(), 10) is grpc.aio.EOF
+        await stopping
 
 
 async def test_unsupported_request_fails_alone(client, tiny_llama):

@@ -4,8 +4,9 @@ For control-plane benchmarks, chaos tests and planning. A request gets the same 
 or another special id. Only the model's metadata is read; torch is never imported.
 """
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +44,7 @@ class SimDevice:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._memory_bytes = int(settings.sim_kv_cache_memory_gib * (1 << 30))
+        self._crash_token_id = settings.sim_crash_token_id
         self._cost = CostModel(
             settings.sim_seconds_per_step, settings.sim_seconds_per_token, settings.sim_seconds_per_context_token
         )
@@ -54,7 +56,7 @@ class SimDevice:
         """Read the model's metadata."""
         config = read_config(apply_overrides(read_model_config(request.path), request.hf_overrides_json))
         report(1, 1)
-        return SimModel(request.model, config, self._cost)
+        return SimModel(request.model, config, self._cost, self._crash_token_id)
 
     def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:  # noqa: ARG002 - no device
         """Return what the settings pretend."""
@@ -64,8 +66,8 @@ class SimDevice:
 class SimModel:
     """A LoadedModel that is only a description."""
 
-    def __init__(self, name: str, config: ModelConfig, cost: CostModel) -> None:
-        self._config, self._cost = config, cost
+    def __init__(self, name: str, config: ModelConfig, cost: CostModel, crash_token_id: int | None) -> None:
+        self._config, self._cost, self._crash_token_id = config, cost, crash_token_id
         self.info = ModelInfo(
             model=name,
             architecture=config.architecture,
@@ -86,7 +88,7 @@ class SimModel:
 
     def make_runner(self, layout: KvLayout) -> "SimRunner":
         """Return a runner; there is nothing to allocate."""
-        return SimRunner(self._config.vocab_size, layout, self._cost)
+        return SimRunner(self._config.vocab_size, layout, self._cost, crash_token_id=self._crash_token_id)
 
 
 class SimRunner:
@@ -97,10 +99,19 @@ class SimRunner:
         layout: limits of the plans.
         cost: seconds of a step.
         sleep: waits; runs on the compute thread, so the event loop goes on.
+        crash_token_id: a prompt with this token ends the process, as a fault of a real device does; None: none does.
     """
 
-    def __init__(self, vocab_size: int, layout: KvLayout, cost: CostModel, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._cost, self._sleep = cost, sleep
+    def __init__(
+        self,
+        vocab_size: int,
+        layout: KvLayout,
+        cost: CostModel,
+        sleep: Callable[[float], None] = time.sleep,
+        *,
+        crash_token_id: int | None = None,
+    ) -> None:
+        self._cost, self._sleep, self._crash_token_id = cost, sleep, crash_token_id
         self._batch = InputBatch(
             max_num_seqs=layout.max_num_seqs, max_model_len=layout.max_model_len, block_size=layout.block_size
         )
@@ -117,6 +128,8 @@ class SimRunner:
     def execute(self, plan: StepPlan) -> StepResult:
         """Wait as long as the step would take and make its tokens up."""
         started = time.perf_counter()
+        if self._crash_token_id is not None:
+            self._crash_if_told(plan.new_requests)
         rows = self._requests.apply(plan)
         is_last = rows.num_computed + rows.num_scheduled == self._batch.num_tokens[rows.slots]
         slots = rows.slots[is_last]
@@ -148,6 +161,10 @@ class SimRunner:
         mixed = _splitmix64(_splitmix64(seeds.astype(np.uint64)) + positions.astype(np.uint64))
         ordinary: Ints = (mixed % np.uint64(self._num_ids)).astype(np.int64)
         return ordinary + self._first_id
+
+    def _crash_if_told(self, requests: Sequence[NewRequest]) -> None:
+        if any(self._crash_token_id in request.token_ids[: request.num_prompt_tokens] for request in requests):
+            os._exit(1)
 
     def _wait(self, num_scheduled: Ints, num_computed: Ints, started: float) -> None:
         cost = self._cost.seconds(int(num_scheduled.sum()), int(num_computed.sum()))

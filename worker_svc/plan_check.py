@@ -1,0 +1,40 @@
+"""Plan check: whether a plan stays within the layout, before anything of it touches a device.
+
+Called by the worker for every plan. On a device an index out of range is somebody else's memory. What a plan says of requests
+is checked against what is known of them by the request table.
+"""
+
+import numpy as np
+
+from tetrad.services.errors import InvalidRequest
+from tetrad.worker_svc.devices.interface import KvLayout
+from tetrad.worker_svc.plan import Ints, StepPlan
+
+
+def check_plan(plan: StepPlan, layout: KvLayout, vocab_size: int) -> None:
+    """InvalidRequest, naming value and limit, for blocks that do not exist, too many tokens or masks of another vocabulary."""
+    for new in plan.new_requests:
+        _check_blocks(new.block_ids, layout)
+    _check_blocks(plan.cached.new_block_ids, layout)
+    if plan.block_copies is not None:
+        sources, targets = plan.block_copies
+        if len(sources) != len(targets):
+            raise InvalidRequest(f"Step {plan.step_id} copies {len(sources)} blocks to {len(targets)}.")
+        _check_blocks(sources, layout)
+        _check_blocks(targets, layout)
+    if plan.blocks_to_zero is not None:
+        _check_blocks(plan.blocks_to_zero, layout)
+    num_tokens = int(plan.cached.num_scheduled_tokens.sum()) + sum(new.num_scheduled_tokens for new in plan.new_requests)
+    if num_tokens > layout.max_num_batched_tokens:
+        raise InvalidRequest(
+            f"Step {plan.step_id} has {num_tokens} tokens; the worker was set up for {layout.max_num_batched_tokens}."
+        )
+    num_words = (vocab_size + 31) // 32
+    if plan.grammar is not None and plan.grammar.bitmask.shape[1] != num_words:
+        raise InvalidRequest(f"Masks have {plan.grammar.bitmask.shape[1]} words; this vocabulary needs {num_words}.")
+
+
+def _check_blocks(block_ids: Ints, layout: KvLayout) -> None:
+    largest = int(np.max(block_ids, initial=0))
+    if largest >= layout.num_blocks:
+        raise InvalidRequest(f"Block {largest} does not exist; the KV cache has {layout.num_blocks} blocks.")
