@@ -88,7 +88,9 @@ async def start_engine(settings: EngineCoreSettings, link: WorkerLink) -> Engine
     )
     kv_cache = KVCacheManager(layout.num_blocks, layout.block_size, enable_caching=settings.enable_prefix_caching)
     admission = Admission(AdmissionLimits(layout.max_model_len, facts.vocab_size, settings.priority_order))
-    tokenizer = TokenizerLink(settings.tokenizer_targets, facts.vocab_size, max_message_bytes=settings.max_message_bytes)
+    tokenizer = TokenizerLink(
+        settings.tokenizer_targets, facts.vocab_size, max_message_bytes=settings.max_message_bytes, tls=settings.tls
+    )
     return Engine(
         Scheduler(limits, kv_cache, Grammars(ThreadFiller(settings.grammar_threads))),
         admission,

@@ -47,7 +47,7 @@ class WorkerLink:
     def __init__(self, settings: EngineCoreSettings, epoch: int) -> None:
         self._settings = settings
         self.epoch = epoch
-        self._channel = open_channel(settings.worker_target, max_message_bytes=settings.max_message_bytes)
+        self._channel = open_channel(settings.worker_target, max_message_bytes=settings.max_message_bytes, tls=settings.tls)
         self._stub = worker_pb2_grpc.WorkerLifecycleServiceStub(self._channel)
         self._layout: KVCacheLayout | None = None
         self._facts: WorkerFacts | None = None

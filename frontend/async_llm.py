@@ -31,7 +31,7 @@ from tetrad.frontend.prompts import PromptType, TokensPrompt, estimated_prompt_t
 from tetrad.frontend.sampling_params import SamplingParams
 from tetrad.frontend.tokenizer_client import TokenizerClient
 from tetrad.frontend.wire import engine_request
-from tetrad.services.channel import open_channel
+from tetrad.services.channel import open_channel, problem_of
 from tetrad.services.errors import InvalidRequest, Unavailable, Unsupported
 from tetrad.services.log import get_logger
 
@@ -45,7 +45,9 @@ class AsyncLLM:
 
     def __init__(self, settings: FrontendSettings) -> None:
         self._settings = settings
-        self._channel = open_channel(settings.tokenizer_targets[0], max_message_bytes=settings.max_message_bytes)
+        self._channel = open_channel(
+            settings.tokenizer_targets[0], max_message_bytes=settings.max_message_bytes, tls=settings.tls
+        )
         recovery_s = settings.recovery_timeout_s
         self._tokenizer = TokenizerClient(self._channel, settings.tokenizer_targets[0], recovery_timeout_s=recovery_s)
         self._detokenizer = DetokenizerClient(self._channel, settings.tokenizer_targets[0], recovery_timeout_s=recovery_s)
@@ -57,7 +59,11 @@ class AsyncLLM:
         self._engines = EnginePool(
             [
                 EngineClient(
-                    target, self._processor, recovery_timeout_s=recovery_s, max_message_bytes=settings.max_message_bytes
+                    target,
+                    self._processor,
+                    recovery_timeout_s=recovery_s,
+                    max_message_bytes=settings.max_message_bytes,
+                    tls=settings.tls,
                 )
                 for target in settings.engine_targets
             ]
@@ -162,9 +168,11 @@ class AsyncLLM:
         if self._draining or self._withdrawn:
             raise _draining()
         if not self._detokenizer.connected:
-            raise Unavailable(f"The tokenizer at {self._settings.tokenizer_targets[0]} is not reachable.")
+            why = _because(problem_of(self._channel))
+            raise Unavailable(f"The tokenizer at {self._settings.tokenizer_targets[0]} is not reachable{why}.")
         if not self._engines.connected:
-            raise Unavailable(f"No engine core is reachable at {', '.join(self._settings.engine_targets)}.")
+            why = _because(*map(problem_of, self._engines.channels))
+            raise Unavailable(f"No engine core is reachable at {', '.join(self._settings.engine_targets)}{why}.")
 
     def default_sampling_fields(self) -> dict[str, Any]:
         """Return the sampling defaults of the model's authors (generation config), by SamplingParams' names."""
@@ -416,3 +424,8 @@ class AsyncLLM:
 
 def _draining() -> Unavailable:
     return Unavailable("This server is shutting down; try again.", reason="DRAINING", retry_after_s=1.0)
+
+
+def _because(*problems: str) -> str:
+    known = "; ".join(filter(None, problems))
+    return f" ({known})" if known else ""

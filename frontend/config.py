@@ -10,6 +10,7 @@ from pydantic_settings import SettingsConfigDict
 from tetrad.frontend.parsing.registry import REASONING_FORMATS, TOOL_FORMATS, Format, choose_format
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.settings import Names, ServiceSettings
+from tetrad.services.tls import TlsFiles
 
 
 class FrontendSettings(ServiceSettings):
@@ -57,6 +58,15 @@ class FrontendSettings(ServiceSettings):
         "auto",
         description="Who may operate. auto: holders of an operator key; without such keys everybody, if the server is bound to "
         "this machine and needs no keys at all, else nobody. on: whoever may send requests. off: nobody.",
+    )
+    ssl_certfile: Path | None = Field(
+        None,
+        description="Certificate chain of the public ports, HTTP and gRPC, PEM, read again when it changes. Unset: tls-cert-file, and "
+        "without that they are plain.",
+    )
+    ssl_keyfile: Path | None = Field(None, description="Private key of ssl-certfile, PEM, without a password.")
+    ssl_ca_certs: Path | None = Field(
+        None, description="Authorities, PEM, of which callers of the public ports must show a certificate. Unset: none needed."
     )
     allowed_origins: Names = Field(
         (), description="Origins of web pages that may call this server (CORS), separated by commas; * is any. Empty: none."
@@ -139,10 +149,25 @@ class FrontendSettings(ServiceSettings):
         return _checked(REASONING_FORMATS, value)
 
     @model_validator(mode="after")
+    def _check_public_tls(self) -> Self:
+        if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
+            raise ValueError("ssl-certfile and ssl-keyfile go together")
+        if self.ssl_ca_certs is not None and self.public_tls is None:
+            raise ValueError("ssl-ca-certs needs ssl-certfile: who asks for certificates must have one")
+        return self
+
+    @model_validator(mode="after")
     def _check_origins(self) -> Self:
         if self.allow_credentials and "*" in self.allowed_origins:
             raise ValueError("allow-credentials needs allowed-origins that are named: any page could act for its visitors")
         return self
+
+    @property
+    def public_tls(self) -> TlsFiles | None:
+        """Identity of the public ports; None: they are plain."""
+        if self.ssl_certfile is not None:
+            return TlsFiles(self.ssl_certfile, self.ssl_keyfile, self.ssl_ca_certs)
+        return None if self.tls_cert_file is None else TlsFiles(self.tls_cert_file, self.tls_key_file, self.ssl_ca_certs)
 
     @property
     def grpc_address(self) -> str | None:

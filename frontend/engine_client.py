@@ -18,9 +18,10 @@ from tetrad.frontend.facts import EngineInfo
 from tetrad.frontend.sequence import Sequence
 from tetrad.frontend.steps import Step
 from tetrad.frontend.wire import engine_info_of, resume, step_of
-from tetrad.services.channel import open_channel
+from tetrad.services.channel import open_channel, problem_of
 from tetrad.services.errors import FailedPrecondition, TetradError, Unavailable, from_rpc_error, from_status
 from tetrad.services.log import get_logger
+from tetrad.services.tls import TlsFiles
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 
@@ -48,13 +49,16 @@ class EngineClient:
         sink: takes outputs and failures.
         recovery_timeout_s: how long requests wait for an engine that is lost.
         max_message_bytes: largest message.
+        tls: identity of this process; None: the connection is plain.
     """
 
-    def __init__(self, target: str, sink: StepSink, *, recovery_timeout_s: float, max_message_bytes: int) -> None:
+    def __init__(
+        self, target: str, sink: StepSink, *, recovery_timeout_s: float, max_message_bytes: int, tls: TlsFiles | None = None
+    ) -> None:
         self.target = target
         self._sink = sink
         self._recovery_timeout_s = recovery_timeout_s
-        self.channel = open_channel(target, max_message_bytes=max_message_bytes)
+        self.channel = open_channel(target, max_message_bytes=max_message_bytes, tls=tls)
         self._stub = engine_core_pb2_grpc.EngineCoreServiceStub(self.channel)
         self._unfinished: dict[str, tuple[Sequence, engine_core_pb2.EngineCoreRequest]] = {}
         self._adds: dict[str, engine_core_pb2.EngineCoreRequest] = {}
@@ -89,7 +93,8 @@ class EngineClient:
         if self._task.done():
             self._task.result()
         if self.info is None or not self.connected:
-            reason = f" ({self._lost_reason})" if self._lost_reason else ""
+            why = problem_of(self.channel) or self._lost_reason
+            reason = f" ({why})" if why else ""
             raise Unavailable(f"The engine core at {self.target} was not ready within {timeout_s:g} s{reason}.")
         return self.info
 

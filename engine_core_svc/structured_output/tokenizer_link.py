@@ -16,6 +16,7 @@ from tetrad.engine_core_svc.structured_output.vocabulary import Vocabulary
 from tetrad.services.channel import open_channel
 from tetrad.services.errors import InternalError, TetradError, Unavailable, Unsupported, from_rpc_error
 from tetrad.services.log import get_logger
+from tetrad.services.tls import TlsFiles
 from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
 _FETCH_TIMEOUT_S = 10.0
@@ -31,11 +32,19 @@ class TokenizerLink:
         vocab_size: of the model.
         max_message_bytes: of the channels.
         timeout_s: how long it may take until one of them has answered.
+        tls: identity of this process; None: connections are plain.
     """
 
     def __init__(
-        self, targets: Sequence[str], vocab_size: int, *, max_message_bytes: int, timeout_s: float = _FETCH_TIMEOUT_S
+        self,
+        targets: Sequence[str],
+        vocab_size: int,
+        *,
+        max_message_bytes: int,
+        timeout_s: float = _FETCH_TIMEOUT_S,
+        tls: TlsFiles | None = None,
     ) -> None:
+        self._tls = tls
         self._targets = targets
         self._vocab_size = vocab_size
         self._max_message_bytes = max_message_bytes
@@ -65,7 +74,7 @@ class TokenizerLink:
             self._fetching = None  # the next request tries again
 
     async def _fetch(self) -> Vocabulary:
-        channels = [open_channel(target, max_message_bytes=self._max_message_bytes) for target in self._targets]
+        channels = [open_channel(target, max_message_bytes=self._max_message_bytes, tls=self._tls) for target in self._targets]
         asking = [asyncio.create_task(_ask(tokenizer_pb2_grpc.TokenizerServiceStub(channel))) for channel in channels]
         error: TetradError = Unavailable(
             f"No tokenizer answered within {self._timeout_s:g} s at {', '.join(self._targets)}; try again later."

@@ -6,12 +6,12 @@ keys, operators are those who can reach a server that only this machine can reac
 that is open to others is never open to their `/pause`.
 """
 
-import ipaddress
 from collections.abc import Iterable
 
 from tetrad.frontend.access.api_keys import ApiKeys
 from tetrad.frontend.config import FrontendSettings
 from tetrad.services.errors import PermissionDenied, Unauthenticated
+from tetrad.services.listening import is_loopback
 
 _NO_KEY = (
     "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth "
@@ -35,7 +35,12 @@ class Guard:
         self._operators = ApiKeys(settings.operator_api_key)
         self._operator_endpoints = settings.operator_endpoints
         self._origins = frozenset(settings.allowed_origins)
-        self._only_this_machine = _is_loopback(settings.host)
+        self._only_this_machine = is_loopback(settings.host)
+
+    @property
+    def knows_users(self) -> bool:
+        """Whether users need keys."""
+        return self._users.required
 
     def check_user(self, presented: Iterable[str]) -> None:
         """Let a user through.
@@ -84,12 +89,3 @@ def bearer_key(authorization: str) -> str | None:
     """Return the key in the value of an Authorization header; None if it has none."""
     scheme, _, key = authorization.strip().partition(" ")
     return key.strip() or None if scheme.lower() == "bearer" else None
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
