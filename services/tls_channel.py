@@ -78,8 +78,16 @@ class TlsChannel(grpc.aio.Channel):  # type: ignore[misc] # grpc ships no types
         return self._current().channel.get_state(try_to_connect)
 
     async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        """Wait until the current connection is in another state."""
-        await self._current().channel.wait_for_state_change(last_observed_state)
+        """Wait until the current connection is in another state, or another one is current."""
+        connection = self._current()
+        waits = (connection.channel.wait_for_state_change(last_observed_state), connection.replaced.wait())
+        tasks = [asyncio.ensure_future(wait) for wait in waits]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def channel_ready(self) -> None:
         """Wait until the current connection is made."""
@@ -117,6 +125,7 @@ class TlsChannel(grpc.aio.Channel):  # type: ignore[misc] # grpc ships no types
                 ),
             )
             if retired is not None:
+                retired.replaced.set()
                 self._retired.add(retired)
                 self._close_if_done(retired)
             if self._watching is not None:
@@ -174,6 +183,7 @@ class _Connection:
         self.channel = channel
         self.revision = revision
         self.num_calls = 0
+        self.replaced = asyncio.Event()
         self.waiting: set[_WaitingCall] = set()
         self._callables: dict[tuple[str, Any], Any] = {}
 

@@ -14,7 +14,9 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tetrad.services.channel import open_channel
-from tetrad.services.errors import TetradError, Unavailable, from_rpc_error
+from tetrad.services.errors import TetradError, Unavailable, from_rpc_error, one_line
+from tetrad.services.settings import TlsSettings
+from tetrad.services.tls import TlsFiles
 
 _PAUSE_S = 0.1
 _CHECK_TIMEOUT_S = 4.0
@@ -80,13 +82,13 @@ async def _check_answers(stub: health_pb2_grpc.HealthStub, timeout_s: float) -> 
             raise Stalled(f"no answer for {timeout_s:g} s") from error
 
 
-async def check_readiness(target: HealthTarget, *, timeout_s: float) -> bool:
+async def check_readiness(target: HealthTarget, *, timeout_s: float, tls: TlsFiles | None = None) -> bool:
     """Return whether the service takes work now.
 
     Raises:
         TetradError: it cannot be reached within `timeout_s` seconds, or is of another kind.
     """
-    async with open_channel(target.address) as channel:
+    async with open_channel(target.address, tls=tls) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
             response = await stub.Check(health_pb2.HealthCheckRequest(service=target.service), timeout=timeout_s)
@@ -95,12 +97,27 @@ async def check_readiness(target: HealthTarget, *, timeout_s: float) -> bool:
     return bool(response.status == _SERVING)
 
 
+_PREFIXES = {
+    "tetrad.v1.TokenizerService": "TETRAD_TOKENIZER_",
+    "tetrad.v1.EngineCoreService": "TETRAD_ENGINE_CORE_",
+    "tetrad.v1.EngineCoreAdminService": "TETRAD_ENGINE_CORE_",
+    "tetrad.v1.WorkerService": "TETRAD_WORKER_",
+    "tetrad.v1.InferenceService": "TETRAD_FRONTEND_",
+}
+
+
+def own_identity(service: str) -> TlsFiles | None:
+    """Return the identity of a service that is configured by this environment, as health checks in its container are."""
+    return TlsSettings(_env_prefix=_PREFIXES.get(service, "TETRAD_")).tls  # type: ignore[call-arg] # as in load_settings
+
+
 def _main(address: str, service: str) -> int:
-    """Return 0 if the service takes work, else 1 with one line on stderr."""
+    """Return 0 if the service takes work, else 1 with one line on stderr. Shows the identity that the service itself has."""
     try:
-        ready = asyncio.run(check_readiness(HealthTarget(address, service), timeout_s=_CHECK_TIMEOUT_S))
-    except TetradError as error:
-        sys.stderr.write(f"{address}: {error.message}\n")
+        tls = own_identity(service)
+        ready = asyncio.run(check_readiness(HealthTarget(address, service), timeout_s=_CHECK_TIMEOUT_S, tls=tls))
+    except (TetradError, ValueError) as error:
+        sys.stderr.write(f"{address}: {one_line(error)}\n")
         return 1
     if not ready:
         sys.stderr.write(f"{address}: {service} does not take work now\n")

@@ -212,6 +212,20 @@ async def test_new_connections_show_the_new_certificate_of_the_client(tmp_path, 
     await server.stop()
 
 
+async def test_who_watches_the_state_of_a_channel_learns_of_its_next_connection(tmp_path, authority, serve_tls, connect):
+    server = await serve_tls(authority.certificate("server"))
+    channel = connect(server.address, files(authority.certificate("client").copy_to(tmp_path)))
+    await call(channel)
+    watching = asyncio.create_task(channel.wait_for_state_change(grpc.ChannelConnectivity.READY))
+    await asyncio.sleep(0)
+
+    authority.certificate("client").copy_to(tmp_path)
+    await call(channel)
+
+    await asyncio.wait_for(watching, TIMEOUT_S)
+    assert channel.get_state() is grpc.ChannelConnectivity.READY
+
+
 async def test_a_caller_that_waits_with_an_expired_certificate_is_let_in_with_its_next_one(
     tmp_path, authority, serve_tls, connect
 ):

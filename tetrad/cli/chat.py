@@ -20,7 +20,7 @@ def run(arguments: list[str]) -> int:
     messages: list[Message] = []
     if options.system_prompt is not None:
         messages.append({"role": "system", "content": options.system_prompt})
-    with HttpClient(options.url, api_key=options.api_key) as client:
+    with HttpClient(options.url, api_key=options.api_key, ca_file=options.ca_file) as client:
         body = {"model": client.model_name(options.model), **sampling_fields(options)}
         if options.quick is not None:
             _say(client, body, messages, options.quick)

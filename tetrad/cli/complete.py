@@ -17,7 +17,7 @@ def run(arguments: list[str]) -> int:
     prompt = sys.stdin.read() if options.prompt is None else options.prompt
     if not prompt:
         raise InvalidRequest("There is no text to continue; give it as an argument or on stdin.", field="prompt")
-    with HttpClient(options.url, api_key=options.api_key) as client:
+    with HttpClient(options.url, api_key=options.api_key, ca_file=options.ca_file) as client:
         body = {"model": client.model_name(options.model), "prompt": prompt, **sampling_fields(options)}
         for event in client.stream("/v1/completions", body):
             for choice in event.get("choices", ()):

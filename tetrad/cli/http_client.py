@@ -1,7 +1,9 @@
 """HttpClient: the OpenAI API of a running server, for the commands that talk to one. Knows SSE and OpenAI's error body."""
 
 import json
+import ssl
 from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,14 +23,19 @@ class HttpClient:
     Args:
         url: of the server, with or without "/v1" at the end.
         api_key: sent with every request. None: no key.
+        ca_file: authorities to trust at an https URL. None: the system's.
         timeout_s: how long a read may take; generation of a token counts as one.
     """
 
-    def __init__(self, url: str, *, api_key: str | None = None, timeout_s: float = 600.0) -> None:
+    def __init__(self, url: str, *, api_key: str | None = None, ca_file: Path | None = None, timeout_s: float = 600.0) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._client = httpx.Client(
-            base_url=self.url, headers=headers, timeout=httpx.Timeout(timeout_s, connect=5.0), trust_env=False
+            base_url=self.url,
+            headers=headers,
+            timeout=httpx.Timeout(timeout_s, connect=5.0),
+            trust_env=False,
+            verify=_trust(ca_file),
         )
 
     def get_json(self, path: str) -> Any:
@@ -87,3 +94,10 @@ def _error(status: int, text: str) -> TetradError:
     if status == 404:
         return NotFound(message)
     return Unavailable(message) if status >= 500 or status == 429 else InvalidRequest(message)
+
+
+def _trust(ca_file: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise InvalidRequest(f"--ca-file {ca_file} cannot be used: {error.strerror or error}.", field="ca_file") from error

@@ -1,6 +1,7 @@
 """SamplingOptions: the flags that `tetrad chat` and `tetrad complete` share."""
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from tetrad.cli.http_client import DEFAULT_URL
@@ -8,9 +9,16 @@ from tetrad.cli.http_client import DEFAULT_URL
 _FIELDS = ("max_tokens", "temperature", "top_p", "seed")
 
 
+def add_server_address(parser: argparse.ArgumentParser) -> None:
+    """Add where the server is, and how its certificate is known."""
+    parser.add_argument("--url", default=DEFAULT_URL, help="URL of the server.")
+    text = "Authorities to trust at an https URL, PEM. Unset: the system's."
+    parser.add_argument("--ca-file", type=Path, default=None, metavar="PATH", help=text)
+
+
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     """Add where the server is and how to sample."""
-    parser.add_argument("--url", default=DEFAULT_URL, help="URL of the server.")
+    add_server_address(parser)
     parser.add_argument("--api-key", default=None, metavar="KEY", help="Key of the server. Unset: none.")
     parser.add_argument("--model", default=None, help="Name of the model. Unset: the server's first.")
     parser.add_argument("--max-tokens", type=int, default=None, help="Most tokens to generate. Unset: the server decides.")

@@ -8,8 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-from tetrad.cli.http_client import DEFAULT_URL, HttpClient
+from tetrad.cli.http_client import HttpClient
 from tetrad.cli.options import new_parser
+from tetrad.cli.sampling_options import add_server_address
 from tetrad.local_stack import HEALTH_NAMES, kind_of
 from tetrad.metrics_text import read_metrics
 from tetrad.private_directory import private_directories
@@ -23,11 +24,11 @@ _CHECK_TIMEOUT_S = 2.0
 def run(arguments: list[str]) -> int:
     """Print the status; returns 1 if the server does not take work."""
     parser = new_parser("status", "Show what runs where, whether it takes work, and how much it has to do.")
-    parser.add_argument("--url", default=DEFAULT_URL, help="URL of the server.")
+    add_server_address(parser)
     parser.add_argument("--watch", action="store_true", help="Go on until Ctrl-C.")
     parser.add_argument("--interval-s", type=float, default=2.0, help="With --watch: seconds between two looks.")
     options = parser.parse_args(arguments)
-    with HttpClient(options.url, timeout_s=5.0) as client:
+    with HttpClient(options.url, ca_file=options.ca_file, timeout_s=5.0) as client:
         while True:
             well = _print_server(client)
             for directory in private_directories():
