@@ -63,6 +63,7 @@ class Engine:
         self.condition = Condition()
         self.link = link
         self.paused = False
+        self._last_step_id = 0
         self._admission = admission
         self._queue_limits = queue_limits
         self._suspects = Suspects(scheduler, acquitted_after=acquitted_after)
@@ -118,9 +119,10 @@ class Engine:
     def step(self, executor: Executor) -> None:
         """Apply the results that are there, then plan as far ahead as the pipeline allows."""
         for result in executor.take_results():
-            self._publish(result.step_id, self.scheduler.update(result))
+            self._last_step_id = result.step_id
+            self._publish(self.scheduler.update(result))
         if ended := self.scheduler.finish_constrained():
-            self._publish(self.scheduler.step_counter, ended)
+            self._publish(ended)
         self._suspects.choose(executor.num_in_flight)
         while not self.paused and executor.has_room and (plan := self.scheduler.schedule()) is not None:
             self._note_admissions(plan)
@@ -128,10 +130,11 @@ class Engine:
         if self._idle_is_news and executor.num_in_flight == 0:
             self._tell_that_idle()
 
-    def _publish(self, step_id: int, outputs: list[EngineCoreOutput]) -> None:
+    def _publish(self, outputs: list[EngineCoreOutput]) -> None:
+        """Tell the sessions; what ends between steps bears the number of the step before, so that numbers never fall."""
         ended = [output.request for output in outputs if output.finish_reason is not None]
         self._note_ended(ended)
-        self.sessions.publish(step_id, outputs, take_stats(self.scheduler))
+        self.sessions.publish(self._last_step_id, outputs, take_stats(self.scheduler))
         self._notify()
 
     def _note_admissions(self, plan: SchedulerOutput) -> None:
@@ -244,7 +247,7 @@ class Engine:
     def fail_all(self, reason: FinishReason, status: RequestStatus, error: TetradError | None) -> None:
         """End every request and tell their sessions."""
         ended = self.scheduler.finish_requests(list(self.scheduler.requests), status)
-        self._publish(self.scheduler.step_counter, [EngineCoreOutput(request, [], reason, error=error) for request in ended])
+        self._publish([EngineCoreOutput(request, [], reason, error=error) for request in ended])
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
@@ -265,7 +268,7 @@ class Engine:
         """End requests and answer them with an error."""
         ended = self.scheduler.finish_requests(keys, RequestStatus.FINISHED_ERROR)
         outputs = [EngineCoreOutput(request, [], FinishReason.ERROR, error=error) for request in ended]
-        self._publish(self.scheduler.step_counter, outputs)
+        self._publish(outputs)
 
     def _note_ended(self, requests: Iterable[Request]) -> None:
         for request in requests:
