@@ -1,7 +1,9 @@
 """serve: one frontend from start to drain: AsyncLLM, HTTP and, if asked for, the public gRPC API, on one event loop."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
 
 from tetrad.frontend.access.grpc_access import RequireApiKey
 from tetrad.frontend.access.guard import Guard
@@ -9,14 +11,18 @@ from tetrad.frontend.async_llm import AsyncLLM
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.grpc_api.servicer import public_services
 from tetrad.frontend.http.app import create_app
+from tetrad.frontend.http.open_files import raise_open_files_limit
 from tetrad.frontend.http.server import HttpServer
+from tetrad.frontend.http.timed_connection import ConnectionLimits
 from tetrad.services.server import Server
+from tetrad.services.tls import TlsFiles
 
 
 async def serve(
     settings: FrontendSettings,
     shutdown: asyncio.Event,
     *,
+    retire: asyncio.Event | None = None,
     on_ready: Callable[[int, str | None], None] | None = None,
 ) -> None:
     """Serve until `shutdown` is set, then drain.
@@ -26,6 +32,8 @@ async def serve(
     Args:
         settings: the frontend's settings.
         shutdown: ends serving.
+        retire: ends serving, too, for the sake of a successor: nothing new is accepted, what is there is answered, however long
+            that takes within `settings.retire_timeout_s`. `shutdown` still cuts it short.
         on_ready: called with the HTTP port and the gRPC address when requests are taken.
 
     Raises:
@@ -40,7 +48,7 @@ async def serve(
         if not connecting.done():
             return
         async with connecting.result() as llm:
-            await _serve_llm(llm, settings, guard, shutdown, on_ready)
+            await _serve_llm(llm, settings, guard, _Ends(shutdown, retire or asyncio.Event()), on_ready)
     finally:
         for task in (connecting, stopping):
             task.cancel()
@@ -51,7 +59,7 @@ async def _serve_llm(
     llm: AsyncLLM,
     settings: FrontendSettings,
     guard: Guard,
-    shutdown: asyncio.Event,
+    ends: "_Ends",
     on_ready: Callable[[int, str | None], None] | None,
 ) -> None:
     http = HttpServer(
@@ -59,7 +67,10 @@ async def _serve_llm(
         host=settings.host,
         port=settings.port,
         keep_alive_timeout_s=settings.keep_alive_timeout_s,
-        max_header_bytes=settings.max_header_bytes,
+        limits=ConnectionLimits.of(settings, max_connections=raise_open_files_limit()),
+        fd=settings.http_fd,
+        tls=settings.public_tls,
+        knows_callers=guard.knows_users or settings.ssl_ca_certs is not None,
     )
     await http.start()
     grpc_server = _grpc_server(llm, settings, guard)
@@ -69,10 +80,13 @@ async def _serve_llm(
             await grpc_server.health.set_ready(True)
         if on_ready is not None:
             on_ready(http.port, None if grpc_server is None else grpc_server.address)
-        await shutdown.wait()
+        await ends.wait_any()
         if grpc_server is not None:
             await grpc_server.health.drain()
-        llm.start_draining()
+        if not ends.shutdown.is_set():
+            await ends.unless_shut_down(_retire(llm, http, grpc_server, settings.retire_timeout_s), settings.retire_timeout_s)
+        llm.withdraw()
+        http.close_connections_with_answers()
         await asyncio.sleep(settings.withdrawal_wait_s)
         await llm.drain(settings.drain_timeout_s)
     finally:
@@ -81,8 +95,55 @@ async def _serve_llm(
         await http.stop()
 
 
+@dataclass(frozen=True)
+class _Ends:
+    """What ends serving."""
+
+    shutdown: asyncio.Event
+    retire: asyncio.Event
+
+    async def wait_any(self) -> None:
+        """Wait until either is set."""
+        await self._first_of(self.shutdown.wait(), self.retire.wait(), timeout_s=None)
+
+    async def unless_shut_down(self, work: Coroutine[Any, Any, None], timeout_s: float) -> None:
+        """Wait for `work`, until `shutdown` is set or the time is over."""
+        await self._first_of(self.shutdown.wait(), work, timeout_s=timeout_s)
+
+    async def _first_of(self, *work: Coroutine[Any, Any, Any], timeout_s: float | None) -> None:
+        tasks = [asyncio.create_task(each) for each in work]
+        try:
+            await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _retire(llm: AsyncLLM, http: HttpServer, grpc_server: Server | None, timeout_s: float) -> None:
+    """Accept nothing new, and return when everything that was accepted is answered."""
+    closing = None if grpc_server is None else asyncio.create_task(grpc_server.retire(timeout_s))
+    try:
+        await http.retire()
+        # What runs without an HTTP connection: calls of the gRPC API, responses that are made in the background.
+        await llm.wait_idle()
+    finally:
+        if closing is not None:
+            closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
+
+
 def _grpc_server(llm: AsyncLLM, settings: FrontendSettings, guard: Guard) -> Server | None:
-    if settings.grpc_address is None:
+    public, private = settings.grpc_address, settings.private_listen
+    if not public and not private:
         return None
-    settings = settings.model_copy(update={"listen": settings.grpc_address})
-    return Server(settings, public_services(llm), interceptors=[RequireApiKey(guard)])
+    tls = settings.public_tls or TlsFiles()
+    identity = {"tls_cert_file": tls.cert_file, "tls_key_file": tls.key_file, "tls_ca_file": tls.ca_file}
+    return Server(
+        settings.model_copy(update={"listen": public or private, **identity}),
+        public_services(llm),
+        interceptors=[RequireApiKey(guard)],
+        also_listen=(private,) if public and private else (),
+        shares_port=bool(private),
+        knows_callers=guard.knows_users,
+    )

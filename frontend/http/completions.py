@@ -52,7 +52,7 @@ async def create_completion(request: Request) -> Response:
     llm: AsyncLLM = request.app.state.llm
     job = _Completion(llm, body, request_id_of(request, body.request_id), request.app.state.settings.max_completion_prompts)
     if body.stream:
-        return await stream_response(request.receive, job.stream())
+        return await stream_response(request, job.stream())
     return JsonResponse(await until_disconnected(request.receive, job.run()))
 
 

@@ -9,8 +9,12 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from tetrad.frontend.http.connection import connection_type
+from tetrad.frontend.http.retirement import Retirement
+from tetrad.frontend.http.timed_connection import ConnectionLimits
 from tetrad.services.errors import Unavailable
+from tetrad.services.listening import warn_if_open
 from tetrad.services.log import get_logger
+from tetrad.services.tls import Identity, TlsFiles
 
 log = get_logger()
 
@@ -43,35 +47,71 @@ class HttpServer:
         app: what answers.
         host: address to bind.
         port: port to bind; 0: any.
+        fd: descriptor of a socket that is bound already and may be listening for others, too; None: bind one.
         keep_alive_timeout_s: how long idle connections are kept.
-        max_header_bytes: longest request line and headers together.
+        limits: what each connection may take.
+        tls: identity of the server; None: it speaks plain HTTP.
+        knows_callers: whether they need keys or certificates.
     """
 
-    def __init__(self, app: ASGIApp, *, host: str, port: int, keep_alive_timeout_s: int, max_header_bytes: int) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        host: str,
+        port: int,
+        keep_alive_timeout_s: int,
+        limits: ConnectionLimits,
+        fd: int | None = None,
+        tls: TlsFiles | None = None,
+        knows_callers: bool = False,
+    ) -> None:
+        self._tls = tls
+        self._knows_callers = knows_callers
         self._host = host
         self._port = port
+        self._fd = fd
+        self._retirement = Retirement()
         config = uvicorn.Config(
             app,
             log_config=None,
             access_log=False,
             lifespan="on",
             ws="none",
-            http=connection_type(max_header_bytes),
+            http=connection_type(limits, self._retirement),
             server_header=False,
             date_header=False,
             timeout_keep_alive=keep_alive_timeout_s,
             timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,
         )
+        config.load()
+        if tls is not None:
+            config.ssl = Identity(tls).server_context()
         self._server = _Uvicorn(config)
         self._task: asyncio.Task[None] | None = None
         self.port = port
 
     async def start(self) -> None:
         """Bind and serve; Unavailable if the address is taken."""
-        bound = self._bind()
+        bound = self._bind() if self._fd is None else socket.socket(fileno=self._fd)
+        bound.listen(_BACKLOG)
+        bound.setblocking(False)
         self.port = bound.getsockname()[1]
         self._task = asyncio.create_task(self._server.serve(sockets=[bound]), name="http server")
         log.info("http.started", host=self._host, port=self.port)
+        address = f"{self._host}:{self.port}"
+        warn_if_open(address, callers_are_known=self._knows_callers, is_encrypted=self._tls is not None)
+
+    def close_connections_with_answers(self) -> None:
+        """Let every response from now on be the last on its connection, and say so."""
+        self._retirement.begin()
+
+    async def retire(self) -> None:
+        """Take no new connection, answer on those that exist, each for the last time, and return when none is left."""
+        for listener in self._server.servers:
+            listener.close()
+        self._retirement.begin()
+        await self._retirement.wait_over()
 
     async def stop(self) -> None:
         """Close the listener, then idle connections at once and busy ones when their response is out."""
@@ -87,10 +127,8 @@ class HttpServer:
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((self._host, self._port))
-            bound.listen(_BACKLOG)
         except OSError as error:
             bound.close()
             text = f"Cannot listen on {self._host}:{self._port}: {error.strerror}. Is another server running there?"
             raise Unavailable(text) from error
-        bound.setblocking(False)
         return bound

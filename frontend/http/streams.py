@@ -1,25 +1,45 @@
 """Streams: server-sent events that cost little per chunk, and work that ends when its client goes away.
 
-A client that disconnects cancels the work for it, streaming or not; the work's own clean-up then aborts the request.
+A client that disconnects cancels the work for it, streaming or not; the work's own clean-up then aborts the request. A client
+that reads slowly holds up its own work only: what it does not take waits in the request's collector, merged.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tetrad.frontend.http.errors import error_body
 from tetrad.frontend.http.responses import event
+from tetrad.frontend.idle_timer import IdleTimer
 from tetrad.services.errors import InternalError, TetradError
 from tetrad.services.log import get_logger
 
 log = get_logger()
 
 Result = TypeVar("Result")
-DONE = b"data: [DONE]\n\n"
+
+
+@dataclass(frozen=True)
+class StreamForm:
+    """What a stream of one API says besides its news.
+
+    Attributes:
+        closing: the last bytes, for APIs that mark the end.
+        keep_alive: says nothing, for proxies that end connections on which nothing is said.
+        failure: an error that comes when the status is gone -> an event.
+    """
+
+    closing: bytes = b"data: [DONE]\n\n"
+    keep_alive: bytes = b": keep-alive\n\n"
+    failure: Callable[[TetradError], bytes] = lambda error: event(error_body(error))
+
+
+OPENAI = StreamForm()
 
 
 async def until_disconnected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
@@ -30,16 +50,24 @@ async def until_disconnected(receive: Receive, work: Coroutine[Any, Any, Result]
         work: started at once.
     """
     task = asyncio.create_task(work)
+    try:
+        await _wait(receive, task, timeout_s=None)
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _wait(receive: Receive, task: asyncio.Task[Any], *, timeout_s: float | None) -> None:
+    """Wait until `task` is done or the time is over; ClientDisconnect if the client goes away before."""
     listener = asyncio.create_task(_disconnected(receive))
     try:
-        await asyncio.wait({task, listener}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientDisconnect
+        await asyncio.wait({task, listener}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if listener.done() and not task.done():
+            raise ClientDisconnect
     finally:
-        for each in (task, listener):
-            each.cancel()
-        await asyncio.gather(task, listener, return_exceptions=True)
+        listener.cancel()
+        await asyncio.gather(listener, return_exceptions=True)
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -51,20 +79,22 @@ class EventStream(Response):
     """A response of server-sent events.
 
     Args:
-        first: the first bytes; they exist before the response starts, so that an early error still has its status.
+        first: the first bytes.
         rest: further bytes; a TetradError becomes an error event. Always closed.
-        closing: the last bytes, for APIs that mark the end.
+        form: of the API.
+        keep_alive_s: seconds without news after which something is said all the same.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: bytes, rest: AsyncIterator[bytes], *, closing: bytes = DONE) -> None:
+    def __init__(self, first: bytes, rest: AsyncIterator[bytes], *, form: StreamForm, keep_alive_s: float) -> None:
         self.status_code = 200
         self.background = None
         self.body = b""
         self._first = first
         self._rest = rest
-        self._closing = closing
+        self._form = form
+        self._keep_alive_s = keep_alive_s
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         # The length is not known.
         self.raw_headers = [header for header in self.raw_headers if header[0] != b"content-length"]
@@ -77,37 +107,93 @@ class EventStream(Response):
             log.info("http.client_left")
 
     async def _send(self, send: Send) -> None:
-        rest = self._rest
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self._first, "more_body": True})
+        silence = _Silence(send, self._form.keep_alive, self._keep_alive_s)
         try:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            await send({"type": "http.response.body", "body": self._first, "more_body": True})
             try:
-                async for piece in rest:
+                async for piece in self._rest:
+                    silence.timer.note()
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
             except TetradError as error:
-                await send({"type": "http.response.body", "body": event(error_body(error)), "more_body": True})
+                await send({"type": "http.response.body", "body": self._form.failure(error), "more_body": True})
             except Exception as error:  # The status is gone: an error event is what is left.
                 log.error("http.stream_failed", exc_info=error)
-                body = event(error_body(InternalError("The stream failed; the server's log has the details.")))
-                await send({"type": "http.response.body", "body": body, "more_body": True})
-            await send({"type": "http.response.body", "body": self._closing, "more_body": False})
+                failed = InternalError("The stream failed; the server's log has the details.")
+                await send({"type": "http.response.body", "body": self._form.failure(failed), "more_body": True})
+            await silence.stop()
+            await send({"type": "http.response.body", "body": self._form.closing, "more_body": False})
         finally:
-            close = getattr(rest, "aclose", None)
-            if close is not None:
-                await close()
+            await silence.stop()
+            await _close(self._rest)
 
 
-async def stream_response(receive: Receive, pieces: AsyncIterator[bytes], *, closing: bytes = DONE) -> EventStream:
-    """Return the response for `pieces` once the first exists; raises what happens before."""
+class _Silence:
+    """Breaks the silence of a stream, unless its client has not even read what was said before.
+
+    Args:
+        send: of the response; each call writes a whole event, so that those of two tasks do not mix.
+        saying: what is said.
+        interval_s: how long silence may last.
+    """
+
+    def __init__(self, send: Send, saying: bytes, interval_s: float) -> None:
+        self._send = send
+        self._saying = saying
+        self._task: asyncio.Task[None] | None = None
+        self.timer = IdleTimer(interval_s, self._break)
+
+    def _break(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._say())
+
+    async def _say(self) -> None:
+        await self._send({"type": "http.response.body", "body": self._saying, "more_body": True})
+
+    async def stop(self) -> None:
+        """Say nothing more. Again: a no-op."""
+        self.timer.stop()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+async def stream_response(request: Request, pieces: AsyncIterator[bytes], form: StreamForm = OPENAI) -> EventStream:
+    """Return the response for `pieces` once the first exists, raising what happens before, so that errors have their status.
+
+    A first piece that takes longer than proxies wait comes behind the status; errors are events then, too.
+    """
+    keep_alive_s: float = request.app.state.settings.sse_keep_alive_s
+    first = asyncio.create_task(_first(pieces))
     try:
-        first = await until_disconnected(receive, _first(pieces))
+        await _wait(request.receive, first, timeout_s=keep_alive_s)
+        if first.done():
+            return EventStream(first.result(), pieces, form=form, keep_alive_s=keep_alive_s)
     except BaseException:
-        close = getattr(pieces, "aclose", None)
-        if close is not None:
-            await close()
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        await _close(pieces)
         raise
-    return EventStream(first, pieces, closing=closing)
+    return EventStream(form.keep_alive, _with_first(first, pieces), form=form, keep_alive_s=keep_alive_s)
 
 
 async def _first(pieces: AsyncIterator[bytes]) -> bytes:
     return await anext(pieces)
+
+
+async def _with_first(first: asyncio.Task[bytes], pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the piece that is still to come, and those behind it."""
+    try:
+        yield await first
+        async for piece in pieces:
+            yield piece
+    finally:
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        await _close(pieces)
+
+
+async def _close(pieces: AsyncIterator[bytes]) -> None:
+    close = getattr(pieces, "aclose", None)
+    if close is not None:
+        await close()

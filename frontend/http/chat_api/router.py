@@ -46,7 +46,7 @@ async def create_chat_completion(request: Request) -> Response:
     body = await read_prompt_body(request, ChatCompletionRequest)
     job = _Chat(request.app.state.llm, body, request_id_of(request, body.request_id))
     if body.stream:
-        return await stream_response(request.receive, job.stream())
+        return await stream_response(request, job.stream())
     return JsonResponse(await until_disconnected(request.receive, job.run()))
 
 

@@ -23,7 +23,7 @@ from tetrad.frontend.http.messages_api.route import MessagesRoute
 from tetrad.frontend.http.named_events import named_event, named_events
 from tetrad.frontend.http.request_ids import request_id_of
 from tetrad.frontend.http.responses import JsonResponse
-from tetrad.frontend.http.streams import stream_response, until_disconnected
+from tetrad.frontend.http.streams import StreamForm, stream_response, until_disconnected
 from tetrad.frontend.http.turn_sampling import turn_sampling_params
 from tetrad.frontend.http.turn_totals import TurnTotals
 from tetrad.frontend.structured_outputs import StructuredOutputsParams
@@ -34,6 +34,7 @@ log = get_logger()
 
 router = APIRouter(route_class=MessagesRoute)
 
+_PING = named_event({"type": "ping"})
 _ERRORS = ErrorForm(docs.MESSAGE_ERROR, lambda error: messages_error(error, "9f2d"))
 _CREATE = documented(
     MessagesRequest,
@@ -51,7 +52,7 @@ async def create_message(request: Request) -> Response:
     body = await read_prompt_body(request, MessagesRequest)
     job = _Message(request.app.state.llm, body, request_id_of(request, body.request_id))
     if body.stream:
-        return await stream_response(request.receive, job.stream(), closing=b"")
+        return await stream_response(request, job.stream(), job.form)
     return JsonResponse(await until_disconnected(request.receive, job.run()))
 
 
@@ -88,6 +89,13 @@ class _Message:
         # Clients switch thinking on without asking what the model can do: one that does not think answers at once.
         if body.thinking is not None and body.thinking.type == "enabled" and llm.chat_formats.reasoning is not None:
             self._params.thinking_token_budget = body.thinking.budget_tokens
+
+    @property
+    def form(self) -> StreamForm:
+        """How its stream fails before the first event, and what it says when there is nothing to say."""
+        return StreamForm(
+            b"", named_event({"type": "ping"}), lambda error: named_event(messages_error(error, self._request_id))
+        )
 
     async def run(self) -> dict[str, Any]:
         """Return the whole message."""

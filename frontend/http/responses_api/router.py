@@ -14,9 +14,11 @@ from tetrad.frontend.http.bodies import read_body, read_prompt_body
 from tetrad.frontend.http.documentation import answers as docs
 from tetrad.frontend.http.documentation.events import RESPONSE_EVENT
 from tetrad.frontend.http.documentation.routes import documented, stream_of_events
-from tetrad.frontend.http.named_events import named_events
+from tetrad.frontend.http.errors import error_body
+from tetrad.frontend.http.named_events import named_event, named_events
 from tetrad.frontend.http.request_ids import request_id_of
 from tetrad.frontend.http.responses import JsonResponse
+from tetrad.frontend.http.responses_api.background import BackgroundJob
 from tetrad.frontend.http.responses_api.bodies import InputTokensRequest, ResponsesRequest
 from tetrad.frontend.http.responses_api.conversations import conversation_of
 from tetrad.frontend.http.responses_api.generation import Generation
@@ -24,7 +26,7 @@ from tetrad.frontend.http.responses_api.lookup import history_before, resolved_i
 from tetrad.frontend.http.responses_api.objects import Json
 from tetrad.frontend.http.responses_api.service import ResponsesService
 from tetrad.frontend.http.responses_api.store import NoStore
-from tetrad.frontend.http.streams import EventStream, stream_response, until_disconnected
+from tetrad.frontend.http.streams import EventStream, StreamForm, stream_response, until_disconnected
 from tetrad.services.errors import InternalError, InvalidRequest, NotFound, TetradError
 from tetrad.services.log import get_logger
 
@@ -51,7 +53,7 @@ async def create_response(request: Request) -> Response:
     if body.background:
         return await _in_background(request, service, generation, stream=bool(body.stream))
     if body.stream:
-        return await stream_response(request.receive, _stream(generation), closing=b"")
+        return await stream_response(request, _stream(generation), _FORM)
     return JsonResponse(await until_disconnected(request.receive, _whole(generation)))
 
 
@@ -86,7 +88,7 @@ async def get_response(
             await service.store.get(response_id)
             text = f"The events of response {response_id!r} are not kept: it was not created with background and stream."
             raise InvalidRequest(text, field="stream")
-        return EventStream(b"", job.follow(starting_after + 1), closing=b"")
+        return _followed(request, job, starting_after + 1)
     running = service.jobs.running(response_id)
     if running is not None:
         return JsonResponse(running.generation.events.response())
@@ -181,8 +183,23 @@ async def _in_background(request: Request, service: ResponsesService, generation
         raise
     job = service.jobs.start(generation, keep_events=stream)
     if stream:
-        return EventStream(b"", job.follow(0), closing=b"")
+        return _followed(request, job, 0)
     return JsonResponse(generation.events.response())
+
+
+def _followed(request: Request, job: BackgroundJob, first: int) -> EventStream:
+    return EventStream(b"", job.follow(first), form=_FORM, keep_alive_s=request.app.state.settings.sse_keep_alive_s)
+
+
+def _failed(error: TetradError) -> bytes:
+    """Return the event of a failure before there is a response that could be said to have failed."""
+    detail = error_body(error).error
+    return named_event(
+        {"type": "error", "code": detail.code, "message": detail.message, "param": detail.param, "sequence_number": 0}
+    )
+
+
+_FORM = StreamForm(closing=b"", failure=_failed)
 
 
 def _page(items: list[Json], limit: int, order: str, after: str | None) -> dict[str, Any]:
