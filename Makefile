@@ -10,12 +10,14 @@ STAMP := $(VENV)/.installed
 MODEL ?= smollm2-135m-instruct
 PYTEST_ARGS ?=
 EXAMPLES ?= 2000
+SECONDS ?= 600
+SEED ?=
 # pip shows its progress to people, not to logs.
 QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 # What to compare the contracts with: the last release, or before the first one the commit before.
 AGAINST ?= $(shell git describe --tags --abbrev=0 2>/dev/null || git rev-parse --verify --quiet HEAD~1)
 
-.PHONY: help setup serve test fuzz check lint types protos check-protos check-breaking bench lock clean
+.PHONY: help setup serve test fuzz chaos chaos-model check lint types protos check-protos check-breaking bench lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -38,6 +40,14 @@ test: setup lint types ## Lint, check types, run every test
 
 fuzz: setup ## Send EXAMPLES (2000) random requests over HTTP and as many over gRPC: no server error
 	TETRAD_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/e2e/test_fuzz.py $(PYTEST_ARGS)
+
+CHAOS = $(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED))
+
+chaos: setup ## Kill, freeze, drain and cut a loaded stack for SECONDS (600); nothing may be lost. SEED repeats a run
+	$(CHAOS) --seconds $(SECONDS) $(ARGS)
+
+chaos-model: setup ## The same with 10 kills on SmolLM2 in float32
+	$(CHAOS) --device cpu --kills 10 --pause-s 8 $(ARGS)
 
 check: lint types check-protos check-breaking ## Everything but the tests
 

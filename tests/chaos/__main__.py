@@ -22,13 +22,16 @@ _NOT_DRAINED = ("frontend",)
 def main() -> int:
     """Run as the flags say."""
     options = _parse()
-    report.say(f"Chaos on {options.device} for {options.seconds:g} s, seed {options.seed}. Again: SEED={options.seed}")
+    extent = f"{options.kills} kills" if options.kills else f"{options.seconds:g} s"
+    report.say(f"Chaos on {options.device}: {extent}, seed {options.seed}. The same again: SEED={options.seed}")
     log = Path(tempfile.gettempdir()) / f"tetrad-chaos-{options.seed}.log"
     report.say(f"The services' own lines are in {log}")
-    plan = (model_plan if options.device == "cpu" else sim_plan)(options.seed, options.seconds)
+    duration_s = 0.0 if options.kills else options.seconds
+    plan = (model_plan if options.device == "cpu" else sim_plan)(options.seed, duration_s)
 
     def make_faults(stack: ChaosStack) -> Sequence[Fault]:
-        return _deck(options, stack).deal(options.seed, options.seconds)
+        deck = _deck(options, stack)
+        return deck.deal_number(options.seed, options.kills) if options.kills else deck.deal(options.seed, options.seconds)
 
     with log.open("w") as file, contextlib.redirect_stderr(file):
         result = asyncio.run(run(plan, make_faults))
@@ -42,7 +45,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=600.0, help="How long faults strike.")
     parser.add_argument("--seed", type=int, default=None, help="Of requests, load and faults. Unset: a new one.")
     parser.add_argument("--pause-s", type=float, default=3.0, help="Mean seconds between two faults.")
-    parser.add_argument("--kills-only", action="store_true", help="No other faults than kill -9.")
+    parser.add_argument("--kills", type=int, default=0, help="So many kill -9 and nothing else, however long it takes.")
     options = parser.parse_args()
     if options.seed is None:
         options.seed = random.SystemRandom().randrange(1_000_000)
@@ -51,7 +54,7 @@ def _parse() -> argparse.Namespace:
 
 def _deck(options: argparse.Namespace, stack: ChaosStack) -> Deck:
     services = stack.services
-    if options.kills_only:
+    if options.kills:
         return Deck([("kill", name) for name in services], options.pause_s)
     drained = [name for name in services if name not in _NOT_DRAINED]
     return mixed_deck(services, sorted(stack.links), drained=drained, mean_pause_s=options.pause_s)

@@ -24,7 +24,6 @@ MARK = "CHAOS_RUN"
 """Environment variable that every process of a run inherits; its value is the run's."""
 
 _POLL_S = 0.1
-_MEMORY_GROWTH = 1.05
 # Thread pools and gRPC make a thread or an event descriptor when they first need one, and keep it.
 _SPARE_THREADS = 4
 _SPARE_FDS = 4
@@ -133,15 +132,20 @@ def marked_processes(mark: str) -> list[psutil.Process]:
     return found
 
 
-def find_leaks(before: StackState, after: StackState) -> list[str]:
-    """Return one line for each thing that is held after and was not before."""
+def find_leaks(before: StackState, after: StackState, *, memory_growth: float = 1.05) -> list[str]:
+    """Return one line for each thing that is held after and was not before.
+
+    Args:
+        before, after: of the same stack.
+        memory_growth: what a service may have of the memory that it had before.
+    """
     leaks = []
     for name, then in before.processes.items():
         now = after.processes.get(name)
         if now is None:
             leaks.append(f"{name}: does not run")
             continue
-        leaks += [f"{name}: {leak}" for leak in _leaks_of(then, now)]
+        leaks += [f"{name}: {leak}" for leak in _leaks_of(then, now, memory_growth)]
     if after.num_processes > before.num_processes:
         leaks.append(f"{after.num_processes} processes, {before.num_processes} before")
     if new := after.files - before.files:
@@ -151,7 +155,7 @@ def find_leaks(before: StackState, after: StackState) -> list[str]:
     return leaks
 
 
-def _leaks_of(then: ProcessState, now: ProcessState) -> list[str]:
+def _leaks_of(then: ProcessState, now: ProcessState, memory_growth: float) -> list[str]:
     leaks = []
     if now.num_fds > then.num_fds + _SPARE_FDS:
         leaks.append(f"{now.num_fds} descriptors, {then.num_fds} before")
@@ -159,7 +163,7 @@ def _leaks_of(then: ProcessState, now: ProcessState) -> list[str]:
         leaks.append(f"{now.num_threads} threads, {then.num_threads} before")
     if now.num_children > then.num_children:
         leaks.append(f"{now.num_children} child processes, {then.num_children} before")
-    if now.rss_bytes > then.rss_bytes * _MEMORY_GROWTH:
+    if now.rss_bytes > then.rss_bytes * memory_growth:
         leaks.append(f"{now.rss_bytes / 2**20:.1f} MiB resident, {then.rss_bytes / 2**20:.1f} before")
     return leaks
 

@@ -16,8 +16,6 @@ from tests.chaos.answers import Answer
 from tests.chaos.catalogue import Request
 
 _RETRY_PAUSE_S = 0.1
-# How long news of a death may take behind the connection that it broke.
-_NEWS_TIMEOUT_S = 5.0
 
 
 class FrontendLives:
@@ -42,10 +40,10 @@ class FrontendLives:
         if self._killed_at is not None:
             self._killed_at, self._last_back_at = None, time.monotonic()
 
-    async def was_killed_since(self, started_at: float) -> bool:
-        """Return whether the frontend was dead at any time since then; waits a moment for the news."""
+    async def was_killed_since(self, started_at: float, *, timeout_s: float) -> bool:
+        """Return whether the frontend was dead at any time since then; waits so long for the news."""
         try:
-            async with asyncio.timeout(_NEWS_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 while not self._dead_since(started_at):
                     self._news.clear()
                     await self._news.wait()
@@ -95,10 +93,20 @@ class Client:
         lives: of the frontend.
         on_tokens: called whenever a piece of a stream brought something.
         timeout_s: after which an answer counts as lost.
+        news_timeout_s: how long the news of a death may take behind the connection that it broke.
     """
 
-    def __init__(self, url: str, lives: FrontendLives, *, on_tokens: Callable[[], None], timeout_s: float) -> None:
-        self._lives, self._on_tokens, self._timeout_s = lives, on_tokens, timeout_s
+    def __init__(
+        self,
+        url: str,
+        lives: FrontendLives,
+        *,
+        on_tokens: Callable[[], None],
+        timeout_s: float,
+        news_timeout_s: float = 5.0,
+    ) -> None:
+        self._lives, self._on_tokens = lives, on_tokens
+        self._timeout_s, self._news_timeout_s = timeout_s, news_timeout_s
         # No connection is kept: one that the server closes while the next request is on its way proves nothing.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._http = httpx.AsyncClient(base_url=url, limits=limits, timeout=timeout_s)
@@ -138,7 +146,7 @@ class Client:
             else:
                 await self._whole(outcome, leave_after)
         except httpx.TransportError:
-            if not await self._lives.was_killed_since(started_at):
+            if not await self._lives.was_killed_since(started_at, timeout_s=self._news_timeout_s):
                 raise
             outcome.abandoned.append(outcome.answer)
             return False

@@ -48,6 +48,11 @@ class Link:
             task.cancel()
         await asyncio.gather(*self._pairs, return_exceptions=True)
 
+    async def wait_closed(self) -> None:
+        """Wait until the connections that are open now have ended."""
+        if self._pairs:
+            await asyncio.wait(self._pairs)
+
     # --- faults -----------------------------------------------------------------------------------------------------
 
     def cut(self) -> None:

@@ -1,7 +1,7 @@
 """Recovery: how long tokens stayed away after a fault, from the times at which clients got some.
 
 A few tokens are under way when a service dies and still arrive. So the time to recovery ends with the longest silence that
-begins after the fault and before the next one: then tokens flow again.
+begins after the fault and before the next one: then tokens flow again. A kill during another fault is not measured.
 """
 
 import statistics
@@ -13,6 +13,8 @@ from itertools import pairwise
 
 from tests.chaos.schedule import Fault
 
+# How long the effect of a freeze, a stall or a slow link may outlast it.
+_AFTERMATH_S = 2.0
 # Times closer together than this say nothing about silences.
 _RESOLUTION_S = 0.002
 
@@ -36,6 +38,10 @@ class Struck:
     fault: Fault
     at: float
 
+    def is_felt_at(self, moment: float) -> bool:
+        """Return whether it goes on, or may still be felt, at a later moment."""
+        return self.fault.lasts_s > 0 and self.at <= moment <= self.at + self.fault.lasts_s + _AFTERMATH_S
+
 
 @dataclass(frozen=True)
 class RecoveryTimes:
@@ -43,7 +49,7 @@ class RecoveryTimes:
 
     Attributes:
         seconds: of the faults that could be measured.
-        num_unmeasured: those behind which the next fault came first.
+        num_unmeasured: kills during another fault, or behind which the next fault came first.
     """
 
     seconds: Sequence[float]
@@ -81,7 +87,9 @@ def recovery_times(struck: Sequence[Struck], times: Sequence[float], end: float)
     for place, each in enumerate(by_time):
         if each.fault.kind == "kill":
             next_at = by_time[place + 1].at if place + 1 < len(by_time) else end
-            found.setdefault(each.fault.target, []).append(recovery_time_s(times, each.at, next_at))
+            alone = not any(other.is_felt_at(each.at) for other in by_time[:place])
+            seconds = recovery_time_s(times, each.at, next_at) if alone else None
+            found.setdefault(each.fault.target, []).append(seconds)
     return {
         name: RecoveryTimes([value for value in values if value is not None], values.count(None))
         for name, values in sorted(found.items())

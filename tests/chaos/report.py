@@ -50,7 +50,7 @@ def say_tally(tally: Tally) -> None:
 
 def say_recovery(times: Mapping[str, RecoveryTimes]) -> None:
     """Print the table of recovery times."""
-    say(f"{'killed':<14} {'kills':>5} {'median s':>9} {'max s':>7}   not measured: the next fault came first")
+    say(f"{'killed':<14} {'kills':>5} {'median s':>9} {'max s':>7}   not measured: during or too soon before another fault")
     for name, each in times.items():
         measured = f"{each.median_s:9.2f} {each.max_s:7.2f}" if each.seconds else f"{'-':>9} {'-':>7}"
         say(f"{name:<14} {len(each.seconds) + each.num_unmeasured:5} {measured}   {each.num_unmeasured}")

@@ -26,6 +26,8 @@ from tetrad.local_stack import StackSettings
 _HOOKS = str(Path(__file__).with_name("hooks"))
 _PROGRESS_S = 10.0
 _IDLE_TIMEOUT_S = 20.0
+# The load goes on behind the last fault, so that the recovery from it is seen.
+_AFTER_LAST_FAULT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,10 @@ class Plan:
         at_once: requests under way at any time.
         warm_up_rounds: undisturbed runs of the catalogue, before the faults and again behind them.
         answer_timeout_s: after which an answer counts as lost.
-        duration_s: of the load under faults.
+        duration_s: of the load under faults, at least; it outlasts the last fault.
         tolerance: by how much log-probabilities may differ from the undisturbed run's.
         settle_s: before each look at what processes hold.
+        memory_growth: see `find_leaks`; it takes several rounds until memory stays as it is.
     """
 
     settings: StackSettings
@@ -55,6 +58,7 @@ class Plan:
     duration_s: float
     tolerance: float = 0.0
     settle_s: float = 1.0
+    memory_growth: float = 1.05
 
 
 @dataclass
@@ -101,7 +105,7 @@ class Run:
             await self._stack.wait_ready(self._plan.answer_timeout_s)
             await self._repeat(self._plan.warm_up_rounds)
             after = await self._look("after the faults")
-            self.result.problems += find_leaks(before, after)
+            self.result.problems += find_leaks(before, after, memory_growth=self._plan.memory_growth)
         finally:
             await self._client.close()
         report.say()
@@ -155,11 +159,11 @@ class Run:
             at_once=plan.at_once,
             tolerance=plan.tolerance,
         )
-        start = time.monotonic()
-        showing = asyncio.create_task(self._show_progress(start, load))
+        start, duration_s = time.monotonic(), max(plan.duration_s, faults[-1].at_s + _AFTER_LAST_FAULT_S)
+        showing = asyncio.create_task(self._show_progress(start, duration_s, load))
         striking = [asyncio.create_task(self._strike(fault, start)) for fault in faults]
         try:
-            await asyncio.sleep(plan.duration_s)
+            await asyncio.sleep(duration_s)
             await asyncio.gather(*striking)
             ended_at = time.monotonic()
             await load.stop()
@@ -179,10 +183,10 @@ class Run:
         if not await self._stack.apply(fault):
             self.result.struck.remove(struck)  # what it was to hit was just being restarted
 
-    async def _show_progress(self, start: float, load: Load) -> None:
+    async def _show_progress(self, start: float, duration_s: float, load: Load) -> None:
         while True:
             await asyncio.sleep(_PROGRESS_S)
-            report.say_progress(time.monotonic() - start, self._plan.duration_s, load.tally, self.result.struck)
+            report.say_progress(time.monotonic() - start, duration_s, load.tally, self.result.struck)
 
 
 async def run(plan: Plan, make_faults: Callable[[ChaosStack], Sequence[Fault]]) -> Result:

@@ -7,6 +7,7 @@ target about as often as any other, however short the run.
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from typing import Literal
 
 ServiceFault = Literal["kill", "freeze", "drain"]
@@ -52,15 +53,17 @@ class Deck:
 
     def deal(self, seed: int, duration_s: float) -> list[Fault]:
         """Return the faults that begin within `duration_s`."""
-        return list(self._deal(random.Random(seed), duration_s))
+        return list(takewhile(lambda fault: fault.at_s < duration_s, self._deal(random.Random(seed))))
 
-    def _deal(self, rng: random.Random, duration_s: float) -> Iterator[Fault]:
+    def deal_number(self, seed: int, number: int) -> list[Fault]:
+        """Return the first `number` faults."""
+        return list(islice(self._deal(random.Random(seed)), number))
+
+    def _deal(self, rng: random.Random) -> Iterator[Fault]:
         at_s, cards = 0.0, list[tuple[FaultKind, str]]()
         while True:
             # Some faults come before the last one is healed, some long after.
             at_s += self.mean_pause_s * rng.uniform(0.2, 1.8)
-            if at_s >= duration_s:
-                return
             if not cards:
                 cards = rng.sample(self.cards, len(self.cards))
             kind, target = cards.pop()

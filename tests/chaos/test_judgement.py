@@ -1,0 +1,256 @@
+"""What judges a chaos run must be able to fail: every kind of wrong answer and every kind of leak is found."""
+
+import asyncio
+import copy
+import dataclasses
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.chaos.answers import Answer, is_beginning, judge
+from tests.chaos.catalogue import Request
+from tests.chaos.checks import MARK, EngineLoad, StackState, find_leaks, find_remains, marked_processes, process_state
+from tests.chaos.client import Client, FrontendLives, Outcome
+from tests.chaos.load import Tally
+from tests.chaos.recovery import Struck, recovery_time_s, recovery_times
+from tests.chaos.schedule import Fault, mixed_deck
+
+
+def chunk(text: str, ids: list[int], *, finish: str | None = None, index: int = 0) -> dict:
+    positions = [
+        {"token": f"t{token_id}", "logprob": -float(token_id), "top_logprobs": [{"token": "x", "logprob": -9.0}]}
+        for token_id in ids
+    ]
+    delta = {"content": text}
+    return {
+        "choices": [
+            {"index": index, "delta": delta, "token_ids": ids, "logprobs": {"content": positions}, "finish_reason": finish}
+        ]
+    }
+
+
+CHUNKS = [chunk("a", [1]), chunk("b", [2]), chunk("c", [3]), chunk("d", [4], finish="length")]
+USAGE = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 4, "total_tokens": 9}}
+
+
+def answer(*chunks: dict, endings: int = 1) -> Answer:
+    made = Answer(endings=endings)
+    for each in chunks:
+        made.add(each)
+    return made
+
+
+EXPECTED = answer(*CHUNKS, USAGE)
+
+
+def without_finish(each: dict) -> dict:
+    each = copy.deepcopy(each)
+    each["choices"][0]["finish_reason"] = None
+    return each
+
+
+@pytest.mark.parametrize(
+    ("verdict", "came"),
+    [
+        ("equal", answer(*CHUNKS, USAGE)),
+        ("equal", answer(chunk("ab", [1, 2]), *CHUNKS[2:], USAGE)),
+        ("lost", answer(*CHUNKS[:3], USAGE)),
+        ("lost", answer(CHUNKS[0], *CHUNKS[2:], USAGE)),
+        ("lost", answer(*CHUNKS[:3], without_finish(CHUNKS[3]), USAGE)),
+        ("lost", answer(*CHUNKS, USAGE, endings=0)),
+        ("lost", answer(USAGE)),
+        ("duplicated", answer(CHUNKS[0], *CHUNKS, USAGE)),
+        ("duplicated", answer(*CHUNKS, CHUNKS[3], USAGE)),
+        ("duplicated", answer(*CHUNKS, USAGE, endings=2)),
+        ("different", answer(*CHUNKS[:2], chunk("x", [3]), CHUNKS[3], USAGE)),
+        ("different", answer(*CHUNKS[:2], chunk("c", [7]), CHUNKS[3], USAGE)),
+        ("different", answer(*CHUNKS[:3], chunk("d", [4], finish="stop"), USAGE)),
+        ("different", answer(*CHUNKS)),
+    ],
+)
+def test_each_wrong_answer_has_its_name(verdict, came):
+    assert judge(EXPECTED, came) == verdict
+
+
+def test_log_probabilities_are_compared_within_the_tolerance():
+    came = copy.deepcopy(EXPECTED)
+    token, value, rivals, offset = came.choices[0].logprobs[2]
+    came.choices[0].logprobs[2] = (token, value + 1e-5, rivals, offset)
+
+    assert judge(EXPECTED, came, tolerance=1e-4) == "equal"
+    assert judge(EXPECTED, came) != "equal"
+
+
+def test_what_a_client_saw_before_it_left_must_be_the_beginning():
+    assert is_beginning(EXPECTED, answer(*CHUNKS[:2], endings=0))
+    assert not is_beginning(EXPECTED, answer(CHUNKS[1], endings=0))
+
+
+def test_a_tally_counts_errors_as_lost_and_looks_at_abandoned_attempts():
+    tally, request = Tally(), Request("r", "/v1/completions", {})
+
+    tally.take(Outcome(request, EXPECTED), EXPECTED)
+    tally.take(Outcome(request, EXPECTED, error="503"), EXPECTED)
+    tally.take(Outcome(request, EXPECTED, abandoned=[answer(CHUNKS[3], endings=0)]), EXPECTED)
+
+    assert tally.verdicts == {"equal": 1, "lost": 1, "different": 1}
+    assert [failure.verdict for failure in tally.failures] == ["lost", "different"]
+
+
+# --- the client -------------------------------------------------------------------------------------------------------
+
+
+async def ask_a_server_that_hangs_up(lives: FrontendLives) -> Outcome:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    client = Client(f"http://127.0.0.1:{port}", lives, on_tokens=lambda: None, timeout_s=1.0, news_timeout_s=0.2)
+    try:
+        return await client.ask(Request("r", "/v1/completions", {}))
+    finally:
+        await client.close()
+        server.close()
+
+
+async def test_a_connection_that_breaks_without_a_kill_is_a_lost_request():
+    outcome = await ask_a_server_that_hangs_up(FrontendLives())
+
+    assert outcome.num_retries == 0
+    assert outcome.error
+
+
+async def test_a_connection_that_breaks_by_a_kill_is_asked_again():
+    lives = FrontendLives()
+    lives.note_killed()
+
+    outcome = await ask_a_server_that_hangs_up(lives)
+
+    assert outcome.num_retries > 0
+    assert "no answer within" in outcome.error
+
+
+async def test_a_kill_before_a_request_is_no_excuse_for_it():
+    lives = FrontendLives()
+    lives.note_killed()
+    lives.note_ready()
+
+    outcome = await ask_a_server_that_hangs_up(lives)
+
+    assert outcome.num_retries == 0
+
+
+# --- leaks ------------------------------------------------------------------------------------------------------------
+
+PROCESS = process_state(os.getpid())
+STATE = StackState({"worker": PROCESS}, num_processes=4, files=frozenset({"worker.sock"}), num_harness_fds=20)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"num_processes": 5}, "5 processes, 4 before"),
+        ({"files": STATE.files | {"core"}}, "new files beside the sockets: core"),
+        ({"num_harness_fds": 30}, "harness has 30 descriptors"),
+        ({"processes": {}}, "worker: does not run"),
+    ],
+)
+def test_what_a_stack_holds_too_much_is_found(fields, text):
+    [leak] = find_leaks(STATE, dataclasses.replace(STATE, **fields))
+
+    assert text in leak
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "text"),
+    [
+        ("num_fds", 5, "descriptors"),
+        ("num_threads", 5, "threads"),
+        ("num_children", 1, "child processes"),
+        ("rss_bytes", PROCESS.rss_bytes // 19, "MiB resident"),
+    ],
+)
+def test_what_a_process_holds_too_much_is_found(name, more, text):
+    grown = dataclasses.replace(PROCESS, **{name: getattr(PROCESS, name) + more})
+
+    [leak] = find_leaks(STATE, dataclasses.replace(STATE, processes={"worker": grown}))
+
+    assert leak.startswith("worker: ")
+    assert text in leak
+
+
+def test_a_state_that_is_the_same_has_no_leaks():
+    assert find_leaks(STATE, STATE) == []
+
+
+def test_open_files_threads_and_children_are_counted(tmp_path):
+    before, go_on = process_state(os.getpid()), threading.Event()
+    thread = threading.Thread(target=go_on.wait)
+    thread.start()
+
+    with (tmp_path / "file").open("w"), subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        during = process_state(os.getpid())
+        child.communicate(b"\n")
+
+    go_on.set()
+    thread.join()
+    assert during.num_fds >= before.num_fds + 2
+    assert during.num_threads == before.num_threads + 1
+    assert during.num_children == before.num_children + 1
+
+
+def test_a_process_that_is_left_is_found_by_the_mark_of_its_run():
+    command = [sys.executable, "-c", "input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=os.environ | {MARK: "mine"}) as child:
+        [remains] = find_remains("mine", Path("/nonexistent"), timeout_s=0)
+        assert marked_processes("another") == []
+        child.communicate(b"\n")
+
+    assert str(child.pid) in remains
+    assert not psutil.pid_exists(child.pid)
+
+
+def test_a_directory_that_is_left_is_found(tmp_path):
+    assert find_remains("mine", tmp_path, timeout_s=0) == [f"{tmp_path} is left"]
+
+
+@pytest.mark.parametrize("load", [(1, 0, 10, 9), (0, 1, 10, 9), (0, 0, 10, 8)])
+def test_an_engine_that_runs_queues_or_holds_a_block_is_not_idle(load):
+    assert not EngineLoad(*load).is_idle
+    assert EngineLoad(0, 0, 10, 9).is_idle
+
+
+# --- recovery times and schedules -------------------------------------------------------------------------------------
+
+
+def test_recovery_ends_with_the_longest_silence_after_the_fault():
+    times = [0.9, 1.0, 1.05, 1.1, 3.0, 3.1, 3.3]
+
+    assert recovery_time_s(times, start=1.02, end=3.4) == pytest.approx(3.0 - 1.02)
+
+
+def test_a_recovery_that_the_next_fault_cuts_off_is_not_measured():
+    assert recovery_time_s([0.9, 1.0, 3.0], start=1.02, end=2.0) is None
+
+
+def test_a_kill_during_another_fault_is_not_measured():
+    struck = [Struck(Fault(1, "freeze", "worker", 3), 1.0), Struck(Fault(2, "kill", "worker"), 2.0)]
+
+    assert recovery_times(struck, [2.5, 9.0], 9.1)["worker"].num_unmeasured == 1
+
+
+def test_a_schedule_is_a_function_of_its_seed_and_reaches_everything():
+    deck = mixed_deck(["worker", "frontend"], ["a>b"], drained=["worker"], mean_pause_s=1.0)
+
+    faults = deck.deal(7, 200)
+
+    assert faults == deck.deal(7, 200) != deck.deal(8, 200)
+    assert {(fault.kind, fault.target) for fault in faults} == set(deck.cards)
+    assert 100 < len(faults) < 400
+    assert all(fault.at_s < 200 for fault in faults)
