@@ -6,14 +6,17 @@ which aborts the request.
 
 from collections.abc import AsyncIterator
 from contextlib import closing
+from dataclasses import dataclass
 
 import grpc
 
 from tetrad.frontend.async_llm import AsyncLLM
 from tetrad.frontend.chat.turns import start_turn
+from tetrad.frontend.deadlines import tighten_deadline
 from tetrad.frontend.grpc_api.answers import Answers
 from tetrad.frontend.grpc_api.chat_bodies import chat_body_of
 from tetrad.frontend.grpc_api.sampling_fields import sampling_fields_of, truncation_of
+from tetrad.frontend.grpc_api.slow_calls import SlowCall
 from tetrad.frontend.http.chat_api.conversations import conversation_of, echoed_text
 from tetrad.frontend.http.request_ids import HEADER, checked_request_id, request_id_from
 from tetrad.frontend.prompts import PromptType, TokensPrompt
@@ -23,20 +26,36 @@ from tetrad.services.server import Register
 from tetrad.v1 import inference_pb2, inference_pb2_grpc
 
 
+@dataclass(frozen=True)
+class CallLimits:
+    """How long calls may take.
+
+    Attributes:
+        request_timeout_s: from their arrival to their end; None: any time.
+        slow_client_timeout_s: for a message to be taken by the client.
+    """
+
+    request_timeout_s: float | None
+    slow_client_timeout_s: float
+
+
 class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     """Generate, Chat and Embed.
 
     Args:
         llm: what generates.
+        limits: of time, for clients.
     """
 
-    def __init__(self, llm: AsyncLLM) -> None:
+    def __init__(self, llm: AsyncLLM, limits: CallLimits) -> None:
         self._llm = llm
+        self._limits = limits
 
     async def Generate(
         self, request: inference_pb2.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[inference_pb2.GenerateResponse]:
         """Stream the deltas of a completion."""
+        self._admit(context)
         self._llm.model_names.resolve(request.model)
         prompt = _prompt_of(request)
         add_special = request.add_special_tokens if request.HasField("add_special_tokens") else True
@@ -54,15 +73,18 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         )
         answers = Answers(request_id)
         # A call that is cancelled between two outputs must end the request, too.
-        with closing(stream):
+        with closing(stream), SlowCall(self._limits.slow_client_timeout_s) as call:
             async for output in stream:
                 for each in output.outputs:
+                    call.begin()
                     yield answers.completion(output, each)
+                    call.end()
 
     async def Chat(
         self, request: inference_pb2.ChatRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[inference_pb2.ChatResponse]:
         """Stream the deltas of the assistant's next turn."""
+        self._admit(context)
         self._llm.model_names.resolve(request.model)
         params = self._params(request)
         truncation = truncation_of(request)
@@ -79,10 +101,12 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             **truncation,
         )
         answers = Answers(request_id)
-        with closing(turns):
+        with closing(turns), SlowCall(self._limits.slow_client_timeout_s) as call:
             async for update in turns:
                 for part in update.parts:
+                    call.begin()
                     yield answers.turn(update.output, part, echoed=echoed, with_reasoning=body.include_reasoning)
+                    call.end()
 
     async def Embed(
         self,
@@ -92,6 +116,12 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         """Refuse: the models served here generate."""
         name = self._llm.model_names.resolve(request.model)
         raise Unsupported(f"The model `{name}` does not support embeddings.")
+
+    def _admit(self, context: grpc.aio.ServicerContext) -> None:
+        """Refuse a call, before anything of it is looked at, if none can be taken; give others their deadline."""
+        tighten_deadline(self._limits.request_timeout_s)
+        tighten_deadline(context.time_remaining())
+        self._llm.admission.check()
 
     def _params(self, request: inference_pb2.GenerateRequest | inference_pb2.ChatRequest) -> SamplingParams:
         fields = {"max_tokens": None, **self._llm.default_sampling_fields(), **sampling_fields_of(request)}
@@ -141,9 +171,9 @@ class ModelServicer(inference_pb2_grpc.ModelServiceServicer):
         )
 
 
-def public_services(llm: AsyncLLM) -> dict[str, Register]:
+def public_services(llm: AsyncLLM, limits: CallLimits) -> dict[str, Register]:
     """Return what a server needs to serve both services, by their full names."""
-    inference, models = InferenceServicer(llm), ModelServicer(llm)
+    inference, models = InferenceServicer(llm, limits), ModelServicer(llm)
     return {
         "tetrad.v1.InferenceService": lambda server: inference_pb2_grpc.add_InferenceServiceServicer_to_server(
             inference, server
