@@ -9,14 +9,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 
-from tetrad.services.errors import InternalError, TetradError, to_status
+from tetrad.services.errors import InternalError, InvalidRequest, TetradError, to_status
 from tetrad.services.log import bind_request, get_logger
 
 REQUEST_ID_KEY = "x-request-id"
 log = get_logger()
 
+Parse = Callable[[bytes], Any]
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]]
 
 
@@ -37,9 +39,32 @@ class ErrorsAndRequestIds(grpc.aio.ServerInterceptor):  # type: ignore[misc] # g
         make = getattr(grpc, f"{kind}_rpc_method_handler")
         return make(
             wrap(getattr(handler, kind), details.method, request_id),
-            request_deserializer=handler.request_deserializer,
+            request_deserializer=_refusing(handler.request_deserializer, is_stream=handler.request_streaming),
             response_serializer=handler.response_serializer,
         )
+
+
+def _refusing(parse: Parse | None, *, is_stream: bool) -> Parse | None:
+    """Return `parse`, but what it cannot take is INVALID_ARGUMENT; the library would answer UNKNOWN."""
+    if parse is None:
+        return None
+
+    def parse_or_refuse(data: bytes) -> Any:
+        try:
+            return parse(data)
+        except DecodeError:
+            refusal = InvalidRequest(f"A message of {len(data)} bytes cannot be parsed as what this method takes.")
+        if is_stream:  # comes out where the handler reads its messages
+            raise refusal
+        return refusal  # what is raised before the handler runs is the library's; _checked raises it
+
+    return parse_or_refuse
+
+
+def _checked(request: Any) -> Any:
+    if isinstance(request, InvalidRequest):
+        raise request
+    return request
 
 
 _SHAPE = {False: "unary", True: "stream"}
@@ -49,7 +74,7 @@ def _wrap_coroutine(behavior: Callable[..., Awaitable[Any]], method: str, reques
     async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
         with bind_request(request_id):
             try:
-                return await behavior(request, context)
+                return await behavior(_checked(request), context)
             except Exception as error:  # noqa: BLE001 - the one place where everything is mapped
                 await _abort(context, method, error)
 
@@ -62,7 +87,7 @@ def _wrap_generator(
     async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
         with bind_request(request_id):
             try:
-                async for response in behavior(request, context):
+                async for response in behavior(_checked(request), context):
                     yield response
             except Exception as error:  # noqa: BLE001 - as above
                 await _abort(context, method, error)

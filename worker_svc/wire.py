@@ -63,9 +63,13 @@ def write_result(result: StepResult) -> worker_pb2.ModelRunnerOutput:
 
 def ints(column: bytes) -> Ints:
     """Return a u32 column as int64; InvalidRequest if its length is not a multiple of four."""
+    return _words(column).astype(np.int64)
+
+
+def _words(column: bytes) -> npt.NDArray[np.uint32]:
     if len(column) % 4:
         raise InvalidRequest(f"A column of 4-byte numbers cannot have {len(column)} bytes.")
-    return np.frombuffer(column, "<u4").astype(np.int64)
+    return np.frombuffer(column, "<u4")
 
 
 def u32(values: npt.NDArray[Any]) -> bytes:
@@ -159,7 +163,7 @@ def _read_cached(message: worker_pb2.CachedRequestData) -> CachedRequests:
 
 
 def _read_grammar(message: worker_pb2.GrammarBitmask) -> GrammarRows:
-    handles, words = ints(message.handles), np.frombuffer(message.bitmask, "<u4")
+    handles, words = ints(message.handles), _words(message.bitmask)
     if len(words) != len(handles) * message.num_words:
         raise InvalidRequest(f"The bitmask has {len(words)} words for {len(handles)} rows of {message.num_words}.")
     return GrammarRows(handles=handles, bitmask=words.reshape(len(handles), message.num_words))
