@@ -30,7 +30,7 @@ ENTRYPOINT ["tetrad", "tokenizer"]
 FROM base AS engine-core
 RUN pip install --no-cache-dir -c /dist/requirements.lock "$(ls /dist/*.whl)[engine-core]"
 USER tetrad
-EXPOSE 50052
+EXPOSE 50052 50054
 ENTRYPOINT ["tetrad", "engine-core"]
 
 FROM base AS worker

@@ -13,6 +13,7 @@ from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.engine import Engine
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.layout import KVCacheLayout
+from tetrad.engine_core_svc.ports import Ports
 from tetrad.engine_core_svc.queue_limits import QueueLimits
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler, SchedulerLimits
 from tetrad.engine_core_svc.servicer import EngineCoreServicer
@@ -25,10 +26,9 @@ from tetrad.engine_core_svc.worker_link import WorkerFacts, WorkerLink
 from tetrad.services.errors import Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.process import run_service
-from tetrad.services.server import Server
 from tetrad.services.settings import load_settings
 from tetrad.services.version import SCHEMA_REVISION, VERSION
-from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
+from tetrad.v1 import engine_core_pb2
 
 PROG = "tetrad engine-core"
 _PAUSE_S = 0.2
@@ -40,16 +40,8 @@ log = get_logger()
 async def serve(settings: EngineCoreSettings, shutdown: asyncio.Event) -> None:
     """Serve until `shutdown` is set, then drain. Raises the worker's error if it can never serve the model."""
     servicer, admin = EngineCoreServicer(), EngineCoreAdminServicer()
-    server = Server(
-        settings,
-        {
-            "tetrad.v1.EngineCoreService": lambda s: engine_core_pb2_grpc.add_EngineCoreServiceServicer_to_server(servicer, s),
-            "tetrad.v1.EngineCoreAdminService": lambda s: engine_core_pb2_grpc.add_EngineCoreAdminServiceServicer_to_server(
-                admin, s
-            ),
-        },
-    )
-    await server.start()
+    ports = Ports(settings, servicer, admin)
+    await ports.start()
     link = WorkerLink(settings, epoch=time.time_ns())
     stopping = asyncio.create_task(shutdown.wait())
     tasks: list[asyncio.Task[None]] = []
@@ -62,9 +54,9 @@ async def serve(settings: EngineCoreSettings, shutdown: asyncio.Event) -> None:
         servicer.attach(engine, info)
         admin.attach(engine, info)
         running = asyncio.create_task(engine.run())
-        tasks = [running, asyncio.create_task(engine.condition.follow(server.health.set_ready))]
+        tasks = [running, asyncio.create_task(engine.condition.follow(ports.set_ready))]
         await _first_of(stopping, running)
-        await server.drain(partial(_drain, engine, running))
+        await ports.drain(partial(_drain, engine, running))
     finally:
         stopping.cancel()
         for task in tasks:
@@ -72,7 +64,7 @@ async def serve(settings: EngineCoreSettings, shutdown: asyncio.Event) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
         if engine is not None:
             await engine.close()
-        await server.stop()
+        await ports.stop()
         await link.close()
 
 

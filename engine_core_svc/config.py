@@ -14,6 +14,9 @@ class EngineCoreSettings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="TETRAD_ENGINE_CORE_")
 
     listen: str = Field("127.0.0.1:50052", description="Address of the gRPC server: host:port or unix:/path.")
+    admin_listen: str = Field(
+        "127.0.0.1:50054", description="Address of the operators' gRPC server: host:port or unix:/path. Empty: there is none."
+    )
     model: str = Field("smollm2-135m-instruct", description="Built-in name, directory or .gguf file, as the workers see it.")
     worker_target: str = Field("127.0.0.1:50053", description="Address of the worker.")
     tokenizer_targets: Names = Field(

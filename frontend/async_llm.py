@@ -68,7 +68,9 @@ class AsyncLLM:
                 for target in settings.engine_targets
             ]
         )
-        self.engine_admin = EngineAdminClient(self._engines.channels)
+        self.engine_admin = EngineAdminClient(
+            settings.engine_admin_targets, max_message_bytes=settings.max_message_bytes, tls=settings.tls
+        )
         self._draining = self._withdrawn = False
         self._tokenizer_info: TokenizerInfo | None = None
         self._inputs: InputProcessor | None = None
@@ -407,6 +409,7 @@ class AsyncLLM:
         self.start_draining()
         self._processor.fail_all(_draining())
         await self._engines.close()
+        await self.engine_admin.close()
         await self._detokenizer.close()
         await self._channel.close()
 

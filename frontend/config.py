@@ -42,6 +42,10 @@ class FrontendSettings(ServiceSettings):
     engine_targets: Names = Field(
         ("127.0.0.1:50052",), min_length=1, description="Engine cores, separated by commas; requests go to the least busy."
     )
+    engine_admin_targets: Names = Field(
+        ("127.0.0.1:50054",), description="Admin ports of the engine cores, separated by commas. Empty: nobody operates them."
+    )
+
     model: str = Field("", description="What the served names stand for, for /v1/models. Empty: as the tokenizer says.")
     served_model_names: Names = Field((), description="Names clients may ask for, separated by commas. Empty: the model's.")
 
@@ -61,8 +65,8 @@ class FrontendSettings(ServiceSettings):
     )
     ssl_certfile: Path | None = Field(
         None,
-        description="Certificate chain of the public ports, HTTP and gRPC, PEM, read again when it changes. Unset: tls-cert-file, and "
-        "without that they are plain.",
+        description="Certificate chain of the public ports, HTTP and gRPC, PEM, read again when it changes. Unset: that of "
+        "tls-cert-file, else they are plain.",
     )
     ssl_keyfile: Path | None = Field(None, description="Private key of ssl-certfile, PEM, without a password.")
     ssl_ca_certs: Path | None = Field(

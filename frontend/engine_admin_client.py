@@ -9,7 +9,9 @@ from typing import Any, Literal
 
 import grpc
 
+from tetrad.services.channel import open_channel
 from tetrad.services.errors import DeadlineExceeded, FailedPrecondition, Unavailable, from_rpc_error
+from tetrad.services.tls import TlsFiles
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 
 PauseMode = Literal["abort", "wait", "keep"]
@@ -26,11 +28,18 @@ class EngineAdminClient:
     """The operator's side of the engine cores.
 
     Args:
-        channels: one per engine; owned by the caller.
+        targets: admin ports, one per engine; none: nobody can operate them.
+        max_message_bytes: largest message.
+        tls: identity of this process; None: connections are plain.
     """
 
-    def __init__(self, channels: Sequence[grpc.aio.Channel]) -> None:
-        self._stubs = [engine_core_pb2_grpc.EngineCoreAdminServiceStub(channel) for channel in channels]
+    def __init__(self, targets: Sequence[str], *, max_message_bytes: int, tls: TlsFiles | None = None) -> None:
+        self._channels = [open_channel(target, max_message_bytes=max_message_bytes, tls=tls) for target in targets]
+        self._stubs = [engine_core_pb2_grpc.EngineCoreAdminServiceStub(channel) for channel in self._channels]
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await asyncio.gather(*(channel.close() for channel in self._channels))
 
     async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
         """Forget all cached prefixes; return whether every engine could: none can while requests hold blocks.
@@ -64,6 +73,8 @@ class EngineAdminClient:
         return any(answer.load.paused for answer in answers)
 
     async def _ask_all(self, method: str, request: object) -> list[Any]:
+        if not self._stubs:
+            raise FailedPrecondition("This frontend was told no admin port of an engine core (--engine-admin-targets).")
         return list(await asyncio.gather(*(self._ask(getattr(stub, method), request) for stub in self._stubs)))
 
     async def _ask(self, call: Callable[..., Awaitable[Any]], request: object) -> Any:

@@ -216,6 +216,7 @@ def _addresses(target: str) -> dict[str, Any]:
         return {
             "tokenizer_targets": tuple(f"unix:{path}" for path in sorted(directory.resolve().glob("tokenizer*.sock"))),
             "engine_targets": (f"unix:{directory.resolve()}/engine-core.sock",),
+            "engine_admin_targets": (f"unix:{directory.resolve()}/engine-core-admin.sock",),
         }
     tokenizer, *engines = (part.strip() for part in target.split(","))
     if not tokenizer or not engines or not all(engines):

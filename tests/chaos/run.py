@@ -143,7 +143,7 @@ class Run:
             self.result.problems.append(f"{len(tally.failures)} answers were not the same though nothing disturbed them")
 
     async def _look(self, when: str) -> StackState:
-        load = await wait_idle(self._stack.engine_target, _IDLE_TIMEOUT_S)
+        load = await wait_idle(self._stack.engine_admin_target, _IDLE_TIMEOUT_S)
         if not load.is_idle:
             self.result.problems.append(f"The engine core is not idle {when}: {load}")
         return await take_state(self._stack, self._mark, settle_s=self._plan.settle_s)

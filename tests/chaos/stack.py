@@ -48,9 +48,9 @@ class ChaosStack:
         return self._stack.directory
 
     @property
-    def engine_target(self) -> str:
-        """Address of the engine core itself, behind the links."""
-        return self._stack.engine_target
+    def engine_admin_target(self) -> str:
+        """Address at which the engine core answers operators, behind the links."""
+        return self._stack.engine_admin_target
 
     @property
     def services(self) -> list[str]:

@@ -5,7 +5,7 @@ import contextlib
 import hashlib
 import io
 import zipfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import grpc
@@ -38,19 +38,30 @@ def batched(values, size):
 class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLifecycleServiceServicer):
     """Samples last token + 1, or the next one that a mask allows.
 
-    `hold` stops it from answering; `crash` ends its streams as a dead process would.
+    Clear `go` and it stops answering. `crashed` fails the next step; `cut` breaks the stream as a lost connection does; a step
+    with `poison` in a prompt replaces the process. `reply` may spoil what it answers.
     """
 
     def __init__(self) -> None:
-        self.go, self.crashed = asyncio.Event(), asyncio.Event()
+        self.go, self.crashed, self.cut = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.go.set()
+        self.poison: int | None = None
+        self.reply: Callable[[worker_pb2.ModelRunnerOutput], object] = lambda output: output
+        self.num_deaths = 0
+        self.epoch = 0
+        self.batches: list[set[str]] = []
+        self.names: dict[int, str] = {}
         self.num_steps = 0
         self.known: dict[int, list[int]] = {}
         self.seen: list[worker_pb2.SchedulerOutput] = []
         self.num_loads = 0
 
     async def GetInfo(self, request, context):
-        return worker_pb2.WorkerLifecycleServiceGetInfoResponse(device="fake")
+        return worker_pb2.WorkerLifecycleServiceGetInfoResponse(device="fake", instance_id=self.instance_id, epoch=self.epoch)
+
+    @property
+    def instance_id(self):
+        return f"instance {self.num_deaths}"
 
     async def LoadModel(self, request, context):
         self.num_loads += 1
@@ -75,13 +86,23 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
         self.known.clear()
         async for message in request_iterator:
             if message.HasField("hello"):
-                yield worker_pb2.ExecuteResponse(ready=worker_pb2.ExecuteReady(schema_revision=SCHEMA_REVISION))
+                ready = worker_pb2.ExecuteReady(schema_revision=SCHEMA_REVISION, instance_id=self.instance_id)
+                yield worker_pb2.ExecuteResponse(ready=ready)
                 continue
             await self.go.wait()
             if self.crashed.is_set():
                 self.crashed.clear()
                 await context.abort(grpc.StatusCode.INTERNAL, "device lost")
-            yield worker_pb2.ExecuteResponse(output=self._run(message.step))
+            if self.cut.is_set():
+                self.cut.clear()
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
+            if any(self.poison in unpack_u32(new.token_ids) for new in message.step.new_requests):
+                self.num_deaths += 1
+                self._run(message.step)
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "socket closed")
+            output = self.reply(self._run(message.step))
+            if output is not None:
+                yield worker_pb2.ExecuteResponse(output=output)
 
     def _run(self, step):
         self.num_steps += 1
@@ -91,10 +112,12 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
         work = []
         for new in step.new_requests:
             self.known[new.handle] = unpack_u32(new.token_ids)
+            self.names[new.handle] = new.request_id
             work.append((new.handle, new.num_computed_tokens + new.num_scheduled_tokens))
         cached = step.cached_requests
         columns = (cached.handles, cached.num_computed_tokens, cached.num_scheduled_tokens)
         work += [(handle, computed + new) for handle, computed, new in zip(*map(unpack_u32, columns), strict=True)]
+        self.batches.append({self.names[handle] for handle, _ in work})
         handles, tokens = [], []
         masks = unpack_u32(step.grammar_bitmask.bitmask)
         allowed = dict(
@@ -209,7 +232,8 @@ class Stack:
         self.shutdown = asyncio.Event()
         self._directory = directory
         self.settings = EngineCoreSettings(
-            listen=f"unix:{directory}/engine", worker_target=f"unix:{directory}/worker", model="fake",
+            listen=f"unix:{directory}/engine", admin_listen=f"unix:{directory}/admin",
+            worker_target=f"unix:{directory}/worker", model="fake",
             tokenizer_targets=(f"unix:{directory}/worker",) if self.tokenizer else (),
             **{"drain_timeout_s": 5.0} | settings,
         )  # fmt: skip
@@ -224,7 +248,8 @@ class Stack:
         await self._server.start()
         self.serving = asyncio.create_task(serve(self.settings, self.shutdown))
         self._channel = open_channel(self.settings.listen)
-        self.admin = engine_core_pb2_grpc.EngineCoreAdminServiceStub(self._channel)
+        self._admin_channel = open_channel(self.settings.admin_listen)
+        self.admin = engine_core_pb2_grpc.EngineCoreAdminServiceStub(self._admin_channel)
         self._stub = engine_core_pb2_grpc.EngineCoreServiceStub(self._channel)
         return self
 
@@ -234,6 +259,7 @@ class Stack:
         with contextlib.suppress(Exception):
             await asyncio.wait_for(self.serving, WAIT_S)
         await self._channel.close()
+        await self._admin_channel.close()
         await self._server.stop(None)
 
     async def client(self) -> Client:

@@ -52,6 +52,7 @@ async def engine(sockets):
 
 def make_settings(tokenizer, engine, **changes):
     fields = {"tokenizer_targets": (tokenizer.target,), "engine_targets": (engine.target,), "port": 0}
+    fields |= {"engine_admin_targets": (engine.target,)}
     fields |= {"ready_timeout_s": 10.0, "recovery_timeout_s": 10.0, "drain_timeout_s": 2.0}
     fields |= {"responses_store": ":memory:"}
     return FrontendSettings(**(fields | changes))
