@@ -12,7 +12,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 
-from tetrad.services.errors import InternalError, InvalidRequest, TetradError, to_status
+from tetrad.services.errors import InternalError, InvalidRequest, TetradError, Unsupported, to_status
 from tetrad.services.log import bind_request, get_logger
 
 REQUEST_ID_KEY = "x-request-id"
@@ -100,6 +100,8 @@ async def _abort(context: grpc.aio.ServicerContext, method: str, error: Exceptio
         raise error
     if context.cancelled():
         return  # the caller is gone: nobody to answer, and what broke on the way out is no fault
+    if isinstance(error, NotImplementedError):  # the generated base class, for a method that the servicer does not have
+        error = Unsupported(f"{method} is not supported by this server.")
     if not isinstance(error, TetradError):
         log.error("rpc.failed", method=method, exc_info=error)
         error = InternalError(f"{method} failed; the server's log has the details.")
