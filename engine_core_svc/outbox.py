@@ -1,7 +1,8 @@
 """Outbox: what a session still has to be told, merged when its frontend is slow.
 
 Filled by the step loop, which never waits; emptied by the session's stream. Bounded: beyond `capacity` steps, later ones are
-merged into the last, request by request, so a slow frontend costs memory per request, not per step.
+merged into the last, request by request, so a slow frontend costs memory per request, not per step; and the requests of one
+that leaves too many answers lying are not read (`wait_for_room`).
 """
 
 import asyncio
@@ -60,30 +61,44 @@ class Outbox:
 
     Args:
         capacity: steps kept apart before they are merged.
+        max_answers: outputs and rejections that may lie here while more requests are read.
     """
 
-    def __init__(self, capacity: int = 32) -> None:
-        self._capacity = capacity
+    def __init__(self, capacity: int = 32, max_answers: int = 16_384) -> None:
+        self._capacity, self._max_answers = capacity, max_answers
         self._messages: deque[Message] = deque()
+        self._num_answers = 0
         self._wake = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._has_room.set()
         self._closed = False
 
     def __len__(self) -> int:
         return len(self._messages)
 
     def put(self, message: Message) -> None:
-        """Add a message; merges instead when the box is full and the last message is a step's."""
+        """Add a message; when the box is full, a step's is merged into the last, and a notice replaces one of its kind."""
         last = self._messages[-1] if len(self._messages) >= self._capacity else None
         if isinstance(last, StepOutputs) and isinstance(message, StepOutputs):
+            size_before = len(last.outputs)
             last.merge(message)
+            self._count(len(last.outputs) - size_before)
         else:
+            if last is not None and isinstance(message, Notice):
+                self._drop_notices(message.kind)
             self._messages.append(message)
+            self._count(_num_answers(message))
         self._wake.set()
 
     def close(self) -> None:
         """End the stream behind what is pending."""
         self._closed = True
         self._wake.set()
+        self._has_room.set()
+
+    async def wait_for_room(self) -> None:
+        """Wait while too many answers lie here."""
+        await self._has_room.wait()
 
     async def get(self) -> Message | None:
         """Wait for the next message; None when the box is closed and empty."""
@@ -92,7 +107,26 @@ class Outbox:
                 return None
             self._wake.clear()
             await self._wake.wait()
-        return self._messages.popleft()
+        message = self._messages.popleft()
+        self._count(-_num_answers(message))
+        return message
+
+    def _count(self, difference: int) -> None:
+        self._num_answers += difference
+        if self._num_answers < self._max_answers or self._closed:
+            self._has_room.set()
+        else:
+            self._has_room.clear()
+
+    def _drop_notices(self, kind: str) -> None:
+        kept = [message for message in self._messages if not (isinstance(message, Notice) and message.kind == kind)]
+        self._messages = deque(kept)
+
+
+def _num_answers(message: Message) -> int:
+    if isinstance(message, StepOutputs):
+        return len(message.outputs)
+    return 1 if isinstance(message, Rejection) else 0
 
 
 def _join(earlier: EngineCoreOutput, later: EngineCoreOutput) -> EngineCoreOutput:

@@ -1,7 +1,7 @@
 """EngineCoreService: one Session stream per frontend, in front of the engine."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import grpc
 
@@ -11,6 +11,10 @@ from tetrad.engine_core_svc.wire import message_to_wire, submission_from_wire
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, TetradError, Unavailable
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
+
+_HELLO_TIMEOUT_S = 10.0
+_ADDS_AT_ONCE = 64
+"""Requests that are added before others get their turn on the loop: a message may hold a hundred thousand."""
 
 
 class EngineCoreServicer(engine_core_pb2_grpc.EngineCoreServiceServicer):
@@ -37,6 +41,8 @@ class EngineCoreServicer(engine_core_pb2_grpc.EngineCoreServiceServicer):
             yield engine_core_pb2.SessionResponse(ready=self._info)
             while (message := await session.outbox.get()) is not None:
                 yield message_to_wire(message, self._info.engine_index)
+            if reader.done():
+                reader.result()  # why the session ends, unless it does so in good order
         finally:
             reader.cancel()
             self._engine.close_session(session)
@@ -47,16 +53,23 @@ class EngineCoreServicer(engine_core_pb2_grpc.EngineCoreServiceServicer):
         """Hand a session's messages to the engine in order; the session ends with the client's side of the stream."""
         try:
             async for message in requests:
-                for request in message.add.requests:
-                    _add(engine, session, request)
-                if message.HasField("abort"):
+                kind = message.WhichOneof("message")
+                if kind == "add":
+                    await _add_all(engine, session, message.add.requests)
+                elif kind == "abort":
                     engine.abort_requests(session, message.abort.request_ids)
+                else:
+                    raise InvalidRequest("After the hello, every message of a session adds or aborts requests.")
         finally:
             session.outbox.close()
 
 
 async def _shake_hands(requests: AsyncIterator[engine_core_pb2.SessionRequest]) -> str:
-    first = await anext(requests, None)
+    try:
+        async with asyncio.timeout(_HELLO_TIMEOUT_S):
+            first = await anext(requests, None)
+    except TimeoutError:
+        raise InvalidRequest(f"No hello came within {_HELLO_TIMEOUT_S:g} s.", field="hello") from None
     if first is None or not first.HasField("hello"):
         raise InvalidRequest("The first message of a session must be hello.", field="hello")
     if first.hello.schema_revision != SCHEMA_REVISION:
@@ -65,6 +78,15 @@ async def _shake_hands(requests: AsyncIterator[engine_core_pb2.SessionRequest]) 
             reason="SCHEMA_REVISION",
         )
     return first.hello.client_id
+
+
+async def _add_all(engine: Engine, session: sessions.Session, requests: Sequence[engine_core_pb2.EngineCoreRequest]) -> None:
+    """Queue requests, in their order; a client that does not take its answers is not listened to further."""
+    for start in range(0, len(requests), _ADDS_AT_ONCE):
+        await session.outbox.wait_for_room()
+        for request in requests[start : start + _ADDS_AT_ONCE]:
+            _add(engine, session, request)
+        await asyncio.sleep(0)
 
 
 def _add(engine: Engine, session: sessions.Session, message: engine_core_pb2.EngineCoreRequest) -> None:

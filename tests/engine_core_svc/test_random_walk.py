@@ -1,4 +1,7 @@
-"""Invariants that hold after any interleaving of additions, aborts, plans, results and worker losses."""
+"""Invariants that hold after any interleaving of additions, aborts, plans, results, worker losses and poison.
+
+A poisonous request takes every worker down that answers a plan with it.
+"""
 
 import re
 
@@ -8,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from tetrad.engine_core_svc.request import RequestStatus, StopRules
+from tetrad.engine_core_svc.suspects import NOBODY, Suspects
 
 NUM_BLOCKS, BLOCK_SIZE, MAX_LEN = 14, 4, 48
 
@@ -27,6 +31,7 @@ def machine(make_bench, letters, vocabulary):
             )  # fmt: skip
             self.bench.next_token = lambda key, length: (key * 31 + length * 17) % 23
             self.depth, self.requests, self.ends, self.admitted, self.constrained = depth, [], {}, [], set()
+            self.suspects, self.poisonous = Suspects(self.bench.scheduler, acquitted_after=depth + 1), set()
 
         @rule(size=st.integers(1, 30), shared=st.booleans(), max_tokens=st.integers(1, 17), priority=st.integers(0, 2))
         def add(self, size, shared, max_tokens, priority):
@@ -42,6 +47,12 @@ def machine(make_bench, letters, vocabulary):
             self.requests.append(self.bench.add_constrained(size, letters, **fields))
             self.constrained.add(self.requests[-1])
 
+        @rule(size=st.integers(1, 20), priority=st.integers(0, 2))
+        @precondition(lambda self: len(self.poisonous) < 3)
+        def add_poisonous(self, size, priority):
+            self.requests.append(self.bench.add(size, priority=priority, max_model_len=MAX_LEN))
+            self.poisonous.add(self.requests[-1])
+
         @rule(data=st.data())
         @precondition(lambda self: self.requests)
         def abort(self, data):
@@ -51,19 +62,45 @@ def machine(make_bench, letters, vocabulary):
         @rule()
         def plan(self):
             if len(self.bench.in_flight) < self.depth:
-                self._check_order(self.bench.plan())
+                self._check_order(self._plan())
 
         @rule()
         @precondition(lambda self: self.bench.in_flight)
         def deliver(self):
+            plan, _ = self.bench.in_flight[0]
+            if plan.num_scheduled_tokens().keys() & {request.key for request in self.poisonous}:
+                self._lose_worker(crashed=True)
+                return
             outputs = self.bench.deliver()
             self._note_ends([output.request for output in outputs if output.finish_reason is not None])
 
         @rule()
+        def lose_connection(self):
+            self._lose_worker(crashed=False)
+
+        @rule()
+        @precondition(lambda self: not self.suspects._alone)
         def lose_worker(self):
+            """For no fault of a request's; during a trial that would be a miscarriage of justice."""
+            self._lose_worker(crashed=True)
+
+        def _plan(self):
+            self.suspects.choose(len(self.bench.in_flight))
+            plan = self.bench.plan()
+            alone = self.suspects._alone
+            if plan is not None and alone is not None:
+                assert alone != NOBODY
+                assert set(plan.num_scheduled_tokens()) == {alone}
+            return plan
+
+        def _lose_worker(self, *, crashed):
+            self.suspects.note_loss()
             self.bench.scheduler.forget_worker()
             self.bench.in_flight.clear()
             self.bench.worker_lengths.clear()
+            convicted = self.suspects.judge(crashed=crashed)
+            assert set(convicted) <= self.poisonous
+            self._note_ends(self.bench.scheduler.finish_requests([r.key for r in convicted], RequestStatus.FINISHED_ERROR))
 
         def _note_ends(self, requests):
             for request in requests:
@@ -117,12 +154,14 @@ def machine(make_bench, letters, vocabulary):
             if not hasattr(self, "bench"):
                 return
             for _ in range(5000):
-                while len(self.bench.in_flight) < self.depth and self.bench.plan() is not None:
+                while len(self.bench.in_flight) < self.depth and self._plan() is not None:
                     pass
                 if not self.bench.in_flight:
                     break
                 self.deliver()
             assert set(self.ends) == {request.key for request in self.requests}, "a request never ended"
+            for request in self.poisonous:
+                assert self.ends[request.key] in (RequestStatus.FINISHED_ERROR, RequestStatus.FINISHED_ABORTED)
             assert self.bench.num_free == NUM_BLOCKS - 1
             assert self.bench.scheduler.grammars.num_requests == 0
             for request in self.constrained:

@@ -1,0 +1,157 @@
+"""Who is run alone after crashes, who is acquitted, who is convicted; on a scheduler without a worker."""
+
+import pytest
+
+from tetrad.engine_core_svc.request import RequestStatus
+from tetrad.engine_core_svc.suspects import FORGIVEN_AFTER_TOKENS, Suspects
+
+ACQUITTED_AFTER = 3
+
+
+@pytest.fixture
+def bench(make_bench):
+    return make_bench(max_num_seqs=8)
+
+
+@pytest.fixture
+def suspects(bench):
+    return Suspects(bench.scheduler, acquitted_after=ACQUITTED_AFTER)
+
+
+def lose_worker(bench, suspects, *, crashed=True):
+    """The worker goes and another one is there; return the ids of those whom that convicts."""
+    suspects.note_loss()
+    bench.scheduler.forget_worker()
+    bench.in_flight.clear()
+    bench.worker_lengths.clear()
+    convicted = suspects.judge(crashed=crashed)
+    bench.scheduler.finish_requests([request.key for request in convicted], RequestStatus.FINISHED_ERROR)
+    return [request.key for request in convicted]
+
+
+def plan(bench, suspects):
+    """Choose and plan; return who is in the plan."""
+    suspects.choose(len(bench.in_flight))
+    found = bench.plan()
+    return set() if found is None else set(found.num_scheduled_tokens())
+
+
+def crash_twice(bench, suspects):
+    for _ in range(2):
+        plan(bench, suspects)
+        lose_worker(bench, suspects)
+
+
+def test_one_crash_leaves_everyone_together(bench, suspects):
+    first, second = bench.add(10), bench.add(10)
+    plan(bench, suspects)
+
+    assert lose_worker(bench, suspects) == []
+
+    assert plan(bench, suspects) == {first.key, second.key}
+
+
+def test_after_two_crashes_each_runs_alone_until_its_tokens_acquit_it(bench, suspects):
+    requests = [bench.add(10, max_tokens=50) for _ in range(3)]
+    crash_twice(bench, suspects)
+
+    alone = []
+    for _ in range(3 * ACQUITTED_AFTER):
+        alone.append(plan(bench, suspects))
+        bench.deliver()
+
+    assert alone == [{request.key} for request in requests for _ in range(ACQUITTED_AFTER)]
+    assert plan(bench, suspects) == {request.key for request in requests}
+
+
+def test_the_one_that_runs_alone_at_the_third_crash_is_convicted_and_nobody_else(bench, suspects):
+    poison, other = bench.add(10), bench.add(10)
+    crash_twice(bench, suspects)
+    assert plan(bench, suspects) == {poison.key}
+
+    assert lose_worker(bench, suspects) == [poison.key]
+
+    assert plan(bench, suspects) == {other.key}
+    bench.deliver()
+    bench.run()
+
+
+def test_who_was_not_under_way_is_not_suspected(bench, suspects):
+    poison = bench.add(10)
+    crash_twice(bench, suspects)
+    plan(bench, suspects)
+    late = bench.add(10)
+
+    assert lose_worker(bench, suspects) == [poison.key]
+    assert plan(bench, suspects) == {late.key}
+    assert lose_worker(bench, suspects) == []
+
+
+def test_losses_that_are_no_crashes_leave_no_strike(bench, suspects):
+    first, second = bench.add(10), bench.add(10)
+    for _ in range(5):
+        plan(bench, suspects)
+        assert lose_worker(bench, suspects, crashed=False) == []
+
+    assert plan(bench, suspects) == {first.key, second.key}
+
+
+def test_a_cut_during_a_trial_does_not_end_it(bench, suspects):
+    first, _ = bench.add(10), bench.add(10)
+    crash_twice(bench, suspects)
+    assert plan(bench, suspects) == {first.key}
+
+    lose_worker(bench, suspects, crashed=False)
+
+    assert plan(bench, suspects) == {first.key}
+
+
+def test_progress_wipes_a_strike_out(bench, suspects):
+    first, second = bench.add(10, max_tokens=200), bench.add(10, max_tokens=200)
+    for _ in range(4):
+        plan(bench, suspects)
+        assert lose_worker(bench, suspects) == []
+        for _ in range(FORGIVEN_AFTER_TOKENS):
+            assert plan(bench, suspects) == {first.key, second.key}
+            bench.deliver()
+
+
+def test_the_next_trial_waits_until_the_last_ones_plans_are_back(bench, suspects):
+    first, second = bench.add(10, max_tokens=50), bench.add(10)
+    crash_twice(bench, suspects)
+    for _ in range(2):
+        assert plan(bench, suspects) == {first.key}
+    for _ in range(ACQUITTED_AFTER):
+        bench.deliver()
+        plan(bench, suspects)
+    assert len(bench.in_flight) == 1  # of the first, sent before it was acquitted
+
+    assert plan(bench, suspects) == set()
+    bench.deliver()
+    assert plan(bench, suspects) == {second.key}
+
+
+def test_a_suspect_that_is_aborted_keeps_nobody_waiting(bench, suspects):
+    first, second = bench.add(10), bench.add(10)
+    crash_twice(bench, suspects)
+    assert plan(bench, suspects) == {first.key}
+
+    bench.scheduler.finish_requests([first.key], RequestStatus.FINISHED_ABORTED)
+
+    assert plan(bench, suspects) == set()
+    bench.deliver()
+    assert plan(bench, suspects) == {second.key}
+
+
+def test_a_suspect_finds_room_that_those_acquitted_before_it_have_taken(make_bench):
+    bench = make_bench(num_blocks=4, block_size=4)
+    suspects = Suspects(bench.scheduler, acquitted_after=ACQUITTED_AFTER)
+    small, large = bench.add(4, max_tokens=8), bench.add(4, max_tokens=8)
+    crash_twice(bench, suspects)
+    for request in (small, large):
+        for _ in range(ACQUITTED_AFTER):
+            assert plan(bench, suspects) == {request.key}
+            bench.deliver()
+
+    suspects.choose(0)
+    bench.run()
