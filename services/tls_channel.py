@@ -21,6 +21,7 @@ log = get_logger()
 _LOOK_AGAIN_S = 1.0
 _PROBE = "/grpc.health.v1.Health/Check"
 _PROBE_TIMEOUT_S = 5.0
+_NOBODY_THERE = "Connection refused"
 _Shape = str
 
 
@@ -41,6 +42,7 @@ class TlsChannel(grpc.aio.Channel):  # type: ignore[misc] # grpc ships no types
         self._watching: asyncio.Task[None] | None = None
         self._retired: set[_Connection] = set()
         self._closing: set[asyncio.Task[None]] = set()
+        self._said: set[str] = set()
         self.problem = ""
         """Why the server cannot be reached; empty while it can, or nobody knows."""
 
@@ -150,6 +152,7 @@ class TlsChannel(grpc.aio.Channel):  # type: ignore[misc] # grpc ships no types
             state = connection.channel.get_state()
             if state is grpc.ChannelConnectivity.READY:
                 self.problem = ""
+                self._said.clear()
             refused = state is grpc.ChannelConnectivity.TRANSIENT_FAILURE
             if refused:
                 await self._note_problem(connection)
@@ -171,9 +174,12 @@ class TlsChannel(grpc.aio.Channel):  # type: ignore[misc] # grpc ships no types
             if error.code() is not grpc.StatusCode.UNAVAILABLE:
                 return  # it answered
             problem = _in_words(error.details() or "")
-            if problem != self.problem:
-                self.problem = problem
+            # A name may stand for several addresses, each with a reason of its own, of which one shows at a time.
+            if problem not in self._said:
+                self._said.add(problem)
                 log.warning("channel.not_connected", target=self._target, reason=problem)
+            if not self.problem or _NOBODY_THERE not in problem:
+                self.problem = problem
 
 
 class _Connection:
