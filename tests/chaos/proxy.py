@@ -41,9 +41,9 @@ class Link:
         self._server = await asyncio.start_unix_server(self._on_connection, self._listen)
 
     async def close(self) -> None:
-        """Cut everything and stop listening."""
-        assert self._server is not None
-        self._server.close()
+        """Cut everything and stop listening. Safe before `start`, too."""
+        if self._server is not None:
+            self._server.close()
         for task in self._pairs:
             task.cancel()
         await asyncio.gather(*self._pairs, return_exceptions=True)

@@ -14,7 +14,7 @@ from itertools import pairwise
 from tests.chaos.schedule import Fault
 
 # How long the effect of a freeze, a stall or a slow link may outlast it.
-_AFTERMATH_S = 2.0
+_AFTERMATH_S = 1.0
 # Times closer together than this say nothing about silences.
 _RESOLUTION_S = 0.002
 

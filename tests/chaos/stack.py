@@ -62,12 +62,19 @@ class ChaosStack:
         return self._stack.pids()
 
     async def __aenter__(self) -> "ChaosStack":
-        for link in self.links.values():
-            await link.start()
-        await self._stack.start(timeout_s=self._start_timeout_s)
+        try:
+            for link in self.links.values():
+                await link.start()
+            await self._stack.start(timeout_s=self._start_timeout_s)
+        except BaseException:
+            await self._close()
+            raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
         await self._stack.close()
         for link in self.links.values():
             await link.close()

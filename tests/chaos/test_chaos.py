@@ -13,7 +13,7 @@ FAULTS = [
     Fault(1.5, "kill", "worker"),
     Fault(5.0, "stall", "engine-core>worker", 1.5),
     Fault(7.5, "freeze", "engine-core", 1.5),
-    Fault(10.0, "kill", "engine-core"),
+    Fault(10.5, "kill", "engine-core"),
     Fault(13.5, "kill", "tokenizer"),
     Fault(14.5, "garble", "frontend>tokenizer-2"),
     Fault(16.0, "kill", "frontend"),
