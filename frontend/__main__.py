@@ -1,5 +1,6 @@
 """`python -m tetrad.frontend`: serve HTTP and the public gRPC API until told to stop."""
 
+import asyncio
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -14,7 +15,8 @@ from tetrad.services.settings import load_settings
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the service with these flags (by default the process's) and exit."""
     settings = load_settings(FrontendSettings, sys.argv[1:] if argv is None else argv, prog="tetrad frontend")
-    run_service("frontend", settings, partial(serve, settings))
+    retire = asyncio.Event()
+    run_service("frontend", settings, partial(serve, settings, retire=retire), on_retire=retire.set)
 
 
 if __name__ == "__main__":

@@ -103,11 +103,11 @@ class Server:
         """Stop taking work, let `finish` complete within the grace, then stop.
 
         Args:
-            finish: waits until running work is done; cancelled when the grace is over.
+            finish: waits until running work is done; cancelled when the grace is over, not called if there is none.
         """
         await self.health.drain()
         await asyncio.sleep(self._settings.withdrawal_wait_s)
-        if finish is not None:
+        if finish is not None and self._settings.drain_timeout_s > 0:
             try:
                 await asyncio.wait_for(finish(), self._settings.drain_timeout_s)
             except TimeoutError:

@@ -1,8 +1,8 @@
 """Local stack: the services of one machine as child processes on Unix sockets in a private directory.
 
-Run by `tetrad serve` and by the blocking and async engines of a program. Decides addresses, order of stopping and the lifeline;
-the supervisor does the rest. Invariant: the children end with this process, however it ends (a pipe whose write end only this
-process holds), and the directory goes with them.
+Run by `tetrad serve` and by the blocking and async engines of a program. Decides addresses, the order of stopping and of a
+rolling restart, and the lifeline; the supervisor does the rest. Invariant: the children end with this process, however it ends
+(a pipe whose write end only this process holds), and the directory goes with them.
 """
 
 import asyncio
@@ -16,7 +16,9 @@ from tetrad.child import Child, OnState, RestartPolicy
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.frontend.config import FrontendSettings
 from tetrad.private_directory import PrivateDirectory
+from tetrad.public_ports import PublicPorts
 from tetrad.readiness import HealthTarget
+from tetrad.services.errors import InvalidRequest, Unavailable
 from tetrad.services.settings import ServiceSettings, child_environment
 from tetrad.supervisor import Supervisor
 from tetrad.tokenizer_svc.config import TokenizerSettings
@@ -26,6 +28,11 @@ from tetrad.worker_svc.config import WorkerSettings
 _FRONTEND_DRAIN_S = 1.2
 _SERVICE_DRAIN_S = 0.5
 _STOP_TIMEOUT_S = 1.6
+# An engine core hands its requests back at once: frontends bring them to the next one, which goes on where this one stopped. To
+# wait for them would make everybody else wait, as nothing new is taken meanwhile.
+_ENGINE_CORE_DRAIN_S = 0.0
+# On top of what a frontend that retires gives its requests: to fail what is left, and to end.
+_RETIRE_MARGIN_S = _FRONTEND_DRAIN_S + _STOP_TIMEOUT_S
 _NUM_TOKENIZERS_SERVED = 2
 
 HEALTH_NAMES = {
@@ -85,18 +92,36 @@ class LocalStack:
         num_tokenizers = settings.num_tokenizers or (_NUM_TOKENIZERS_SERVED if serve else 1)
         self.tokenizer_targets = tuple(f"unix:{self.directory}/{name}.sock" for name in _tokenizer_names(num_tokenizers))
         self.engine_target = f"unix:{self.directory}/engine-core.sock"
+        self.engine_admin_target = f"unix:{self.directory}/engine-core-admin.sock"
         self._worker_target = f"unix:{self.directory}/worker.sock"
         self._lifeline, self._lifeline_write_end = os.pipe()
+        self._num_frontends = 0
+        self._restarting = asyncio.Lock()  # one rolling restart at a time: two could take both tokenizers at once
+        self._ports: PublicPorts | None = None
+        if serve:
+            frontend = settings.frontend
+            try:
+                self._ports = PublicPorts(frontend.host, frontend.port, frontend.grpc_port)
+            except Unavailable:
+                self.abandon()
+                raise
         self._settings = settings
         # Whoever calls stops before whom it calls: nobody sees a peer vanish.
-        frontends = [self._frontend()] if serve else []
-        groups = [frontends, [self._engine_core()], [*self._tokenizers(), self._worker()]]
+        frontends = [] if self._ports is None else [self._frontend(self._ports)]
+        engine_core, tokenizers, worker = self._engine_core(), self._tokenizers(), self._worker()
+        groups = [frontends, [engine_core], [*tokenizers, worker]]
+        self.service_names = tuple(child.name for child in (worker, engine_core, *tokenizers, *frontends))
         self._supervisor = Supervisor(groups, policy=policy, on_state=on_state, stop_timeout_s=_STOP_TIMEOUT_S)
 
     @property
     def frontend_settings(self) -> FrontendSettings:
         """Settings with which a frontend finds this stack."""
-        return _replace(self._settings.frontend, tokenizer_targets=self.tokenizer_targets, engine_targets=(self.engine_target,))
+        return _replace(
+            self._settings.frontend,
+            tokenizer_targets=self.tokenizer_targets,
+            engine_targets=(self.engine_target,),
+            engine_admin_targets=(self.engine_admin_target,),
+        )
 
     async def start(self, *, timeout_s: float) -> None:
         """Start the services and return when all of them take work; on failure nothing is left running.
@@ -117,13 +142,50 @@ class LocalStack:
         """Wait until a service is given up, and raise why; returns when the stack was closed."""
         await self._supervisor.wait_failed()
 
+    async def restart(self, *names: str, timeout_s: float) -> None:
+        """Restart services one after the other, each when its forerunner takes work again; no request is lost.
+
+        The next frontend is there before the present one retires: that one accepts nothing new and lives until what it has is
+        answered, beyond the end of this call.
+
+        Args:
+            names: some of `service_names`; none: all of them.
+            timeout_s: for all of them together.
+
+        Raises:
+            InvalidRequest: there is no such service.
+            TetradError: a service did not come back; what that means for the stack, `wait_failed` says.
+            TimeoutError: they were not ready within `timeout_s` seconds.
+        """
+        if unknown := set(names) - set(self.service_names):
+            raise InvalidRequest(
+                f"There is no service {min(unknown)!r}; there are {', '.join(self.service_names)}.", field="service"
+            )
+        async with asyncio.timeout(timeout_s), self._restarting:
+            for name in self.service_names:
+                if not names or name in names:
+                    await self._restart(name)
+
+    async def _restart(self, name: str) -> None:
+        if name == "frontend" and self._ports is not None:
+            retire_timeout_s = self._settings.frontend.retire_timeout_s + _RETIRE_MARGIN_S
+            await self._supervisor.replace(self._frontend(self._ports), retire_timeout_s=retire_timeout_s)
+        else:
+            await self._supervisor.restart(name)
+
     def pids(self) -> dict[str, int]:
         """Return the process ids of the services that run."""
         return self._supervisor.pids()
 
     async def close(self) -> None:
         """Stop every service within 5 s and remove the directory. Safe to call twice."""
+        self._close_ports()  # the frontend's end is then the end of its port
         await self._supervisor.stop()
+        self.abandon()
+
+    def kill(self) -> None:
+        """Kill every service and remove the directory; returns at once. For a process that ends right behind it."""
+        self._supervisor.kill()
         self.abandon()
 
     def abandon(self) -> None:
@@ -132,7 +194,12 @@ class LocalStack:
             if fd >= 0:
                 os.close(fd)
         self._lifeline = self._lifeline_write_end = -1
+        self._close_ports()
         self._private.remove()
+
+    def _close_ports(self) -> None:
+        if self._ports is not None:
+            self._ports.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -156,31 +223,38 @@ class LocalStack:
         settings = _replace(
             self._settings.engine_core,
             listen=self.engine_target,
+            admin_listen=self.engine_admin_target,
             worker_target=self._worker_target,
             tokenizer_targets=self.tokenizer_targets,
-            drain_timeout_s=_SERVICE_DRAIN_S,
+            drain_timeout_s=_ENGINE_CORE_DRAIN_S,
         )
         return self._child("engine-core", "engine_core_svc", settings)
 
-    def _frontend(self) -> Child:
-        settings = self.frontend_settings
-        if settings.grpc_port is None:  # its health must be seen all the same
-            settings = _replace(settings, listen=f"unix:{self.directory}/frontend.sock")
-        settings = _replace(settings, drain_timeout_s=_FRONTEND_DRAIN_S)
-        return self._child("frontend", "frontend", settings)
+    def _frontend(self, ports: PublicPorts) -> Child:
+        self._num_frontends += 1
+        # Two may live at a time: each has its own socket for the supervisor, which must not mistake one for the other.
+        number = f"-{self._num_frontends}" if self._num_frontends > 1 else ""
+        settings = _replace(
+            self.frontend_settings,
+            port=ports.port,
+            grpc_port=ports.grpc_port,
+            http_fd=ports.http_fd,
+            private_listen=f"unix:{self.directory}/frontend{number}.sock",
+            drain_timeout_s=_FRONTEND_DRAIN_S,
+        )
+        return self._child("frontend", "frontend", settings, ports.http_fd)
 
-    def _child(self, name: str, package: str, settings: ServiceSettings) -> Child:
+    def _child(self, name: str, package: str, settings: ServiceSettings, *pass_fds: int) -> Child:
         settings = self._adapt(name, _replace(settings, lifeline_fd=self._lifeline))
         if settings.log_json is None:  # its stderr is our pipe: what counts is where we write its lines
             settings = _replace(settings, log_json=not sys.stderr.isatty())
-        address = settings.grpc_address if isinstance(settings, FrontendSettings) else settings.listen
-        assert address is not None
+        address = settings.private_listen if isinstance(settings, FrontendSettings) else settings.listen
         return Child(
             name=name,
             command=_python_module(f"tetrad.{package}"),
             environment=child_environment(settings),
             health=HealthTarget(address, HEALTH_NAMES[kind_of(name)]),
-            pass_fds=(self._lifeline,),
+            pass_fds=(self._lifeline, *pass_fds),
             program=kind_of(name),
         )
 

@@ -2,13 +2,14 @@
 
 import argparse
 import asyncio
-import signal
 
 from tetrad.cli.options import add_engine_options, engine_args, new_parser
+from tetrad.cli.serve_signals import ServeSignals
 from tetrad.cli.server_options import add_server_options, server_fields
 from tetrad.cli.startup import StartProgress, free_port, too_slow
 from tetrad.frontend.access.guard import Guard
 from tetrad.local_stack import LocalStack, StackSettings
+from tetrad.services.errors import TetradError
 from tetrad.services.log import configure_library_logging
 
 
@@ -33,35 +34,43 @@ def run(arguments: list[str]) -> int:
 
 
 async def _serve(settings: StackSettings, options: argparse.Namespace, progress: StartProgress) -> int:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopping.set)
-    stopped = asyncio.create_task(stopping.wait())
     stack = LocalStack(settings, serve=True, on_state=progress.on_state)
+    signals = ServeSignals(on_second=stack.kill)
     try:
-        starting = asyncio.create_task(stack.start(timeout_s=options.start_timeout_s))
-        await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
-            try:
-                starting.result()
-            except TimeoutError:
-                raise too_slow(options.start_timeout_s) from None
-            _announce(settings)
-            failing = asyncio.create_task(stack.wait_failed())
-            await asyncio.wait({failing, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if failing.done():
-                failing.result()
-            failing.cancel()
-        else:
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
-        if stopping.is_set():
+        if not await signals.unless_stopped(_start(stack, options.start_timeout_s)):
             progress.say("Stopping")
+            return 0
+        _announce(settings)
+        async with asyncio.TaskGroup() as group:
+            restarting = group.create_task(_restart_when_asked(stack, signals, options.start_timeout_s, progress))
+            await signals.unless_stopped(stack.wait_failed())
+            restarting.cancel()
+        progress.say("Stopping")
     finally:
-        stopped.cancel()
         await stack.close()
     return 0
+
+
+async def _start(stack: LocalStack, timeout_s: float) -> None:
+    try:
+        await stack.start(timeout_s=timeout_s)
+    except TimeoutError:
+        raise too_slow(timeout_s) from None
+
+
+async def _restart_when_asked(stack: LocalStack, signals: ServeSignals, timeout_s: float, progress: StartProgress) -> None:
+    """Restart every service whenever that is asked for; a restart that fails is told, and the next one may be asked for."""
+    while True:
+        await signals.wait_restart()
+        progress.say("Restarting every service")
+        try:
+            await stack.restart(timeout_s=timeout_s)
+        except TimeoutError:
+            progress.say(f"Not every service was ready again after {timeout_s:g} s")
+        except TetradError as error:
+            progress.say(f"Not every service came back: {error.message}")
+        else:
+            progress.say("Every service was restarted")
 
 
 def _announce(settings: StackSettings) -> None:
