@@ -130,3 +130,75 @@ async def test_models(channel):
 
     assert ([model.name for model in listed.models], listed.next_page_token) == (["fake"], "")
     assert (card.max_model_len, card.vocab_size) == (512, 258)
+
+
+async def test_a_call_beyond_the_limit_of_requests_is_refused_with_retry_info(serve_frontend, engine):
+    engine.pause()
+    async with (
+        serve_frontend(listen="127.0.0.1:0", max_num_requests=1) as frontend,
+        open_channel(frontend.grpc_address) as channel,
+    ):
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        waiting = stub.Generate(generate())
+        await engine.until(lambda: len(engine.requests) == 1)
+
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.Generate(generate()).read()
+        await engine.allow(None)
+        served = [response async for response in waiting]
+
+    error = from_rpc_error(refused.value)
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert error.retry_after_s is not None
+    assert 1 <= error.retry_after_s <= 60
+    assert served
+
+
+async def test_a_servers_limit_ends_a_call_that_has_none_of_its_own(serve_frontend, engine):
+    engine.pause()
+    async with (
+        serve_frontend(listen="127.0.0.1:0", request_timeout_s=0.2) as frontend,
+        open_channel(frontend.grpc_address) as channel,
+    ):
+        with pytest.raises(grpc.aio.AioRpcError, match=r"time limit of 0\.2 s") as late:
+            await inference_pb2_grpc.InferenceServiceStub(channel).Generate(generate()).read()
+        await engine.until(lambda: len(engine.aborted) == 1)
+
+    assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def test_the_engine_is_told_the_deadline_of_a_call(stub, engine):
+    assert [response async for response in stub.Generate(generate(), timeout=5)]
+
+    sent = engine.requests[0]
+    assert 4 < (sent.deadline_unix_nanos - sent.arrival_time_unix_nanos) / 1e9 < 5.1
+
+
+async def test_a_call_that_is_late_or_cancelled_leaves_the_engine(stub, engine):
+    engine.pause()
+    with pytest.raises(grpc.aio.AioRpcError) as late:
+        await stub.Generate(generate(), timeout=0.2).read()
+    await engine.until(lambda: len(engine.aborted) == 1)
+    call = stub.Generate(generate())
+    await engine.until(lambda: len(engine.requests) == 2)
+
+    call.cancel()
+
+    await engine.until(lambda: len(engine.aborted) == 2)
+    assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def test_a_client_that_takes_nothing_is_dropped(serve_frontend, engine):
+    async with (
+        serve_frontend(listen="127.0.0.1:0", slow_client_timeout_s=0.3) as frontend,
+        # A window that does not grow with the connection's speed.
+        grpc.aio.insecure_channel(frontend.grpc_address, options=[("grpc.http2.bdp_probe", 0)]) as channel,
+    ):
+        # Each message is long: it has the log-probabilities of many tokens.
+        params = types_pb2.SamplingParams(max_tokens=400, ignore_eos=True, logprobs=5)
+        call = inference_pb2_grpc.InferenceServiceStub(channel).Generate(generate(sampling_params=params, n=40))
+        await call.read()
+
+        await engine.until(lambda: len(engine.aborted) > 0)
+
+        call.cancel()

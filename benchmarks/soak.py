@@ -1,0 +1,163 @@
+"""Soak: many streams for long on the simulated device, and a burst of more requests than are served at once.
+
+Shows that there is no error, how even the stream of tokens is, how long admission takes, and whether memory stays flat.
+`python -m benchmarks.soak --clients 1000 --seconds 120`; exits 1 if something that was promised is not so.
+"""
+
+import argparse
+import asyncio
+import resource
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import psutil
+import uvloop
+
+from benchmarks.grpc_streams import GrpcResult, grpc_streams
+from benchmarks.stack import MODEL, running
+from benchmarks.streams import StreamClient, new_prompt, stream_once
+
+_MAX_TAIL_RATIO = 5.0
+_MAX_ADMISSION_S = 0.05
+_MAX_GROWTH = 1.05
+_PROMPT_LEN = 32
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the value that this share of all values does not exceed; 0 if there are none."""
+    ranked = sorted(values)
+    return ranked[min(int(len(ranked) * share), len(ranked) - 1)] if ranked else 0.0
+
+
+async def steady_streams(url: str, *, clients: int, seconds: float, max_tokens: int) -> list[StreamClient]:
+    """Keep `clients` streams going for so long; each that ends is followed by another."""
+    end = time.monotonic() + seconds
+    finished: list[StreamClient] = []
+
+    async def one(number: int) -> None:
+        # Not all at once: this is a steady load, the burst is another measurement.
+        await asyncio.sleep(min(seconds / 4, 10) * number / clients)
+        while time.monotonic() < end:
+            body = {
+                "model": MODEL, "prompt": new_prompt(_PROMPT_LEN), "max_tokens": max_tokens, "ignore_eos": True,
+                "temperature": 0,
+            }  # fmt: skip
+            finished.append(await stream_once(url, body))
+
+    await asyncio.gather(*(one(number) for number in range(clients)))
+    return finished
+
+
+async def burst(url: str, *, requests: int) -> list[StreamClient]:
+    """Send so many requests at once; each is served or refused."""
+
+    async def one() -> StreamClient:
+        body = {"model": MODEL, "prompt": new_prompt(_PROMPT_LEN), "max_tokens": 8, "ignore_eos": True}
+        return await stream_once(url, body)
+
+    return await asyncio.gather(*(one() for _ in range(requests)))
+
+
+class Memory:
+    """The resident memory of a server's processes, sampled while something else runs.
+
+    Args:
+        root: the process that started the others.
+    """
+
+    def __init__(self, root: int) -> None:
+        self._processes = [psutil.Process(root), *psutil.Process(root).children(recursive=True)]
+        self.samples: dict[int, list[int]] = {process.pid: [] for process in self._processes}
+        self.names = {process.pid: " ".join(process.cmdline()[-8:])[:60] for process in self._processes}
+
+    async def watch(self, interval_s: float) -> None:
+        """Sample until cancelled."""
+        while True:
+            for process in self._processes:
+                self.samples[process.pid].append(process.memory_info().rss)
+            await asyncio.sleep(interval_s)
+
+    def growth(self) -> dict[str, float]:
+        """Return, for each process, its memory at the end over that when the load was complete."""
+        return {
+            f"{pid} {self.names[pid]}": statistics.median(sizes[-3:]) / statistics.median(sizes[len(sizes) // 2 :][:3])
+            for pid, sizes in self.samples.items()
+            if len(sizes) >= 6
+        }
+
+
+async def soak(url: str, root: int, args: argparse.Namespace) -> list[str]:
+    """Run everything; return what was promised and is not so."""
+    memory = Memory(root)
+    watching = asyncio.create_task(memory.watch(max(args.seconds / 60, 0.5)))
+    over_grpc = asyncio.create_task(
+        grpc_streams(args.grpc_target, clients=args.grpc_clients, seconds=args.seconds, max_tokens=args.max_tokens)
+    )
+    clients = await steady_streams(url, clients=args.clients, seconds=args.seconds, max_tokens=args.max_tokens)
+    grpc_result = await over_grpc
+    watching.cancel()
+    faults = _judge_streams(clients, args.max_tokens, grpc_result)
+    for name, growth in memory.growth().items():
+        sys.stdout.write(f"memory {growth:.3f}  {name}\n")
+        if growth > _MAX_GROWTH:
+            faults.append(f"memory of {name} grew by {growth:.3f}")
+    if args.burst:
+        faults += _judge_burst(await burst(url, requests=args.burst))
+    return faults
+
+
+def _judge_streams(clients: list[StreamClient], max_tokens: int, over_grpc: GrpcResult) -> list[str]:
+    errors = Counter(client.error or f"HTTP {client.status}" for client in clients if client.error or client.status != 200)
+    errors.update(over_grpc.errors)
+    gaps = [gap for client in clients for gap in client.gaps_s]
+    median, tail = percentile(gaps, 0.5), percentile(gaps, 0.99)
+    sys.stdout.write(
+        f"streams {len(clients)} + {over_grpc.num_calls} over gRPC, tokens at most {len(clients) * max_tokens}, "
+        f"chunks {sum(client.num_chunks for client in clients)}, errors {sum(errors.values())}\n"
+        f"inter-token latency: median {median * 1000:.2f} ms, p99 {tail * 1000:.2f} ms ({tail / max(median, 1e-9):.1f} x), "
+        f"max {max(gaps, default=0) * 1000:.0f} ms; over gRPC p99 {percentile(over_grpc.gaps_s, 0.99) * 1000:.2f} ms\n"
+    )
+    faults = [f"{number} x {error}" for error, number in errors.most_common(5)]
+    if tail > _MAX_TAIL_RATIO * median:
+        faults.append(f"p99 of the inter-token latency is {tail / max(median, 1e-9):.1f} times the median")
+    return faults
+
+
+def _judge_burst(clients: list[StreamClient]) -> list[str]:
+    served, refused = ([client for client in clients if client.status == status] for status in (200, 429))
+    lost = [client for client in clients if client.error and client.status != 429]
+    refusals = [client.answered_s or 0.0 for client in refused]
+    sys.stdout.write(
+        f"burst {len(clients)}: served {len(served)}, refused {len(refused)}, lost {len(lost)}; "
+        f"refusal as seen by clients p99 {percentile(refusals, 0.99) * 1000:.1f} ms\n"
+    )
+    faults = [f"{len(lost)} requests of the burst were lost, the first: {lost[0].error}"] if lost else []
+    if len(served) + len(refused) != len(clients):
+        faults.append("requests of the burst got another status than 200 or 429")
+    return faults
+
+
+def main() -> None:
+    """Start a stack, soak it, say what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--clients", type=int, default=1000, help="streams at the same time")
+    parser.add_argument("--grpc-clients", type=int, default=32, help="further streams over the public gRPC API")
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--max-tokens", type=int, default=100)
+    parser.add_argument("--burst", type=int, default=10_000, help="requests sent at once, afterwards; 0: none")
+    parser.add_argument("flags", nargs="*", help="further flags of tetrad serve")
+    args = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    with running("--device", "sim", *args.flags) as stack:
+        args.grpc_target = stack.grpc_target
+        faults = uvloop.run(soak(stack.url, stack.pid, args))
+    for fault in faults:
+        sys.stdout.write(f"NOT SO: {fault}\n")
+    sys.exit(bool(faults))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Streams: many HTTP clients in one process that only count what comes, so that the generator is not what is measured.
+
+Each client is an asyncio protocol on a plain socket: it looks for event boundaries in what arrives and notes the time. Used by
+soak.py and by the tests of load. Knows completions with `stream`; parses no JSON.
+"""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Mapping
+from typing import cast
+from urllib.parse import urlsplit
+
+_DONE = b"data: [DONE]\n\n"
+
+
+class StreamClient(asyncio.Protocol):
+    """One streamed completion on a connection of its own.
+
+    Attributes:
+        gaps_s: between chunks.
+        answered_s: until the status line came; None: none came.
+        status: of HTTP; 0: none came.
+        error: what is wrong; "" if the stream ended as it should.
+    """
+
+    def __init__(self, request: bytes, done: asyncio.Future[None]) -> None:
+        self._request = request
+        self._done = done
+        self._start = self._last = time.perf_counter()
+        self._tail = b""
+        self._is_complete = False
+        self.gaps_s: list[float] = []
+        self.answered_s: float | None = None
+        self.status = 0
+        self.error = ""
+        self.num_chunks = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the request."""
+        # uvloop's transports have the interface, not the class.
+        cast("asyncio.Transport", transport).write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        """Note when chunks come."""
+        now = time.perf_counter()
+        if self.answered_s is None:
+            self.answered_s = now - self._start
+            self.status = int(data[9:12])
+            self._last = now
+        elif data.find(b"data: {") >= 0:
+            self.gaps_s.append(now - self._last)
+            self._last = now
+        self.num_chunks += data.count(b"data: {")
+        if b'"error"' in data:
+            self.error = data[-300:].decode(errors="replace")
+        self._tail = (self._tail + data)[-64:]
+        self._is_complete = self._is_complete or _DONE in self._tail
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Say how it ended."""
+        if self.status == 200 and not self._is_complete and not self.error:
+            self.error = f"cut off: {exc or 'closed'}"
+        elif not self.status:
+            self.error = f"no answer: {exc or 'closed'}"
+        if not self._done.done():
+            self._done.set_result(None)
+
+
+def completion_request(url: str, body: Mapping[str, object]) -> bytes:
+    """Return a streamed completion as it goes over the wire."""
+    encoded = json.dumps({"stream": True, **body}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(encoded)}\r\nConnection: close\r\n\r\n".encode() + encoded
+
+
+def new_prompt(length: int) -> list[int]:
+    """Return ids that no prefix cache knows."""
+    return [random.randrange(1000, 41_000) for _ in range(length)]
+
+
+async def stream_once(url: str, body: Mapping[str, object]) -> StreamClient:
+    """Run one client to its end; what went wrong is in its `error`."""
+    address = urlsplit(url)
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+    client = StreamClient(completion_request(url, body), done)
+    try:
+        await loop.create_connection(lambda: client, address.hostname, address.port)
+    except OSError as error:
+        client.error = f"no connection: {error}"
+        return client
+    await done
+    return client
