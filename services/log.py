@@ -25,7 +25,7 @@ def configure_logging(service: str, *, level: str = "info", json: bool | None = 
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info if as_json else structlog.dev.set_exc_info,
     ]
-    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
+    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer() if as_json else _console(colors=True)
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
@@ -49,7 +49,7 @@ def configure_library_logging(level: str = "warning") -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+            _console(colors=sys.stderr.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
@@ -65,6 +65,11 @@ def get_logger() -> structlog.typing.FilteringBoundLogger:
 def bind_request(request_id: str) -> AbstractContextManager[object]:
     """Return a context in which every log line of this task carries the request's id."""
     return structlog.contextvars.bound_contextvars(request_id=request_id)
+
+
+def _console(*, colors: bool) -> structlog.dev.ConsoleRenderer:
+    # Plain: the pretty formatters print the local variables of every frame, and with them keys and prompts.
+    return structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
 
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}

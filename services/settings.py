@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
@@ -42,7 +43,10 @@ Names = Annotated[
 class Settings(BaseSettings):
     """Base of every settings model. `env_prefix` is set by each service (TETRAD_<SERVICE>_)."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
+    # Inputs stay out of errors: they may be keys, or a whole file with keys in it.
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", validate_default=True, protected_namespaces=(), hide_input_in_errors=True
+    )
 
     # Set for the time of one load_settings call: BaseSettings takes its sources from a class method.
     _config_file: ClassVar[Path | None] = None
@@ -138,7 +142,7 @@ def load_settings(cls: type[S], argv: Sequence[str], *, prog: str) -> S:
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"]).replace("_", "-")
-        _exit_usage(prog, f"{name}: {first['msg']} (got {first.get('input')!r})")
+        _exit_usage(prog, f"{name or 'settings'}: {first['msg']}{_shown_input(cls, first)}")
     except (SettingsError, InvalidRequest, OSError) as error:
         _exit_usage(prog, str(error))
     finally:
@@ -176,6 +180,12 @@ def _refuse_unknown_environment(cls: type[Settings]) -> None:
     for name in os.environ:
         if prefix and name.upper().startswith(prefix) and name.upper() not in known:
             raise InvalidRequest(f"{name}: there is no such setting; see --help for the list")
+
+
+def _shown_input(cls: type[Settings], error: ErrorDetails) -> str:
+    """Return what was given, if it is the value of a setting that is no secret (those have repr=False)."""
+    field = cls.model_fields.get(str(error["loc"][0])) if error["loc"] else None
+    return f" (got {error['input']!r})" if field is not None and field.repr else ""
 
 
 def _exit_usage(prog: str, message: str) -> NoReturn:

@@ -37,6 +37,8 @@ class ApiKeys:
         self._file = file
         self._from_file: list[bytes] = []
         self._version: _Version | None = None
+        # The version of the file that could not be read; None: there was no file; (): nothing was said.
+        self._said_not_read: _Version | tuple[()] | None = ()
         if file is not None:
             self._read_first(file)
 
@@ -65,15 +67,19 @@ class ApiKeys:
     def _read_again(self) -> None:
         if self._file is None:
             return
+        version = None
         try:
             version = _version_of(self._file)
-            if version == self._version:
+            if version in (self._version, self._said_not_read):
                 return
             self._from_file = self._digests(_lines(self._file), str(self._file))
         except (OSError, UnicodeDecodeError, InvalidRequest) as error:
-            log.error("api_keys.file_not_read", file=str(self._file), reason=type(error).__name__)
+            # Once, not with every request: whoever sends many must not fill the log.
+            if self._said_not_read != version:
+                self._said_not_read = version
+                log.error("api_keys.file_not_read", file=str(self._file), reason=type(error).__name__)
             return
-        self._version = version
+        self._version, self._said_not_read = version, ()
         log.info("api_keys.read_again", file=str(self._file), num_keys=len(self._from_file))
 
     def _digests(self, keys: Iterable[str], source: str) -> list[bytes]:

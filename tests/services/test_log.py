@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import pytest
 import structlog
 
 from tetrad.services.log import get_logger
@@ -71,3 +72,25 @@ def test_a_library_leaves_the_programs_logging_alone():
     )
 
     assert line == "mine: x"
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_tracebacks_show_no_values(as_json):
+    """A local variable may be a key, or what somebody said to the model."""
+    source = f"""
+from tetrad.services.log import configure_logging, get_logger
+configure_logging("cup", json={as_json})
+def drink():
+    tea = "ta" + "nnin"
+    raise KeyError("cup")
+try:
+    drink()
+except KeyError as error:
+    get_logger().error("cup.broken", exc_info=error)
+"""
+
+    lines = "\n".join(log_lines(source))
+
+    assert "KeyError" in lines
+    assert "drink" in lines
+    assert "tannin" not in lines

@@ -3,9 +3,10 @@
 import os
 import subprocess
 import sys
+from typing import Self
 
 import pytest
-from pydantic import Field
+from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from tetrad.services.settings import ServiceSettings, child_environment, load_settings
@@ -16,6 +17,13 @@ class CupSettings(ServiceSettings):
 
     size_ml: int = Field(200, ge=1, description="Volume, in millilitres.")
     label: str | None = Field(None, description="What is written on it.")
+    secret: str = Field("", max_length=8, repr=False, description="What is in it.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.label == "empty" and self.secret:
+            raise ValueError("an empty cup has no secret")
+        return self
 
 
 def load(*argv: str) -> CupSettings:
@@ -119,3 +127,25 @@ def test_every_service_can_say_what_it_takes():
         result = subprocess.run([sys.executable, "-m", "tetrad.cli", service, "--help"], capture_output=True, text=True)
         assert result.returncode == 0, result.stderr
         assert "--listen" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--secret", "tea-and-more"),
+        ("--secret", "tea", "--label", "empty"),
+        ("--config", "{file}"),
+    ],
+)
+def test_no_error_shows_a_secret(argv, capsys, tmp_path):
+    file = tmp_path / "cup.yaml"
+    file.write_text("secret_: tea\n")
+
+    assert "tea" not in refusal(capsys, *(part.format(file=file) for part in argv))
+
+
+def test_no_error_of_a_program_shows_one_either():
+    with pytest.raises(ValidationError) as caught:
+        CupSettings(secret="tea", label="empty")
+
+    assert "tea" not in f"{caught.value}{CupSettings(secret='tea')!r}"

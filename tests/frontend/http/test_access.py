@@ -7,6 +7,7 @@ import anthropic
 import grpc
 import openai
 import pytest
+from structlog.testing import capture_logs
 
 from tetrad.frontend.access.api_keys import ApiKeys
 from tetrad.services.channel import open_channel
@@ -100,6 +101,36 @@ async def test_the_key_file_is_read_again_when_it_changes(serve_frontend, tmp_pa
         gone = [await status(key) for key in ("fixed", "second")]
 
     assert (before, after, gone) == ([200, 200, 401, 401], [200, 401, 200], [200, 200])
+
+
+def test_a_file_that_cannot_be_read_is_said_once_however_many_ask(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("only\n")
+    keys = ApiKeys((), file)
+
+    with capture_logs() as logs:
+        file.write_text("white space\n")
+        accepted = [keys.accepts("only"), keys.accepts("white space"), keys.accepts("wrong")]
+        file.unlink()
+        accepted += [keys.accepts("only"), keys.accepts("wrong")]
+        file.write_text("next\n")
+        accepted += [keys.accepts("next"), keys.accepts("only")]
+
+    assert accepted == [True, False, False, True, False, True, False]
+    assert [line["event"] for line in logs] == ["api_keys.file_not_read"] * 2 + ["api_keys.read_again"]
+
+
+@pytest.mark.parametrize("presented", ["", "key ", "KEY", "key\0", "kéy", "\u212aey", "k", "keykey", "\udcff"])
+def test_nothing_like_a_key_is_one(presented):
+    assert not ApiKeys(["key"]).accepts(presented)
+
+
+@pytest.mark.parametrize("key", ["", " ", "two words", "clé", "tab\t", "nul\0"])
+def test_what_no_header_could_carry_safely_is_no_key_and_is_not_shown(key):
+    with pytest.raises(InvalidRequest) as caught:
+        ApiKeys([key])
+
+    assert not key.strip() or key not in str(caught.value)
 
 
 def test_a_file_that_became_empty_lets_nobody_in(tmp_path):
