@@ -11,6 +11,7 @@ from tetrad.frontend.access.guard import Guard
 from tetrad.local_stack import LocalStack, StackSettings
 from tetrad.services.errors import TetradError
 from tetrad.services.log import configure_library_logging
+from tetrad.services.tls import Identity
 
 
 def run(arguments: list[str]) -> int:
@@ -29,7 +30,9 @@ def run(arguments: list[str]) -> int:
     progress = StartProgress()
     fields = {"host": options.host, "port": port, "grpc_port": options.grpc_port, **server_fields(options)}
     settings = args.stack_settings(report=progress.say, **fields)
-    Guard(settings.frontend)  # keys that cannot be used are told before anything starts
+    Guard(settings.frontend)  # keys and certificates that cannot be used are told before anything starts
+    if settings.frontend.public_tls is not None:
+        Identity(settings.frontend.public_tls)
     return asyncio.run(_serve(settings, options, progress))
 
 
@@ -76,7 +79,8 @@ async def _restart_when_asked(stack: LocalStack, signals: ServeSignals, timeout_
 def _announce(settings: StackSettings) -> None:
     frontend = settings.frontend
     host = "127.0.0.1" if frontend.host in ("0.0.0.0", "::", "") else frontend.host
-    url, name = f"http://{host}:{frontend.port}", frontend.served_model_names[0]
+    scheme = "http" if frontend.public_tls is None else "https"
+    url, name = f"{scheme}://{host}:{frontend.port}", frontend.served_model_names[0]
     grpc = "" if frontend.grpc_port is None else f", gRPC on {host}:{frontend.grpc_port}"
     print(f"Tetrad serves {name} at {url}/v1{grpc} (Ctrl-C stops it). Try:")
     messages = '[{"role": "user", "content": "What is the capital of France?"}]'
