@@ -200,7 +200,11 @@ async def run(plan: Plan, make_faults: Callable[[ChaosStack], Sequence[Fault]]) 
         stack = ChaosStack(plan.settings)
         async with stack:
             this = Run(plan, stack, mark)
-            await this.go(make_faults(stack))
+            try:
+                await this.go(make_faults(stack))
+            except BaseException:
+                _say_problems(plan, this.result)
+                raise
         result = this.result
         result.problems += await asyncio.to_thread(find_remains, mark, stack.directory, timeout_s=_IDLE_TIMEOUT_S)
     if result.problems:

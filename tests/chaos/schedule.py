@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Literal
 
-ServiceFault = Literal["kill", "freeze", "drain"]
+ServiceFault = Literal["kill", "freeze", "drain", "restart"]
 LinkFault = Literal["cut", "stall", "slow", "garble"]
 FaultKind = ServiceFault | LinkFault
 
-SERVICE_FAULTS: tuple[FaultKind, ...] = ("kill", "freeze", "drain")
 _SHORTEST_S, _LONGEST_S = 1.0, 5.0
 
 
@@ -75,13 +74,13 @@ def mixed_deck(services: Sequence[str], links: Sequence[str], *, drained: Sequen
     """Return a deck in which two cards of five are kills.
 
     Args:
-        services: to kill and freeze.
+        services: to kill, freeze and restart.
         links: to cut, stall, slow and garble.
         drained: services to end with SIGTERM.
         mean_pause_s: seconds between two faults.
     """
     cards: list[tuple[FaultKind, str]] = [("kill", name) for name in services for _ in range(4)]
-    cards += [("freeze", name) for name in services]
+    cards += [(kind, name) for name in services for kind in ("freeze", "restart")]
     cards += [("drain", name) for name in drained]
     cards += [(kind, name) for name in links for kind in ("cut", "stall", "slow", "garble")]
     return Deck(cards, mean_pause_s)

@@ -95,6 +95,9 @@ class ChaosStack:
             return struck_at if strike[fault.kind](fault) else None
         if fault.kind == "freeze":
             return struck_at if await self._freeze(fault) else None
+        if fault.kind == "restart":
+            await self._stack.restart(fault.target, timeout_s=self._start_timeout_s)
+            return struck_at
         await self._disturb(self.links[fault.target], fault)
         return struck_at
 
@@ -142,6 +145,8 @@ class ChaosStack:
 
     def _on_state(self, name: str, state: ChildState, why: str) -> None:
         ready = self._ready.setdefault(name, asyncio.Event())
+        if state == "retiring":
+            return  # its successor is ready
         if state == "ready":
             ready.set()
             if name == "frontend":
