@@ -4,6 +4,7 @@ import asyncio
 import copy
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -218,6 +219,22 @@ def test_a_process_that_is_left_is_found_by_the_mark_of_its_run():
 
 def test_a_directory_that_is_left_is_found(tmp_path):
     assert find_remains("mine", tmp_path, timeout_s=0) == [f"{tmp_path} is left"]
+
+
+def test_a_service_collects_its_garbage_when_told_and_lives_on():
+    source = (
+        "import gc, sys\ngc.callbacks.append(lambda phase, info: print(phase, flush=True))\nprint('up', flush=True)\ninput()"
+    )
+    hooks = str(Path(__file__).with_name("hooks"))
+    with subprocess.Popen(
+        [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": hooks}
+    ) as child:
+        assert child.stdout.readline() == b"up\n"
+        child.send_signal(signal.SIGUSR2)
+        assert child.stdout.readline() == b"start\n"
+        child.communicate(b"\n")
+
+    assert child.returncode == 0
 
 
 @pytest.mark.parametrize("load", [(1, 0, 10, 9), (0, 1, 10, 9), (0, 0, 10, 8)])
