@@ -27,6 +27,8 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_permit_without_calls", 1),
     # A long non-streaming call writes nothing, and only writes would reset the count.
     ("grpc.http2.max_ping_strikes", 0),
+    # Who connects and does not finish TLS and HTTP/2's first frames in time is dropped; gRPC would wait for two minutes.
+    ("grpc.server_handshake_timeout_ms", 5_000),
 )
 
 log = get_logger()
