@@ -39,7 +39,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
     """Samples last token + 1, or the next one that a mask allows.
 
     Clear `go` and it stops answering. `crashed` fails the next step; `cut` breaks the stream as a lost connection does; a step
-    with `poison` in a prompt replaces the process. `reply` may spoil what it answers.
+    with `poison` in a prompt replaces the process. `reply` may spoil what it answers, `raw` comes instead of results, `swallow`
+    results never come. While it `refuses`, nothing can be brought up; `stuck_loads` of the model never end.
     """
 
     def __init__(self) -> None:
@@ -47,6 +48,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
         self.go.set()
         self.poison: int | None = None
         self.reply: Callable[[worker_pb2.ModelRunnerOutput], object] = lambda output: output
+        self.raw: list[worker_pb2.ExecuteResponse] = []
+        self.swallow = self.stuck_loads = 0
+        self.refuses = False
         self.num_deaths = 0
         self.epoch = 0
         self.batches: list[set[str]] = []
@@ -65,6 +69,11 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
 
     async def LoadModel(self, request, context):
         self.num_loads += 1
+        if self.refuses:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "no worker here")
+        if self.stuck_loads:
+            self.stuck_loads -= 1
+            await asyncio.Event().wait()
         model = worker_pb2.ModelInfo(
             model=request.model, vocab_size=VOCAB_SIZE, max_position_embeddings=MAX_LEN, dtype="float32"
         )
@@ -100,9 +109,13 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
                 self.num_deaths += 1
                 self._run(message.step)
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "socket closed")
-            output = self.reply(self._run(message.step))
-            if output is not None:
-                yield worker_pb2.ExecuteResponse(output=output)
+            if self.raw:
+                yield self.raw.pop()
+            elif self.swallow:
+                self.swallow -= 1
+                await asyncio.Event().wait()
+            else:
+                yield worker_pb2.ExecuteResponse(output=self.reply(self._run(message.step)))
 
     def _run(self, step):
         self.num_steps += 1
@@ -169,6 +182,7 @@ class Client:
         self.finished: dict[int, pb.EngineCoreOutput] = {}
         self.rejected: dict[str, object] = {}
         self.notices: list[str] = []
+        self.notice_texts: list[str] = []
         self.messages: list[pb.EngineCoreOutputs] = []
         self.ready: pb.EngineInfo | None = None
 
@@ -203,6 +217,7 @@ class Client:
         if message.HasField("rejected"):
             self.rejected[message.rejected.request_id] = from_status(message.rejected.status)
         elif message.HasField("notice"):
+            self.notice_texts.append(message.notice.text)
             self.notices.append(pb.EngineNoticeKind.Name(message.notice.kind).removeprefix("ENGINE_NOTICE_KIND_"))
         else:
             self._take(message.outputs)
@@ -217,6 +232,13 @@ class Client:
             self.tokens.setdefault(output.handle, []).extend(unpack_u32(output.new_token_ids))
             if output.finish_reason:
                 self.finished[output.handle] = output
+
+    async def until_end(self) -> grpc.StatusCode:
+        """Read until the session ends; return how."""
+        with contextlib.suppress(grpc.RpcError):
+            while await asyncio.wait_for(self.call.read(), WAIT_S) is not grpc.aio.EOF:
+                pass
+        return await self.call.code()
 
     async def until_finished(self, *handles: int) -> None:
         while not set(handles) <= set(self.finished):
@@ -233,9 +255,8 @@ class Stack:
         self._directory = directory
         self.settings = EngineCoreSettings(
             listen=f"unix:{directory}/engine", admin_listen=f"unix:{directory}/admin",
-            worker_target=f"unix:{directory}/worker", model="fake",
             tokenizer_targets=(f"unix:{directory}/worker",) if self.tokenizer else (),
-            **{"drain_timeout_s": 5.0} | settings,
+            **{"worker_target": f"unix:{directory}/worker", "model": "fake", "drain_timeout_s": 5.0} | settings,
         )  # fmt: skip
 
     async def __aenter__(self) -> "Stack":
@@ -247,10 +268,10 @@ class Stack:
         self._server.add_insecure_port(f"unix:{self._directory}/worker")
         await self._server.start()
         self.serving = asyncio.create_task(serve(self.settings, self.shutdown))
-        self._channel = open_channel(self.settings.listen)
+        self.channel = open_channel(self.settings.listen)
         self._admin_channel = open_channel(self.settings.admin_listen)
         self.admin = engine_core_pb2_grpc.EngineCoreAdminServiceStub(self._admin_channel)
-        self._stub = engine_core_pb2_grpc.EngineCoreServiceStub(self._channel)
+        self._stub = engine_core_pb2_grpc.EngineCoreServiceStub(self.channel)
         return self
 
     async def __aexit__(self, *_) -> None:
@@ -258,7 +279,7 @@ class Stack:
         self.shutdown.set()
         with contextlib.suppress(Exception):
             await asyncio.wait_for(self.serving, WAIT_S)
-        await self._channel.close()
+        await self.channel.close()
         await self._admin_channel.close()
         await self._server.stop(None)
 
@@ -277,13 +298,18 @@ class Stack:
         return (await self.admin.GetLoad(pb.GetLoadRequest())).load
 
     async def until_idle(self) -> pb.EngineLoad:
-        """Wait, by watching, until no request is left and all blocks are free."""
+        """Wait until no request is left and all blocks are free."""
+        return await self.until_load(
+            lambda load: (
+                not load.stats.num_running_reqs + load.stats.num_waiting_reqs
+                and load.num_free_blocks == load.num_gpu_blocks - 1
+            )
+        )
+
+    async def until_load(self, holds: Callable[[pb.EngineLoad], bool]) -> pb.EngineLoad:
+        """Wait, by watching, until this holds."""
         async with asyncio.timeout(WAIT_S):
             async for message in self.admin.WatchLoad(pb.WatchLoadRequest(min_interval_ms=1)):
-                load = message.load
-                if (
-                    not load.stats.num_running_reqs + load.stats.num_waiting_reqs
-                    and load.num_free_blocks == load.num_gpu_blocks - 1
-                ):
-                    return load
+                if holds(message.load):
+                    return message.load
         raise AssertionError("the watch ended")

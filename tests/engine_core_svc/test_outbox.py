@@ -1,8 +1,11 @@
 """What a slow frontend finds in its outbox."""
 
-from tetrad.engine_core_svc.outbox import Notice, Outbox, StepOutputs
+import asyncio
+
+from tetrad.engine_core_svc.outbox import Notice, Outbox, Rejection, StepOutputs
 from tetrad.engine_core_svc.request import Request
 from tetrad.engine_core_svc.scheduler.output import EngineCoreOutput, FinishReason
+from tetrad.services.errors import InvalidRequest
 
 
 def a_request(key: int) -> Request:
@@ -48,3 +51,39 @@ async def test_a_closed_outbox_gives_what_it_has_and_then_ends():
 
     assert (await outbox.get()).step_id == 0
     assert await outbox.get() is None
+
+
+async def test_a_client_that_does_not_read_is_not_listened_to_until_it_does():
+    box = Outbox(max_answers=3)
+    for number in range(3):
+        box.put(Rejection(f"r{number}", InvalidRequest("no")))
+    waiting = asyncio.create_task(box.wait_for_room())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+
+    await box.get()
+
+    await asyncio.wait_for(waiting, 5)
+
+
+async def test_merged_outputs_count_as_answers_and_closing_lets_go():
+    box = Outbox(capacity=1, max_answers=2)
+    for step_id in range(2):
+        box.put(StepOutputs(step_id, [EngineCoreOutput(a_request(step_id), [1])]))
+    waiting = asyncio.create_task(box.wait_for_room())
+    await asyncio.sleep(0)
+    assert (len(box), waiting.done()) == (1, False)
+
+    box.close()
+
+    await asyncio.wait_for(waiting, 5)
+
+
+def test_notices_do_not_pile_up():
+    box = Outbox(capacity=4)
+
+    for number in range(100):
+        box.put(Notice("WORKER_LOST", str(number)))
+        box.put(Notice("RECOVERED", str(number)))
+
+    assert len(box) <= 6
