@@ -1,0 +1,133 @@
+"""A rolling restart under load: every service is another process afterwards, and no client has noticed."""
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Awaitable, Callable
+
+import httpx
+import openai
+import psutil
+
+MODEL = "smollm2-135m-instruct"
+NUM_CLIENTS = 8  # of each kind
+DEADLINE_S = 60
+PROMPT = "Count the waves"
+
+
+def body(number: int, **fields) -> dict:
+    return {"model": MODEL, "prompt": f"{PROMPT} {number}", "max_tokens": 24, "ignore_eos": True, "seed": number} | fields
+
+
+async def whole(client: httpx.AsyncClient, number: int) -> str:
+    response = await client.post("/v1/completions", json=body(number))
+    response.raise_for_status()
+    return str(response.json()["choices"][0]["text"])
+
+
+async def streamed(client: httpx.AsyncClient, number: int) -> str:
+    pieces = []
+    async with client.stream("POST", "/v1/completions", json=body(number, stream=True)) as response:
+        response.raise_for_status()
+        async for line in response.aiter_lines():
+            if line.startswith("data: {"):
+                pieces.append(json.loads(line.removeprefix("data: "))["choices"][0]["text"])
+    return "".join(pieces)
+
+
+class Load:
+    """Clients that ask the same again and again, each on its own kept-alive connection, and never try anything twice."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._stop = asyncio.Event()
+        self.answers: list[tuple[int, str]] = []
+
+    async def run(self, ask: Callable[[httpx.AsyncClient, int], Awaitable[str]], number: int) -> None:
+        async with httpx.AsyncClient(base_url=self._url, timeout=DEADLINE_S) as client:
+            while not self._stop.is_set():
+                self.answers.append((number, await ask(client, number)))
+
+    async def run_openai(self, number: int) -> None:
+        async with openai.AsyncOpenAI(base_url=f"{self._url}/v1", api_key="-", max_retries=0, timeout=DEADLINE_S) as client:
+            while not self._stop.is_set():
+                fields = body(number)
+                extra = {"ignore_eos": fields.pop("ignore_eos")}
+                completion = await client.completions.create(**fields, extra_body=extra)
+                self.answers.append((number, completion.choices[0].text))
+
+    def stop(self) -> None:
+        self._stop.set()
+
+
+def services(server) -> dict[str, set[int]]:
+    """Return the process ids of each service of a server."""
+    found: dict[str, set[int]] = {}
+    for process in server.processes()[1:]:
+        try:
+            module = process.cmdline()[-1]
+        except (psutil.Error, IndexError):
+            continue
+        if module.startswith("tetrad."):
+            found.setdefault(module, set()).add(process.pid)
+    return found
+
+
+async def wait_said(server, text: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while text not in server.output():
+        assert time.monotonic() < deadline, f"never said {text!r}:\n{server.output()}"
+        await asyncio.sleep(0.1)
+
+
+async def test_a_rolling_restart_under_load_fails_no_request_and_changes_no_text(start_module_server):
+    server = start_module_server("--device", "sim")
+    before = services(server)
+    async with httpx.AsyncClient(base_url=server.url) as client:
+        undisturbed = [await whole(client, number) for number in range(NUM_CLIENTS)]
+    load = Load(server.url)
+
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as group:
+        for number in range(NUM_CLIENTS):
+            group.create_task(load.run(whole, number))
+            group.create_task(load.run(streamed, number))
+        for number in range(2):
+            group.create_task(load.run_openai(number))
+        server.process.send_signal(signal.SIGHUP)
+        await wait_said(server, "Every service was restarted")
+        # The predecessor still has the load's connections: each goes over with its next answer.
+        answered = len(load.answers)
+        while len(load.answers) < answered + 4 * NUM_CLIENTS:  # noqa: ASYNC110 - answers have no events
+            await asyncio.sleep(0.05)
+        load.stop()
+
+    assert {(number, text) for number, text in load.answers} == set(enumerate(undisturbed))
+    after = services(server)
+    assert set(before) == set(after)
+    for module, pids in before.items():
+        assert after[module] - pids, f"{module} was not restarted"
+        if module != "tetrad.frontend":  # the predecessor of that may still wait for idle connections
+            assert not after[module] & pids
+
+
+async def test_a_long_stream_goes_on_at_the_retired_frontend_while_others_use_its_successor(start_module_server, monkeypatch):
+    monkeypatch.setenv("TETRAD_WORKER_SIM_SECONDS_PER_STEP", "0.005")
+    server = start_module_server("--device", "sim", "--max-model-len", "8192")
+    [old] = services(server)["tetrad.frontend"]
+    long = body(0, max_tokens=8000, stream=True)
+    async with httpx.AsyncClient(base_url=server.url, timeout=DEADLINE_S) as client:
+        async with client.stream("POST", "/v1/completions", json=long) as response:
+            lines = response.aiter_lines()
+            await anext(lines)
+
+            server.process.send_signal(signal.SIGHUP)
+            await wait_said(server, "Every service was restarted")
+            shorter = await whole(client, 1)
+            frontends = services(server)["tetrad.frontend"]
+            still_streaming = await anext(lines)
+
+    assert shorter
+    assert still_streaming is not None
+    assert old in frontends
+    assert len(frontends) == 2
