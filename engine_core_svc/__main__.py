@@ -128,7 +128,12 @@ async def _first_worker(link: WorkerLink) -> tuple[KVCacheLayout, WorkerFacts]:
 
 async def _drain(engine: Engine, running: asyncio.Task[None]) -> None:
     """Drain the engine as long as it runs; one that breaks meanwhile hands everything back."""
-    await asyncio.wait([asyncio.create_task(engine.drain()), running], return_when=asyncio.FIRST_COMPLETED)
+    draining = asyncio.create_task(engine.drain())
+    try:
+        await asyncio.wait([draining, running], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        draining.cancel()
+        await asyncio.gather(draining, return_exceptions=True)
 
 
 async def _first_of(stopping: asyncio.Task[Literal[True]], task: asyncio.Task[T]) -> T | None:

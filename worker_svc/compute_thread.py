@@ -1,9 +1,15 @@
-"""Compute thread: the one thread that owns the device. The event loop hands it calls and awaits them; they run in order."""
+"""Compute thread: the one thread that owns the device. The event loop hands it calls and awaits them; they run in order.
+
+A daemon: a device that is stuck in a call must not keep the process from ending.
+"""
 
 import asyncio
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from concurrent.futures import Future
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -13,14 +19,32 @@ class ComputeThread:
     """A queue of calls and the thread that works it off; asleep when it is empty."""
 
     def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self.is_closed = False
+        threading.Thread(target=self._run, name="compute", daemon=True).start()
 
     def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Queue a call and return its future; cancelling one that has not begun drops the call."""
-        return asyncio.wrap_future(self._executor.submit(call, *args, **kwargs))
+        future: Future[T] = Future()
+        self._calls.put((future, partial(call, *args, **kwargs)))
+        return asyncio.wrap_future(future)
 
     def close(self) -> None:
         """Drop what is queued; the call that runs is left to end by itself."""
         self.is_closed = True
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        try:
+            while (item := self._calls.get_nowait()) is not None:
+                item[0].cancel()
+        except Empty:
+            self._calls.put(None)
+
+    def _run(self) -> None:
+        while (item := self._calls.get()) is not None:
+            future, call = item
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(call())
+            except BaseException as error:  # noqa: BLE001 - whoever waits for the call gets it
+                future.set_exception(error)
+            del item, future, call  # a call's arguments must not live until the next one

@@ -259,6 +259,19 @@ async def test_draining_without_a_worker_hands_everything_back_at_once(directory
         assert await client.until_end() is grpc.StatusCode.OK
 
 
+async def test_what_does_not_finish_within_the_grace_is_handed_back_in_good_order(directory):
+    async with Stack(directory, drain_timeout_s=0.1) as stack:
+        client = await stack.client()
+        stack.worker.go.clear()
+        client.add(1, [1], max_tokens=20)
+        await stack.until_load(lambda load: load.stats.num_running_reqs == 1)
+
+        stack.shutdown.set()
+
+        assert await client.until_end() is grpc.StatusCode.OK
+        assert client.finished == {}
+
+
 async def test_draining_while_paused_hands_everything_back_at_once(directory):
     async with Stack(directory, drain_timeout_s=60.0) as stack:
         client = await stack.client()
