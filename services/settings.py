@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
@@ -140,13 +139,23 @@ def load_settings(cls: type[S], argv: Sequence[str], *, prog: str) -> S:
         )
         return cls(_cli_settings_source=source)  # type: ignore[call-arg] # a BaseSettings argument that its plugin hides
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"]).replace("_", "-")
-        _exit_usage(prog, f"{name or 'settings'}: {first['msg']}{_shown_input(cls, first)}")
+        name, message = first_problem(cls, error)
+        _exit_usage(prog, f"{name.replace('_', '-') or 'settings'}: {message}")
     except (SettingsError, InvalidRequest, OSError) as error:
         _exit_usage(prog, str(error))
     finally:
         cls._config_file = None
+
+
+def first_problem(cls: type[Settings], error: ValidationError) -> tuple[str, str]:
+    """Return the name of the first wrong setting ("" for several together) and what is wrong, in one line.
+
+    What was given is in it where it is the value of a setting that is no secret (those have repr=False).
+    """
+    first = error.errors()[0]
+    field = cls.model_fields.get(str(first["loc"][0])) if first["loc"] else None
+    given = f" (got {first['input']!r})" if field is not None and field.repr else ""
+    return ".".join(str(part) for part in first["loc"]), f"{first['msg']}{given}"
 
 
 def child_environment(settings: Settings) -> dict[str, str]:
@@ -180,12 +189,6 @@ def _refuse_unknown_environment(cls: type[Settings]) -> None:
     for name in os.environ:
         if prefix and name.upper().startswith(prefix) and name.upper() not in known:
             raise InvalidRequest(f"{name}: there is no such setting; see --help for the list")
-
-
-def _shown_input(cls: type[Settings], error: ErrorDetails) -> str:
-    """Return what was given, if it is the value of a setting that is no secret (those have repr=False)."""
-    field = cls.model_fields.get(str(error["loc"][0])) if error["loc"] else None
-    return f" (got {error['input']!r})" if field is not None and field.repr else ""
 
 
 def _exit_usage(prog: str, message: str) -> NoReturn:

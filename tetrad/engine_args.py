@@ -16,7 +16,7 @@ from tetrad.frontend.config import FrontendSettings
 from tetrad.local_stack import StackSettings
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.model_files import DEFAULT_MODEL, Report, resolve_model
-from tetrad.services.settings import ServiceSettings, Settings
+from tetrad.services.settings import ServiceSettings, Settings, first_problem
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings
 
@@ -221,6 +221,5 @@ def _build(cls: type[S], values: dict[str, Any]) -> S:
     try:
         return cls(**values)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        raise InvalidRequest(f"{name}: {first['msg']} (got {first.get('input')!r})", field=name) from error
+        name, message = first_problem(cls, error)
+        raise InvalidRequest(f"{name}: {message}" if name else message, field=name or None) from error
