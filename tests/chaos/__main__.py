@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import contextlib
 import random
 import sys
 import tempfile
@@ -33,8 +32,7 @@ def main() -> int:
         deck = _deck(options, stack)
         return deck.deal_number(options.seed, options.kills) if options.kills else deck.deal(options.seed, options.seconds)
 
-    with log.open("w") as file, contextlib.redirect_stderr(file):
-        result = asyncio.run(run(plan, make_faults))
+    result = asyncio.run(run(plan, make_faults, log))
     report.say(f"\n{'FAILED' if result.problems else 'All well'}: seed {options.seed}")
     return 1 if result.problems else 0
 

@@ -7,6 +7,7 @@ that a process that was restarted in between has at least the age, in requests, 
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import time
@@ -175,6 +176,18 @@ def find_remains(mark: str, directory: Path, *, timeout_s: float) -> list[str]:
         time.sleep(_POLL_S)
     remains = [f"process {process.pid} is left: {_command(process)}" for process in marked_processes(mark)]
     return remains + ([f"{directory} is left"] if directory.exists() else [])
+
+
+def find_exceptions(log: Path) -> list[str]:
+    """Return one line for each exception that a service logged: faults are expected everywhere and are none."""
+    events = []
+    for line in log.read_text(errors="replace").splitlines():
+        with contextlib.suppress(ValueError):
+            event = json.loads(line)
+            if isinstance(event, dict) and "exception" in event:
+                last = str(event["exception"]).strip().splitlines()[-1]
+                events.append(f"{event.get('service')} logged an exception: {str(event.get('event'))[:100]!r}: {last[:300]}")
+    return events
 
 
 def _command(process: psutil.Process) -> str:

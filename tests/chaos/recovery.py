@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from tests.chaos.schedule import Fault
 
-# How long the effect of a freeze, a stall or a slow link may outlast it.
+# How long a fault may be felt behind its end.
 _AFTERMATH_S = 1.0
 # Times closer together than this say nothing about silences.
 _RESOLUTION_S = 0.002
@@ -40,7 +40,7 @@ class Struck:
 
     def is_felt_at(self, moment: float) -> bool:
         """Return whether it goes on, or may still be felt, at a later moment."""
-        return self.fault.lasts_s > 0 and self.at <= moment <= self.at + self.fault.lasts_s + _AFTERMATH_S
+        return self.at <= moment <= self.at + self.fault.lasts_s + _AFTERMATH_S
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,15 @@ def recovery_time_s(times: Sequence[float], start: float, end: float) -> float |
     silences = [(after - before, after) for before, after in pairwise(within)]
     _, ends_at = max(silences)
     return None if ends_at == end else ends_at - start
+
+
+def longest_silence(struck: Sequence[Struck], times: Sequence[float]) -> tuple[float, Struck] | None:
+    """Return the seconds of the longest silence under faults and the last fault before its end; None if nothing struck."""
+    silences = sorted(((after - before, after) for before, after in pairwise(times)), reverse=True)
+    for seconds, ends_at in silences:
+        if behind := [each for each in struck if ends_at - seconds - _AFTERMATH_S <= each.at <= ends_at]:
+            return seconds, behind[-1]
+    return None
 
 
 def recovery_times(struck: Sequence[Struck], times: Sequence[float], end: float) -> Mapping[str, RecoveryTimes]:

@@ -8,17 +8,17 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos import report
 from tests.chaos.answers import Answer
 from tests.chaos.catalogue import Catalogue, Request, Sizes
-from tests.chaos.checks import MARK, StackState, find_leaks, find_remains, take_state, wait_idle
+from tests.chaos.checks import MARK, StackState, find_exceptions, find_leaks, find_remains, take_state, wait_idle
 from tests.chaos.client import Client
 from tests.chaos.load import Load, Tally, ask_all
-from tests.chaos.recovery import RecoveryTimes, Struck, TokenClock, recovery_times
+from tests.chaos.recovery import RecoveryTimes, Struck, TokenClock, longest_silence, recovery_times
 from tests.chaos.schedule import Fault
 from tests.chaos.stack import ChaosStack
 from tetrad.local_stack import StackSettings
@@ -69,12 +69,14 @@ class Result:
         tally: of the load under faults and of the undisturbed repetitions.
         struck: faults, in the order in which they began.
         recovery: times to recovery by service.
+        silence: the longest time without tokens, and the fault behind it.
         problems: one line for everything that is wrong; empty if all is well.
     """
 
     tally: Tally = field(default_factory=Tally)
     struck: list[Struck] = field(default_factory=list)
     recovery: Mapping[str, RecoveryTimes] = field(default_factory=dict)
+    silence: tuple[float, Struck] | None = None
     problems: list[str] = field(default_factory=list)
 
 
@@ -111,7 +113,7 @@ class Run:
         report.say()
         report.say_faults(self.result.struck)
         report.say_tally(self.result.tally)
-        report.say_recovery(self.result.recovery)
+        report.say_recovery(self.result.recovery, self.result.silence)
         report.say_states(before, after)
 
     async def _learn_answers(self) -> None:
@@ -172,6 +174,7 @@ class Run:
                 task.cancel()
         self.result.struck.sort(key=lambda each: each.at)
         self.result.recovery = recovery_times(self.result.struck, self._clock.times, ended_at)
+        self.result.silence = longest_silence(self.result.struck, self._clock.times)
         if load.tally.failures:
             self.result.problems.append(f"{len(load.tally.failures)} answers are lost, duplicated or different")
         return load
@@ -189,14 +192,15 @@ class Run:
             report.say_progress(time.monotonic() - start, duration_s, load.tally, self.result.struck)
 
 
-async def run(plan: Plan, make_faults: Callable[[ChaosStack], Sequence[Fault]]) -> Result:
+async def run(plan: Plan, make_faults: Callable[[ChaosStack], Sequence[Fault]], log: Path) -> Result:
     """Run a plan on a stack of its own and return what came of it; everything is printed.
 
     Args:
         plan: what to do.
         make_faults: returns the schedule, given the names of services and links.
+        log: file for what the services write to stderr.
     """
-    with _marked() as mark:
+    with _marked() as mark, log.open("w") as file, redirect_stderr(file):
         stack = ChaosStack(plan.settings)
         async with stack:
             this = Run(plan, stack, mark)
@@ -207,6 +211,7 @@ async def run(plan: Plan, make_faults: Callable[[ChaosStack], Sequence[Fault]]) 
                 raise
         result = this.result
         result.problems += await asyncio.to_thread(find_remains, mark, stack.directory, timeout_s=_IDLE_TIMEOUT_S)
+    result.problems += find_exceptions(log)
     if result.problems:
         _say_problems(plan, result)
     return result

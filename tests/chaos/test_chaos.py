@@ -20,7 +20,7 @@ FAULTS = [
 ]
 
 
-def test_nothing_is_lost_duplicated_or_different_and_nothing_leaks(smollm2):
+def test_nothing_is_lost_duplicated_or_different_and_nothing_leaks(smollm2, tmp_path):
     """`smollm2` is there: the model's metadata and tokenizer are needed even where its weights are not."""
     plan = sim_plan(
         1,
@@ -33,7 +33,7 @@ def test_nothing_is_lost_duplicated_or_different_and_nothing_leaks(smollm2):
         memory_growth=1.3,
     )
 
-    result = asyncio.run(run(plan, lambda stack: FAULTS))
+    result = asyncio.run(run(plan, lambda stack: FAULTS, tmp_path / "log"))
 
     assert result.problems == []
     assert [struck.fault for struck in result.struck] == FAULTS

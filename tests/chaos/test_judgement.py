@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -15,7 +16,16 @@ import pytest
 
 from tests.chaos.answers import Answer, is_beginning, judge
 from tests.chaos.catalogue import Request
-from tests.chaos.checks import MARK, EngineLoad, StackState, find_leaks, find_remains, marked_processes, process_state
+from tests.chaos.checks import (
+    MARK,
+    EngineLoad,
+    StackState,
+    find_exceptions,
+    find_leaks,
+    find_remains,
+    marked_processes,
+    process_state,
+)
 from tests.chaos.client import Client, FrontendLives, Outcome
 from tests.chaos.load import Tally
 from tests.chaos.recovery import Struck, recovery_time_s, recovery_times
@@ -215,6 +225,15 @@ def test_a_process_that_is_left_is_found_by_the_mark_of_its_run():
 
     assert str(child.pid) in remains
     assert not psutil.pid_exists(child.pid)
+
+
+def test_an_exception_in_a_log_is_found(tmp_path):
+    lost = json.dumps({"service": "frontend", "level": "warning", "event": "engine.lost"})
+    failed = json.dumps({"service": "worker", "event": "rpc.failed", "exception": "Traceback ...\nValueError: -73"})
+    log = tmp_path / "log"
+    log.write_text(f"{lost}\nno JSON\n{failed}\n")
+
+    assert find_exceptions(log) == ["worker logged an exception: 'rpc.failed': ValueError: -73"]
 
 
 def test_a_directory_that_is_left_is_found(tmp_path):
