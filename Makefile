@@ -17,7 +17,7 @@ QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 # What to compare the contracts with: the last release, or before the first one the commit before.
 AGAINST ?= $(shell git describe --tags --abbrev=0 2>/dev/null || git rev-parse --verify --quiet HEAD~1)
 
-.PHONY: help setup serve test fuzz chaos chaos-model check lint types protos check-protos check-breaking bench lock clean
+.PHONY: help setup serve test fuzz chaos chaos-model check lint types protos check-protos check-breaking bench soak lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -70,6 +70,9 @@ check-breaking: setup ## Compare the contracts with the last release
 
 bench: setup ## Measure throughput and latency
 	$(BIN)/python -m benchmarks.run $(ARGS)
+
+soak: setup ## Run 1,000 streams for two minutes, then 10,000 requests at once, on the simulated device
+	$(BIN)/python -m benchmarks.soak $(ARGS)
 
 lock: setup ## Pin what .venv holds now in requirements.lock
 	$(BIN)/python tools/lock.py > requirements.lock.new && mv requirements.lock.new requirements.lock

@@ -1,4 +1,4 @@
-"""Soak: many streams for long on the simulated device, and a burst of more requests than are served at once.
+"""Soak: many streams for long on the simulated device, then a queue as long as it may be.
 
 Shows that there is no error, how even the stream of tokens is, how long admission takes, and whether memory stays flat.
 `python -m benchmarks.soak --clients 1000 --seconds 120`; exits 1 if something that was promised is not so.
@@ -6,10 +6,13 @@ Shows that there is no error, how even the stream of tokens is, how long admissi
 
 import argparse
 import asyncio
+import json
+import os
 import resource
 import statistics
 import sys
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Sequence
 
@@ -24,6 +27,7 @@ _MAX_TAIL_RATIO = 5.0
 _MAX_ADMISSION_S = 0.05
 _MAX_GROWTH = 1.05
 _PROMPT_LEN = 32
+_NUM_PROBES = 300
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -51,14 +55,47 @@ async def steady_streams(url: str, *, clients: int, seconds: float, max_tokens: 
     return finished
 
 
-async def burst(url: str, *, requests: int) -> list[StreamClient]:
-    """Send so many requests at once; each is served or refused."""
+class Queue:
+    """Requests that wait while the engine is paused, and what clients that come on top of them are told.
 
-    async def one() -> StreamClient:
+    Args:
+        url: of the server; it takes `requests` requests.
+        requests: how many wait.
+    """
+
+    def __init__(self, url: str, requests: int) -> None:
+        self._url = url
+        self._requests = requests
+        self.refusals: list[StreamClient] = []
+        self.waiting: list[StreamClient] = []
+
+    async def run(self) -> None:
+        """Fill the queue, ask for more, let the engine go on, and wait until everybody has an answer."""
+        await self._order("pause?mode=keep")
+        asked = []
+        for _ in range(self._requests):
+            asked.append(asyncio.create_task(self._ask()))
+            # As fast as connections are made, and no faster: the backlog of the listener is not what is measured.
+            await asyncio.sleep(0.002)
+        while (await self._num_unfinished()) < self._requests - sum(task.done() for task in asked):
+            await asyncio.sleep(0.2)
+        for _ in range(_NUM_PROBES):
+            self.refusals.append(await self._ask())
+            await asyncio.sleep(0.005)
+        await self._order("resume")
+        self.waiting = await asyncio.gather(*asked)
+
+    async def _ask(self) -> StreamClient:
         body = {"model": MODEL, "prompt": new_prompt(_PROMPT_LEN), "max_tokens": 8, "ignore_eos": True}
-        return await stream_once(url, body)
+        return await stream_once(self._url, body)
 
-    return await asyncio.gather(*(one() for _ in range(requests)))
+    async def _order(self, what: str) -> None:
+        request = urllib.request.Request(f"{self._url}/{what}", method="POST")
+        await asyncio.to_thread(lambda: urllib.request.urlopen(request, timeout=60).close())
+
+    async def _num_unfinished(self) -> int:
+        answer = await asyncio.to_thread(lambda: urllib.request.urlopen(f"{self._url}/load", timeout=60).read())
+        return int(json.loads(answer)["server_load"])
 
 
 class Memory:
@@ -104,8 +141,10 @@ async def soak(url: str, root: int, args: argparse.Namespace) -> list[str]:
         sys.stdout.write(f"memory {growth:.3f}  {name}\n")
         if growth > _MAX_GROWTH:
             faults.append(f"memory of {name} grew by {growth:.3f}")
-    if args.burst:
-        faults += _judge_burst(await burst(url, requests=args.burst))
+    if args.queued:
+        queue = Queue(url, args.queued)
+        await queue.run()
+        faults += _judge_queue(queue)
     return faults
 
 
@@ -126,17 +165,23 @@ def _judge_streams(clients: list[StreamClient], max_tokens: int, over_grpc: Grpc
     return faults
 
 
-def _judge_burst(clients: list[StreamClient]) -> list[str]:
-    served, refused = ([client for client in clients if client.status == status] for status in (200, 429))
-    lost = [client for client in clients if client.error and client.status != 429]
-    refusals = [client.answered_s or 0.0 for client in refused]
+def _judge_queue(queue: Queue) -> list[str]:
+    served = [client for client in queue.waiting if client.status == 200 and not client.error]
+    refused = [client for client in queue.waiting if client.status == 429]
+    answers = [client.answered_s or 0.0 for client in queue.refusals]
+    tail = percentile(answers, 0.99)
     sys.stdout.write(
-        f"burst {len(clients)}: served {len(served)}, refused {len(refused)}, lost {len(lost)}; "
-        f"refusal as seen by clients p99 {percentile(refusals, 0.99) * 1000:.1f} ms\n"
+        f"queue of {len(queue.waiting)}: served {len(served)}, refused {len(refused)}; on top of it {len(answers)} were answered "
+        f"within median {percentile(answers, 0.5) * 1000:.1f} ms, p99 {tail * 1000:.1f} ms\n"
     )
-    faults = [f"{len(lost)} requests of the burst were lost, the first: {lost[0].error}"] if lost else []
-    if len(served) + len(refused) != len(clients):
-        faults.append("requests of the burst got another status than 200 or 429")
+    faults = []
+    lost = [client for client in queue.waiting if client.status != 429 and (client.error or client.status != 200)]
+    if lost:
+        faults.append(f"{len(lost)} queued requests were lost; the first: HTTP {lost[0].status} {lost[0].error}")
+    if any(client.status != 429 for client in queue.refusals):
+        faults.append(f"statuses on top of a full queue: {Counter(client.status for client in queue.refusals)}")
+    if tail > _MAX_ADMISSION_S:
+        faults.append(f"p99 of the answers on top of the queue is {tail * 1000:.0f} ms")
     return faults
 
 
@@ -145,13 +190,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--clients", type=int, default=1000, help="streams at the same time")
     parser.add_argument("--grpc-clients", type=int, default=32, help="further streams over the public gRPC API")
+    parser.add_argument("--running", type=int, default=1024, help="requests that the engine runs at the same time")
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--max-tokens", type=int, default=100)
-    parser.add_argument("--burst", type=int, default=10_000, help="requests sent at once, afterwards; 0: none")
+    parser.add_argument("--queued", type=int, default=10_000, help="requests that wait at the same time, afterwards; 0: none")
     parser.add_argument("flags", nargs="*", help="further flags of tetrad serve")
     args = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    with running("--device", "sim", *args.flags) as stack:
+    # The engine's queue and the frontend's limit hold exactly this many.
+    os.environ["TETRAD_ENGINE_CORE_MAX_NUM_QUEUED_REQS"] = str(args.queued + 1)
+    limits = ("--max-num-requests", str(max(args.queued, 2 * args.clients)), "--max-num-seqs", str(args.running))
+    with running("--device", "sim", *limits, *args.flags) as stack:
         args.grpc_target = stack.grpc_target
         faults = uvloop.run(soak(stack.url, stack.pid, args))
     for fault in faults:
