@@ -77,7 +77,7 @@ class Queue:
             asked.append(asyncio.create_task(self._ask()))
             # As fast as connections are made, and no faster: the backlog of the listener is not what is measured.
             await asyncio.sleep(0.002)
-        while (await self._num_unfinished()) < self._requests - sum(task.done() for task in asked):
+        while (await self._num_unfinished()) < self._requests - sum(task.done() for task in asked):  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.2)
         for _ in range(_NUM_PROBES):
             self.refusals.append(await self._ask())
@@ -171,7 +171,7 @@ def _judge_queue(queue: Queue) -> list[str]:
     answers = [client.answered_s or 0.0 for client in queue.refusals]
     tail = percentile(answers, 0.99)
     sys.stdout.write(
-        f"queue of {len(queue.waiting)}: served {len(served)}, refused {len(refused)}; on top of it {len(answers)} were answered "
+        f"queue of {len(queue.waiting)}: served {len(served)}, refused {len(refused)}; on top {len(answers)} were answered "
         f"within median {percentile(answers, 0.5) * 1000:.1f} ms, p99 {tail * 1000:.1f} ms\n"
     )
     faults = []

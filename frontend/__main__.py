@@ -7,6 +7,7 @@ from functools import partial
 from typing import NoReturn
 
 from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.garbage import settle_garbage_collection
 from tetrad.frontend.serve import serve
 from tetrad.services.process import run_service
 from tetrad.services.settings import load_settings
@@ -16,7 +17,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the service with these flags (by default the process's) and exit."""
     settings = load_settings(FrontendSettings, sys.argv[1:] if argv is None else argv, prog="tetrad frontend")
     retire = asyncio.Event()
-    run_service("frontend", settings, partial(serve, settings, retire=retire), on_retire=retire.set)
+    serving = partial(serve, settings, retire=retire, on_ready=lambda *_: settle_garbage_collection())
+    run_service("frontend", settings, serving, on_retire=retire.set)
 
 
 if __name__ == "__main__":
