@@ -1,0 +1,64 @@
+"""docs/security.md says what is so: its limits and ports are the settings', its recipe makes certificates that work."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.engine_core_svc.structured_output.compiled import MAX_LANGUAGE_CHARS
+from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.http.access import OPEN_PATHS
+from tetrad.services.settings import ServiceSettings
+from tetrad.services.tls import Identity, TlsFiles
+from tetrad.tokenizer_svc.config import TokenizerSettings
+from tetrad.worker_svc.config import WorkerSettings
+
+TEXT = (Path(__file__).parents[2] / "docs/security.md").read_text()
+OWNERS = {
+    "frontend": FrontendSettings,
+    "every gRPC port": ServiceSettings,
+    "tokenizer": TokenizerSettings,
+    "engine core": EngineCoreSettings,
+    "worker": WorkerSettings,
+}
+LIMITS = re.findall(r"^\| `(\w+)` \| (\d+) \| ([\w ]+) \|$", TEXT, re.MULTILINE)
+PORTS = re.findall(r"^\| (\d+) \| `(\w+)` of the ([\w ]+) \|", TEXT, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("name", "default", "owner"), LIMITS)
+def test_a_limit_is_the_setting_s_default(name, default, owner):
+    assert OWNERS[owner].model_fields[name].default == int(default)
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+def test_every_limit_of_sizes_and_numbers_is_in_the_table(owner):
+    # What a service may use, not what a request may ask.
+    own_use = {"max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "max_queued_steps"}
+    named = {name for name in OWNERS[owner].model_fields if name.startswith("max_")} - own_use
+    listed = {name for name, _, _ in LIMITS}
+
+    assert named - listed == set()
+
+
+@pytest.mark.parametrize(("port", "setting", "owner"), PORTS)
+def test_a_port_is_the_setting_s_default(port, setting, owner):
+    assert OWNERS[owner].model_fields[setting].default == f"127.0.0.1:{port}"
+
+
+def test_the_tables_were_found():
+    assert len(LIMITS) > 20
+    assert len(PORTS) == 4
+    assert all(f"`{path}`" in TEXT for path in OPEN_PATHS)
+    assert f"{MAX_LANGUAGE_CHARS} characters" in TEXT
+
+
+def test_the_recipe_makes_a_certificate_that_its_authority_signed(tmp_path):
+    [recipe] = re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL)
+
+    subprocess.run(["sh", "-euc", recipe], cwd=tmp_path, check=True, capture_output=True, timeout=30)
+
+    Identity(TlsFiles(tmp_path / "worker.crt", tmp_path / "worker.key", tmp_path / "ca.crt"))
+    check = ["openssl", "verify", "-CAfile", "ca.crt", "-verify_hostname", "localhost", "worker.crt"]
+    assert subprocess.run(check, cwd=tmp_path, check=False, capture_output=True, timeout=30).returncode == 0
