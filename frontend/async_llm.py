@@ -1,6 +1,6 @@
 """AsyncLLM: requests in, outputs out. The one life of a request that HTTP, gRPC and the LLM class share.
 
-Connects to one tokenizer and one or more engine cores. Everything wrong with a request is found here, before anything is
+Connects to one or more tokenizers and engine cores. Everything wrong with a request is found here, before anything is
 scheduled. One event loop: every method must be called on the loop that `connect` ran on.
 """
 
@@ -11,27 +11,22 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any, Self
 
 from tetrad.frontend.admission import Admission, estimated_tokens
+from tetrad.frontend.backends import Backends
 from tetrad.frontend.chat.formats import ChatFormats, choose_chat_formats
 from tetrad.frontend.chat.messages import num_chars, plain_messages
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.deadlines import earliest_deadline, within
-from tetrad.frontend.detokenizer_client import DetokenizerClient
 from tetrad.frontend.engine_admin_client import EngineAdminClient
-from tetrad.frontend.engine_client import EngineClient
-from tetrad.frontend.engine_pool import EnginePool
 from tetrad.frontend.facts import EngineInfo, TokenizerInfo
 from tetrad.frontend.input_processor import InputProcessor, PromptOptions
 from tetrad.frontend.limits import Limits
 from tetrad.frontend.metrics import FrontendMetrics
 from tetrad.frontend.model_names import ModelNames
-from tetrad.frontend.output_processor import OutputProcessor
 from tetrad.frontend.output_stream import OutputStream
 from tetrad.frontend.outputs import LoRARequest, RequestOutput
 from tetrad.frontend.prompts import PromptType, TokensPrompt, estimated_prompt_tokens, normalize_prompt
 from tetrad.frontend.sampling_params import SamplingParams
-from tetrad.frontend.tokenizer_client import TokenizerClient
 from tetrad.frontend.wire import engine_request
-from tetrad.services.channel import open_channel, problem_of
 from tetrad.services.errors import InvalidRequest, Unavailable, Unsupported
 from tetrad.services.log import get_logger
 
@@ -45,33 +40,17 @@ class AsyncLLM:
 
     def __init__(self, settings: FrontendSettings) -> None:
         self._settings = settings
-        self._channel = open_channel(
-            settings.tokenizer_targets[0], max_message_bytes=settings.max_message_bytes, tls=settings.tls
-        )
-        recovery_s = settings.recovery_timeout_s
-        self._tokenizer = TokenizerClient(self._channel, settings.tokenizer_targets[0], recovery_timeout_s=recovery_s)
-        self._detokenizer = DetokenizerClient(self._channel, settings.tokenizer_targets[0], recovery_timeout_s=recovery_s)
         self.admission = Admission(settings.max_num_requests, settings.max_num_queued_tokens)
         self.metrics = FrontendMetrics(
             prefix=settings.metrics_prefix, model_name=next(iter(settings.served_model_names), settings.model)
         )
-        self._processor = OutputProcessor(self._detokenizer, self._tokenizer, self.metrics)
-        self._engines = EnginePool(
-            [
-                EngineClient(
-                    target,
-                    self._processor,
-                    recovery_timeout_s=recovery_s,
-                    max_message_bytes=settings.max_message_bytes,
-                    tls=settings.tls,
-                )
-                for target in settings.engine_targets
-            ]
-        )
+        backends = self._backends = Backends(settings, self.metrics)
+        self._tokenizer, self._processor, self._engines = backends.tokenizer, backends.processor, backends.engines
+        self.readiness = backends.readiness
         self.engine_admin = EngineAdminClient(
             settings.engine_admin_targets, max_message_bytes=settings.max_message_bytes, tls=settings.tls
         )
-        self._draining = self._withdrawn = False
+        self._draining = False
         self._tokenizer_info: TokenizerInfo | None = None
         self._inputs: InputProcessor | None = None
         self._names: ModelNames | None = None
@@ -87,23 +66,15 @@ class AsyncLLM:
         """
         llm = cls(settings)
         try:
-            await llm._start()
+            await llm.start()
         except BaseException:
             await llm.close()
             raise
         return llm
 
-    async def _start(self) -> None:
-        timeout_s = self._settings.ready_timeout_s
-        try:
-            async with asyncio.TaskGroup() as group:
-                asking = group.create_task(self._tokenizer.get_info(timeout_s))
-                group.create_task(self._detokenizer.start(timeout_s))
-                group.create_task(self._engines.start(timeout_s))
-        except ExceptionGroup as errors:
-            # The first failure has cancelled the others, and is the whole story.
-            raise errors.exceptions[0] from None
-        info = asking.result()
+    async def start(self) -> None:
+        """Connect; once. Until this returns requests are refused with Unavailable. Raises as `connect` does."""
+        info = await self._backends.start(self._settings.ready_timeout_s)
         self._tokenizer_info = info
         self._processor.eos_token_ids = info.eos_token_ids
         engine = self._engines.info
@@ -119,6 +90,7 @@ class AsyncLLM:
         self._inputs = InputProcessor(self._tokenizer, info, limits, self.chat_formats)
         root = self._settings.model or info.model or engine.model
         self._names = ModelNames(self._settings.served_model_names or (root,), root=root)
+        self.readiness.note_started()
         log.info("frontend.ready", model=root, max_model_len=limits.max_model_len, num_engines=len(self._engines))
 
     @property
@@ -130,14 +102,14 @@ class AsyncLLM:
     def tokenizer_info(self) -> TokenizerInfo:
         """What the tokenizer said of itself."""
         if self._tokenizer_info is None:
-            raise Unavailable("The tokenizer has not answered yet.")
+            raise _starting()
         return self._tokenizer_info
 
     @property
     def model_names(self) -> ModelNames:
         """The names clients may ask for."""
         if self._names is None:
-            raise Unavailable("The model is not known yet.")
+            raise _starting()
         return self._names
 
     @property
@@ -158,7 +130,7 @@ class AsyncLLM:
     @property
     def num_detokenize_messages(self) -> int:
         """Messages sent on the Detokenize stream, since start: at most one a step."""
-        return self._detokenizer.num_messages
+        return self._backends.detokenizer.num_messages
 
     @property
     def num_add_messages(self) -> int:
@@ -167,14 +139,7 @@ class AsyncLLM:
 
     async def check_health(self) -> None:
         """Return if requests can be served now; Unavailable, saying why, otherwise."""
-        if self._draining or self._withdrawn:
-            raise _draining()
-        if not self._detokenizer.connected:
-            why = _because(problem_of(self._channel))
-            raise Unavailable(f"The tokenizer at {self._settings.tokenizer_targets[0]} is not reachable{why}.")
-        if not self._engines.connected:
-            why = _because(*map(problem_of, self._engines.channels))
-            raise Unavailable(f"No engine core is reachable at {', '.join(self._settings.engine_targets)}{why}.")
+        self.readiness.report().check()
 
     def default_sampling_fields(self) -> dict[str, Any]:
         """Return the sampling defaults of the model's authors (generation config), by SamplingParams' names."""
@@ -384,7 +349,7 @@ class AsyncLLM:
 
     def withdraw(self) -> None:
         """Be unhealthy from now on, for load balancers to look elsewhere; requests are still taken."""
-        self._withdrawn = True
+        self.readiness.note_draining()
 
     async def wait_idle(self) -> None:
         """Wait until no request runs."""
@@ -393,6 +358,7 @@ class AsyncLLM:
     def start_draining(self) -> None:
         """Refuse new requests from now on."""
         self._draining = True
+        self.readiness.note_draining()
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse new requests, let those that run finish within `timeout_s`, and fail the rest with Unavailable."""
@@ -408,10 +374,8 @@ class AsyncLLM:
         """Fail what runs and end all connections."""
         self.start_draining()
         self._processor.fail_all(_draining())
-        await self._engines.close()
+        await self._backends.close()
         await self.engine_admin.close()
-        await self._detokenizer.close()
-        await self._channel.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -421,7 +385,7 @@ class AsyncLLM:
 
     def _require_inputs(self) -> InputProcessor:
         if self._inputs is None:
-            raise Unavailable("The model is not known yet.")
+            raise _starting()
         return self._inputs
 
 
@@ -429,6 +393,5 @@ def _draining() -> Unavailable:
     return Unavailable("This server is shutting down; try again.", reason="DRAINING", retry_after_s=1.0)
 
 
-def _because(*problems: str) -> str:
-    known = "; ".join(filter(None, problems))
-    return f" ({known})" if known else ""
+def _starting() -> Unavailable:
+    return Unavailable("This server is starting; try again.", reason="STARTING", retry_after_s=1.0)

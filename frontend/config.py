@@ -79,9 +79,19 @@ class FrontendSettings(ServiceSettings):
     allowed_headers: Names = Field(("*",), description="Headers that those pages may send, separated by commas; * is any.")
     allow_credentials: bool = Field(False, description="Let those pages send cookies; needs allowed-origins without *.")
 
-    ready_timeout_s: float = Field(600.0, gt=0, description="Seconds to wait for the tokenizer and the engines at start.")
+    ready_timeout_s: float = Field(
+        600.0,
+        gt=0,
+        description="Seconds after which a frontend that has never been ready gives up and exits. Until then it is alive and"
+        " refuses requests.",
+    )
     recovery_timeout_s: float = Field(
         60.0, gt=0, description="Seconds a lost tokenizer or engine may stay away before its requests fail."
+    )
+    tokenizer_stall_s: float = Field(
+        5.0,
+        gt=0,
+        description="Seconds that a tokenizer may take to answer before another one, where there is one, is asked.",
     )
     request_timeout_s: float | None = Field(None, gt=0, description="Seconds after which a request is given up. Unset: never.")
     drain_timeout_s: float = Field(4.0, ge=0, description="Seconds that running requests may take to finish after SIGTERM.")

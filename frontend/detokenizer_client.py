@@ -1,7 +1,8 @@
 """DetokenizerClient: the one Detokenize stream: ids of a whole engine step out in one message, text deltas back in one.
 
 A handle is opened by the first message that names it on the present stream. So after a tokenizer is lost nothing special
-happens: the new stream has no open handles, and the next message opens them with the ids so far. One event loop.
+happens: the new stream, on this or another replica, has no open handles, and the next message opens them with the ids so far.
+One event loop.
 """
 
 import asyncio
@@ -11,10 +12,11 @@ import grpc
 
 from tetrad.frontend.backoff import Backoff
 from tetrad.frontend.sequence import Sequence
+from tetrad.frontend.tokenizer_replicas import Replica, TokenizerReplicas
 from tetrad.services.columns import pack_u32, unpack_u32
 from tetrad.services.errors import TetradError, Unavailable, from_rpc_error, from_status
 from tetrad.services.log import get_logger
-from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
+from tetrad.v1 import tokenizer_pb2
 
 log = get_logger()
 
@@ -33,34 +35,35 @@ class DetokenizerClient:
     """The stream.
 
     Args:
-        channel: to the tokenizer; owned by the caller.
-        target: for messages.
-        recovery_timeout_s: how long a step waits for a tokenizer that is lost.
+        replicas: the tokenizers; the stream runs on one of them. Owned by the caller.
+        recovery_timeout_s: how long a step waits for a tokenizer, all attempts together.
+        stall_s: how long one tokenizer may keep a step if there is another; twice as long after each move in a row.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, target: str, *, recovery_timeout_s: float) -> None:
-        self._stub = tokenizer_pb2_grpc.TokenizerServiceStub(channel)
-        self._target = target
+    def __init__(self, replicas: TokenizerReplicas, *, recovery_timeout_s: float, stall_s: float) -> None:
+        self._replicas = replicas
         self._timeout_s = recovery_timeout_s
+        self._stall_s = self._first_stall_s = stall_s
+        self._replica: Replica | None = None
         self._call: grpc.aio.StreamStreamCall | None = None
         self._connected = asyncio.Event()
         self._answer: asyncio.Future[tokenizer_pb2.DetokenizeResponse] | None = None
+        self._backoff = Backoff()
         # One exchange at a time: guards _answer and the order of messages when several engines share the stream.
         self._turn = asyncio.Lock()
         self._open: set[int] = set()
         self._to_close: list[int] = []
         self._task: asyncio.Task[None] | None = None
         self.num_messages = 0
+        self.num_streams = 0
 
-    @property
-    def connected(self) -> bool:
-        """Whether the tokenizer answers."""
-        return self._connected.is_set()
-
-    async def start(self, timeout_s: float) -> None:
-        """Open the stream; Unavailable if there is none after `timeout_s`."""
+    def start(self) -> None:
+        """Begin to open the stream."""
         self._task = asyncio.create_task(self._run(), name="detokenize stream")
-        await self._wait_connected(timeout_s)
+
+    async def wait_connected(self) -> None:
+        """Wait until the stream is open."""
+        await self._connected.wait()
 
     async def close(self) -> None:
         """End the stream."""
@@ -82,34 +85,51 @@ class DetokenizerClient:
             final_handles: handles that end with this step: held-back bytes are flushed.
 
         Raises:
-            Unavailable: no tokenizer within `recovery_timeout_s`.
+            Unavailable: no tokenizer answered within `recovery_timeout_s`.
         """
         async with self._turn:
-            while True:
-                await self._wait_connected(self._timeout_s)
-                message = self._message(rows, final_handles)
-                self.num_messages += 1
-                try:
-                    response = await self._exchange(message)
-                except _BROKEN:
-                    self._on_lost("a step was not answered")
-                    continue
-                return _deltas(rows, response)
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    while True:
+                        await self._connected.wait()
+                        response = await self._exchange(self._message(rows, final_handles))
+                        if response is not None:
+                            return _deltas(rows, response)
+            except TimeoutError:
+                text = f"The tokenizer at {self._replicas} has been away for more than {self._timeout_s:g} s; try again later."
+                raise Unavailable(text, retry_after_s=self._timeout_s) from None
 
-    async def _exchange(self, message: tokenizer_pb2.DetokenizeRequest) -> tokenizer_pb2.DetokenizeResponse:
-        call = self._call
-        if call is None:
-            raise ConnectionError
+    async def _exchange(self, message: tokenizer_pb2.DetokenizeRequest) -> tokenizer_pb2.DetokenizeResponse | None:
+        """Return the answer to a message; None if the stream broke or has been given up instead."""
+        call, replica = self._call, self._replica
+        if call is None or replica is None:
+            return None
+        self.num_messages += 1
         self._answer = asyncio.get_running_loop().create_future()
+        # Without another tokenizer there is nothing to win by giving this one up.
+        patience_s = self._stall_s if len(self._replicas.in_order()) > 1 else None
         try:
-            await call.write(message)
-            async with asyncio.timeout(self._timeout_s):
-                return await self._answer
+            async with asyncio.timeout(patience_s):
+                await call.write(message)
+                answer = await self._answer
         except TimeoutError:
-            call.cancel()
-            raise ConnectionError from None
+            # Whatever is slow everywhere must not be moved back and forth for ever.
+            self._stall_s *= 2
+            self._give_up(call, f"a step was not answered within {patience_s:g} s")
+            return None
+        except _BROKEN as error:
+            self._give_up(call, _reason(error))
+            return None
+        except BaseException:
+            # The answer would be taken for that to another message, and the tokenizer is ahead of the sequences.
+            self._give_up(call, "a step was given up")
+            raise
         finally:
             self._answer = None
+        replica.suspect = False
+        self._stall_s = self._first_stall_s
+        self._backoff.reset()
+        return answer
 
     def _message(self, rows: list[Row], final_handles: list[int]) -> tokenizer_pb2.DetokenizeRequest:
         opens = []
@@ -126,56 +146,72 @@ class DetokenizerClient:
         closed, self._to_close = self._to_close, []
         return tokenizer_pb2.DetokenizeRequest(open=opens, append=append, close=pack_u32(closed))
 
-    async def _wait_connected(self, timeout_s: float) -> None:
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._connected.wait()
-        except TimeoutError:
-            text = f"The tokenizer at {self._target} has been away for more than {timeout_s:g} s; try again later."
-            raise Unavailable(text, retry_after_s=timeout_s) from None
-
     async def _run(self) -> None:
-        backoff = Backoff()
         while True:
+            await self._replicas.wait_usable()
+            replicas = self._replicas.in_order()
+            if not replicas:
+                continue
             try:
-                await self._serve(backoff)
-                self._on_lost("the stream ended")
+                await self._serve(replicas[0])
             except _BROKEN as error:
-                self._on_lost(str(from_rpc_error(error)) if isinstance(error, grpc.aio.AioRpcError) else str(error))
-            await backoff.wait()
+                self._on_lost(_reason(error))
+            replicas[0].suspect = True
+            # Another one that is well is tried at once: nobody shall wait for this one to come back.
+            if all(replica.suspect for replica in self._replicas.in_order()):
+                await self._backoff.wait()
 
-    async def _serve(self, backoff: Backoff) -> None:
+    async def _serve(self, replica: Replica) -> None:
         """Run one stream until it breaks."""
-        call = self._stub.Detokenize(wait_for_ready=True)
+        call = replica.stub.Detokenize()
         try:
             # An empty step is answered like any other: the sign that a tokenizer listens.
             await call.write(tokenizer_pb2.DetokenizeRequest(append=tokenizer_pb2.DetokenizeAppend()))
-            if await call.read() is grpc.aio.EOF:
-                return
-            self._call = call
+            async with asyncio.timeout(self._stall_s):
+                _checked(await call.read())
+            self._replica, self._call = replica, call
             self._open, self._to_close = set(), []
             self._connected.set()
-            backoff.reset()
-            log.info("tokenizer.connected", target=self._target)
-            while (response := await call.read()) is not grpc.aio.EOF:
+            self.num_streams += 1
+            log.info("detokenizer.connected", target=replica.target)
+            while True:
+                response = _checked(await call.read())
                 if self._answer is not None and not self._answer.done():
                     self._answer.set_result(response)
+        except TimeoutError:
+            raise ConnectionError("it does not answer") from None
         except asyncio.CancelledError:
-            # Reading a call that _exchange gave up on looks like this, too.
+            # Reading a call that _exchange gave up looks like this, too.
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            raise ConnectionError("the tokenizer did not answer") from None
+            raise ConnectionError("a step was given up") from None
         finally:
             call.cancel()
 
+    def _give_up(self, call: grpc.aio.StreamStreamCall, reason: str) -> None:
+        """Let go of a stream; `_run` notices and opens another."""
+        call.cancel()
+        self._on_lost(reason)
+
     def _on_lost(self, reason: str) -> None:
-        if self.connected:
-            log.warning("tokenizer.lost", target=self._target, reason=reason)
+        if self._connected.is_set() and self._replica is not None:
+            log.warning("detokenizer.lost", target=self._replica.target, reason=reason)
         self._connected.clear()
         self._call = None
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ConnectionError(reason))
+
+
+def _checked(response: object) -> tokenizer_pb2.DetokenizeResponse:
+    """Return a response; ConnectionError if the stream ended, or brought what cannot be decoded (gRPC then gives None)."""
+    if not isinstance(response, tokenizer_pb2.DetokenizeResponse):
+        raise ConnectionError("the stream ended" if response is grpc.aio.EOF else "an answer could not be decoded")
+    return response
+
+
+def _reason(error: BaseException) -> str:
+    return str(from_rpc_error(error)) if isinstance(error, grpc.aio.AioRpcError) else str(error)
 
 
 def _open(sequence: Sequence) -> tokenizer_pb2.DetokenizeOpen:

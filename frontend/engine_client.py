@@ -1,34 +1,34 @@
-"""EngineClient: the long-lived Session stream to one engine core.
+"""EngineClient: one engine core over all its sessions, and the requests that must survive each of them.
 
-Owns the connection and the list of requests that must survive it: when the stream breaks it is opened again, with back-off,
-and every unfinished request is added again behind the tokens that exist. After `recovery_timeout_s` without an engine they
-fail with Unavailable. Requests and aborts of one loop tick travel in one message each. One event loop; knows no text.
+When a session breaks another is opened, with back-off, and every unfinished request is added again behind the tokens that
+exist. After `recovery_timeout_s` without an engine that works they fail with Unavailable. Requests and aborts of one loop tick
+travel in one message each. One event loop; knows no text. Invariant: a step is applied whole before the session counts as lost,
+so what a request is resumed behind is what its client has been given.
 """
 
 import asyncio
-import os
-import socket
 from collections.abc import Iterable
 from typing import Protocol
 
 import grpc
 
 from tetrad.frontend.backoff import Backoff
+from tetrad.frontend.engine_session import EngineSession, Notice, ProtocolError, Rejection
 from tetrad.frontend.facts import EngineInfo
 from tetrad.frontend.sequence import Sequence
 from tetrad.frontend.steps import Step
-from tetrad.frontend.wire import engine_info_of, resume, step_of
-from tetrad.services.channel import open_channel, problem_of
-from tetrad.services.errors import FailedPrecondition, TetradError, Unavailable, from_rpc_error, from_status
+from tetrad.frontend.wire import resume
+from tetrad.services.channel import problem_of
+from tetrad.services.errors import FailedPrecondition, InternalError, TetradError, Unavailable
 from tetrad.services.log import get_logger
-from tetrad.services.tls import TlsFiles
-from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 
 log = get_logger()
 
-# AddRequests messages are cut at this size: a thousand long prompts must not exceed the channel's limit.
-_MAX_ADD_BYTES = 4 << 20
+Unfinished = tuple[Sequence, engine_core_pb2.EngineCoreRequest]
+
+_PROBLEM_OF_NOTICE = {"WORKER_LOST": "its worker is lost", "DRAINING": "draining", "SLEEPING": "asleep"}
+_GOOD_NOTICES = ("RECOVERED", "AWAKE")
 
 
 class StepSink(Protocol):
@@ -41,36 +41,56 @@ class StepSink(Protocol):
         """End a sequence with an error."""
 
 
+class EngineObserver(Protocol):
+    """What hears of an engine's fate."""
+
+    def on_change(self) -> None:
+        """An engine was connected or lost, or has another problem."""
+
+    def on_lost(self, engine: "EngineClient") -> None:
+        """A session that was open broke."""
+
+    def place_elsewhere(self, engine: "EngineClient", requests: list[Unfinished]) -> bool:
+        """Give requests that `engine` has no more to another one; False: there is none that would take them."""
+
+
 class EngineClient:
-    """One session.
+    """One engine core.
 
     Args:
-        target: address of the engine core.
+        target: its address.
+        channel: to it; owned from now on.
         sink: takes outputs and failures.
         recovery_timeout_s: how long requests wait for an engine that is lost.
-        max_message_bytes: largest message.
-        tls: identity of this process; None: the connection is plain.
+
+    Attributes:
+        problem: why it makes no progress now, in words for people outside; empty: it does.
+        observer: set by the pool.
     """
 
-    def __init__(
-        self, target: str, sink: StepSink, *, recovery_timeout_s: float, max_message_bytes: int, tls: TlsFiles | None = None
-    ) -> None:
+    def __init__(self, target: str, channel: grpc.aio.Channel, sink: StepSink, *, recovery_timeout_s: float) -> None:
         self.target = target
+        self.channel = channel
+        self.problem = "not connected"
+        self.observer: EngineObserver | None = None
         self._sink = sink
         self._recovery_timeout_s = recovery_timeout_s
-        self.channel = open_channel(target, max_message_bytes=max_message_bytes, tls=tls)
-        self._stub = engine_core_pb2_grpc.EngineCoreServiceStub(self.channel)
-        self._unfinished: dict[str, tuple[Sequence, engine_core_pb2.EngineCoreRequest]] = {}
+        self._stub = engine_core_pb2_grpc.EngineCoreServiceStub(channel)
+        self._unfinished: dict[str, Unfinished] = {}
+        # Requests that an engine core was told of, this one or one before.
+        self._sent: set[str] = set()
         self._adds: dict[str, engine_core_pb2.EngineCoreRequest] = {}
         self._aborts: list[str] = []
         self._has_outgoing = asyncio.Event()
         self._ready = asyncio.Event()
+        self._backoff = Backoff()
         self._expiry: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._lost_reason: TetradError | None = None
+        self._broke_contract = False
         self.info: EngineInfo | None = None
-        self.num_add_messages = 0
         self.num_sessions = 0
+        self.num_add_messages = 0
 
     @property
     def connected(self) -> bool:
@@ -82,21 +102,28 @@ class EngineClient:
         """Sequences this engine is to bring to an end."""
         return len(self._unfinished)
 
-    async def start(self, timeout_s: float) -> EngineInfo:
-        """Open the session; Unavailable if there is none after `timeout_s`, FailedPrecondition if it can never be."""
+    def start(self) -> None:
+        """Begin to connect."""
         self._task = asyncio.create_task(self._run(), name=f"engine session {self.target}")
+
+    async def wait_ready(self) -> EngineInfo:
+        """Wait for the first session; FailedPrecondition if there can never be one."""
+        assert self._task is not None
         ready = asyncio.create_task(self._ready.wait())
         try:
-            await asyncio.wait({ready, self._task}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({ready, self._task}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             ready.cancel()
         if self._task.done():
             self._task.result()
-        if self.info is None or not self.connected:
-            why = problem_of(self.channel) or self._lost_reason
-            reason = f" ({why})" if why else ""
-            raise Unavailable(f"The engine core at {self.target} was not ready within {timeout_s:g} s{reason}.")
+        assert self.info is not None
         return self.info
+
+    def not_ready(self, timeout_s: float) -> Unavailable:
+        """Return the error of an engine that was not ready in time."""
+        why = problem_of(self.channel) or self._lost_reason
+        reason = f" ({why})" if why else ""
+        return Unavailable(f"The engine core at {self.target} was not ready within {timeout_s:g} s{reason}.")
 
     def add(self, sequence: Sequence, request: engine_core_pb2.EngineCoreRequest) -> None:
         """Send a request with the others of this loop tick; Unavailable if the engine has been away for too long."""
@@ -107,15 +134,30 @@ class EngineClient:
             self._adds[sequence.request_id] = request
             self._has_outgoing.set()
 
+    def take_over(self, others: Iterable[Unfinished]) -> None:
+        """Go on with requests of an engine that is lost."""
+        for sequence, request in others:
+            self._sent.add(sequence.request_id)
+            self.add(sequence, resume(request, sequence))
+
+    def release(self) -> list[Unfinished]:
+        """Give the requests up that an engine which is lost need not have for its own: those that are not pinned to it."""
+        released = [each for each in self._unfinished.values() if not _is_pinned(each)]
+        for sequence, _ in released:
+            self.forget(sequence.request_id)
+        return released
+
     def forget(self, request_id: str) -> None:
         """Drop a finished sequence."""
         self._unfinished.pop(request_id, None)
+        self._sent.discard(request_id)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Drop sequences and tell the engine; unknown ids are ignored."""
         for request_id in request_ids:
             if self._unfinished.pop(request_id, None) is None:
                 continue
+            self._sent.discard(request_id)
             # A request that was never sent needs no abort.
             if self._adds.pop(request_id, None) is None and self.connected:
                 self._aborts.append(request_id)
@@ -130,96 +172,123 @@ class EngineClient:
         await self.channel.close()
 
     async def _run(self) -> None:
-        backoff = Backoff()
         while True:
             try:
-                await self._serve(backoff)
+                await self._serve()
                 self._lost_reason = Unavailable("the stream ended")
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-                is_rpc = isinstance(error, grpc.aio.AioRpcError)
-                self._lost_reason = from_rpc_error(error) if is_rpc else Unavailable(str(error))
-                if isinstance(self._lost_reason, FailedPrecondition):
+            except TetradError as error:
+                self._lost_reason = error
+                self._broke_contract |= isinstance(error, ProtocolError)
+                if isinstance(error, FailedPrecondition):
                     # Another contract revision: trying again cannot help the requests, though a new engine may.
                     self._expire()
                     if self.info is None:
-                        raise self._lost_reason from error
-            except TetradError as error:
-                self._lost_reason = error
+                        raise
+            except Exception as error:  # a bug of ours must not leave the requests without an engine
+                log.exception("engine.session_failed", target=self.target)
+                self._lost_reason, self._broke_contract = InternalError(repr(error)), True
             self._on_lost()
-            await backoff.wait()
+            await self._backoff.wait()
 
-    async def _serve(self, backoff: Backoff) -> None:
+    async def _serve(self) -> None:
         """Run one session until it breaks."""
-        call = self._stub.Session(wait_for_ready=True)
+        session = EngineSession(self._stub)
+        writer: asyncio.Task[None] | None = None
         try:
-            await call.write(_hello())
-            first = await call.read()
-            if first is grpc.aio.EOF:
-                return
-            self._on_ready(engine_info_of(first.ready))
-            backoff.reset()
-            async with asyncio.TaskGroup() as group:
-                writer = group.create_task(self._write(call))
-                try:
-                    while (response := await call.read()) is not grpc.aio.EOF:
-                        await self._take(response)
-                finally:
-                    writer.cancel()
-        except BaseExceptionGroup as group_error:
-            # One cause at a time: reader and writer fail of the same broken stream.
-            raise group_error.exceptions[0] from None
+            self._on_ready(await session.open())
+            writer = asyncio.create_task(self._write(session), name=f"engine writer {self.target}")
+            while (received := await session.receive()) is not None:
+                await self._take(received)
         finally:
-            call.cancel()
+            session.cancel()
+            if writer is not None:
+                writer.cancel()
+                await asyncio.gather(writer, return_exceptions=True)
 
-    async def _take(self, response: engine_core_pb2.SessionResponse) -> None:
-        kind = response.WhichOneof("message")
-        if kind == "outputs":
-            await self._sink.process(step_of(response.outputs))
-        elif kind == "rejected":
-            self._take_rejection(response.rejected.request_id, from_status(response.rejected.status))
-        elif kind == "notice":
-            name = engine_core_pb2.EngineNoticeKind.Name(response.notice.kind)
-            log.info("engine.notice", target=self.target, kind=name, text=response.notice.text)
+    async def _take(self, received: Step | Rejection | Notice) -> None:
+        if isinstance(received, Step):
+            self._note_progress()
+            await self._sink.process(received)
+        elif isinstance(received, Rejection):
+            self._take_rejection(received)
+        else:
+            log.info("engine.notice", target=self.target, kind=received.kind, text=received.text)
+            if received.kind in _PROBLEM_OF_NOTICE:
+                self._set_problem(_PROBLEM_OF_NOTICE[received.kind])
+            elif received.kind in _GOOD_NOTICES:
+                self._set_problem("")
 
-    def _take_rejection(self, request_id: str, error: TetradError) -> None:
-        found = self._unfinished.get(request_id)
+    def _note_progress(self) -> None:
+        """Note that the session brought something that can be believed."""
+        if self._broke_contract:
+            self._broke_contract = False
+            self._backoff.reset()
+            self._cancel_expiry()
+
+    def _take_rejection(self, rejection: Rejection) -> None:
+        found = self._unfinished.get(rejection.request_id)
         if found is None:
             return
-        if isinstance(error, Unavailable) and error.reason == "DRAINING":
+        if not (isinstance(rejection.error, Unavailable) and rejection.error.reason == "DRAINING"):
+            self.forget(rejection.request_id)
+            self._sink.fail(found[0], rejection.error)
+        elif not _is_pinned(found) and self.observer is not None and self.observer.place_elsewhere(self, [found]):
+            self.forget(rejection.request_id)
+        else:
             # The engine is leaving: its successor gets the request when this session breaks.
             self._start_expiry()
-            return
-        del self._unfinished[request_id]
-        self._sink.fail(found[0], error)
 
-    async def _write(self, call: grpc.aio.StreamStreamCall) -> None:
-        while True:
-            await self._has_outgoing.wait()
-            self._has_outgoing.clear()
-            adds, self._adds = list(self._adds.values()), {}
-            aborts, self._aborts = self._aborts, []
-            for batch in _batches(adds):
-                self.num_add_messages += 1
-                await call.write(engine_core_pb2.SessionRequest(add=engine_core_pb2.AddRequests(requests=batch)))
-            if aborts:
-                await call.write(engine_core_pb2.SessionRequest(abort=engine_core_pb2.AbortRequests(request_ids=aborts)))
+    async def _write(self, session: EngineSession) -> None:
+        try:
+            while True:
+                await self._has_outgoing.wait()
+                self._has_outgoing.clear()
+                adds, self._adds = self._adds, {}
+                aborts, self._aborts = self._aborts, []
+                self._sent.update(adds)
+                self.num_add_messages += await session.send(adds.values(), aborts)
+        except TetradError as error:
+            # The reader ends with this call, when it has applied the step in hand.
+            log.debug("engine.write_failed", target=self.target, reason=str(error))
+            session.cancel()
 
     def _on_ready(self, info: EngineInfo) -> None:
-        self._cancel_expiry()
+        if self.info is not None and info.epoch < self.info.epoch:
+            # What was replaced long ago, and woke up: it may not know what its successor did since.
+            raise ProtocolError(f"Its epoch {info.epoch} is older than {self.info.epoch}, which was here before.")
+        if not self._broke_contract:
+            # Else it must prove itself first: an engine that greets well and talks nonsense would be tried for ever.
+            self._backoff.reset()
+            self._cancel_expiry()
         self.info = info
         self.num_sessions += 1
         self._aborts = []
-        self._adds = {key: resume(request, sequence) for key, (sequence, request) in self._unfinished.items()}
+        self._adds = {key: self._again(each) for key, each in self._unfinished.items()}
         if self._adds:
             self._has_outgoing.set()
         self._ready.set()
         log.info("engine.connected", target=self.target, epoch=info.epoch, num_resumed=len(self._adds))
+        self._set_problem("")
+
+    def _again(self, unfinished: Unfinished) -> engine_core_pb2.EngineCoreRequest:
+        """Return what a new session is sent for a request: what no engine knew yet is new to this one, too."""
+        sequence, request = unfinished
+        return resume(request, sequence) if sequence.request_id in self._sent else request
 
     def _on_lost(self) -> None:
-        if self.connected:
-            log.warning("engine.lost", target=self.target, reason=str(self._lost_reason), num_unfinished=self.num_unfinished)
-            self._ready.clear()
-            self._start_expiry()
+        if not self.connected:
+            return
+        log.warning("engine.lost", target=self.target, reason=str(self._lost_reason), num_unfinished=self.num_unfinished)
+        self._ready.clear()
+        self._start_expiry()
+        self._set_problem("not connected")
+        if self.observer is not None:
+            self.observer.on_lost(self)
+
+    def _set_problem(self, problem: str) -> None:
+        self.problem = problem
+        if self.observer is not None:
+            self.observer.on_change()
 
     def _start_expiry(self) -> None:
         if self._expiry is None:
@@ -234,6 +303,7 @@ class EngineClient:
         """Fail what waits; new requests are refused until an engine answers."""
         self._cancel_expiry()
         waiting, self._unfinished = list(self._unfinished.values()), {}
+        self._sent.clear()
         for sequence, _ in waiting:
             self._sink.fail(sequence, self._unavailable())
 
@@ -242,22 +312,5 @@ class EngineClient:
         return Unavailable(text, retry_after_s=self._recovery_timeout_s)
 
 
-def _hello() -> engine_core_pb2.SessionRequest:
-    name = f"{socket.gethostname()}-{os.getpid()}"
-    return engine_core_pb2.SessionRequest(hello=engine_core_pb2.SessionHello(client_id=name, schema_revision=SCHEMA_REVISION))
-
-
-def _batches(
-    requests: list[engine_core_pb2.EngineCoreRequest],
-) -> Iterable[list[engine_core_pb2.EngineCoreRequest]]:
-    batch: list[engine_core_pb2.EngineCoreRequest] = []
-    size = 0
-    for request in requests:
-        request_bytes = len(request.prompt_token_ids) + len(request.resumed_output_token_ids) + 1024
-        if batch and size + request_bytes > _MAX_ADD_BYTES:
-            yield batch
-            batch, size = [], 0
-        batch.append(request)
-        size += request_bytes
-    if batch:
-        yield batch
+def _is_pinned(unfinished: Unfinished) -> bool:
+    return unfinished[1].HasField("data_parallel_rank")

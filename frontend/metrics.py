@@ -33,6 +33,10 @@ class FrontendMetrics:
         self._kv_usage = self._gauge("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.")
         self._queries = self._counter("prefix_cache_queries", "Tokens looked up in the prefix cache.")
         self._hits = self._counter("prefix_cache_hits", "Tokens found in the prefix cache.")
+        self._tokenizers = self._gauge("num_tokenizers_connected", "Tokenizers that answer.")
+        self._engines = self._gauge("num_engines_connected", "Engine cores with an open session.")
+        self._losses = self._counter("backend_losses", "Times that a tokenizer or an engine core was lost.")
+        self._num_losses = 0
         self._preemptions = self._counter("num_preemptions", "Requests preempted.")
         self._drafts = self._counter("spec_decode_num_drafts", "Drafts proposed.")
         self._draft_tokens = self._counter("spec_decode_num_draft_tokens", "Tokens proposed.")
@@ -56,6 +60,13 @@ class FrontendMetrics:
     def render(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
         return generate_latest(self.registry)
+
+    def observe_backends(self, *, num_tokenizers: int, num_engines: int, num_losses: int) -> None:
+        """Note how many services are there, and how often one was lost since start."""
+        self._tokenizers.set(num_tokenizers)
+        self._engines.set(num_engines)
+        self._losses.inc(num_losses - self._num_losses)
+        self._num_losses = num_losses
 
     def observe_step(self, step: Step, num_tokens: int) -> None:
         """Count an engine step that brought `num_tokens` tokens to this frontend."""

@@ -86,6 +86,12 @@ class OutputProcessor:
             request.deliver(live.sequence)
         self._retire(request)
 
+    def move(self, sequence: Sequence, engine: Engine) -> None:
+        """Note that another engine goes on with a sequence."""
+        live = self._live.get(sequence.handle)
+        if live is not None:
+            live.engine = engine
+
     def fail(self, sequence: Sequence, error: TetradError) -> None:
         """End the request of a sequence with an error."""
         live = self._live.get(sequence.handle)
@@ -116,12 +122,24 @@ class OutputProcessor:
         if not updates:
             return
         self.num_steps += 1
-        await self._detokenize(updates)
-        await self._load_logprob_texts(updates)
+        worded = [update for update in updates if update.live.sequence.params.detokenize]
         for update in updates:
-            # Aborted or failed while the tokenizer worked.
+            # What needs no tokenizer does not wait for one that may be lost.
+            if not update.live.sequence.params.detokenize:
+                self._apply_safely(update)
+        await self._detokenize(worded)
+        await self._load_logprob_texts(worded)
+        for update in worded:
+            self._apply_safely(update)
+
+    def _apply_safely(self, update: StepUpdate) -> None:
+        """Apply what came for one sequence, unless it ended meanwhile; a bug of ours ends this sequence alone."""
+        try:
             if not update.live.sequence.finished:
                 self._apply(update)
+        except Exception as error:  # other sequences of the step must have their tokens
+            log.exception("step.not_applied", request_id=update.live.sequence.request_id)
+            self._fail(update.live, InternalError(f"The server could not handle its own output: {error!r}"))
 
     async def _detokenize(self, updates: list[StepUpdate]) -> None:
         rows = [row for update in updates for row in update.rows]

@@ -27,6 +27,9 @@ async def serve(
 ) -> None:
     """Serve until `shutdown` is set, then drain.
 
+    HTTP and gRPC answer from the first moment: health says what is missing, and requests are refused with Unavailable until the
+    services behind have been ready once.
+
     Requests that run get `settings.drain_timeout_s` to finish; what is left then fails with Unavailable.
 
     Args:
@@ -41,18 +44,8 @@ async def serve(
         NotFound, InvalidRequest: API keys that cannot be used.
     """
     guard = Guard(settings)
-    connecting = asyncio.create_task(AsyncLLM.connect(settings))
-    stopping = asyncio.create_task(shutdown.wait())
-    try:
-        await asyncio.wait({connecting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if not connecting.done():
-            return
-        async with connecting.result() as llm:
-            await _serve_llm(llm, settings, guard, _Ends(shutdown, retire or asyncio.Event()), on_ready)
-    finally:
-        for task in (connecting, stopping):
-            task.cancel()
-        await asyncio.gather(connecting, stopping, return_exceptions=True)
+    async with AsyncLLM(settings) as llm:
+        await _serve_llm(llm, settings, guard, _Ends(shutdown, retire or asyncio.Event()), on_ready)
 
 
 async def _serve_llm(
@@ -74,13 +67,18 @@ async def _serve_llm(
     )
     await http.start()
     grpc_server = _grpc_server(llm, settings, guard)
+    starting, ending = asyncio.create_task(llm.start()), asyncio.create_task(ends.wait_any())
+    tasks = [starting, ending]
     try:
         if grpc_server is not None:
             await grpc_server.start()
-            await grpc_server.health.set_ready(True)
-        if on_ready is not None:
-            on_ready(http.port, None if grpc_server is None else grpc_server.address)
-        await ends.wait_any()
+            tasks.append(asyncio.create_task(_publish_readiness(llm, grpc_server)))
+        await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            if on_ready is not None:
+                on_ready(http.port, None if grpc_server is None else grpc_server.address)
+        await ending
         if grpc_server is not None:
             await grpc_server.health.drain()
         if not ends.shutdown.is_set():
@@ -90,9 +88,18 @@ async def _serve_llm(
         await asyncio.sleep(settings.withdrawal_wait_s)
         await llm.drain(settings.drain_timeout_s)
     finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if grpc_server is not None:
             await grpc_server.stop()
         await http.stop()
+
+
+async def _publish_readiness(llm: AsyncLLM, server: Server) -> None:
+    """Let the gRPC health follow whether requests can be served."""
+    async for report in llm.readiness.follow():
+        await server.health.set_ready(report.ready)
 
 
 @dataclass(frozen=True)

@@ -1,26 +1,24 @@
 """TokenizerClient: text -> ids, ids -> text, chat -> prompt, by unary calls that any tokenizer replica can answer.
 
-Calls have no effect on the server, so one that breaks is made again until `recovery_timeout_s` is over.
+Calls have no effect on the server, so one that breaks is made again at once elsewhere, and one that takes long is made twice;
+what no replica answers is tried again until `recovery_timeout_s` is over.
 """
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 
 from tetrad.frontend.backoff import Backoff
-from tetrad.frontend.facts import TokenizerInfo
-from tetrad.frontend.wire import tokenizer_info_of
+from tetrad.frontend.tokenizer_replicas import Replica, TokenizerReplicas
 from tetrad.services.columns import pack_u32, unpack_u32
-from tetrad.services.errors import DeadlineExceeded, InvalidRequest, Unavailable, from_rpc_error
-from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc, types_pb2
+from tetrad.services.errors import InvalidRequest, Unavailable, from_rpc_error
+from tetrad.v1 import tokenizer_pb2, types_pb2
 
-Response = TypeVar("Response")
-
-_RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 @dataclass(frozen=True)
@@ -32,24 +30,19 @@ class RenderedChat:
 
 
 class TokenizerClient:
-    """Unary calls to the tokenizer.
+    """Unary calls to the tokenizers.
 
     Args:
-        channel: shared with the Detokenize stream; owned by the caller.
-        target: for messages.
+        replicas: whom to ask; owned by the caller.
         recovery_timeout_s: how long a call may take, waiting for a lost tokenizer included.
+        stall_s: how long one replica may keep a call before another is asked as well.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, target: str, *, recovery_timeout_s: float) -> None:
-        self._stub = tokenizer_pb2_grpc.TokenizerServiceStub(channel)
-        self._target = target
+    def __init__(self, replicas: TokenizerReplicas, *, recovery_timeout_s: float, stall_s: float) -> None:
+        self._replicas = replicas
         self._timeout_s = recovery_timeout_s
+        self._stall_s = stall_s
         self._token_texts: dict[int, str] = {}
-
-    async def get_info(self, timeout_s: float | None = None) -> TokenizerInfo:
-        """Return what the tokenizer is; Unavailable if it does not answer within `timeout_s`."""
-        response = await self._call(self._stub.GetInfo, tokenizer_pb2.GetInfoRequest(), timeout_s)
-        return tokenizer_info_of(response)
 
     async def encode(
         self,
@@ -80,7 +73,7 @@ class TokenizerClient:
         request = tokenizer_pb2.DecodeRequest(
             sequences=[types_pb2.TokenIds(ids=pack_u32(ids)) for ids in sequences], skip_special_tokens=skip_special_tokens
         )
-        response = await self._call(self._stub.Decode, request)
+        response = await self._call("Decode", request)
         return list(response.texts)
 
     async def render_chat(
@@ -109,7 +102,7 @@ class TokenizerClient:
             max_tokens=max_tokens,
         )
         try:
-            response = await self._call(self._stub.RenderChat, request)
+            response = await self._call("RenderChat", request)
         except InvalidRequest as error:
             # Clients know these fields by their names without the wire's suffix.
             error.field = (error.field or "messages").removesuffix("_json")
@@ -138,27 +131,60 @@ class TokenizerClient:
             truncation_side=side,
             return_token_strings=with_strings,
         )
-        response = await self._call(self._stub.Encode, request)
+        response = await self._call("Encode", request)
         encodings: Sequence[tokenizer_pb2.Encoding] = response.encodings
         return encodings
 
-    async def _call(
-        self, method: Callable[..., Awaitable[Response]], request: object, timeout_s: float | None = None
-    ) -> Response:
-        timeout_s = timeout_s or self._timeout_s
-        loop = asyncio.get_running_loop()
-        end, backoff = loop.time() + timeout_s, Backoff()
-        while True:
-            try:
-                return await method(request, wait_for_ready=True, timeout=max(end - loop.time(), 0.001))
-            except grpc.aio.AioRpcError as error:
-                mapped = from_rpc_error(error)
-                if isinstance(mapped, DeadlineExceeded):
-                    text = f"The tokenizer at {self._target} did not answer within {timeout_s:g} s; try again later."
-                    raise Unavailable(text, retry_after_s=timeout_s) from error
-                if error.code() not in _RETRIED:
-                    raise mapped from error
-            await backoff.wait()
+    async def _call(self, method: str, request: object) -> Any:
+        """Return the answer of any replica."""
+        backoff = Backoff()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while True:
+                    await self._replicas.wait_usable()
+                    answer = await self._first_answer(method, request)
+                    if answer is not None:
+                        return answer
+                    await backoff.wait()
+        except TimeoutError:
+            text = f"The tokenizer at {self._replicas} did not answer within {self._timeout_s:g} s; try again later."
+            raise Unavailable(text, retry_after_s=self._timeout_s) from None
+
+    async def _first_answer(self, method: str, request: object) -> Any:
+        """Ask one replica after the other, the next when one is lost or slow; return the first answer. None: all are lost."""
+        waiting = self._replicas.in_order()
+        asked: dict[asyncio.Task[Any], Replica] = {}
+        try:
+            while waiting or asked:
+                if waiting:
+                    replica = waiting.pop(0)
+                    asked[asyncio.create_task(_ask(replica, method, request))] = replica
+                timeout_s = self._stall_s if waiting else None
+                done, _ = await asyncio.wait(asked, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    replica.suspect = True
+                for task in done:
+                    replica = asked.pop(task)
+                    answer = task.result()
+                    replica.suspect = answer is None
+                    if answer is not None:
+                        return answer
+            return None
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def _ask(replica: Replica, method: str, request: object) -> Any:
+    """Return a replica's answer; None if it is lost or talks nonsense. Raises what it says of the request."""
+    try:
+        # What cannot be decoded comes as None.
+        return await getattr(replica.stub, method)(request)
+    except grpc.aio.AioRpcError as error:
+        if error.code() in _LOST:
+            return None
+        raise from_rpc_error(error) from error
 
 
 def _json(value: object) -> bytes:

@@ -12,7 +12,7 @@ from tetrad.frontend.sequence import Sequence
 from tetrad.frontend.steps import LogprobRows, RichUpdate, SchedulerFacts, Step
 from tetrad.frontend.structured_outputs import StructuredOutputsParams
 from tetrad.services.columns import pack_u32, split_rows, unpack_f32, unpack_u32
-from tetrad.services.errors import from_status
+from tetrad.services.errors import InvalidRequest, from_status
 from tetrad.v1 import engine_core_pb2, tokenizer_pb2, types_pb2
 
 _FINISH: dict[types_pb2.FinishReason, FinishReasonName] = {
@@ -180,7 +180,13 @@ def _rich(output: engine_core_pb2.EngineCoreOutput) -> RichUpdate:
 
 
 def _logprob_rows(columns: types_pb2.LogprobsColumns) -> LogprobRows:
-    return LogprobRows(unpack_u32(columns.token_ids), unpack_f32(columns.logprobs), unpack_u32(columns.ranks), columns.width)
+    rows = LogprobRows(unpack_u32(columns.token_ids), unpack_f32(columns.logprobs), unpack_u32(columns.ranks), columns.width)
+    if not len(rows.token_ids) == len(rows.logprobs) == len(rows.ranks) * rows.width:
+        raise InvalidRequest(
+            f"Columns disagree: {len(rows.ranks)} positions of {rows.width} candidates, but {len(rows.token_ids)} ids and"
+            f" {len(rows.logprobs)} values."
+        )
+    return rows
 
 
 def _scheduler(stats: engine_core_pb2.SchedulerStats) -> SchedulerFacts:

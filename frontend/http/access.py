@@ -14,7 +14,7 @@ from tetrad.frontend.access.guard import Guard, bearer_key
 from tetrad.frontend.http.refusals import refusal
 from tetrad.services.errors import Unauthenticated
 
-OPEN_PATHS = frozenset({"/health", "/ping", "/version", "/metrics", "/docs", "/openapi.json"})
+OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/ping", "/version", "/metrics", "/docs", "/openapi.json"})
 
 
 class Access:

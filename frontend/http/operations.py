@@ -1,6 +1,7 @@
 """/health, /ping, /version, /metrics, /load, /server_info: for load balancers, dashboards and people who look after servers."""
 
 from dataclasses import asdict
+from typing import Any
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -11,12 +12,39 @@ from tetrad.frontend.async_llm import AsyncLLM
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.http.documentation.routes import documented
 from tetrad.frontend.http.documentation.schemas import Schema, field, obj
+from tetrad.frontend.http.errors import error_body, error_response
 from tetrad.frontend.http.responses import JsonResponse
 from tetrad.services.version import VERSION
 
 router = APIRouter()
 
 _VERSION_SCHEMA = obj("*", version=field("string", "Of Tetrad."))
+_READY_SCHEMA = obj(
+    "*",
+    status=field("string", "`ready` or `not ready`."),
+    problem=field("string", "Why requests cannot be served. Empty: they can."),
+    draining=field("boolean", "Whether this server is shutting down."),
+    dependencies=field(
+        "array",
+        "The tokenizers, of which one is enough, and the engine cores, of which one with its worker is.",
+        items=obj(
+            "*",
+            name=field("string", "Kind and number."),
+            ready=field("boolean", "Whether it can do its work now."),
+            problem=field("string", "Why not. Empty: it can."),
+        ),
+    ),
+)
+_READY_EXAMPLE = {
+    "status": "ready",
+    "problem": "",
+    "draining": False,
+    "dependencies": [
+        {"name": "tokenizer 0", "ready": True, "problem": ""},
+        {"name": "tokenizer 1", "ready": False, "problem": "not connected"},
+        {"name": "engine core 0", "ready": True, "problem": ""},
+    ],
+}
 _LOAD_SCHEMA = obj("*", server_load=field("integer", "Requests that this server has taken and not finished."))
 # Settings that clients can run into; the others are nobody's business.
 _LIMITS = (
@@ -74,12 +102,36 @@ _INFO_SCHEMA = obj(
 )
 
 
-@router.get("/health", **documented(tag="monitor", errors=(503,)))
-async def health(request: Request) -> Response:
-    """Return 200 if requests can be served now, else 503 with the reason."""
+@router.get("/health/live", **documented(tag="monitor", errors=()))
+async def live() -> Response:
+    """Return 200: this process answers. Restart it if it does not; what it depends on is another matter."""
+    return JsonResponse({"status": "alive"})
+
+
+@router.get("/health/ready", **documented(answer=_READY_SCHEMA, example=_READY_EXAMPLE, tag="monitor", errors=(503,)))
+async def ready(request: Request) -> Response:
+    """Return 200 if requests can be served now, else 503; either way with the state of what this server depends on."""
     llm: AsyncLLM = request.app.state.llm
-    await llm.check_health()
-    return Response(status_code=200)
+    report = llm.readiness.report()
+    body: dict[str, Any] = {
+        "status": "ready" if report.ready else "not ready",
+        "problem": report.problem,
+        "draining": report.draining,
+        "dependencies": [
+            {"name": each.name, "ready": not each.problem, "problem": each.problem} for each in report.dependencies
+        ],
+    }
+    if report.ready:
+        return JsonResponse(body)
+    error = error_response(report.error())
+    body["error"] = error_body(report.error()).error
+    return JsonResponse(body, error.status_code, headers={"retry-after": error.headers["retry-after"]})
+
+
+@router.get("/health", **documented(answer=_READY_SCHEMA, example=_READY_EXAMPLE, tag="monitor", errors=(503,)))
+async def health(request: Request) -> Response:
+    """Do what /health/ready does, under vLLM's name."""
+    return await ready(request)
 
 
 @router.get("/ping", **documented(tag="monitor", errors=(503,)))

@@ -67,6 +67,8 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
     def __init__(self, path, generation_config=""):
         super().__init__(path)
         self.generation_config = generation_config
+        self.hash = "fake"
+        self.num_calls = 0  # of Encode and RenderChat
         self.num_appends = 0
         self.appends = asyncio.Condition()
         self.open_handles = set()
@@ -89,9 +91,12 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
             eos_token_ids=[EOS],
             has_chat_template=True,
             generation_config_json=self.generation_config,
+            tokenizer_hash=self.hash,
         )
 
     async def Encode(self, request, context):
+        self.num_calls += 1
+        await self.hung.wait()
         self.num_encoded += len(request.texts)
         encodings = []
         for text in request.texts:
@@ -200,6 +205,9 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         self.num_steps = 0
         self.aborted = []
         self.running = {}
+        self.refusal: TetradError | None = None  # what sessions end with
+        self.garbage = []  # messages sent before Ready
+        self._context = None
         self.reject: Callable[[engine_core_pb2.EngineCoreRequest], TetradError | None] = lambda _: None
         self.step_delay_s = 0.0
         self._permits = None
@@ -221,6 +229,14 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
             self._permits = None if steps is None else (self._permits or 0) + steps
             self._changed.notify_all()
 
+    async def tell(self, kind):
+        """Send a notice on the latest session."""
+        await self.say(engine_core_pb2.SessionResponse(notice=engine_core_pb2.EngineNotice(kind=kind)))
+
+    async def say(self, message):
+        """Send a message of one's own on the latest session."""
+        await self._context.write(message)
+
     async def until(self, condition):
         """Wait until `condition()` holds, looked at after every step and message."""
         async with asyncio.timeout(10), self._changed:
@@ -229,7 +245,12 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
     async def Session(self, request_iterator, context):
         hello = await anext(request_iterator)
         assert hello.WhichOneof("message") == "hello"
+        if self.refusal is not None:
+            await context.abort_with_status(rpc_status.to_status(to_status(self.refusal)))
+        for garbage in self.garbage:
+            await context.write(garbage)
         await context.write(engine_core_pb2.SessionResponse(ready=self._info()))
+        self._context = context
         self.running = running = {}
         stepper = asyncio.create_task(self._step_forever(running, context))
         try:

@@ -38,17 +38,17 @@ class HttpClient:
             verify=_trust(ca_file),
         )
 
-    def get_json(self, path: str) -> Any:
-        """Return a JSON document; a TetradError that says what is wrong otherwise."""
-        return json.loads(self.get_text(path))
+    def get_json(self, path: str, *, also: int | None = None) -> Any:
+        """Return a JSON document; a TetradError that says what is wrong otherwise. `also`: a status that is no error here."""
+        return json.loads(self.get_text(path, also=also))
 
-    def get_text(self, path: str) -> str:
-        """Return a document; a TetradError that says what is wrong otherwise."""
+    def get_text(self, path: str, *, also: int | None = None) -> str:
+        """Return a document; a TetradError that says what is wrong otherwise. `also`: a status that is no error here."""
         try:
             response = self._client.get(path)
         except httpx.HTTPError as error:
             raise unreachable(self.url, error) from error
-        if response.is_error:
+        if response.is_error and response.status_code != also:
             raise _error(response.status_code, response.text)
         return response.text
 

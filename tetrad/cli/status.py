@@ -7,6 +7,7 @@ import asyncio
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from tetrad.cli.http_client import HttpClient
 from tetrad.cli.options import new_parser
@@ -40,19 +41,29 @@ def run(arguments: list[str]) -> int:
 
 
 def _print_server(client: HttpClient) -> bool:
-    """Print one line about the server; return whether it takes work."""
+    """Print how the server is and what it depends on; return whether it takes work."""
     try:
         version = client.get_json("/version")["version"]
+        health = client.get_json("/health/ready", also=503)
+        if health["status"] != "ready":
+            print(f"server      {client.url}  not ready: {health['problem']}", file=sys.stderr)
+            _print_dependencies(health)
+            return False
         cards = client.get_json("/v1/models")["data"]
         metrics = read_metrics(client.get_text("/metrics"))
-        client.get_text("/health")
     except TetradError as error:
         print(f"server      {client.url}  not ready: {error.message}", file=sys.stderr)
         return False
     names = ", ".join(f"{card['id']} (context {card['max_model_len']} tokens)" for card in cards)
     print(f"server      {client.url}  ready  Tetrad {version}  {names}")
+    _print_dependencies(health)
     print(f"load        {'  '.join(f'{name} {metrics[name]:g}' for name in _GAUGES if name in metrics)}")
     return True
+
+
+def _print_dependencies(health: dict[str, Any]) -> None:
+    states = (f"{each['name']} {each['problem'] or 'ready'}" for each in health["dependencies"])
+    print(f"needs       {',  '.join(states)}")
 
 
 async def _print_stack(sockets: list[Path]) -> None:
