@@ -1,0 +1,144 @@
+"""TokenizerReplicas: the tokenizers of one model, which of them answer, and in which order they are asked.
+
+Watches each connection rather than asking again and again. A replica is used when its connection stands and it has said that it
+is the same tokenizer as the first one that answered: text of one and ids of another would be nonsense. Knows no requests.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import grpc
+
+from tetrad.frontend.backoff import Backoff
+from tetrad.frontend.facts import TokenizerInfo
+from tetrad.frontend.wire import tokenizer_info_of
+from tetrad.services.log import get_logger
+from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
+
+log = get_logger()
+
+_INFO_TIMEOUT_S = 5.0
+
+
+class Replica:
+    """One tokenizer.
+
+    Attributes:
+        stub: for calls to it.
+        usable: whether it is connected and known to be the right one.
+        suspect: it failed a call or left one unanswered, and has answered none since: others are asked first.
+        problem: why it is not usable, in words for people outside; empty if it is.
+    """
+
+    def __init__(self, target: str, channel: grpc.aio.Channel) -> None:
+        self.target = target
+        self.channel = channel
+        self.stub = tokenizer_pb2_grpc.TokenizerServiceStub(channel)
+        self.usable = False
+        self.suspect = False
+        self.problem = "not connected"
+
+    async def wait_connected(self) -> None:
+        """Wait until the connection stands."""
+        while (state := self.channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+            await self.channel.wait_for_state_change(state)
+
+    async def wait_lost(self) -> None:
+        """Wait until the connection no longer stands."""
+        while (state := self.channel.get_state()) is grpc.ChannelConnectivity.READY:
+            await self.channel.wait_for_state_change(state)
+
+
+class TokenizerReplicas:
+    """All tokenizers.
+
+    Args:
+        targets: their addresses, at least one.
+        connect: opens a channel to an address.
+        on_change: called whenever a replica becomes usable or ceases to be.
+    """
+
+    def __init__(
+        self, targets: Sequence[str], connect: Callable[[str], grpc.aio.Channel], on_change: Callable[[], None] = lambda: None
+    ) -> None:
+        self.replicas = [Replica(target, connect(target)) for target in targets]
+        self.info: TokenizerInfo | None = None
+        self.num_losses = 0
+        self._on_change = on_change
+        self._any_usable = asyncio.Event()
+        self._turn = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def __str__(self) -> str:
+        return ", ".join(replica.target for replica in self.replicas)
+
+    @property
+    def usable(self) -> bool:
+        """Whether any replica is."""
+        return self._any_usable.is_set()
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._tasks = [asyncio.create_task(self._watch(each), name=f"tokenizer {each.target}") for each in self.replicas]
+
+    async def wait_usable(self) -> None:
+        """Wait until a replica is."""
+        await self._any_usable.wait()
+
+    def in_order(self) -> list[Replica]:
+        """Return the usable replicas, the one to ask first in front: in turn, the suspects last."""
+        self._turn = (self._turn + 1) % len(self.replicas)
+        order = self.replicas[self._turn :] + self.replicas[: self._turn]
+        return sorted((replica for replica in order if replica.usable), key=lambda replica: replica.suspect)
+
+    async def close(self) -> None:
+        """End all connections."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for replica in self.replicas:
+            await replica.channel.close()
+
+    async def _watch(self, replica: Replica) -> None:
+        backoff = Backoff()
+        while True:
+            await replica.wait_connected()
+            try:
+                response = await replica.stub.GetInfo(tokenizer_pb2.GetInfoRequest(), timeout=_INFO_TIMEOUT_S)
+                info = tokenizer_info_of(response)
+            except (grpc.aio.AioRpcError, AttributeError, ValueError) as error:
+                # AttributeError, ValueError: an answer that cannot be read.
+                log.debug("tokenizer.no_answer", target=replica.target, reason=str(error))
+                await backoff.wait()
+                continue
+            backoff.reset()
+            self._judge(replica, info)
+            await replica.wait_lost()
+            self._set_usable(replica, "not connected")
+
+    def _judge(self, replica: Replica, info: TokenizerInfo) -> None:
+        if self.info is None:
+            self.info = info
+        if info.tokenizer_hash == self.info.tokenizer_hash:
+            log.info("tokenizer.connected", target=replica.target)
+            self._set_usable(replica, "")
+            return
+        log.error(
+            "tokenizer.refused",
+            target=replica.target,
+            reason="another tokenizer than the one this frontend started with; restart the frontend if this one is right",
+            tokenizer_hash=info.tokenizer_hash,
+            expected_hash=self.info.tokenizer_hash,
+        )
+        self._set_usable(replica, "another tokenizer than the one this frontend started with")
+
+    def _set_usable(self, replica: Replica, problem: str) -> None:
+        if replica.usable and problem:
+            log.warning("tokenizer.lost", target=replica.target)
+            self.num_losses += 1
+        replica.usable, replica.problem, replica.suspect = not problem, problem, False
+        if any(each.usable for each in self.replicas):
+            self._any_usable.set()
+        else:
+            self._any_usable.clear()
+        self._on_change()
