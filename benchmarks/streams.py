@@ -87,7 +87,7 @@ async def stream_once(url: str, body: Mapping[str, object]) -> StreamClient:
     done = loop.create_future()
     client = StreamClient(completion_request(url, body), done)
     try:
-        await loop.create_connection(lambda: client, address.hostname, address.port)
+        await loop.create_connection(lambda: client, address.hostname or "", address.port or 80)
     except OSError as error:
         client.error = f"no connection: {error}"
         return client

@@ -75,7 +75,7 @@ class RetiringConnection(HttpToolsProtocol):
     def retire(self) -> None:
         """Let the next response be the last."""
         self.timeout_keep_alive = IDLE_S
-        if self.cycle is not None and not self.cycle.response_complete:
+        if not (self.cycle is None or self.cycle.response_complete):
             if not self.cycle.response_started:
                 self.cycle.keep_alive = False
             return
