@@ -27,13 +27,10 @@ async def whole(client: httpx.AsyncClient, number: int) -> str:
 
 
 async def streamed(client: httpx.AsyncClient, number: int) -> str:
-    pieces = []
     async with client.stream("POST", "/v1/completions", json=body(number, stream=True)) as response:
         response.raise_for_status()
-        async for line in response.aiter_lines():
-            if line.startswith("data: {"):
-                pieces.append(json.loads(line.removeprefix("data: "))["choices"][0]["text"])
-    return "".join(pieces)
+        lines = [line async for line in response.aiter_lines() if line.startswith("data: {")]
+    return "".join(json.loads(line.removeprefix("data: "))["choices"][0]["text"] for line in lines)
 
 
 class Load:
@@ -116,16 +113,18 @@ async def test_a_long_stream_goes_on_at_the_retired_frontend_while_others_use_it
     server = start_module_server("--device", "sim", "--max-model-len", "8192")
     [old] = services(server)["tetrad.frontend"]
     long = body(0, max_tokens=8000, stream=True)
-    async with httpx.AsyncClient(base_url=server.url, timeout=DEADLINE_S) as client:
-        async with client.stream("POST", "/v1/completions", json=long) as response:
-            lines = response.aiter_lines()
-            await anext(lines)
+    async with (
+        httpx.AsyncClient(base_url=server.url, timeout=DEADLINE_S) as client,
+        client.stream("POST", "/v1/completions", json=long) as response,
+    ):
+        lines = response.aiter_lines()
+        await anext(lines)
 
-            server.process.send_signal(signal.SIGHUP)
-            await wait_said(server, "Every service was restarted")
-            shorter = await whole(client, 1)
-            frontends = services(server)["tetrad.frontend"]
-            still_streaming = await anext(lines)
+        server.process.send_signal(signal.SIGHUP)
+        await wait_said(server, "Every service was restarted")
+        shorter = await whole(client, 1)
+        frontends = services(server)["tetrad.frontend"]
+        still_streaming = await anext(lines)
 
     assert shorter
     assert still_streaming is not None

@@ -178,6 +178,112 @@ asyncio.run(main())
 """
 
 
+async def test_a_child_that_stands_still_is_killed_and_started_again(supervise, make_socket):
+    health = HealthTarget(make_socket("cup"), "x.Cup")
+    policy = RestartPolicy(first_delay_s=0.01, stall_timeout_s=0.2)
+    supervisor, states = supervise([child(DROPS_ITS_CALLS % make_socket("cup"), health=health)], policy=policy)
+
+    await states.wait_count("stalled", 1)
+    await states.wait_count("started", 2)
+
+    assert ("cup", "stalled", "no answer for 0.2 s") in states.seen
+    assert ("cup", "restarting", "signal SIGKILL") in states.seen
+    assert supervisor.pids()
+
+
+# A server that ends each Watch at once and answers nothing else: what a stopped process looks like after its pings broke.
+DROPS_ITS_CALLS = """
+import asyncio, grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+class Health(health_pb2_grpc.HealthServicer):
+    async def Watch(self, request, context):
+        yield health_pb2.HealthCheckResponse(status=1)
+
+    async def Check(self, request, context):
+        await asyncio.Event().wait()
+
+async def main():
+    server = grpc.aio.server()
+    health_pb2_grpc.add_HealthServicer_to_server(Health(), server)
+    server.add_insecure_port(%r)
+    await server.start()
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_restart_waits_for_no_delay_and_returns_when_the_next_is_ready(supervise):
+    supervisor, states = supervise([child(SLEEP)], policy=RestartPolicy(first_delay_s=60.0))
+    await supervisor.wait_ready()
+    first = supervisor.pids()["cup"]
+
+    await asyncio.wait_for(supervisor.restart("cup"), 10)
+
+    assert supervisor.pids()["cup"] != first
+    assert ("cup", "restarting", "as asked") in states.seen
+
+
+async def test_a_successor_is_ready_before_its_predecessor_retires(supervise, tmp_path):
+    retired = tmp_path / "retired"
+    write = f"open({str(retired)!r}, 'w').write('x')"
+    retires = f"import signal, sys; signal.signal(signal.SIGUSR1, lambda *_: ({write}, sys.exit(0))); signal.pause()"
+    supervisor, states = supervise([child(retires)])
+    await supervisor.wait_ready()
+    old = psutil.Process(supervisor.pids()["cup"])
+
+    await asyncio.wait_for(supervisor.replace(child(SLEEP), retire_timeout_s=5.0), 10)
+
+    assert supervisor.pids()["cup"] != old.pid
+    assert [state for _, state, _ in states.seen[:4]] == ["started", "ready", "started", "ready"]
+    assert await asyncio.to_thread(gone, old)
+
+
+async def test_a_successor_that_cannot_start_leaves_its_predecessor_alone(supervise):
+    supervisor, _ = supervise([child(SLEEP)])
+    await supervisor.wait_ready()
+    old = supervisor.pids()["cup"]
+
+    with pytest.raises(FailedPrecondition, match="no such cup"):
+        refuse = "import sys, time; sys.stderr.write('tetrad cup: no such cup\\n'); sys.exit(78)"
+        await asyncio.wait_for(supervisor.replace(child(refuse, health=NOBODY), retire_timeout_s=5.0), 10)
+
+    assert supervisor.pids()["cup"] == old
+    assert psutil.pid_exists(old)
+
+
+NOBODY = HealthTarget("unix:/tmp/nobody-listens-here.sock", "x.Cup")
+
+
+async def test_what_retires_ends_with_the_stop_too(supervise):
+    ignores = "import signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN); signal.pause()"
+    supervisor, states = supervise([child(ignores)])
+    await supervisor.wait_ready()
+    old = psutil.Process(supervisor.pids()["cup"])
+    await supervisor.replace(child(SLEEP), retire_timeout_s=60.0)
+    await states.wait_count("retiring", 1)
+
+    await asyncio.wait_for(supervisor.stop(), 5)
+
+    assert await asyncio.to_thread(gone, old)
+
+
+async def test_fifty_restarts_leave_no_descriptor_and_no_task_behind(supervise):
+    supervisor, states = supervise([child("pass"), child(SLEEP, name="other")], policy=RestartPolicy(0.001, 0.001))
+    await states.wait_count("restarting", 2)
+    process = psutil.Process()
+    fds, threads, tasks = process.num_fds(), process.num_threads(), len(asyncio.all_tasks())
+
+    await states.wait_count("restarting", 52)
+
+    assert process.num_fds() <= fds + 4  # of the child that is being started just now
+    assert process.num_threads() <= threads + 1
+    assert len(asyncio.all_tasks()) <= tasks + 4
+    assert sum(each.status() == psutil.STATUS_ZOMBIE for each in process.children()) <= 1
+    assert supervisor.pids()["other"]
+
+
 async def test_stop_ends_a_child_that_ignores_it(supervise, capfd):
     supervisor, _ = supervise([child(f"import sys; sys.stdout = sys.stderr; {STUBBORN}")], stop_timeout_s=0.2)
     await supervisor.wait_ready()
