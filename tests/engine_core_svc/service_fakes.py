@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import grpc
+from grpc_status import rpc_status
 
 from tetrad.engine_core_svc.__main__ import serve
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.services.channel import open_channel
 from tetrad.services.columns import pack_u32, unpack_u32
-from tetrad.services.errors import from_status
+from tetrad.services.errors import FailedPrecondition, from_status, to_status
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2 as pb
 from tetrad.v1 import (
@@ -40,7 +41,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
 
     Clear `go` and it stops answering. `crashed` fails the next step; `cut` breaks the stream as a lost connection does; a step
     with `poison` in a prompt replaces the process. `reply` may spoil what it answers, `raw` comes instead of results, `swallow`
-    results never come. While it `refuses`, nothing can be brought up; `stuck_loads` of the model never end.
+    results never come, `not_ready` streams find a worker that has just been replaced. While it `refuses`, nothing can be brought
+    up; `stuck_loads` of the model never end.
     """
 
     def __init__(self) -> None:
@@ -49,7 +51,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
         self.poison: int | None = None
         self.reply: Callable[[worker_pb2.ModelRunnerOutput], object] = lambda output: output
         self.raw: list[worker_pb2.ExecuteResponse] = []
-        self.swallow = self.stuck_loads = 0
+        self.swallow = self.stuck_loads = self.not_ready = 0
         self.refuses = False
         self.num_deaths = 0
         self.epoch = 0
@@ -94,6 +96,10 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
     async def Execute(self, request_iterator, context):
         self.known.clear()
         async for message in request_iterator:
+            if message.HasField("hello") and self.not_ready:
+                self.not_ready -= 1
+                error = FailedPrecondition("There is no KV cache.", reason="NOT_READY")
+                await context.abort_with_status(rpc_status.to_status(to_status(error)))
             if message.HasField("hello"):
                 ready = worker_pb2.ExecuteReady(schema_revision=SCHEMA_REVISION, instance_id=self.instance_id)
                 yield worker_pb2.ExecuteResponse(ready=ready)

@@ -7,7 +7,9 @@ import pytest
 from engine_core_service_fakes import VOCAB_SIZE, WAIT_S, Stack
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tetrad.engine_core_svc import servicer
 from tetrad.engine_core_svc.executor import Executor
+from tetrad.engine_core_svc.sessions import Session
 from tetrad.services.columns import pack_u32
 from tetrad.services.errors import FailedPrecondition, from_status
 from tetrad.v1 import engine_core_pb2 as pb
@@ -232,6 +234,17 @@ async def test_a_worker_that_makes_no_progress_in_loading_is_tried_again(directo
         assert stack.worker.num_loads == 2
 
 
+async def test_a_worker_replaced_between_loading_and_its_first_stream_is_brought_up_again(directory):
+    stack = Stack(directory)
+    stack.worker.not_ready = 1
+    async with stack:
+        client = await stack.client()
+        client.add(1, [1])
+        await client.until_finished(1)
+
+        assert stack.worker.num_loads == 2
+
+
 async def test_an_engine_core_leaves_its_worker_to_a_newer_one(stack):
     await stack.client()
     stack.worker.epoch = 2**63
@@ -362,6 +375,25 @@ async def test_a_flood_of_requests_is_refused_and_others_are_served_meanwhile(di
         assert good.tokens[1] == expected(1, 50)
         assert {error.code for error in bad.rejected.values()} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
         assert all(error.retry_after_s >= 1 for error in bad.rejected.values())
+
+
+async def test_a_message_with_many_requests_leaves_others_their_turns(monkeypatch):
+    turns = []
+
+    async def take_turns():
+        while True:
+            turns.append(len(added))
+            await asyncio.sleep(0)
+
+    added = []
+    monkeypatch.setattr(servicer, "_add", lambda engine, session, request: added.append(request))
+    other = asyncio.create_task(take_turns())
+
+    await servicer._add_all(None, Session(1, "test"), [pb.EngineCoreRequest()] * 1000)
+
+    other.cancel()
+    assert len(added) == 1000
+    assert len(set(turns)) > 10
 
 
 async def test_what_was_accepted_before_is_never_refused_for_a_full_queue(directory):

@@ -87,6 +87,16 @@ def test_who_was_not_under_way_is_not_suspected(bench, suspects):
     assert lose_worker(bench, suspects) == []
 
 
+def test_who_was_not_planned_since_the_last_crash_gets_no_strike_from_the_next(bench, suspects):
+    first, second = bench.add(10), bench.add(10)
+    plan(bench, suspects)
+
+    for _ in range(3):
+        assert lose_worker(bench, suspects) == []
+
+    assert plan(bench, suspects) == {first.key, second.key}
+
+
 def test_losses_that_are_no_crashes_leave_no_strike(bench, suspects):
     first, second = bench.add(10), bench.add(10)
     for _ in range(5):
