@@ -1,12 +1,14 @@
 """Servers: health tells the truth, drain lets running work finish and refuses nothing silently."""
 
 import asyncio
+import socket
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tetrad.services.errors import Unavailable
+from tetrad.services.metrics import serve_metrics
 from tetrad.services.server import Server
 from tetrad.services.settings import ServiceSettings
 
@@ -127,3 +129,64 @@ async def test_a_message_over_the_limit_is_refused_and_the_next_is_served(serve)
         await client.unary(b"x" * (1 << 21))
     assert not isinstance(caught.value, grpc.aio.AioRpcError)
     assert await client.unary(b"x") == b"x"
+
+
+async def test_metadata_over_the_limit_is_refused_and_the_next_call_is_served(serve):
+    client, _ = await serve(echo, max_metadata_bytes=2048)
+
+    with pytest.raises(Exception, match=r"metadata|header|RST_STREAM"):
+        await client.unary(metadata=(("x-long", "x" * 4096),))
+    assert await client.unary(b"x", metadata=(("x-short", "x" * 512),)) == b"x"
+
+
+async def test_a_connection_has_no_more_calls_open_than_allowed(serve):
+    running, most, go_on = 0, 0, asyncio.Event()
+
+    async def count(request):
+        nonlocal running, most
+        running, most = running + 1, max(most, running + 1)
+        await go_on.wait()
+        running -= 1
+        return request
+
+    client, _ = await serve(count, max_concurrent_streams=2)
+    calls = [asyncio.create_task(client.unary(b"x")) for _ in range(6)]
+    async with asyncio.timeout(10):
+        while running < 2:  # noqa: ASYNC110 - the server's side has no event to wait for
+            await asyncio.sleep(0.01)
+    go_on.set()
+
+    assert await asyncio.gather(*calls) == [b"x"] * 6
+    assert most == 2
+
+
+async def test_reflection_can_be_switched_off(serve):
+    from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+    client, _ = await serve(echo, reflection=False)
+
+    stub = reflection_pb2_grpc.ServerReflectionStub(client.channel)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")])).read()
+
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize(("host", "reachable"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_metrics_are_served_where_they_are_told_to_be_and_nowhere_else(host, reachable):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    serve_metrics(host, port)
+
+    assert can_connect("127.0.0.1", port)
+    assert can_connect("127.0.0.2", port) == reachable
+
+
+def can_connect(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=5).close()
+    except OSError:
+        return False
+    return True
