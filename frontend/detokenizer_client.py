@@ -47,7 +47,7 @@ class DetokenizerClient:
         self._replica: Replica | None = None
         self._call: grpc.aio.StreamStreamCall | None = None
         self._connected = asyncio.Event()
-        self._answer: asyncio.Future[tokenizer_pb2.DetokenizeResponse] | None = None
+        self._answer: asyncio.Future[tokenizer_pb2.DetokenizeResponse | None] | None = None
         self._backoff = Backoff()
         # One exchange at a time: guards _answer and the order of messages when several engines share the stream.
         self._turn = asyncio.Lock()
@@ -126,6 +126,8 @@ class DetokenizerClient:
             raise
         finally:
             self._answer = None
+        if answer is None:
+            return None
         replica.suspect = False
         self._stall_s = self._first_stall_s
         self._backoff.reset()
@@ -200,7 +202,7 @@ class DetokenizerClient:
         self._connected.clear()
         self._call = None
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(ConnectionError(reason))
+            self._answer.set_result(None)
 
 
 def _checked(response: object) -> tokenizer_pb2.DetokenizeResponse:

@@ -13,7 +13,7 @@ from typing import Protocol
 import grpc
 
 from tetrad.frontend.backoff import Backoff
-from tetrad.frontend.engine_session import EngineSession, Notice, ProtocolError, Rejection
+from tetrad.frontend.engine_session_client import EngineSession, Notice, ProtocolError, Rejection
 from tetrad.frontend.facts import EngineInfo
 from tetrad.frontend.sequence import Sequence
 from tetrad.frontend.steps import Step
@@ -232,7 +232,9 @@ class EngineClient:
         if not (isinstance(rejection.error, Unavailable) and rejection.error.reason == "DRAINING"):
             self.forget(rejection.request_id)
             self._sink.fail(found[0], rejection.error)
-        elif not _is_pinned(found) and self.observer is not None and self.observer.place_elsewhere(self, [found]):
+            return
+        self._set_problem(_PROBLEM_OF_NOTICE["DRAINING"])
+        if not _is_pinned(found) and self.observer is not None and self.observer.place_elsewhere(self, [found]):
             self.forget(rejection.request_id)
         else:
             # The engine is leaving: its successor gets the request when this session breaks.

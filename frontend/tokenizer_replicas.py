@@ -11,9 +11,9 @@ import grpc
 
 from tetrad.frontend.backoff import Backoff
 from tetrad.frontend.facts import TokenizerInfo
-from tetrad.frontend.wire import tokenizer_info_of
+from tetrad.frontend.wire import tokenizer_info_of, tokenizer_info_request
 from tetrad.services.log import get_logger
-from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
+from tetrad.v1 import tokenizer_pb2_grpc
 
 log = get_logger()
 
@@ -104,7 +104,7 @@ class TokenizerReplicas:
         while True:
             await replica.wait_connected()
             try:
-                response = await replica.stub.GetInfo(tokenizer_pb2.GetInfoRequest(), timeout=_INFO_TIMEOUT_S)
+                response = await replica.stub.GetInfo(tokenizer_info_request(), timeout=_INFO_TIMEOUT_S)
                 info = tokenizer_info_of(response)
             except (grpc.aio.AioRpcError, AttributeError, ValueError) as error:
                 # AttributeError, ValueError: an answer that cannot be read.

@@ -209,6 +209,11 @@ def engine_info_of(message: engine_core_pb2.EngineInfo) -> EngineInfo:
     return EngineInfo(**{name: getattr(message, name) for name in names})
 
 
+def tokenizer_info_request() -> tokenizer_pb2.GetInfoRequest:
+    """Return the question that `tokenizer_info_of` reads the answer to."""
+    return tokenizer_pb2.GetInfoRequest()
+
+
 def tokenizer_info_of(message: tokenizer_pb2.GetInfoResponse) -> TokenizerInfo:
     """Return what the tokenizer says of itself."""
     return TokenizerInfo(

@@ -6,6 +6,7 @@ import pytest
 from frontend_fakes import TEXT
 
 from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.frontend.structured_outputs import StructuredOutputsParams
 from tetrad.services.columns import unpack_u32
 from tetrad.services.errors import Unavailable
 
@@ -48,6 +49,58 @@ async def test_engine_restart_loses_and_repeats_no_token(llm, engine):
     assert len(resumed) == 8
     assert all(bytes(unpack_u32(request.resumed_output_token_ids)).decode() == LONG[:20] for request in resumed)
     assert [request.sampling_params.seed for request in resumed] == [r.sampling_params.seed for r in engine.requests[:8]]
+
+
+KINDS = {
+    "plain": {},
+    "seeded": {"seed": 7, "temperature": 0.8},
+    "penalised": {"presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.1},
+    "logprobs": {"logprobs": 2},
+    "prompt logprobs": {"logprobs": 1, "prompt_logprobs": 1},
+    "structured": {"structured_outputs": StructuredOutputsParams(regex="[a-z]+")},
+    "n": {"n": 3, "seed": 1},
+    "stop across the restart": {"stop": ["brown fox"]},
+    "stop with output": {"stop": ["brown fox"], "include_stop_str_in_output": True},
+    "whole at the end": {"output_kind": RequestOutputKind.FINAL_ONLY},
+    "cumulative": {"output_kind": RequestOutputKind.CUMULATIVE, "logprobs": 1},
+    "ids alone": {"detokenize": False},
+}
+
+
+def answer_of(outputs):
+    """Return all that a client can see of an answer, put together by output."""
+    parts = {}
+    for output in outputs:
+        for each in output.outputs:
+            parts.setdefault(each.index, []).append((each.text, each.token_ids, each.logprobs))
+    ends = [(each.index, each.finish_reason, each.stop_reason) for output in outputs for each in output.outputs]
+    last = {index: (reason, stop) for index, reason, stop in ends if reason is not None}
+    prompt = next((output.prompt_logprobs for output in reversed(outputs) if output.prompt_logprobs), None)
+    return {index: _joined(each) for index, each in parts.items()}, last, prompt
+
+
+def _joined(parts):
+    texts, ids, logprobs = zip(*parts, strict=True)
+    return "".join(texts), [i for each in ids for i in each], [position for each in logprobs for position in each or ()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_engine_restart_changes_no_answer(llm, engine, kind):
+    """13 tokens: in the middle of "brown"."""
+    undisturbed = answer_of(await start(llm, "undisturbed", **KINDS[kind]))
+    engine.pause()
+    task = start(llm, "r", **KINDS[kind])
+    num = KINDS[kind].get("n", 1)
+    await engine.until(lambda: len(engine.running) == num)
+    await steps(engine, 13)
+
+    await engine.kill()
+    await engine.start()
+    await engine.allow(None)
+    disturbed = answer_of(await task)
+
+    assert disturbed == undisturbed
+    assert sum(request.resumed for request in engine.requests) == num
 
 
 async def test_requests_that_arrive_while_the_engine_is_away_wait_for_it(llm, engine):

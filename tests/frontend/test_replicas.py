@@ -1,0 +1,146 @@
+"""Several tokenizers: one that is lost or stalls costs its callers next to nothing, and one that is another is not used."""
+
+import asyncio
+import time
+
+import pytest
+from frontend_fakes import TEXT, FakeTokenizer
+
+from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
+
+LONG = TEXT * 3
+
+
+@pytest.fixture
+async def second(sockets):
+    fake = FakeTokenizer(sockets / "t2")
+    await fake.start()
+    yield fake
+    await fake.kill()
+
+
+@pytest.fixture
+async def llm(connect, tokenizer, second):
+    llm = await connect(tokenizer_targets=(tokenizer.target, second.target), tokenizer_stall_s=0.3, recovery_timeout_s=30.0)
+    async with asyncio.timeout(10):
+        async for report in llm.readiness.follow():
+            if not any(each.problem for each in report.dependencies):
+                break
+    return llm
+
+
+def start(llm, request_id="r", **params):
+    async def collect():
+        fields = {"max_tokens": 60, "output_kind": RequestOutputKind.DELTA} | params
+        outputs = [output async for output in llm.generate([104, 105], SamplingParams(**fields), request_id)]
+        return "".join(output.outputs[0].text for output in outputs)
+
+    return asyncio.create_task(collect())
+
+
+def stream_holder(*tokenizers):
+    """Return the tokenizers, the one that has the Detokenize stream first."""
+    return sorted(tokenizers, key=lambda each: -each.num_appends)
+
+
+async def test_calls_are_spread_over_the_replicas(llm, tokenizer, second):
+    for _ in range(6):
+        await llm.tokenize("a")
+
+    assert (tokenizer.num_calls, second.num_calls) == (3, 3)
+
+
+async def test_a_killed_replica_costs_calls_no_waiting(llm, second):
+    await second.kill()
+
+    started = time.monotonic()
+    ids = [await llm.tokenize("abc") for _ in range(6)]
+
+    assert ids == [list(b"abc")] * 6
+    assert time.monotonic() - started < 0.5
+
+
+async def test_a_stalled_replica_holds_a_call_for_the_stall_time_once(llm, second):
+    second.hung.clear()
+
+    started = time.monotonic()
+    ids = [await llm.tokenize("abc") for _ in range(8)]
+
+    assert ids == [list(b"abc")] * 8
+    assert time.monotonic() - started < 0.3 * 2, "suspects are asked last"
+    second.hung.set()
+
+
+@pytest.mark.parametrize("data", [LONG.encode(), "añ€😀".encode() * 20])
+async def test_the_text_goes_on_at_another_replica_at_once(llm, engine, tokenizer, second, data):
+    engine.reply = lambda _, position: data[position]
+    engine.pause()
+    tasks = [start(llm, f"r{i}") for i in range(4)]
+    await engine.until(lambda: len(engine.running) == 4)
+    await steps(engine, 18)
+    await seen(tokenizer, second, 18)
+
+    await stream_holder(tokenizer, second)[0].kill()
+    started = time.monotonic()
+    await engine.allow(None)
+    texts = await asyncio.gather(*tasks)
+
+    assert texts == [data[:60].decode(errors="replace")] * 4
+    assert time.monotonic() - started < 1
+
+
+async def test_a_step_that_is_not_answered_moves_the_stream(llm, engine, tokenizer, second):
+    """What the stalled one decoded already is neither lost nor repeated."""
+    engine.pause()
+    task = start(llm)
+    await engine.until(lambda: engine.running)
+    await steps(engine, 7)
+    await seen(tokenizer, second, 7)
+
+    stalled, other = stream_holder(tokenizer, second)
+    stalled.hung.clear()
+    await engine.allow(None)
+    text = await task
+
+    assert text == LONG[:60]
+    assert other.num_appends > 0
+    stalled.hung.set()
+
+
+async def test_another_tokenizer_is_not_used(connect, tokenizer, second):
+    second.hash = "other"
+    llm = await connect(tokenizer_targets=(tokenizer.target, second.target))
+    async with asyncio.timeout(10):
+        async for report in llm.readiness.follow():
+            problems = [each.problem for each in report.dependencies[:2]]
+            if any("another tokenizer" in problem for problem in problems):
+                break
+
+    await asyncio.gather(*(llm.tokenize("a") for _ in range(6)))
+
+    assert report.ready
+    assert sorted((tokenizer.num_calls, second.num_calls)) == [0, 6]
+
+
+async def test_ids_alone_do_not_wait_for_a_tokenizer(connect, engine, tokenizer):
+    llm = await connect()
+    await tokenizer.kill()
+
+    async with asyncio.timeout(5):
+        text = await start(llm, detokenize=False)
+
+    assert text == ""
+    assert len(engine.requests) == 1
+
+
+async def steps(engine, number):
+    before = engine.num_steps
+    await engine.allow(number)
+    await engine.until(lambda: engine.num_steps == before + number)
+
+
+async def seen(tokenizer, second, number):
+    """Wait until the one that has the stream was sent so many steps."""
+    async with asyncio.timeout(10):
+        while max(tokenizer.num_appends, second.num_appends) < number:  # noqa: ASYNC110 - either of two may be told
+            await asyncio.sleep(0.005)
