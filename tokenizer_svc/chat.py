@@ -1,7 +1,7 @@
 """ChatRenderer: conversations -> prompts, off the event loop.
 
-Called by the servicer. Two template processes: one for the model's own template and one for templates that clients send, so
-that a client's endless loop delays nobody but such clients.
+Called by the servicer. One process for the model's own template and two for templates that clients send, so that a client's
+endless loop delays nobody but such clients, and those by a bounded time: what waits for them is limited.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from tetrad.services.errors import FailedPrecondition, InvalidRequest
+from tetrad.services.errors import FailedPrecondition, InvalidRequest, Overloaded
 from tetrad.services.sandbox import Sandbox, SandboxDied, SandboxTimeout
 from tetrad.tokenizer_svc.facts import LoadedTokenizer
 
@@ -33,11 +33,13 @@ class Conversation:
 
 @dataclass(frozen=True)
 class ChatLimits:
-    """What rendering one conversation may take."""
+    """What rendering one conversation may take, and how many with templates of clients may be rendered or wait for it."""
 
     timeout_s: float = 5.0
     memory_bytes: int = 1 << 30
     max_prompt_bytes: int = 8 << 20
+    foreign_processes: int = 2
+    max_foreign: int = 16
 
 
 class ChatRenderer:
@@ -48,7 +50,7 @@ class ChatRenderer:
         self._special_tokens = facts.special.named()
         self._limits = limits
         self._own = _Lane(limits, "chat-own")
-        self._foreign = _Lane(limits, "chat-foreign")
+        self._foreign = [_Lane(limits, f"chat-foreign-{number}") for number in range(limits.foreign_processes)]
 
     async def start(self) -> None:
         """Start the process of the model's template, so that the first conversation need not wait for it."""
@@ -57,7 +59,7 @@ class ChatRenderer:
 
     async def close(self) -> None:
         """Stop the processes; a conversation that is being rendered fails."""
-        await asyncio.gather(self._own.close(), self._foreign.close())
+        await asyncio.gather(*(lane.close() for lane in (self._own, *self._foreign)))
 
     async def render(self, conversation: Conversation) -> str:
         """Return the prompt.
@@ -65,6 +67,7 @@ class ChatRenderer:
         Raises:
             InvalidRequest: not a conversation, or the template refuses it, fails, or takes too long.
             FailedPrecondition: there is no template.
+            Overloaded: too many conversations with templates of their own are being rendered.
         """
         override = conversation.chat_template
         templates = self._templates if override is None else {"default": override}
@@ -75,20 +78,33 @@ class ChatRenderer:
         fields = dataclasses.asdict(conversation)
         del fields["chat_template"]
         limits = {"max_chars": self._limits.max_prompt_bytes}
-        lane = self._own if override is None else self._foreign
+        lane = self._own if override is None else self._choose_foreign()
         reply = await lane.exchange({**fields, **limits, "templates": templates, "special_tokens": self._special_tokens})
         if "error" in reply:
             raise InvalidRequest(reply["error"], field=reply["field"])
         return reply["prompt"]
 
+    def _choose_foreign(self) -> "_Lane":
+        lane = min(self._foreign, key=lambda lane: lane.num_waiting)
+        num_waiting = sum(lane.num_waiting for lane in self._foreign)
+        if num_waiting >= self._limits.max_foreign:
+            text = f"{num_waiting} conversations with chat templates of their own are being rendered, the limit; try later."
+            raise Overloaded(text, field="chat_template", retry_after_s=self._limits.timeout_s)
+        return lane
+
 
 class _Lane:
-    """One template process and the one thread that waits for it."""
+    """One template process and the one thread that waits for it.
+
+    Attributes:
+        num_waiting: exchanges that run or wait; known to the event loop.
+    """
 
     def __init__(self, limits: ChatLimits, name: str) -> None:
         self._limits = limits
         self._sandbox = Sandbox(_MODULE, memory_bytes=limits.memory_bytes, timeout_s=limits.timeout_s)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self.num_waiting = 0
 
     async def start(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._sandbox.start)
@@ -99,7 +115,14 @@ class _Lane:
         self._thread.shutdown(wait=False)
 
     async def exchange(self, request: dict[str, Any]) -> dict[str, str]:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._exchange, request)
+        # Counted until the thread is done with it, not until the caller is gone: a client that leaves frees nothing sooner.
+        self.num_waiting += 1
+        exchange = asyncio.get_running_loop().run_in_executor(self._thread, self._exchange, request)
+        exchange.add_done_callback(self._note_done)
+        return await exchange
+
+    def _note_done(self, _: object) -> None:
+        self.num_waiting -= 1
 
     def _exchange(self, request: dict[str, Any]) -> dict[str, str]:
         try:

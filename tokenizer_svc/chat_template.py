@@ -22,6 +22,10 @@ from tetrad.tokenizer_svc.chat_messages import ChatError, Message, flatten_conte
 from tetrad.tokenizer_svc.template_facts import facts_of
 
 _FIELD = "chat_template"
+_MAX_TEMPLATE_CHARS = 256 << 10
+"""Some ten times the longest that models have. Compiled, a template takes up to a hundred times its size."""
+_MAX_ERROR_CHARS = 1000
+"""A template may raise a text of any length, and an error travels in the headers of its answer."""
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
@@ -37,12 +41,22 @@ class CompiledTemplate:
     """
 
     def __init__(self, source: str) -> None:
+        if len(source) > _MAX_TEMPLATE_CHARS:
+            text = f"The chat template has {len(source)} characters, the limit is {_MAX_TEMPLATE_CHARS}."
+            raise ChatError(text, _FIELD)
         environment = _environment()
         try:
             tree = environment.parse(source)
             self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
-            raise ChatError(f"The chat template is not valid: line {error.lineno}: {error.message}", _FIELD) from error
+            message = (error.message or "")[:_MAX_ERROR_CHARS]
+            raise ChatError(f"The chat template is not valid: line {error.lineno}: {message}", _FIELD) from error
+        except (
+            SyntaxError,
+            ValueError,
+        ) as error:  # of the Python it becomes: loops nested too deeply, long numbers
+            message = str(error)[:_MAX_ERROR_CHARS]
+            raise ChatError(f"The chat template cannot be compiled: {message}", _FIELD) from error
         self.source = source
         self.facts = facts_of(source, tree)
 
@@ -84,17 +98,19 @@ class CompiledTemplate:
                     break
                 blocks.append(block)
         except jinja2.TemplateError as error:
-            raise ChatError(error.message or type(error).__name__, _FIELD) from error
+            raise ChatError((error.message or type(error).__name__)[:_MAX_ERROR_CHARS], _FIELD) from error
         except MemoryError:
+            compile_template.cache_clear()  # what others sent must not be what is missing for the next
             raise ChatError("The chat template needs more memory than it may use.", _FIELD) from None
         except Exception as error:  # a template can fail in any way that Python can
-            raise ChatError(f"The chat template failed: {type(error).__name__}: {error}", _FIELD) from error
+            message = f"{type(error).__name__}: {error}"[:_MAX_ERROR_CHARS]
+            raise ChatError(f"The chat template failed: {message}", _FIELD) from error
         if num_chars > max_chars:
             raise ChatError(f"The chat template writes more than {max_chars} characters, the longest prompt.", _FIELD)
         return "".join(blocks)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def compile_template(source: str) -> CompiledTemplate:
     """Return the compiled template, from a small cache."""
     return CompiledTemplate(source)

@@ -30,6 +30,7 @@ def answer(request: dict[str, Any]) -> dict[str, str]:
     except ChatError as error:
         return {"error": error.message, "field": error.field}
     except MemoryError:
+        compile_template.cache_clear()
         return {"error": "The conversation needs more memory than rendering may use.", "field": "messages_json"}
     except RecursionError:
         return {"error": "The conversation or its template is nested too deeply.", "field": "messages_json"}
