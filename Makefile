@@ -49,6 +49,12 @@ chaos: setup ## Kill, freeze, drain and cut a loaded stack for SECONDS (600); no
 chaos-model: setup ## The same with 10 kills on SmolLM2 in float32
 	$(CHAOS) --device cpu --kills 10 --pause-s 8 $(ARGS)
 
+fuzz-files: setup ## Load random model files for SECONDS (600) a kind of file: a model or one line, never a crash
+	TETRAD_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest tests/fuzz/test_files.py $(PYTEST_ARGS)
+
+fuzz-services: setup ## Send random bytes and messages to every method of every service for SECONDS (600) each
+	TETRAD_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest tests/fuzz/test_services.py $(PYTEST_ARGS)
+
 check: lint types check-protos check-breaking ## Everything but the tests
 
 lint: setup
