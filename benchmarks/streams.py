@@ -53,7 +53,7 @@ class StreamClient(asyncio.Protocol):
             self.gaps_s.append(now - self._last)
             self._last = now
         self.num_chunks += data.count(b"data: {")
-        if b'"error"' in data:
+        if b'data: {"error"' in data:
             self.error = data[-300:].decode(errors="replace")
         self._tail = (self._tail + data)[-64:]
         self._is_complete = self._is_complete or _DONE in self._tail

@@ -105,6 +105,9 @@ class EventStream(Response):
             await until_disconnected(receive, self._send(send))
         except ClientDisconnect:
             log.info("http.client_left")
+        finally:
+            # Also where the client left before anything was sent.
+            await _close(self._rest)
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -125,7 +128,6 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": self._form.closing, "more_body": False})
         finally:
             await silence.stop()
-            await _close(self._rest)
 
 
 class _Silence:
@@ -174,23 +176,42 @@ async def stream_response(request: Request, pieces: AsyncIterator[bytes], form: 
         await asyncio.gather(first, return_exceptions=True)
         await _close(pieces)
         raise
-    return EventStream(form.keep_alive, _with_first(first, pieces), form=form, keep_alive_s=keep_alive_s)
+    return EventStream(form.keep_alive, _LatePieces(first, pieces), form=form, keep_alive_s=keep_alive_s)
 
 
 async def _first(pieces: AsyncIterator[bytes]) -> bytes:
     return await anext(pieces)
 
 
-async def _with_first(first: asyncio.Task[bytes], pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the piece that is still to come, and those behind it."""
-    try:
-        yield await first
-        async for piece in pieces:
-            yield piece
-    finally:
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        await _close(pieces)
+class _LatePieces:
+    """Pieces of which the first is still to come. Closing them ends the work for it, begun or not, as a generator would not.
+
+    Args:
+        first: brings the first.
+        pieces: have the others.
+    """
+
+    def __init__(self, first: asyncio.Task[bytes], pieces: AsyncIterator[bytes]) -> None:
+        self._first: asyncio.Task[bytes] | None = first
+        self._pieces = pieces
+
+    def __aiter__(self) -> "_LatePieces":
+        return self
+
+    async def __anext__(self) -> bytes:
+        first = self._first
+        if first is None:
+            return await anext(self._pieces)
+        piece = await first
+        self._first = None
+        return piece
+
+    async def aclose(self) -> None:
+        """End the work."""
+        if self._first is not None:
+            self._first.cancel()
+            await asyncio.gather(self._first, return_exceptions=True)
+        await _close(self._pieces)
 
 
 async def _close(pieces: AsyncIterator[bytes]) -> None:

@@ -198,6 +198,15 @@ async def test_the_official_clients_take_no_notice_of_keep_alives(serve_frontend
     assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == TEXT[:9]
 
 
+async def test_a_client_that_leaves_before_the_first_token_but_behind_the_status_ends_its_request(serve_frontend, engine):
+    engine.pause()
+    async with serve_frontend(sse_keep_alive_s=0.05) as frontend:
+        async with frontend.http.stream("POST", "/v1/completions", json=PROMPT | {"stream": True}) as response:
+            assert response.status_code == 200
+
+        await engine.until(lambda: len(engine.aborted) == 1)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "expected"),
     [
