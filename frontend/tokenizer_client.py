@@ -19,6 +19,8 @@ from tetrad.services.errors import InvalidRequest, Unavailable, from_rpc_error
 from tetrad.v1 import tokenizer_pb2, types_pb2
 
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+_BROKEN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
+_DETAILS = "grpc-status-details-bin"
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ class TokenizerClient:
             while waiting or asked:
                 if waiting:
                     replica = waiting.pop(0)
-                    asked[asyncio.create_task(_ask(replica, method, request))] = replica
+                    asked[asyncio.create_task(ask(replica, method, request))] = replica
                 timeout_s = self._stall_s if waiting else None
                 done, _ = await asyncio.wait(asked, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
@@ -176,15 +178,20 @@ class TokenizerClient:
             await asyncio.gather(*asked, return_exceptions=True)
 
 
-async def _ask(replica: Replica, method: str, request: object) -> Any:
+async def ask(replica: Replica, method: str, request: object) -> Any:
     """Return a replica's answer; None if it is lost or talks nonsense. Raises what it says of the request."""
     try:
         # What cannot be decoded comes as None.
         return await getattr(replica.stub, method)(request)
     except grpc.aio.AioRpcError as error:
-        if error.code() in _LOST:
+        if error.code() in _LOST or _is_broken(error):
             return None
         raise from_rpc_error(error) from error
+
+
+def _is_broken(error: grpc.aio.AioRpcError) -> bool:
+    """Return whether it is the connection that failed, as by garbage: gRPC's own errors have no details, ours do."""
+    return error.code() in _BROKEN and not any(key == _DETAILS for key, _ in error.trailing_metadata() or ())
 
 
 def _json(value: object) -> bytes:

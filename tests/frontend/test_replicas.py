@@ -2,11 +2,15 @@
 
 import asyncio
 import time
+from types import SimpleNamespace
 
+import grpc
 import pytest
 from frontend_fakes import TEXT, FakeTokenizer
 
 from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.frontend.tokenizer_client import ask
+from tetrad.services.errors import InternalError
 
 LONG = TEXT * 3
 
@@ -58,6 +62,24 @@ async def test_a_killed_replica_costs_calls_no_waiting(llm, second):
 
     assert ids == [list(b"abc")] * 6
     assert time.monotonic() - started < 0.5
+
+
+def failing(code: grpc.StatusCode, *metadata: tuple[str, bytes]) -> SimpleNamespace:
+    async def fail(request):
+        raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*metadata), "Failed parsing HTTP/2")
+
+    return SimpleNamespace(stub=SimpleNamespace(Encode=fail))
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNAVAILABLE])
+async def test_garbage_on_a_connection_is_no_error_of_the_request(code):
+    """gRPC calls a connection that cannot be parsed INTERNAL, as services call their bugs; but those have details."""
+    assert await ask(failing(code), "Encode", None) is None
+
+
+async def test_a_bug_of_a_tokenizer_is_an_error_of_the_request():
+    with pytest.raises(InternalError, match="HTTP/2"):
+        await ask(failing(grpc.StatusCode.INTERNAL, ("grpc-status-details-bin", b"")), "Encode", None)
 
 
 async def test_a_stalled_replica_holds_a_call_for_the_stall_time_once(llm, second):
