@@ -159,6 +159,8 @@ def _judge_streams(clients: list[StreamClient], max_tokens: int, over_grpc: Grpc
         f"inter-token latency: median {median * 1000:.2f} ms, p99 {tail * 1000:.2f} ms ({tail / max(median, 1e-9):.1f} x), "
         f"max {max(gaps, default=0) * 1000:.0f} ms; over gRPC p99 {percentile(over_grpc.gaps_s, 0.99) * 1000:.2f} ms\n"
     )
+    first = [client.answered_s for client in clients if client.answered_s is not None]
+    sys.stdout.write(f"first token: median {percentile(first, 0.5):.2f} s, p99 {percentile(first, 0.99):.2f} s\n")
     faults = [f"{number} x {error}" for error, number in errors.most_common(5)]
     if tail > _MAX_TAIL_RATIO * median:
         faults.append(f"p99 of the inter-token latency is {tail / max(median, 1e-9):.1f} times the median")
@@ -192,7 +194,7 @@ def main() -> None:
     parser.add_argument("--grpc-clients", type=int, default=32, help="further streams over the public gRPC API")
     parser.add_argument("--running", type=int, default=1024, help="requests that the engine runs at the same time")
     parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--max-tokens", type=int, default=100)
+    parser.add_argument("--max-tokens", type=int, default=400, help="of each stream")
     parser.add_argument("--queued", type=int, default=10_000, help="requests that wait at the same time, afterwards; 0: none")
     parser.add_argument("flags", nargs="*", help="further flags of tetrad serve")
     args = parser.parse_args()
