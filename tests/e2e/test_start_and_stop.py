@@ -66,6 +66,25 @@ def test_a_signal_while_a_request_runs_still_ends_within_5_s(start_server):
     assert gone(processes, 1)
 
 
+def test_a_second_signal_ends_everything_at_once(start_server):
+    server = start_server("--device", "sim").wait_ready()
+    processes = server.processes()
+    # So that the first signal alone could not have ended it.
+    for process in processes[1:]:
+        process.suspend()
+    server.process.send_signal(signal.SIGTERM)
+    server.process.send_signal(signal.SIGINT)
+
+    start = time.monotonic()
+    code = server.process.wait(10)
+
+    assert time.monotonic() - start < 1
+    assert code == 1
+    _, left = psutil.wait_procs(processes, timeout=0.5)
+    # Dead is enough: whoever inherits them collects them when it likes.
+    assert not [process for process in left if process.status() != psutil.STATUS_ZOMBIE]
+
+
 def test_killing_the_command_leaves_no_orphan(start_server):
     server = start_server("--device", "sim").wait_ready()
     children = server.processes()[1:]
