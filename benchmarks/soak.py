@@ -199,8 +199,8 @@ def main() -> None:
     parser.add_argument("flags", nargs="*", help="further flags of tetrad serve")
     args = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    # The engine's queue and the frontend's limit hold exactly this many.
-    os.environ["TETRAD_ENGINE_CORE_MAX_NUM_QUEUED_REQS"] = str(args.queued + 1)
+    # The frontend's limit is the one that is met; the engine's queue holds a little more.
+    os.environ["TETRAD_ENGINE_CORE_MAX_NUM_QUEUED_REQS"] = str(max(args.queued, 2 * args.clients) + 1)
     limits = ("--max-num-requests", str(max(args.queued, 2 * args.clients)), "--max-num-seqs", str(args.running))
     with running("--device", "sim", *limits, *args.flags) as stack:
         args.grpc_target = stack.grpc_target

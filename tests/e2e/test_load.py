@@ -7,6 +7,9 @@ import time
 import httpx
 import pytest
 
+from benchmarks.grpc_streams import grpc_streams
+from benchmarks.soak import steady_streams
+
 MODEL = "smollm2-135m-instruct"
 
 
@@ -75,6 +78,24 @@ def test_clients_that_leave_before_a_whole_answer_free_their_blocks(sim_server):
     asyncio.run(run())
 
     sim_server.wait_idle(2)
+
+
+def test_200_clients_for_some_seconds_get_every_token(sim_server):
+    """A short soak, over HTTP and the public gRPC API: no error, no token lost, nothing left behind."""
+
+    async def run():
+        return await asyncio.gather(
+            steady_streams(sim_server.url, clients=190, seconds=6, max_tokens=40),
+            grpc_streams(sim_server.grpc_target, clients=10, seconds=6, max_tokens=40),
+        )
+
+    over_http, over_grpc = asyncio.run(run())
+
+    assert {(client.status, client.error) for client in over_http} == {(200, "")}
+    assert len(over_http) >= 190
+    assert not over_grpc.errors
+    assert over_grpc.num_calls >= 10
+    sim_server.wait_idle(5)
 
 
 def test_an_idle_stack_sleeps(sim_server):
