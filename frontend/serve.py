@@ -28,7 +28,7 @@ async def serve(
     """Serve until `shutdown` is set, then drain.
 
     HTTP and gRPC answer from the first moment: health says what is missing, and requests are refused with Unavailable until the
-    services behind have been ready once.
+    services behind have been ready once. On an inherited port (`settings.http_fd`) HTTP answers only from then on.
 
     Requests that run get `settings.drain_timeout_s` to finish; what is left then fails with Unavailable.
 
@@ -65,7 +65,10 @@ async def _serve_llm(
         tls=settings.public_tls,
         knows_callers=guard.knows_users or settings.ssl_ca_certs is not None,
     )
-    await http.start()
+    # On a port that a stack holds, whoever connects before this frontend can answer waits, or is served by its predecessor.
+    is_shared = settings.http_fd is not None
+    if not is_shared:
+        await http.start()
     grpc_server = _grpc_server(llm, settings, guard)
     starting, ending = asyncio.create_task(llm.start()), asyncio.create_task(ends.wait_any())
     tasks = [starting, ending]
@@ -76,8 +79,12 @@ async def _serve_llm(
         await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
+            if is_shared:
+                await http.start()
             if on_ready is not None:
                 on_ready(http.port, None if grpc_server is None else grpc_server.address)
+        elif is_shared:
+            return  # nothing was accepted
         await ending
         if grpc_server is not None:
             await grpc_server.health.drain()

@@ -1,6 +1,8 @@
 """A frontend that lacks a service is alive and says what it lacks; requests are served as soon as all is there."""
 
 import asyncio
+import os
+import socket
 
 import grpc
 import httpx
@@ -133,3 +135,23 @@ async def test_one_of_two_tokenizers_is_enough_and_both_are_counted(open_fronten
     assert [each["ready"] for each in answer.json()["dependencies"]] == [True, False, True]
     assert 'num_tokenizers_connected{model_name="m"} 1.0' in metrics
     assert 'num_engines_connected{model_name="m"} 1.0' in metrics
+
+
+async def test_on_a_port_that_is_held_for_it_a_request_waits_until_it_can_be_served(tokenizer, engine):
+    """After a crash clients find the port open, and in a rolling restart both frontends have it: neither may cost an answer."""
+    await engine.kill()
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        shutdown = asyncio.Event()
+        targets = {"tokenizer_targets": (tokenizer.target,), "engine_targets": (engine.target,)}
+        settings = FrontendSettings(**targets, http_fd=os.dup(held.fileno()), responses_store=":memory:", model="m")
+        serving = asyncio.create_task(serve(settings, shutdown))
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{held.getsockname()[1]}", timeout=10) as client:
+            asking = asyncio.create_task(client.get("/health"))
+            done, _ = await asyncio.wait({asking, serving}, timeout=0.2)
+            assert not done
+
+            await engine.start()
+
+            assert (await asking).status_code == 200
+        shutdown.set()
+        await serving
