@@ -193,6 +193,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1000, help="streams at the same time")
     parser.add_argument("--grpc-clients", type=int, default=32, help="further streams over the public gRPC API")
     parser.add_argument("--running", type=int, default=1024, help="requests that the engine runs at the same time")
+    parser.add_argument("--step-s", type=float, default=0.1, help="seconds that a step of the simulated device takes")
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--max-tokens", type=int, default=400, help="of each stream")
     parser.add_argument("--queued", type=int, default=10_000, help="requests that wait at the same time, afterwards; 0: none")
@@ -201,6 +202,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     # The frontend's limit is the one that is met; the engine's queue holds a little more.
     os.environ["TETRAD_ENGINE_CORE_MAX_NUM_QUEUED_REQS"] = str(max(args.queued, 2 * args.clients) + 1)
+    os.environ["TETRAD_WORKER_SIM_SECONDS_PER_STEP"] = str(args.step_s)
     limits = ("--max-num-requests", str(max(args.queued, 2 * args.clients)), "--max-num-seqs", str(args.running))
     with running("--device", "sim", *limits, *args.flags) as stack:
         args.grpc_target = stack.grpc_target
