@@ -29,6 +29,11 @@ class WorkerSettings(ServiceSettings):
     max_queued_steps: int = Field(
         8, ge=2, description="Plans that may wait for the device before the stream is not read further."
     )
+    stuck_timeout_s: float = Field(
+        120.0,
+        gt=0,
+        description="Seconds that a step may outlive its stream before the device counts as stuck and the process ends.",
+    )
     profile_dir: str = Field("profiles", description="Directory that StopProfile writes its traces to.")
     sim_seconds_per_step: float = Field(0.0, ge=0, description="sim: a step's fixed cost, in seconds.")
     sim_seconds_per_token: float = Field(0.0, ge=0, description="sim: cost of each scheduled token, in seconds.")

@@ -16,6 +16,7 @@ from tetrad.worker_svc.devices import open_device
 from tetrad.worker_svc.lifecycle import LifecycleServicer
 from tetrad.worker_svc.profiler import Profiler
 from tetrad.worker_svc.servicer import WorkerServicer
+from tetrad.worker_svc.stuck_device import StuckDevice
 from tetrad.worker_svc.worker import Worker
 
 log = get_logger()
@@ -27,6 +28,7 @@ class WorkerServer:
     def __init__(self, settings: WorkerSettings, worker: Worker, compute: ComputeThread) -> None:
         self._compute = compute
         self.worker = worker
+        self.stuck = StuckDevice(settings.stuck_timeout_s)
         instance_id = uuid.uuid4().hex
         self._execute = execute = WorkerServicer(
             worker,
@@ -34,6 +36,7 @@ class WorkerServer:
             rank=settings.rank,
             instance_id=instance_id,
             max_queued_steps=settings.max_queued_steps,
+            stuck=self.stuck,
         )
         lifecycle = LifecycleServicer(
             worker,
@@ -80,10 +83,18 @@ class WorkerServer:
 
 
 async def serve(settings: WorkerSettings, shutdown: asyncio.Event) -> None:
-    """Serve until `shutdown` is set."""
+    """Serve until `shutdown` is set; InternalError if the device is stuck: the process is of no more use."""
     served = await WorkerServer.start(settings)
-    await shutdown.wait()
-    await served.stop()
+    stuck = asyncio.create_task(served.stuck.wait())
+    stopping = asyncio.create_task(shutdown.wait())
+    try:
+        await asyncio.wait({stuck, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if stuck.done():
+            stuck.result()
+        await served.stop()
+    finally:
+        stuck.cancel()
+        stopping.cancel()
 
 
 def _report_nothing(done: int, total: int) -> None:

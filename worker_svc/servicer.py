@@ -15,6 +15,7 @@ from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import worker_pb2, worker_pb2_grpc
 from tetrad.worker_svc.compute_thread import ComputeThread
 from tetrad.worker_svc.plan import StepPlan, StepResult
+from tetrad.worker_svc.stuck_device import StuckDevice
 from tetrad.worker_svc.wire import read_plan, write_result
 from tetrad.worker_svc.worker import Worker, stale_epoch
 
@@ -33,10 +34,13 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         compute: the compute thread.
         rank, instance_id: for ExecuteReady.
         max_queued_steps: plans read ahead of the device.
+        stuck: told of every stream's end.
     """
 
-    def __init__(self, worker: Worker, compute: ComputeThread, *, rank: int, instance_id: str, max_queued_steps: int) -> None:
-        self._worker, self._compute = worker, compute
+    def __init__(
+        self, worker: Worker, compute: ComputeThread, *, rank: int, instance_id: str, max_queued_steps: int, stuck: StuckDevice
+    ) -> None:
+        self._worker, self._compute, self._stuck = worker, compute, stuck
         self._ready = worker_pb2.ExecuteReady(schema_revision=SCHEMA_REVISION, rank=rank, instance_id=instance_id)
         self._max_queued_steps = max_queued_steps
         self._streams: set[_Stream] = set()
@@ -66,7 +70,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 self._none_open.set()
             # Not awaited: this may run in a cancelled call, and the thread's order is all that matters.
             if not self._compute.is_closed:
-                self._compute.submit(self._worker.end_stream, stream_id)
+                self._stuck.watch(self._compute.submit(self._worker.end_stream, stream_id))
             log.info("stream.ended", epoch=epoch)
 
     async def drain(self) -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import asynccontextmanager
 
 import grpc
@@ -13,7 +14,7 @@ import pytest
 
 from tetrad.services.channel import open_channel
 from tetrad.services.columns import pack_u32, unpack_u32
-from tetrad.services.errors import FailedPrecondition, ModelError, NotFound, from_rpc_error
+from tetrad.services.errors import FailedPrecondition, InternalError, ModelError, NotFound, from_rpc_error
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 from tetrad.worker_svc.config import WorkerSettings
@@ -353,6 +354,20 @@ async def test_device_failure_ends_the_stream_and_the_next_one_works(client, tin
     stream = await client.open_stream()
     await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
     assert 3 in (await read_tokens(stream))[1]
+
+
+async def test_a_step_that_outlives_its_stream_for_too_long_means_a_stuck_device(tmp_path, tiny_llama, monkeypatch):
+    end = threading.Event()
+    async with connect(tmp_path, device="sim", stuck_timeout_s=0.05) as client:
+        await client.get_ready(tiny_llama[0])
+        stream = await client.open_stream()
+        monkeypatch.setattr(client.served.worker._runner, "execute", lambda plan: end.wait(20))
+        await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
+        stream.cancel()
+
+        with pytest.raises(InternalError, match=r"busy with a step for 0.05 s"):
+            await asyncio.wait_for(client.served.stuck.wait(), 10)
+        end.set()
 
 
 async def test_draining_answers_the_steps_that_are_here_and_ends_the_stream_in_good_order(tmp_path, tiny_llama):
