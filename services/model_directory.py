@@ -1,8 +1,9 @@
 """Model directory: the files of a directory that a model came in, and no others.
 
 Called by the loaders of the tokenizer and the worker. A directory may be a stranger's: names in an index and symbolic links
-must not lead out of it, and what is read is a regular file of bounded size. Hugging Face's cache is the one exception: its
-snapshots are links to the `blobs` beside them. Knows nothing of what the files mean.
+must not lead out of it, and what is read is a regular file of bounded size. There are two exceptions: the snapshots of Hugging
+Face's cache are links to the `blobs` beside them, and weights, often kept on another disk, may be links to anywhere: what is
+read as numbers is shown to nobody. Knows nothing else of what the files mean.
 """
 
 import json
@@ -16,8 +17,13 @@ MAX_TEXT_BYTES = 64 << 20
 """Of a file that is parsed whole: the largest tokenizer.json has about 35 MB."""
 
 
-def find_model_file(directory: Path, name: str) -> Path | None:
+def find_model_file(directory: Path, name: str, *, is_weights: bool = False) -> Path | None:
     """Return the path of a regular file in a model's directory; None if there is none.
+
+    Args:
+        directory: the model's.
+        name: the file's.
+        is_weights: whether it holds numbers, and so may be a link to anywhere.
 
     Raises:
         ModelError: the name is a path, a link leads out of the directory, or something else stands under the name.
@@ -32,7 +38,7 @@ def find_model_file(directory: Path, name: str) -> Path | None:
         return None
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
         raise ModelError(f"{path} cannot be read: {_reason(error)}.", field="model") from error
-    if not _belongs_to(target, directory.resolve()):
+    if not is_weights and not _belongs_to(target, directory.resolve()):
         raise ModelError(
             f"{path} is a link to {target}, outside of the model's directory; put a copy of the file there.", field="model"
         )
@@ -41,13 +47,14 @@ def find_model_file(directory: Path, name: str) -> Path | None:
     return path
 
 
-def list_model_files(directory: Path, pattern: str, *, folder: str = "") -> list[Path]:
+def list_model_files(directory: Path, pattern: str, *, folder: str = "", is_weights: bool = False) -> list[Path]:
     """Return the paths that match a pattern, sorted.
 
     Args:
         directory: the model's.
         pattern: of names.
         folder: one in the directory, in which to look instead.
+        is_weights: as in find_model_file.
 
     Raises:
         ModelError: as find_model_file; or the folder is a link.
@@ -58,7 +65,8 @@ def list_model_files(directory: Path, pattern: str, *, folder: str = "") -> list
         names = sorted(path.name for path in (directory / folder).glob(pattern))
     except OSError as error:
         raise ModelError(f"{directory / folder} cannot be read: {_reason(error)}.", field="model") from error
-    return [path for name in names if (path := find_model_file(directory / folder, name)) is not None]
+    found = (find_model_file(directory / folder, name, is_weights=is_weights) for name in names)
+    return [path for path in found if path is not None]
 
 
 def read_model_text(directory: Path, name: str) -> str | None:

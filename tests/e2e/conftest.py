@@ -33,7 +33,10 @@ class Server:
         self._log = log
         command = [sys.executable, "-m", "tetrad.cli", "serve", "--port", str(port), "--grpc-port", str(grpc_port), *flags]
         # Responses are kept beside the log, not in the user's cache.
-        environment = os.environ | {"TETRAD_FRONTEND_RESPONSES_STORE": str(log.with_suffix(".sqlite3"))}
+        environment = os.environ | {
+            "TETRAD_FRONTEND_RESPONSES_STORE": str(log.with_suffix(".sqlite3")),
+            "TETRAD_WORKER_PROFILE_DIR": str(log.with_suffix(".profiles")),
+        }
         with log.open("wb") as file:
             self.process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
 

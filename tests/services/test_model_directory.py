@@ -40,6 +40,15 @@ def test_a_link_out_of_the_directory_is_refused(model, target):
         list_model_files(model, "*.jinja")
 
 
+def test_weights_may_be_kept_elsewhere(model, tmp_path):
+    (tmp_path / "disk.safetensors").write_bytes(b"numbers")
+    (model / "model.safetensors").symlink_to(tmp_path / "disk.safetensors")
+
+    assert list_model_files(model, "*.safetensors", is_weights=True) == [model / "model.safetensors"]
+    with pytest.raises(ModelError, match="outside"):
+        find_model_file(model, "model.safetensors")
+
+
 def test_a_link_within_the_directory_is_followed(model):
     (model / "link.json").symlink_to("config.json")
 

@@ -31,13 +31,12 @@ def test_an_index_cannot_name_files_outside_of_the_directory(directory, name):
         open_source(directory)
 
 
-def test_a_shard_that_is_a_link_out_of_the_directory_is_refused(directory, tmp_path_factory):
+def test_a_shard_may_be_kept_on_another_disk(directory, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "weights"
     shutil.move(directory / "model-1.safetensors", elsewhere)
     (directory / "model-1.safetensors").symlink_to(elsewhere)
 
-    with pytest.raises(ModelError, match="outside of the model's directory"):
-        open_source(directory)
+    assert open_source(directory).has("model.norm.weight")
 
 
 @pytest.mark.parametrize("weight_map", [{}, [], None, {"a": 1}, {"a": None}, {"a": ["model-1.safetensors"]}, {"a": "\n\n"}])

@@ -50,14 +50,14 @@ class SafetensorsSource:
 def _tensor_files(directory: Path) -> list[Path]:
     index = read_model_json(directory, _INDEX)
     if index is None:
-        files = list_model_files(directory, "*.safetensors")
+        files = list_model_files(directory, "*.safetensors", is_weights=True)
         if not files:
             raise ModelError(f"{directory} lacks any *.safetensors file.")
         return files
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise ModelError(f"{directory / _INDEX} is not an index of safetensors files.")
-    found = {name: find_model_file(directory, name) for name in sorted(set(weight_map.values()))}
+    found = {name: find_model_file(directory, name, is_weights=True) for name in sorted(set(weight_map.values()))}
     missing = [repr(name[:100]) for name, path in found.items() if path is None][:_MAX_NAMED]
     if missing or not found:
         raise ModelError(f"{directory} lacks {', '.join(missing) or 'any file named by its index'}.")
