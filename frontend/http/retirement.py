@@ -6,8 +6,9 @@ for a while. Knows uvicorn's connections; knows nothing of what is asked on them
 """
 
 import asyncio
+from typing import cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 # Clients in the middle of a conversation are back sooner; those that are not have noticed a closed connection when they are.
 IDLE_S = 5
@@ -72,10 +73,16 @@ class RetiringConnection(HttpToolsProtocol):
         if self.retirement.has_begun and self.cycle is not None:
             self.cycle.keep_alive = False
 
+    @property
+    def is_between_requests(self) -> bool:
+        """Whether the last request, if there was one, has its whole answer."""
+        cycle = cast(RequestResponseCycle | None, self.cycle)  # uvicorn declares it without the None it begins with
+        return cycle is None or cycle.response_complete
+
     def retire(self) -> None:
         """Let the next response be the last."""
         self.timeout_keep_alive = IDLE_S
-        if not (self.cycle is None or self.cycle.response_complete):
+        if not self.is_between_requests:
             if not self.cycle.response_started:
                 self.cycle.keep_alive = False
             return

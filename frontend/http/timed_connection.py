@@ -141,7 +141,7 @@ class TimedConnection(RetiringConnection):
     @property
     def is_answering(self) -> bool:
         """Whether an answer to an earlier request, or to this one, is due or under way, so that nothing else may be written."""
-        if self.cycle is None or self.cycle.response_complete:
+        if self.is_between_requests:
             return bool(self.pipeline)
         return bool(self.pipeline) or self.cycle.response_started or not self.in_body
 
@@ -149,8 +149,7 @@ class TimedConnection(RetiringConnection):
         if self.transport.is_closing():
             return
         phase: Literal["head", "body", ""] = "body" if self.in_body else "head" if self.in_head else ""
-        between = self.cycle is None or self.cycle.response_complete
-        if not phase and between and self.timeout_keep_alive_task is None:
+        if not phase and self.is_between_requests and self.timeout_keep_alive_task is None:
             # Nothing yet, or line breaks that begin no request.
             phase = "head"
         if phase == self._phase:
