@@ -290,7 +290,7 @@ class Engine:
         self._idle_is_news = False
         session = next(iter(self.sessions), None)
         if session is not None:
-            session.outbox.put(StepOutputs(self.scheduler.step_counter, stats=take_stats(self.scheduler)))
+            session.outbox.put(StepOutputs(self._last_step_id, stats=take_stats(self.scheduler)))
 
     def _notify(self) -> None:
         for event in self._observers:

@@ -110,3 +110,26 @@ async def test_a_constraint_may_begin_behind_a_sequence_of_ids(full_stack, vocab
 
     assert client.tokens[0][:6] == [16, 17, 18, 19, 20, 21]
     assert vocabulary.tokens.decode_bytes(client.tokens[0][6:]) == b"ab"
+
+
+async def test_stats_told_between_the_steps_of_a_constrained_request_do_not_bear_the_number_of_its_next_step(full_stack):
+    client = await full_stack.client()
+    client.add(0, [10], sampling_params=constrained(regex="[a-z]{30}"))
+    await client.until_finished(0)
+    client.messages.clear()
+    full_stack.worker.go.clear()
+    client.add(1, [10], max_tokens=200)
+    await full_stack.until_load(lambda load: load.stats.num_running_reqs == 1)
+
+    client.abort("r1")
+    client.add(2, [10], sampling_params=constrained(regex="[a-z]{30}"))
+    client.add(3, [10], sampling_params=constrained(regex="["))
+    while "r3" not in client.rejected:  # by then the other one, whose grammar is known, can be planned
+        await client.read()
+    full_stack.worker.go.set()
+    await client.until_finished(2)
+
+    last = -1
+    for message in client.messages:  # as frontends check it
+        assert message.step_id > last or (message.step_id == last and not message.decode.handles)
+        last = message.step_id
