@@ -85,7 +85,7 @@ class ThreadFiller:
         def work() -> None:
             try:
                 self._inline.run(advances)
-            except Exception as error:
+            except BaseException as error:  # a panic of the library's is no Exception; unseen, everyone would wait for ever
                 log.exception("grammar.filler_failed")
                 for state, _ in advances:
                     state.error = InternalError(f"The constraint could not be followed: {error}.")

@@ -65,7 +65,9 @@ class Preparations:
                 await asyncio.to_thread(InlineFiller().run, [(state, output)])
         except TetradError as error:
             self._fail(request, error)
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # a panic of the library's is no Exception; unseen, the request would wait for ever
             log.exception("grammar.preparation_failed", request_id=request.request_id)
             self._fail(request, InternalError(f"The constraint could not be prepared: {error}."))
         else:

@@ -1,14 +1,18 @@
 """Constrained requests in the scheduler: masks in plans, one step in flight for them, and whatever may happen meanwhile."""
 
+import asyncio
+
 import pytest
 
-from tetrad.engine_core_svc.request import RequestStatus, StopRules
+from tetrad.engine_core_svc.request import Request, RequestStatus, StopRules
 from tetrad.engine_core_svc.scheduler.output import FinishReason
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language
-from tetrad.engine_core_svc.structured_output.filler import InlineFiller
+from tetrad.engine_core_svc.structured_output.filler import InlineFiller, ThreadFiller
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
+from tetrad.engine_core_svc.structured_output.preparations import Preparations
+from tetrad.services.errors import InternalError
 
 EOS_RULE = StopRules(eos_token_id=0)
 
@@ -258,3 +262,43 @@ def test_a_lost_worker_does_not_lose_the_mask_that_is_computed(bench, slow, lett
 
     assert list(bench.masks(bench.plan())) == [constrained.key]
     assert len(text_of(constrained, vocabulary)) == 1
+
+
+class Panic(BaseException):
+    """What the library's Rust side raises when it is beyond itself."""
+
+
+def panic(*_):
+    raise Panic("index out of bounds")
+
+
+async def test_a_panic_while_masks_are_computed_ends_those_requests_and_holds_nobody(monkeypatch, compiled):
+    state, done = GrammarState(Constraint(Language("regex", "[a-e]{4}")), compiled("regex", "[a-e]{4}")), asyncio.Event()
+    filler = ThreadFiller(1)
+    monkeypatch.setattr(GrammarState, "advance", panic)
+
+    filler.submit([(state, [5])], done.set)
+    await asyncio.wait_for(done.wait(), 5)
+    filler.close()
+
+    assert "index out of bounds" in state.error.message
+
+
+async def test_a_panic_while_a_resumed_constraint_is_advanced_fails_its_request(monkeypatch, compiled):
+    class Compiler:
+        async def compile(self, _language):
+            return compiled("regex", "[a-e]{4}")
+
+        async def close(self):
+            """Nothing to close."""
+
+    failed = asyncio.Queue()
+    preparations = Preparations(Compiler(), None, lambda request, error: failed.put_nowait((request, error)))
+    monkeypatch.setattr(GrammarState, "advance", panic)
+    request = Request(1, "r", [1, 2, 5], 2, 10, status=RequestStatus.WAITING_FOR_GRAMMAR)
+
+    preparations.start(request, Constraint(Language("regex", "[a-e]{4}")))
+    found, error = await asyncio.wait_for(failed.get(), 5)
+    await preparations.close()
+
+    assert (found, isinstance(error, InternalError)) == (request, True)
