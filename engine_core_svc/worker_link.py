@@ -8,7 +8,7 @@ knows nothing of requests.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -24,6 +24,8 @@ _ANSWER_TIMEOUT_S = 10.0
 """For GetInfo, which a worker answers at once whatever its device is doing."""
 
 log = get_logger()
+
+Message = TypeVar("Message")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,10 @@ class WorkerLink:
 
     async def _load_model(self) -> WorkerFacts:
         settings = self._settings
-        info = await self._stub.GetInfo(
-            worker_pb2.WorkerLifecycleServiceGetInfoRequest(), wait_for_ready=True, timeout=_ANSWER_TIMEOUT_S
+        info = _readable(
+            await self._stub.GetInfo(
+                worker_pb2.WorkerLifecycleServiceGetInfoRequest(), wait_for_ready=True, timeout=_ANSWER_TIMEOUT_S
+            )
         )
         if info.epoch > self.epoch:
             raise FailedPrecondition(
@@ -136,16 +140,12 @@ class WorkerLink:
 
     async def _find_layout(self, facts: WorkerFacts) -> KVCacheLayout:
         settings = self._settings
-        spec = await self._stub.GetKvCacheSpec(
-            worker_pb2.GetKvCacheSpecRequest(block_size=settings.block_size), timeout=settings.step_timeout_s
+        spec_request = worker_pb2.GetKvCacheSpecRequest(block_size=settings.block_size)
+        spec = _readable(await self._stub.GetKvCacheSpec(spec_request, timeout=settings.step_timeout_s))
+        memory_request = worker_pb2.DetermineAvailableMemoryRequest(
+            gpu_memory_utilization=settings.gpu_memory_utilization, max_num_batched_tokens=settings.max_num_batched_tokens
         )
-        memory = await self._stub.DetermineAvailableMemory(
-            worker_pb2.DetermineAvailableMemoryRequest(
-                gpu_memory_utilization=settings.gpu_memory_utilization,
-                max_num_batched_tokens=settings.max_num_batched_tokens,
-            ),
-            timeout=settings.step_timeout_s,
-        )
+        memory = _readable(await self._stub.DetermineAvailableMemory(memory_request, timeout=settings.step_timeout_s))
         layout = plan_layout(
             settings,
             block_size_bytes=sum(group.block_size_bytes for group in spec.groups),
@@ -164,7 +164,7 @@ class WorkerLink:
                     message = await call.read()
                 if message is grpc.aio.EOF:
                     return
-                yield message
+                yield _readable(message)
         except TimeoutError:
             raise Unavailable(f"The worker has made no progress with {name} for {timeout_s:g} s.") from None
         finally:
@@ -178,6 +178,13 @@ class WorkerLink:
             max_num_seqs=self._settings.max_num_seqs,
             max_num_batched_tokens=self._settings.max_num_batched_tokens,
         )
+
+
+def _readable(message: Message | None) -> Message:
+    """Return an answer; Unavailable for bytes that are none: gRPC gives None for them, and another worker may do better."""
+    if message is None:
+        raise Unavailable("The worker answers with bytes that cannot be read.")
+    return message
 
 
 def _error_of(error: grpc.RpcError) -> TetradError:

@@ -1,0 +1,50 @@
+"""What is asked of a worker before it takes plans, when it answers something else."""
+
+import grpc
+import pytest
+
+from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.engine_core_svc.worker_link import WorkerLink
+from tetrad.services.errors import Unavailable
+from tetrad.v1 import worker_pb2
+
+GARBAGE = b"\xff\xff\xff"
+
+
+class Answers(grpc.GenericRpcHandler):
+    """Answers each lifecycle call well, except one, with bytes that are no message."""
+
+    def __init__(self, garbage: str) -> None:
+        self._garbage = garbage
+
+    def service(self, details):
+        name = details.method.rpartition("/")[2]
+        model = worker_pb2.LoadModelResponse(model=worker_pb2.ModelInfo(vocab_size=100, max_position_embeddings=64))
+        answer = model.SerializeToString() if name == "LoadModel" else b""
+        answer = GARBAGE if name == self._garbage else answer
+
+        async def one(_request, _context):
+            return answer
+
+        async def several(_request, _context):
+            yield answer
+
+        if name in ("LoadModel", "WarmUp"):
+            return grpc.unary_stream_rpc_method_handler(several)
+        return grpc.unary_unary_rpc_method_handler(one)
+
+
+@pytest.mark.parametrize("method", ["GetInfo", "LoadModel", "GetKvCacheSpec", "DetermineAvailableMemory", "WarmUp"])
+async def test_a_worker_that_answers_bytes_which_are_no_message_is_none_and_ends_no_engine_core(socket_directory, method):
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((Answers(method),))
+    server.add_insecure_port(f"unix:{socket_directory}/worker")
+    await server.start()
+    settings = EngineCoreSettings(worker_target=f"unix:{socket_directory}/worker", num_gpu_blocks_override=64)
+    link = WorkerLink(settings, epoch=1)
+
+    with pytest.raises(Unavailable, match="bytes that cannot be read"):
+        await link.bring_up()
+
+    await link.close()
+    await server.stop(None)
