@@ -25,7 +25,7 @@ from tetrad.frontend.http.responses_api.generation import Generation
 from tetrad.frontend.http.responses_api.lookup import history_before, resolved_items
 from tetrad.frontend.http.responses_api.objects import Json
 from tetrad.frontend.http.responses_api.service import ResponsesService
-from tetrad.frontend.http.responses_api.store import NoStore
+from tetrad.frontend.http.responses_api.store import NoStore, StoredResponse
 from tetrad.frontend.http.streams import EventStream, StreamForm, stream_response, until_disconnected
 from tetrad.services.errors import InternalError, InvalidRequest, NotFound, TetradError
 from tetrad.services.log import get_logger
@@ -115,10 +115,12 @@ async def cancel_response(request: Request, response_id: ResponseId) -> Response
     if job is not None:
         await job.cancel()
         return JsonResponse(job.generation.events.response())
-    response = (await service.store.get(response_id)).response
-    if not response["background"]:
+    stored = await service.store.get(response_id)
+    if not stored.response["background"]:
         raise InvalidRequest("Cannot cancel a synchronous response.", field="response_id")
-    return JsonResponse(response)
+    # What the frontend before this one still generates: that one's answer is then not kept.
+    await service.store.save(StoredResponse(stored.response | {"status": "cancelled"}, stored.input_items))
+    return JsonResponse((await service.store.get(response_id)).response)
 
 
 @router.get("/v1/responses/{response_id}/input_items", **_LIST)

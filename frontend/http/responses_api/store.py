@@ -1,8 +1,8 @@
 """Store: keeps responses with what they answered, so that they can be read and continued, also after a restart.
 
-SQLite in one file, by one thread of its own: the event loop never waits for a disk. Bounded by count and by age. One
-frontend owns a file: what is unfinished in it when it is opened has lost the process that generated it.
-Knows responses as JSON; knows no requests.
+SQLite in one file, by one thread of its own: the event loop never waits for a disk. Bounded by count and by age. Frontends may
+share a file, as one that retires does with its successor: each response is finished by the one that generates it, and has
+failed when that is gone. Knows responses as JSON; knows no requests.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from tetrad.frontend.http.responses import encode
+from tetrad.frontend.http.responses_api.owners import Owners
 from tetrad.services.errors import InvalidRequest, NotFound, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.model_files import CacheSettings
@@ -29,6 +30,9 @@ Json = dict[str, Any]
 
 MEMORY = ":memory:"
 _FILE = "responses.sqlite3"
+_OWNERS_SUFFIX = "-owners"
+# For another frontend's write, which takes milliseconds.
+_BUSY_TIMEOUT_S = 5.0
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (
@@ -42,10 +46,17 @@ CREATE TABLE IF NOT EXISTS responses (
 );
 CREATE INDEX IF NOT EXISTS responses_stored_at ON responses (stored_at);
 CREATE INDEX IF NOT EXISTS responses_status ON responses (status) WHERE status IN ('queued', 'in_progress');
+CREATE TABLE IF NOT EXISTS owners (id TEXT PRIMARY KEY, owner INTEGER NOT NULL) WITHOUT ROWID;
 """
+# What is final stays as it is: somebody else may have cancelled it.
 _SAVE = """
 INSERT INTO responses (id, previous_id, status, stored_at, response, input) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET status = excluded.status, response = excluded.response
+WHERE status IN ('queued', 'in_progress')
+"""
+_OTHERS_UNFINISHED = """
+SELECT responses.id, owner FROM responses LEFT JOIN owners USING (id)
+WHERE status IN ('queued', 'in_progress') AND owner IS NOT ?
 """
 _CHAIN = """
 WITH RECURSIVE chain (depth, previous_id, response, input) AS (
@@ -131,6 +142,8 @@ class SqliteStore:
         # The one thread that touches the database.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="response-store")
         self._database: sqlite3.Connection | None = None
+        self._owners: Owners | None = None  # of a file
+        self._unfinished: set[str] = set()  # what this store was given and has not seen the end of
         self._closed = False
 
     async def save(self, stored: StoredResponse) -> None:
@@ -143,22 +156,21 @@ class SqliteStore:
     async def get(self, response_id: str) -> StoredResponse:
         """Return a response; NotFound if it is not kept."""
         query = "SELECT response, input FROM responses WHERE id = ?"
-        row = await self._run(lambda database: database.execute(query, (response_id,)).fetchone())
+        row = await self._run(lambda database: self._current(database).execute(query, (response_id,)).fetchone())
         if row is None:
             raise _not_found(response_id)
         return _stored(*row)
 
     async def chain(self, response_id: str) -> list[StoredResponse]:
         """Return a response and all that it continues, oldest first; NotFound if one of them is not kept."""
-        rows = await self._run(lambda database: database.execute(_CHAIN, (response_id,)).fetchall())
+        rows = await self._run(lambda database: self._current(database).execute(_CHAIN, (response_id,)).fetchall())
         if not rows or rows[0][0] is not None:
             raise _not_found(rows[0][0] if rows else response_id)
         return [_stored(response, items) for _, response, items in rows]
 
     async def delete(self, response_id: str) -> None:
         """Forget a response; NotFound if it is not kept."""
-        query = "DELETE FROM responses WHERE id = ?"
-        if not await self._run(lambda database: database.execute(query, (response_id,)).rowcount):
+        if not await self._run(lambda database: self._delete(database, response_id)):
             raise _not_found(response_id)
 
     async def close(self) -> None:
@@ -187,43 +199,84 @@ class SqliteStore:
             raise Unavailable(f"The store of responses at {self._path} cannot be used: {error}.") from error
 
     def _open(self) -> sqlite3.Connection:
-        if self._path != MEMORY:
-            Path(self._path).parent.mkdir(parents=True, exist_ok=True)
-            # Conversations are nobody else's business on this machine. SQLite gives its other files the same permissions.
-            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
-        database = sqlite3.connect(self._path, check_same_thread=False)
+        if self._path == MEMORY:
+            return self._connect()
+        Path(self._path).parent.mkdir(parents=True, exist_ok=True)
+        # Conversations are nobody else's business on this machine. SQLite gives its other files the same permissions.
+        os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
+        self._owners = self._owners or Owners(self._path + _OWNERS_SUFFIX)
+        # Of two that turn the write-ahead log on at the same time one would fail, however long it may wait.
+        with self._owners.alone():
+            return self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        database = sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
         try:
             # Readers and the writer of other processes do not block each other; a crash loses no more than the last write.
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
             database.executescript(_SCHEMA)
-            self._fail_unfinished(database)
         except sqlite3.Error:
             database.close()
             raise
         return database
 
-    def _fail_unfinished(self, database: sqlite3.Connection) -> None:
-        query = f"SELECT response FROM responses WHERE status IN {_UNFINISHED}"
-        for (data,) in database.execute(query).fetchall():
-            response = msgspec.json.decode(data) | {"status": "failed", "error": _LOST}
-            query = "UPDATE responses SET status = 'failed', response = ? WHERE id = ?"
-            database.execute(query, (encode(response), response["id"]))
-        database.commit()
+    def _current(self, database: sqlite3.Connection) -> sqlite3.Connection:
+        """Return the database when every response in it that nobody generates any more has failed."""
+        if self._owners is not None:
+            others = database.execute(_OTHERS_UNFINISHED, (self._owners.own,)).fetchall()
+            dead = {owner for _, owner in others if owner is None or not self._owners.lives(owner)}
+            if dead:
+                self._fail(database, [response_id for response_id, owner in others if owner in dead])
+        return database
+
+    def _fail(self, database: sqlite3.Connection, lost: list[str]) -> None:
+        # Nobody may write between reading and writing.
+        database.execute("BEGIN IMMEDIATE")
+        for response_id in lost:
+            query = f"SELECT response FROM responses WHERE id = ? AND status IN {_UNFINISHED}"
+            # It may have been finished just before its owner ended.
+            for (data,) in database.execute(query, (response_id,)).fetchall():
+                response = msgspec.json.decode(data) | {"status": "failed", "error": _LOST}
+                query = "UPDATE responses SET status = 'failed', response = ? WHERE id = ?"
+                database.execute(query, (encode(response), response_id))
+            database.execute("DELETE FROM owners WHERE id = ?", (response_id,))
 
     def _save(self, database: sqlite3.Connection, stored: StoredResponse) -> None:
         response, now = stored.response, self._now()
-        row = (response["id"], response["previous_response_id"], response["status"], now)
-        database.execute(_SAVE, (*row, encode(response), encode(stored.input_items)))
+        response_id, status = response["id"], response["status"]
+        row = (response_id, response["previous_response_id"], status, now, encode(response), encode(stored.input_items))
+        database.execute("BEGIN IMMEDIATE")
+        query = "SELECT 1 FROM owners WHERE id = ?"
+        if response_id in self._unfinished and not database.execute(query, (response_id,)).fetchone():
+            return  # another frontend was told to forget it
+        database.execute(_SAVE, row)
+        self._note_owner(database, response_id, is_unfinished=status in _UNFINISHED)
         database.execute("DELETE FROM responses WHERE stored_at < ?", (now - self._max_age_s,))
         # Deleted rows leave gaps in seq: there may be fewer than the limit, never more.
         newest = "SELECT max(seq) FROM responses"
         database.execute(f"DELETE FROM responses WHERE seq <= ({newest}) - ?", (self._max_count,))
 
+    def _delete(self, database: sqlite3.Connection, response_id: str) -> bool:
+        database.execute("DELETE FROM owners WHERE id = ?", (response_id,))
+        return bool(database.execute("DELETE FROM responses WHERE id = ?", (response_id,)).rowcount)
+
+    def _note_owner(self, database: sqlite3.Connection, response_id: str, *, is_unfinished: bool) -> None:
+        if is_unfinished:
+            self._unfinished.add(response_id)
+            own = 0 if self._owners is None else self._owners.own
+            database.execute("INSERT OR REPLACE INTO owners (id, owner) VALUES (?, ?)", (response_id, own))
+        else:
+            self._unfinished.discard(response_id)
+            database.execute("DELETE FROM owners WHERE id = ?", (response_id,))
+
     def _close(self) -> None:
         if self._database is not None:
             self._database.close()
             self._database = None
+        if self._owners is not None:
+            self._owners.close()
+            self._owners = None
 
 
 def open_store(place: str, *, max_count: int, max_age_s: float) -> ResponseStore:

@@ -155,6 +155,31 @@ async def test_what_runs_at_a_shutdown_has_failed(serve_frontend, engine, tmp_pa
     assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
 
 
+async def test_what_another_frontend_generates_can_be_read_cancelled_and_deleted(serve_frontend, engine, tmp_path):
+    """As in a rolling restart, in which the predecessor still finishes what it has."""
+    path = str(tmp_path / "responses.sqlite3")
+    engine.pause()
+    async with serve_frontend(responses_store=path) as old, serve_frontend(responses_store=path) as new:
+        bodies = [{"input": "hi", "background": True, "max_output_tokens": 2}] * 3
+        names = [(await old.http.post("/v1/responses", json=body)).json()["id"] for body in bodies]
+        urls = read, cancelled, deleted = [f"/v1/responses/{name}" for name in names]
+        seen = [(await new.http.get(url)).json()["status"] for url in urls]
+
+        answer = (await new.http.post(f"{cancelled}/cancel")).json()
+        await new.http.delete(deleted)
+        await engine.allow(None)
+
+        assert seen == ["queued"] * 3
+        assert answer["status"] == "cancelled"
+        async with asyncio.timeout(10):
+            for url in urls:
+                while (await old.http.get(url)).json().get("status") in ("queued", "in_progress"):
+                    pass
+        assert (await new.http.get(read)).json()["status"] == "incomplete"
+        assert (await new.http.get(cancelled)).json()["status"] == "cancelled"
+        assert (await new.http.get(deleted)).status_code == 404
+
+
 async def test_without_a_store_there_is_no_background(serve_frontend):
     async with serve_frontend(responses_store="none") as frontend:
         response = await frontend.http.post("/v1/responses", content=json.dumps({"input": "hi", "background": True}))

@@ -1,5 +1,11 @@
 """The store of responses: survives a restart, is bounded, follows chains, and never fails a response by failing itself."""
 
+import asyncio
+import contextlib
+import sqlite3
+import subprocess
+import sys
+
 import pytest
 
 from tetrad.frontend.http.responses_api.store import MEMORY, NoStore, SqliteStore, StoredResponse, history_of, open_store
@@ -193,3 +199,105 @@ async def test_by_default_the_file_is_in_the_cache_directory(tmp_path, monkeypat
 
     await store.close()
     assert (tmp_path / "responses.sqlite3").is_file()
+
+
+async def test_what_a_living_frontend_generates_has_not_failed_for_another(open_file):
+    """In a rolling restart the successor opens the file while its predecessor still generates."""
+    old, new = open_file(), open_file()
+    await old.save(stored("a", status="queued"))
+
+    seen = (await new.get("a")).response["status"]
+    await old.save(stored("a"))
+
+    assert seen == "queued"
+    assert (await new.get("a")).response["status"] == "completed"
+
+
+async def test_what_a_frontend_leaves_unfinished_has_failed_for_one_that_lives_on(open_file):
+    old, new = open_file(), open_file()
+    await old.save(stored("a", status="in_progress"))
+    await new.save(stored("b", status="in_progress"))
+    await new.get("a")
+
+    await old.close()
+
+    assert (await new.get("a")).response["status"] == "failed"
+    assert (await new.chain("a"))[0].response["status"] == "failed"
+    assert (await new.get("b")).response["status"] == "in_progress", "its own"
+
+
+async def test_what_another_frontend_deletes_or_cancels_meanwhile_stays_so(open_file):
+    old, new = open_file(), open_file()
+    for name in ("deleted", "cancelled"):
+        await old.save(stored(name, status="queued"))
+    await new.delete("deleted")
+    await new.save(stored("cancelled", status="cancelled"))
+
+    for name in ("deleted", "cancelled"):
+        await old.save(stored(name))
+
+    assert await kept(new, "deleted") == []
+    assert (await old.get("cancelled")).response["status"] == "cancelled"
+
+
+async def test_what_is_complete_is_not_cancelled_by_another_frontend_that_comes_too_late(open_file):
+    old, new = open_file(), open_file()
+    await old.save(stored("a", status="queued"))
+    await old.save(stored("a"))
+
+    await new.save(stored("a", status="cancelled"))
+
+    assert (await new.get("a")).response["status"] == "completed"
+
+
+async def test_what_is_pushed_out_while_it_is_generated_is_kept_when_it_is_complete(open_file):
+    store = open_file(max_count=1)
+    await store.save(stored("a", status="queued"))
+    await store.save(stored("b"))
+
+    await store.save(stored("a"))
+
+    assert await kept(store, "a", "b") == ["a"]
+
+
+WRITER = """
+import asyncio, sys
+from tetrad.frontend.http.responses_api.store import SqliteStore, StoredResponse
+
+async def main(path, name):
+    store = SqliteStore(path, max_count=10_000, max_age_s=1000.0)
+    print("up", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    for number in range(100):
+        for status in ("queued", "completed"):
+            response = {"id": f"{name}{number}", "previous_response_id": None, "status": status, "output": []}
+            await store.save(StoredResponse(response, []))
+    await store.close()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def run_writers(path) -> list[str]:
+    """Let two processes make and write one file at the same time; return what they print: a response that is not stored."""
+    command, pipe = [sys.executable, "-c", WRITER, str(path)], subprocess.PIPE
+    writers = [subprocess.Popen([*command, name], stdin=pipe, stdout=pipe, text=True) for name in "ab"]
+    for writer in writers:
+        assert writer.stdout.readline() == "up\n"
+    for writer in writers:
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+    return [writer.communicate(timeout=30)[0] for writer in writers]
+
+
+async def test_processes_that_write_at_once_neither_lose_nor_break_anything(open_file, tmp_path):
+    (tmp_path / "deep").mkdir()
+    path = tmp_path / "deep" / "store.sqlite3"
+
+    assert await asyncio.to_thread(run_writers, path) == ["", ""]
+
+    names = [f"{name}{number}" for name in "ab" for number in range(100)]
+    assert len(await kept(open_file(max_count=10_000), *names)) == len(names)
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert database.execute("SELECT * FROM owners").fetchall() == []
