@@ -16,6 +16,7 @@ import uvloop
 
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, NotFound, TetradError, Unsupported
 from tetrad.services.log import configure_logging, get_logger
+from tetrad.services.loop_watchdog import LoopWatchdog
 from tetrad.services.metrics import serve_metrics
 from tetrad.services.settings import ServiceSettings
 
@@ -46,7 +47,7 @@ def run_service(
     if settings.lifeline_fd is not None:
         threading.Thread(target=_watch_lifeline, args=(settings.lifeline_fd,), daemon=True, name="lifeline").start()
     try:
-        uvloop.run(_main(main, on_retire))
+        uvloop.run(_main(main, on_retire, LoopWatchdog(settings.loop_stall_timeout_s)))
     except TetradError as error:
         sys.stderr.write(f"tetrad {name}: {error.message}\n")
         sys.exit(exit_code_of(error))
@@ -58,14 +59,20 @@ def exit_code_of(error: TetradError) -> int:
     return EXIT_PERMANENT if isinstance(error, _PERMANENT) else 1
 
 
-async def _main(main: Callable[[asyncio.Event], Awaitable[None]], on_retire: Callable[[], None] | None) -> None:
+async def _main(
+    main: Callable[[asyncio.Event], Awaitable[None]], on_retire: Callable[[], None] | None, watchdog: LoopWatchdog
+) -> None:
     shutdown = asyncio.Event()
     loop = asyncio.get_running_loop()
     if on_retire is not None:
         loop.add_signal_handler(signal.SIGUSR1, on_retire)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, shutdown)
-    await main(shutdown)
+    watchdog.start()
+    try:
+        await main(shutdown)
+    finally:
+        watchdog.stop()
 
 
 def _on_signal(shutdown: asyncio.Event) -> None:

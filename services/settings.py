@@ -111,6 +111,9 @@ class ServiceSettings(TlsSettings):
         0.0, ge=0, description="Seconds between NOT_SERVING and refusing work, for load balancers to notice."
     )
     drain_timeout_s: float = Field(30.0, ge=0, description="Seconds that running work may take to finish after SIGTERM.")
+    loop_stall_timeout_s: float = Field(
+        60.0, ge=0, description="Seconds that the event loop may stand still before the process ends itself. 0: any."
+    )
     lifeline_fd: int | None = Field(
         None, description="File descriptor of a pipe whose end means that the parent is gone: the service then exits."
     )

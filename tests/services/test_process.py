@@ -16,7 +16,8 @@ from tetrad.services.settings import ServiceSettings
 async def main(shutdown):
     {body}
 
-run_service("cup", ServiceSettings(lifeline_fd=int(sys.argv[1]) if len(sys.argv) > 1 else None), main)
+lifeline_fd = int(sys.argv[1]) if len(sys.argv) > 1 else None
+run_service("cup", ServiceSettings(lifeline_fd=lifeline_fd, loop_stall_timeout_s=1), main)
 """
 SERVE = "print('up', flush=True); await shutdown.wait(); print('drained', flush=True)"
 IGNORE = "print('up', flush=True); await asyncio.Event().wait()"
@@ -71,3 +72,20 @@ def test_the_end_of_the_parent_ends_the_service():
     out, _ = process.communicate(timeout=10)
 
     assert (process.returncode, out) == (0, "drained\n")
+
+
+def test_an_event_loop_that_stands_still_ends_the_process_and_says_where():
+    process = start("import time; time.sleep(30)")
+
+    _, err = process.communicate(timeout=20)
+
+    assert process.returncode == 1
+    assert "in main" in err
+
+
+def test_an_event_loop_that_waits_does_not_stand_still():
+    process = start("await asyncio.sleep(1.5)")
+
+    process.communicate(timeout=20)
+
+    assert process.returncode == 0
