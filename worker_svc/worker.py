@@ -20,6 +20,7 @@ from tetrad.worker_svc.devices.interface import (
     ModelInfo,
     Progress,
 )
+from tetrad.worker_svc.layout_check import check_layout
 from tetrad.worker_svc.plan import Runner, StepPlan, StepResult
 from tetrad.worker_svc.plan_check import check_plan
 
@@ -100,14 +101,16 @@ class Worker:
         return answer
 
     def initialize_kv_cache(self, layout: KvLayout) -> int:
-        """Allocate blocks (or keep those of the same layout) and return their bytes."""
+        """Allocate blocks (or keep those of the same layout) and return their bytes; FailedPrecondition if there is no room."""
         model = self._loaded()
+        block_size_bytes = model.kv_group(layout.block_size).block_size_bytes
         if self._runner is None or layout != self._layout:
+            check_layout(layout, block_size_bytes)
             self._drop_runner()
             self._runner = model.make_runner(layout)
             self._layout = layout
             log.info("kv_cache.allocated", num_blocks=layout.num_blocks, block_size=layout.block_size)
-        return layout.num_blocks * model.kv_group(layout.block_size).block_size_bytes
+        return layout.num_blocks * block_size_bytes
 
     def warm_up(self, report: Callable[[int, int], None]) -> None:
         """Run dummy steps, unless that has been done."""

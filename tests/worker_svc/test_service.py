@@ -14,7 +14,7 @@ import pytest
 
 from tetrad.services.channel import open_channel
 from tetrad.services.columns import pack_u32, unpack_u32
-from tetrad.services.errors import FailedPrecondition, InternalError, ModelError, NotFound, from_rpc_error
+from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest, ModelError, NotFound, from_rpc_error
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 from tetrad.worker_svc.config import WorkerSettings
@@ -515,3 +515,30 @@ def test_compute_threads_wait_asleep_unless_told_otherwise(tmp_path):
     shown = subprocess.run([sys.executable, "-c", code], env={**environment, "OMP_DISPLAY_ENV": "true"}, capture_output=True)
 
     assert b"OMP_WAIT_POLICY = 'PASSIVE'" in shown.stderr
+
+
+HUGE = 2**32 - 1
+ON_ANY_DEVICE = [
+    {"num_blocks": HUGE, "block_size": HUGE},
+    {"max_num_seqs": HUGE},
+    {"max_num_seqs": 60_000, "max_model_len": HUGE},
+    {"block_size": 0},
+]
+IN_HOST_MEMORY = [{"num_blocks": HUGE}, {"block_size": HUGE}, {"max_model_len": HUGE}]
+
+
+@pytest.mark.parametrize(
+    ("device", "changes"),
+    [*(("sim", each) for each in ON_ANY_DEVICE), *(("cpu", each) for each in ON_ANY_DEVICE + IN_HOST_MEMORY)],
+)
+async def test_a_layout_that_no_memory_holds_is_refused_with_its_numbers(tiny_llama, tmp_path, device, changes):
+    async with connect(tmp_path, device=device) as client:
+        await client.load(tiny_llama[0])
+
+        with pytest.raises(grpc.RpcError) as caught:
+            await client.initialize(**changes)
+
+        error = from_rpc_error(caught.value)
+        assert isinstance(error, FailedPrecondition | InvalidRequest)
+        assert all(str(value) in error.message or error.field == name for name, value in changes.items())
+        assert (await client.initialize()).size_bytes > 0

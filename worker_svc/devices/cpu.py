@@ -11,6 +11,7 @@ from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.devices.host import available_memory_bytes, usable_cores
 from tetrad.worker_svc.devices.interface import KvGroup, KvLayout, LoadedModel, LoadRequest, ModelInfo, Progress
 from tetrad.worker_svc.layers.linear import LinearFactory, PackedLinear, PlainLinear, can_pack
+from tetrad.worker_svc.layout_check import check_host_cache
 from tetrad.worker_svc.model_runner import ModelRunner
 from tetrad.worker_svc.models.registry import Model, load_model, supported_config
 from tetrad.worker_svc.weights.loader import WeightLoader
@@ -36,7 +37,8 @@ class CpuModel:
         return KvGroup(spec.num_layers, spec.block_size_bytes(block_size), spec.num_kv_heads, spec.head_dim, "float32")
 
     def make_runner(self, layout: KvLayout) -> ModelRunner:
-        """Allocate the KV cache and return the runner."""
+        """Allocate the KV cache and return the runner; FailedPrecondition if there is no memory for it."""
+        check_host_cache(layout, self._model.kv_cache_spec.block_size_bytes(layout.block_size))
         return ModelRunner(self._model, layout)
 
 

@@ -1,0 +1,42 @@
+"""Layout check: whether what an engine core wants allocated can be, before anything is.
+
+Called by the worker, and by devices whose blocks are host memory. Without it an absurd number would be a MemoryError deep in a
+library, or pages that the system promises and then kills the process for. Knows sizes; no tensors.
+"""
+
+from tetrad.services.errors import FailedPrecondition
+from tetrad.worker_svc.devices.host import available_memory_bytes
+from tetrad.worker_svc.devices.interface import KvLayout
+
+MAX_NUM_SEQS = 1 << 16
+MAX_CACHE_BYTES = 1 << 48
+"""256 TiB: no device has more, and sums stay far within 64 bits."""
+_ID_BYTES = 4
+
+
+def check_layout(layout: KvLayout, block_size_bytes: int) -> None:
+    """FailedPrecondition, naming value and limit, for limits whose tables or blocks no machine could hold."""
+    if layout.max_num_seqs > MAX_NUM_SEQS:
+        raise FailedPrecondition(f"max_num_seqs must be at most {MAX_NUM_SEQS}, got {layout.max_num_seqs}.")
+    cache_bytes = layout.num_blocks * block_size_bytes
+    if cache_bytes > MAX_CACHE_BYTES:
+        raise FailedPrecondition(
+            f"num_blocks {layout.num_blocks} of block_size {layout.block_size} take {cache_bytes} bytes; "
+            f"a KV cache has at most {MAX_CACHE_BYTES}."
+        )
+    tables_bytes = layout.max_num_seqs * (layout.max_model_len + layout.max_model_len // layout.block_size) * _ID_BYTES
+    _check_host(tables_bytes, f"The tables of max_num_seqs {layout.max_num_seqs} of max_model_len {layout.max_model_len}")
+
+
+def check_host_cache(layout: KvLayout, block_size_bytes: int) -> None:
+    """FailedPrecondition if the blocks do not fit the memory that this process can still take."""
+    _check_host(
+        layout.num_blocks * block_size_bytes,
+        f"The KV cache of num_blocks {layout.num_blocks} of block_size {layout.block_size}",
+    )
+
+
+def _check_host(size_bytes: int, what: str) -> None:
+    available = available_memory_bytes()
+    if size_bytes > available:
+        raise FailedPrecondition(f"{what} needs {size_bytes} bytes; {available} are available.")
