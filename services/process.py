@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 import uvloop
 
@@ -39,7 +39,8 @@ def run_service(
     Args:
         name: for logs ("worker").
         settings: the service's settings; logging and metrics follow them.
-        main: serves until the event is set, then drains.
+        main: serves until the event is set, then drains. It waits for the event as soon as it may have something to finish: a
+            service that does not yet do so when it is told to stop is starting, and is cancelled.
         on_retire: called on SIGUSR1: end when all work is done, however long that takes. Such a process still heeds SIGTERM.
     """
     configure_logging(name, level=settings.log_level, json=settings.log_json)
@@ -62,24 +63,45 @@ def exit_code_of(error: TetradError) -> int:
 async def _main(
     main: Callable[[asyncio.Event], Awaitable[None]], on_retire: Callable[[], None] | None, watchdog: LoopWatchdog
 ) -> None:
-    shutdown = asyncio.Event()
+    shutdown = _Shutdown()
     loop = asyncio.get_running_loop()
     if on_retire is not None:
         loop.add_signal_handler(signal.SIGUSR1, on_retire)
+    serving = asyncio.ensure_future(main(shutdown))
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _on_signal, shutdown)
+        loop.add_signal_handler(number, _on_signal, shutdown, serving)
     watchdog.start()
     try:
-        await main(shutdown)
+        await serving
+    except asyncio.CancelledError:
+        if not shutdown.is_set():
+            raise
+        # What a thread loads in native code cannot be stopped, and the interpreter would wait for it or break under it.
+        log.info("process.stopped_while_starting")
+        sys.stderr.flush()
+        os._exit(0)
     finally:
         watchdog.stop()
 
 
-def _on_signal(shutdown: asyncio.Event) -> None:
+class _Shutdown(asyncio.Event):
+    """The order to stop, which knows whether anybody listens."""
+
+    is_heeded = False
+
+    async def wait(self) -> Literal[True]:
+        """Wait for the order."""
+        self.is_heeded = True
+        return await super().wait()
+
+
+def _on_signal(shutdown: _Shutdown, serving: asyncio.Future[None]) -> None:
     if shutdown.is_set():
         log.warning("process.killed_by_second_signal")
         os._exit(1)
     shutdown.set()
+    if not shutdown.is_heeded:
+        serving.cancel()
 
 
 def _watch_lifeline(fd: int) -> None:

@@ -20,7 +20,12 @@ lifeline_fd = int(sys.argv[1]) if len(sys.argv) > 1 else None
 run_service("cup", ServiceSettings(lifeline_fd=lifeline_fd, loop_stall_timeout_s=1), main)
 """
 SERVE = "print('up', flush=True); await shutdown.wait(); print('drained', flush=True)"
-IGNORE = "print('up', flush=True); await asyncio.Event().wait()"
+STUCK = "print('up', flush=True); await shutdown.wait(); await asyncio.Event().wait()"
+LOAD = """print('up', flush=True); import time
+    try:
+        await asyncio.to_thread(time.sleep, 30)
+    finally:
+        print('tidied up', flush=True)"""
 
 
 def start(body: str, *args: str, pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[str]:
@@ -39,8 +44,19 @@ def test_a_signal_lets_the_service_drain_and_exit_0(number):
     assert (process.returncode, out) == (0, "drained\n")
 
 
-def test_a_second_signal_ends_a_service_that_does_not_listen():
-    process = start(IGNORE)
+def test_a_signal_ends_a_service_that_still_starts():
+    """It has nothing to finish; threads that load are not waited for."""
+    process = start(LOAD)
+    assert process.stdout.readline() == "up\n"
+
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=5)
+
+    assert (process.returncode, out) == (0, "tidied up\n")
+
+
+def test_a_second_signal_ends_a_service_that_does_not_come_to_its_end():
+    process = start(STUCK)
     assert process.stdout.readline() == "up\n"
 
     process.send_signal(signal.SIGTERM)
