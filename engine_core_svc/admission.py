@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tetrad.engine_core_svc.request import Request, RequestStatus
+from tetrad.engine_core_svc.sampling_wire import check_sampling
 from tetrad.engine_core_svc.wire import Submission
 from tetrad.services.errors import InvalidRequest, PromptTooLong
 
@@ -79,6 +80,8 @@ class Admission:
             raise InvalidRequest(
                 f"Token id {largest} is out of vocabulary. Vocabulary size: {limits.vocab_size}.", field="prompt_token_ids"
             )
+        payload = submission.payload
+        check_sampling(payload.sampling_params, eos_token_id=payload.eos_token_id, vocab_size=limits.vocab_size)
         max_tokens = submission.stop.max_tokens
         if max_tokens is not None and max_tokens < 1:
             raise InvalidRequest(f"max_tokens must be at least 1, got {max_tokens}.", field="max_tokens")

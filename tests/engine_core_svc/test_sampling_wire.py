@@ -1,0 +1,85 @@
+"""Sampling parameters that no frontend sends: refused alone, before anything is scheduled."""
+
+import math
+
+import pytest
+
+from tetrad.engine_core_svc.sampling_wire import MAX_BAD_WORDS, check_sampling
+from tetrad.services.columns import pack_u32
+from tetrad.services.errors import InvalidRequest
+from tetrad.v1.types_pb2 import SamplingParams, TokenIds
+
+VOCAB_SIZE = 1000
+
+
+def words(*rows):
+    return [TokenIds(ids=pack_u32(row)) for row in rows]
+
+
+OUT_OF_RANGE = [
+    {"temperature": math.nan},
+    {"temperature": -0.5},
+    {"temperature": math.inf},
+    {"top_p": 1.5},
+    {"top_p": math.nan},
+    {"min_p": -0.1},
+    {"top_k": -2},
+    {"presence_penalty": 2.5},
+    {"frequency_penalty": math.nan},
+    {"repetition_penalty": 0.0},
+    {"repetition_penalty": math.inf},
+    {"repetition_penalty": math.nan},
+    {"logprobs": 10**9},
+    {"logprobs": -2},
+    {"prompt_logprobs": VOCAB_SIZE + 1},
+    {"min_tokens": 5, "max_tokens": 4},
+    {"logit_bias": {VOCAB_SIZE: 1.0}},
+    {"logit_bias": {1: math.nan}},
+    {"logit_bias": {1: 1e9}},
+    {"stop_token_ids": [1, 2**32 - 1]},
+    {"allowed_token_ids": [VOCAB_SIZE]},
+    {"logprob_token_ids": [VOCAB_SIZE]},
+    {"thinking_end_token_ids": [VOCAB_SIZE]},
+    {"bad_words_token_ids": words([])},
+    {"bad_words_token_ids": words([1], [2, VOCAB_SIZE])},
+    {"bad_words_token_ids": [TokenIds(ids=b"12345")]},
+    {"bad_words_token_ids": words(*([1],) * (MAX_BAD_WORDS + 1))},
+]
+LIMITS = [
+    {},
+    {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 1.0, "presence_penalty": -2.0, "frequency_penalty": 2.0},
+    {"repetition_penalty": 0.01, "logprobs": -1, "prompt_logprobs": VOCAB_SIZE, "min_tokens": 4, "max_tokens": 4},
+    {"logit_bias": {VOCAB_SIZE - 1: -100.0, 0: 100.0}, "stop_token_ids": [VOCAB_SIZE - 1], "min_tokens": 9},
+    {"bad_words_token_ids": words([0], [VOCAB_SIZE - 1, 1]), "thinking_start_token_ids": [5]},
+]
+
+
+@pytest.mark.parametrize("params", OUT_OF_RANGE, ids=lambda params: str(params)[:60])
+def test_what_is_out_of_range_is_refused_by_name(params):
+    with pytest.raises(InvalidRequest) as caught:
+        check_sampling(SamplingParams(**params), eos_token_id=0, vocab_size=VOCAB_SIZE)
+    if params != {"bad_words_token_ids": [TokenIds(ids=b"12345")]}:
+        assert caught.value.field in params
+
+
+@pytest.mark.parametrize("params", LIMITS, ids=str)
+def test_what_is_at_its_limit_is_taken(params):
+    check_sampling(SamplingParams(**params), eos_token_id=0, vocab_size=VOCAB_SIZE)
+
+
+def test_an_end_of_text_outside_the_vocabulary_matters_where_it_would_be_masked():
+    check_sampling(SamplingParams(), eos_token_id=VOCAB_SIZE, vocab_size=VOCAB_SIZE)
+    with pytest.raises(InvalidRequest):
+        check_sampling(SamplingParams(min_tokens=1), eos_token_id=VOCAB_SIZE, vocab_size=VOCAB_SIZE)
+
+
+async def test_a_hostile_request_is_refused_alone_and_costs_no_worker(stack):
+    client = await stack.client()
+    client.add(1, [1], sampling_params=SamplingParams(temperature=math.nan), request_id="bad")
+    client.add(2, [2], max_tokens=5)
+
+    await client.until_finished(2)
+
+    assert client.rejected["bad"].field == "temperature"
+    assert client.tokens[2] == [3, 4, 5, 6, 7]
+    assert client.notices == []
