@@ -221,7 +221,6 @@ class AsyncLLM:
         """
         self._check_arguments(request_id, priority, lora_request)
         arrival_time = time.time() if arrival_time is None else arrival_time
-        engine = self._engines.choose(data_parallel_rank)
         deadline = earliest_deadline(self._settings.request_timeout_s, since_unix_s=arrival_time)
         ticket = self.admission.admit(
             num_requests=sampling_params.n, num_tokens=min(estimated_prompt_tokens(prompt), self.max_model_len)
@@ -240,28 +239,33 @@ class AsyncLLM:
                 )
             if self._draining:
                 raise _draining()
+            state = prepared.state
+            messages = [
+                engine_request(
+                    sequence,
+                    external_id=request_id,
+                    eos_token_id=self.tokenizer_info.eos_token_id,
+                    stop_token_ids=prepared.stop_token_ids,
+                    bad_words_token_ids=prepared.bad_words_token_ids,
+                    thinking=prepared.thinking,
+                    priority=priority,
+                    arrival_time=arrival_time,
+                    cache_salt=prepared.cache_salt,
+                    deadline_unix_s=None if deadline is None else deadline.at_unix_s,
+                    data_parallel_rank=data_parallel_rank,
+                )
+                for sequence in state.sequences
+            ]
+            # Not before: an engine may be lost while a prompt is tokenized.
+            engine = self._engines.choose(data_parallel_rank)
         except BaseException:
             ticket.release()
             raise
-        state = prepared.state
         state.hold(ticket)
         self._processor.add(state, engine)
         if deadline is not None:
             state.expire_after(deadline.remaining_s, lambda: self._processor.fail_request(state, deadline.error()))
-        for sequence in state.sequences:
-            message = engine_request(
-                sequence,
-                external_id=request_id,
-                eos_token_id=self.tokenizer_info.eos_token_id,
-                stop_token_ids=prepared.stop_token_ids,
-                bad_words_token_ids=prepared.bad_words_token_ids,
-                thinking=prepared.thinking,
-                priority=priority,
-                arrival_time=arrival_time,
-                cache_salt=prepared.cache_salt,
-                deadline_unix_s=None if deadline is None else deadline.at_unix_s,
-                data_parallel_rank=data_parallel_rank,
-            )
+        for sequence, message in zip(state.sequences, messages, strict=True):
             try:
                 engine.add(sequence, message)
             except Unavailable:
@@ -275,6 +279,11 @@ class AsyncLLM:
             raise _draining()
         if not isinstance(request_id, str):
             raise TypeError(f"request_id must be a string, got {type(request_id).__name__}")
+        try:
+            request_id.encode()
+        except UnicodeEncodeError:
+            text = f"request_id must be valid text without lone surrogates, got {request_id[:64]!r}."
+            raise InvalidRequest(text, field="request_id") from None
         if not -_MAX_I32 <= priority <= _MAX_I32:
             raise InvalidRequest(f"priority must fit 32 bits, got {priority}.", field="priority")
         if lora_request is not None and not self.engine_info.supports_lora:

@@ -7,10 +7,12 @@ One event loop.
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 
 import grpc
 
 from tetrad.frontend.backoff import Backoff
+from tetrad.frontend.idle_timer import IdleTimer
 from tetrad.frontend.sequence import Sequence
 from tetrad.frontend.tokenizer_replicas import Replica, TokenizerReplicas
 from tetrad.services.columns import pack_u32, unpack_u32
@@ -92,46 +94,61 @@ class DetokenizerClient:
                 async with asyncio.timeout(self._timeout_s):
                     while True:
                         await self._connected.wait()
-                        response = await self._exchange(self._message(rows, final_handles))
-                        if response is not None:
-                            return _deltas(rows, response)
+                        deltas = await self._exchange(rows, final_handles)
+                        if deltas is not None:
+                            self._forget_ended(rows)
+                            return deltas
             except TimeoutError:
                 text = f"The tokenizer at {self._replicas} has been away for more than {self._timeout_s:g} s; try again later."
                 raise Unavailable(text, retry_after_s=self._timeout_s) from None
 
-    async def _exchange(self, message: tokenizer_pb2.DetokenizeRequest) -> tokenizer_pb2.DetokenizeResponse | None:
-        """Return the answer to a message; None if the stream broke or has been given up instead."""
+    async def _exchange(self, rows: list[Row], final_handles: list[int]) -> list[str | TetradError] | None:
+        """Return the deltas of a step; None if the stream broke or has been given up instead."""
         call, replica = self._call, self._replica
         if call is None or replica is None:
             return None
         self.num_messages += 1
         self._answer = asyncio.get_running_loop().create_future()
-        # Without another tokenizer there is nothing to win by giving this one up.
-        patience_s = self._stall_s if len(self._replicas.in_order()) > 1 else None
+        patience = IdleTimer(self._stall_s, partial(self._note_stall, call))
         try:
-            async with asyncio.timeout(patience_s):
-                await call.write(message)
-                answer = await self._answer
-        except TimeoutError:
-            # Whatever is slow everywhere must not be moved back and forth for ever.
-            self._stall_s *= 2
-            self._give_up(call, f"a step was not answered within {patience_s:g} s")
-            return None
+            await call.write(self._message(rows, final_handles))
+            answer = await self._answer
+            if answer is None:
+                return None
+            deltas = _deltas(rows, answer)
         except _BROKEN as error:
             self._give_up(call, _reason(error))
             return None
-        except BaseException:
+        except ValueError as error:
+            self._give_up(call, f"an answer contradicts itself: {error}")
+            return None
+        except BaseException as error:
             # The answer would be taken for that to another message, and the tokenizer is ahead of the sequences.
             self._give_up(call, "a step was given up")
+            if _is_cancelled_call(error):
+                return None
             raise
         finally:
+            patience.stop()
             self._answer = None
-        if answer is None:
-            return None
         replica.suspect = False
         self._stall_s = self._first_stall_s
         self._backoff.reset()
-        return answer
+        return deltas
+
+    def _note_stall(self, call: grpc.aio.StreamStreamCall) -> None:
+        """Give up a tokenizer that has kept a step for too long, if there is another; else there is nothing to win by it."""
+        if len(self._replicas.in_order()) > 1:
+            text = f"a step was not answered within {self._stall_s:g} s"
+            # Whatever is slow everywhere must not be moved back and forth for ever.
+            self._stall_s *= 2
+            self._give_up(call, text)
+
+    def _forget_ended(self, rows: list[Row]) -> None:
+        """Close what was opened for sequences that had ended while they waited for a tokenizer."""
+        for row in rows:
+            if row.sequence.finished:
+                self.forget(row.sequence.handle)
 
     def _message(self, rows: list[Row], final_handles: list[int]) -> tokenizer_pb2.DetokenizeRequest:
         opens = []
@@ -178,14 +195,14 @@ class DetokenizerClient:
             log.info("detokenizer.connected", target=replica.target)
             while True:
                 response = _checked(await call.read())
-                if self._answer is not None and not self._answer.done():
-                    self._answer.set_result(response)
+                if self._answer is None or self._answer.done():
+                    # The next one would be taken for the answer to something else.
+                    raise ConnectionError("it answered what was not asked")
+                self._answer.set_result(response)
         except TimeoutError:
             raise ConnectionError("it does not answer") from None
-        except asyncio.CancelledError:
-            # Reading a call that _exchange gave up looks like this, too.
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+        except asyncio.CancelledError as error:
+            if not _is_cancelled_call(error):
                 raise
             raise ConnectionError("a step was given up") from None
         finally:
@@ -194,7 +211,8 @@ class DetokenizerClient:
     def _give_up(self, call: grpc.aio.StreamStreamCall, reason: str) -> None:
         """Let go of a stream; `_run` notices and opens another."""
         call.cancel()
-        self._on_lost(reason)
+        if call is self._call:
+            self._on_lost(reason)
 
     def _on_lost(self, reason: str) -> None:
         if self._connected.is_set() and self._replica is not None:
@@ -210,6 +228,12 @@ def _checked(response: object) -> tokenizer_pb2.DetokenizeResponse:
     if not isinstance(response, tokenizer_pb2.DetokenizeResponse):
         raise ConnectionError("the stream ended" if response is grpc.aio.EOF else "an answer could not be decoded")
     return response
+
+
+def _is_cancelled_call(error: BaseException) -> bool:
+    """Return whether a call that another task gave up is all there is to it: reading and writing one look like this, too."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and not task.cancelling()
 
 
 def _reason(error: BaseException) -> str:
@@ -228,9 +252,16 @@ def _open(sequence: Sequence) -> tokenizer_pb2.DetokenizeOpen:
 
 
 def _deltas(rows: list[Row], response: tokenizer_pb2.DetokenizeResponse) -> list[str | TetradError]:
-    """Match deltas to rows: both are in the order of the Append, failed handles are left out of the response."""
+    """Match deltas to rows: both are in the order of the Append, failed handles are left out of the response.
+
+    Raises:
+        ValueError: the response contradicts itself, or is that to something else.
+    """
     failures = {failure.handle: from_status(failure.status) for failure in response.failures}
-    answered = iter(zip(unpack_u32(response.handles), response.deltas, strict=True))
+    handles = unpack_u32(response.handles)
+    if len(handles) != len(response.deltas):
+        raise ValueError(f"{len(handles)} handles have {len(response.deltas)} deltas")
+    answered = iter(zip(handles, response.deltas, strict=True))
     present = next(answered, None)
     deltas: list[str | TetradError] = []
     for row in rows:
@@ -240,6 +271,10 @@ def _deltas(rows: list[Row], response: tokenizer_pb2.DetokenizeResponse) -> list
             present = next(answered, None)
             # A handle that fails may still stand in its row, with an empty delta.
             deltas.append(failures.get(handle, delta))
+        elif handle in failures:
+            deltas.append(failures[handle])
         else:
-            deltas.append(failures.get(handle) or Unavailable(f"The tokenizer left out request {row.sequence.request_id}."))
+            raise ValueError(f"handle {handle} was left out")
+    if present is not None:
+        raise ValueError(f"handle {present[0]} has no place there")
     return deltas

@@ -14,12 +14,14 @@ import grpc
 
 from tetrad.frontend.backoff import Backoff
 from tetrad.frontend.engine_session_client import EngineSession, Notice, ProtocolError, Rejection
+from tetrad.frontend.engine_trials import EngineTrials
 from tetrad.frontend.facts import EngineInfo
+from tetrad.frontend.refused_requests import RefusedRequests
 from tetrad.frontend.sequence import Sequence
 from tetrad.frontend.steps import Step
 from tetrad.frontend.wire import resume
 from tetrad.services.channel import problem_of
-from tetrad.services.errors import FailedPrecondition, InternalError, TetradError, Unavailable
+from tetrad.services.errors import FailedPrecondition, InternalError, PoisonousRequest, TetradError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 
@@ -81,6 +83,7 @@ class EngineClient:
         self._sent: set[str] = set()
         self._adds: dict[str, engine_core_pb2.EngineCoreRequest] = {}
         self._aborts: list[str] = []
+        self._refused = RefusedRequests(recovery_timeout_s, self._fail_refused)
         self._has_outgoing = asyncio.Event()
         self._ready = asyncio.Event()
         self._backoff = Backoff()
@@ -88,6 +91,8 @@ class EngineClient:
         self._task: asyncio.Task[None] | None = None
         self._lost_reason: TetradError | None = None
         self._broke_contract = False
+        self._trials = EngineTrials()
+        self._has_broken = False
         self.info: EngineInfo | None = None
         self.num_sessions = 0
         self.num_add_messages = 0
@@ -96,6 +101,11 @@ class EngineClient:
     def connected(self) -> bool:
         """Whether a session is open."""
         return self._ready.is_set()
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it has been away for so long that requests are refused rather than kept for it."""
+        return not self.connected and self._expiry is None
 
     @property
     def num_unfinished(self) -> int:
@@ -127,10 +137,10 @@ class EngineClient:
 
     def add(self, sequence: Sequence, request: engine_core_pb2.EngineCoreRequest) -> None:
         """Send a request with the others of this loop tick; Unavailable if the engine has been away for too long."""
-        if not self.connected and self._expiry is None:
+        if self.given_up:
             raise self._unavailable()
         self._unfinished[sequence.request_id] = (sequence, request)
-        if self.connected:
+        if self.connected and not self._trials.hold(sequence):
             self._adds[sequence.request_id] = request
             self._has_outgoing.set()
 
@@ -151,21 +161,26 @@ class EngineClient:
         """Drop a finished sequence."""
         self._unfinished.pop(request_id, None)
         self._sent.discard(request_id)
+        self._trials.forget(request_id)
+        self._go_on()
+        self._refused.discard(request_id)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Drop sequences and tell the engine; unknown ids are ignored."""
         for request_id in request_ids:
-            if self._unfinished.pop(request_id, None) is None:
+            if request_id not in self._unfinished:
                 continue
-            self._sent.discard(request_id)
+            self.forget(request_id)
             # A request that was never sent needs no abort.
             if self._adds.pop(request_id, None) is None and self.connected:
                 self._aborts.append(request_id)
                 self._has_outgoing.set()
+        self._go_on()
 
     async def close(self) -> None:
         """End the session; the engine aborts what is left of it."""
         self._cancel_expiry()
+        self._refused.clear()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -177,6 +192,7 @@ class EngineClient:
                 await self._serve()
                 self._lost_reason = Unavailable("the stream ended")
             except TetradError as error:
+                self._has_broken |= self.connected
                 self._lost_reason = error
                 self._broke_contract |= isinstance(error, ProtocolError)
                 if isinstance(error, FailedPrecondition):
@@ -209,6 +225,7 @@ class EngineClient:
         if isinstance(received, Step):
             self._note_progress()
             await self._sink.process(received)
+            self._go_on()
         elif isinstance(received, Rejection):
             self._take_rejection(received)
         else:
@@ -237,8 +254,8 @@ class EngineClient:
         if not _is_pinned(found) and self.observer is not None and self.observer.place_elsewhere(self, [found]):
             self.forget(rejection.request_id)
         else:
-            # The engine is leaving: its successor gets the request when this session breaks.
-            self._start_expiry()
+            # The engine is leaving: its successor gets the request when this session breaks. What it runs is not concerned.
+            self._refused.add(rejection.request_id)
 
     async def _write(self, session: EngineSession) -> None:
         try:
@@ -265,12 +282,29 @@ class EngineClient:
         self.info = info
         self.num_sessions += 1
         self._aborts = []
+        self._refused.clear()
         self._adds = {key: self._again(each) for key, each in self._unfinished.items()}
         if self._adds:
             self._has_outgoing.set()
         self._ready.set()
         log.info("engine.connected", target=self.target, epoch=info.epoch, num_resumed=len(self._adds))
         self._set_problem("")
+
+    def _judge(self) -> None:
+        """Note that an engine core died with all it had been sent; end the request that it died of, if that is known now."""
+        for sequence in self._trials.note_loss(
+            [each for each, _ in self._unfinished.values() if each.request_id in self._sent]
+        ):
+            log.error("request.convicted", request_id=sequence.request_id, target=self.target)
+            self.forget(sequence.request_id)
+            text = f"{sequence.num_engine_losses} engine cores in a row died while this request ran. Do not send it again."
+            self._sink.fail(sequence, PoisonousRequest(text))
+
+    def _go_on(self) -> None:
+        """Send what waited for the end of a trial, if that is over."""
+        if self.connected and (may_go := self._trials.advance()):
+            self._adds |= {each.request_id: self._again(self._unfinished[each.request_id]) for each in may_go}
+            self._has_outgoing.set()
 
     def _again(self, unfinished: Unfinished) -> engine_core_pb2.EngineCoreRequest:
         """Return what a new session is sent for a request: what no engine knew yet is new to this one, too."""
@@ -282,6 +316,7 @@ class EngineClient:
             return
         log.warning("engine.lost", target=self.target, reason=str(self._lost_reason), num_unfinished=self.num_unfinished)
         self._ready.clear()
+        self._refused.clear()
         self._start_expiry()
         self._set_problem("not connected")
         if self.observer is not None:
@@ -304,10 +339,17 @@ class EngineClient:
     def _expire(self) -> None:
         """Fail what waits; new requests are refused until an engine answers."""
         self._cancel_expiry()
-        waiting, self._unfinished = list(self._unfinished.values()), {}
-        self._sent.clear()
-        for sequence, _ in waiting:
+        for sequence, _ in list(self._unfinished.values()):
+            # By an abort, should it be there after all: it must not go on for nobody.
             self._sink.fail(sequence, self._unavailable())
+            self.abort([sequence.request_id])
+
+    def _fail_refused(self, request_id: str) -> None:
+        sequence, _ = self._unfinished[request_id]
+        patience = f"{self._recovery_timeout_s:g} s"
+        text = f"The engine core at {self.target} is shutting down and was not replaced within {patience}; try again later."
+        self._sink.fail(sequence, Unavailable(text, retry_after_s=self._recovery_timeout_s))
+        self.forget(request_id)
 
     def _unavailable(self) -> Unavailable:
         text = f"The engine core at {self.target} has been away for more than {self._recovery_timeout_s:g} s; try again later."

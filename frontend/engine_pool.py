@@ -107,7 +107,7 @@ class EnginePool:
             await engine.close()
 
     def choose(self, rank: int | None) -> EngineClient:
-        """Return the engine for a request: the one at `rank`, else the least busy of those that are well, or connected.
+        """Return the engine for a request: the one at `rank`, else the least busy of the well, the connected, the expected.
 
         All n outputs of a request go to one engine: they share its prompt, so they share its prefix cache.
         """
@@ -119,7 +119,7 @@ class EnginePool:
         # A rotating start spreads requests over engines that are equally busy.
         start, self._next = self._next, (self._next + 1) % count
         order = self.engines[start:] + self.engines[:start]
-        return min(order, key=lambda engine: (not engine.connected, bool(engine.problem), engine.num_unfinished))
+        return min(order, key=_reluctance)
 
     def on_change(self) -> None:
         """Pass on that an engine was connected or lost, or has another problem."""
@@ -158,5 +158,9 @@ class EnginePool:
         """Let others go on for the engines that have been away for too long, if any is well."""
         if any(each.connected and not each.problem for each in self.engines):
             for engine in self._overdue:
+                # It stays overdue until it is back: when all were lost, new requests may have come to wait for it.
                 self.place_elsewhere(engine, engine.release())
-            self._overdue.clear()
+
+
+def _reluctance(engine: EngineClient) -> tuple[bool, bool, bool, int]:
+    return not engine.connected, engine.given_up, bool(engine.problem), engine.num_unfinished

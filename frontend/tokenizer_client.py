@@ -1,10 +1,12 @@
 """TokenizerClient: text -> ids, ids -> text, chat -> prompt, by unary calls that any tokenizer replica can answer.
 
 Calls have no effect on the server, so one that breaks is made again at once elsewhere, and one that takes long is made twice;
-what no replica answers is tried again until `recovery_timeout_s` is over.
+what no replica answers is tried again until `recovery_timeout_s` is over. But a text may be what ends the tokenizers: calls
+under which two were lost are made one at a time, and one under which three were is given up.
 """
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,12 +17,17 @@ import grpc
 from tetrad.frontend.backoff import Backoff
 from tetrad.frontend.tokenizer_replicas import Replica, TokenizerReplicas
 from tetrad.services.columns import pack_u32, unpack_u32
-from tetrad.services.errors import InvalidRequest, Unavailable, from_rpc_error
+from tetrad.services.errors import InvalidRequest, PoisonousRequest, Unavailable, from_rpc_error
 from tetrad.v1 import tokenizer_pb2, types_pb2
 
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 _BROKEN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 _DETAILS = "grpc-status-details-bin"
+# Says that a replica did not try.
+_REFUSED = object()
+_LOSSES_TO_BE_ALONE, _MOST_LOSSES = 2, 3
+
+Connection = tuple[Replica, int]
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,8 @@ class TokenizerClient:
         self._timeout_s = recovery_timeout_s
         self._stall_s = stall_s
         self._token_texts: dict[int, str] = {}
+        # Guards the tokenizers from more than one call that may be what ends them, and the harmless of these from the others.
+        self._suspects = asyncio.Lock()
 
     async def encode(
         self,
@@ -140,11 +149,13 @@ class TokenizerClient:
     async def _call(self, method: str, request: object) -> Any:
         """Return the answer of any replica."""
         backoff = Backoff()
+        lost: set[Connection] = set()
         try:
             async with asyncio.timeout(self._timeout_s):
                 while True:
-                    await self._replicas.wait_usable()
-                    answer = await self._first_answer(method, request)
+                    async with self._suspects if len(lost) >= _LOSSES_TO_BE_ALONE else contextlib.nullcontext():
+                        await self._replicas.wait_usable()
+                        answer = await self._first_answer(method, request, lost)
                     if answer is not None:
                         return answer
                     await backoff.wait()
@@ -152,30 +163,53 @@ class TokenizerClient:
             text = f"The tokenizer at {self._replicas} did not answer within {self._timeout_s:g} s; try again later."
             raise Unavailable(text, retry_after_s=self._timeout_s) from None
 
-    async def _first_answer(self, method: str, request: object) -> Any:
-        """Ask one replica after the other, the next when one is lost or slow; return the first answer. None: all are lost."""
-        waiting = self._replicas.in_order()
-        asked: dict[asyncio.Task[Any], Replica] = {}
+    async def _first_answer(self, method: str, request: object, lost: set[Connection]) -> Any:
+        """Ask one replica after the other, the next when one is lost or slow; return the first answer. None: there is none now.
+
+        Args:
+            method: of the service.
+            request: its argument.
+            lost: gets the connections that broke over this.
+
+        Raises:
+            PoisonousRequest: these are too many.
+        """
+        asked: dict[asyncio.Task[Any], Connection] = {}
+        tried: set[Connection] = set()
         try:
-            while waiting or asked:
-                if waiting:
-                    replica = waiting.pop(0)
-                    asked[asyncio.create_task(ask(replica, method, request))] = replica
-                timeout_s = self._stall_s if waiting else None
-                done, _ = await asyncio.wait(asked, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-                if not done:
-                    replica.suspect = True
+            while True:
+                found = next((each for each in self._connections() if each not in tried), None)
+                if found is not None:
+                    tried.add(found)
+                    asked[asyncio.create_task(ask(found[0], method, request))] = found
+                if not asked:
+                    return None
+                done, _ = await asyncio.wait(asked, timeout=self._stall_s, return_when=asyncio.FIRST_COMPLETED)
+                if not done and found is not None:
+                    found[0].suspect = True
                 for task in done:
-                    replica = asked.pop(task)
-                    answer = task.result()
-                    replica.suspect = answer is None
-                    if answer is not None:
+                    connection, answer = asked.pop(task), task.result()
+                    connection[0].suspect = answer is None or answer is _REFUSED
+                    if answer is None:
+                        _note_loss(connection, lost)
+                        if len(lost) >= _LOSSES_TO_BE_ALONE:
+                            return None
+                    elif answer is not _REFUSED:
                         return answer
-            return None
         finally:
             for task in asked:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
+
+    def _connections(self) -> list[Connection]:
+        return [(replica, replica.num_connections) for replica in self._replicas.in_order()]
+
+
+def _note_loss(connection: Connection, lost: set[Connection]) -> None:
+    """Count a connection that broke, once; PoisonousRequest if there were too many."""
+    lost.add(connection)
+    if len(lost) >= _MOST_LOSSES:
+        raise PoisonousRequest(f"{len(lost)} tokenizers were lost while they worked on this request; it is not tried again.")
 
 
 async def ask(replica: Replica, method: str, request: object) -> Any:
@@ -184,14 +218,17 @@ async def ask(replica: Replica, method: str, request: object) -> Any:
         # What cannot be decoded comes as None.
         return await getattr(replica.stub, method)(request)
     except grpc.aio.AioRpcError as error:
-        if error.code() in _LOST or _is_broken(error):
+        if error.code() in _LOST:
+            return _REFUSED if _has_details(error) else None
+        # It is the connection that failed, as by garbage.
+        if error.code() in _BROKEN and not _has_details(error):
             return None
         raise from_rpc_error(error) from error
 
 
-def _is_broken(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether it is the connection that failed, as by garbage: gRPC's own errors have no details, ours do."""
-    return error.code() in _BROKEN and not any(key == _DETAILS for key, _ in error.trailing_metadata() or ())
+def _has_details(error: grpc.aio.AioRpcError) -> bool:
+    """Return whether a service of ours says so: gRPC's own errors have no details."""
+    return any(key == _DETAILS for key, _ in error.trailing_metadata() or ())
 
 
 def _json(value: object) -> bytes:

@@ -26,6 +26,7 @@ class Replica:
     Attributes:
         stub: for calls to it.
         usable: whether it is connected and known to be the right one.
+        num_connections: how often it became usable.
         suspect: it failed a call or left one unanswered, and has answered none since: others are asked first.
         problem: why it is not usable, in words for people outside; empty if it is.
     """
@@ -35,6 +36,7 @@ class Replica:
         self.channel = channel
         self.stub = tokenizer_pb2_grpc.TokenizerServiceStub(channel)
         self.usable = False
+        self.num_connections = 0
         self.suspect = False
         self.problem = "not connected"
 
@@ -137,6 +139,7 @@ class TokenizerReplicas:
             log.warning("tokenizer.lost", target=replica.target)
             self.num_losses += 1
         replica.usable, replica.problem, replica.suspect = not problem, problem, False
+        replica.num_connections += replica.usable
         if any(each.usable for each in self.replicas):
             self._any_usable.set()
         else:

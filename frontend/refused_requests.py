@@ -1,0 +1,41 @@
+"""RefusedRequests: what a draining engine did not take, until its successor is there. Each waits for so long at most.
+
+Kept by an engine client for one session. Knows ids only.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+
+class RefusedRequests:
+    """The ids, each with a timer.
+
+    Args:
+        patience_s: how long each waits.
+        expire: called with the id of one that waited for so long.
+    """
+
+    def __init__(self, patience_s: float, expire: Callable[[str], None]) -> None:
+        self._patience_s = patience_s
+        self._expire = expire
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def add(self, request_id: str) -> None:
+        """Note that a request was refused."""
+        self.discard(request_id)
+        self._timers[request_id] = asyncio.get_running_loop().call_later(self._patience_s, self._end, request_id)
+
+    def discard(self, request_id: str) -> None:
+        """Forget a request; no-op if it was not refused."""
+        if timer := self._timers.pop(request_id, None):
+            timer.cancel()
+
+    def clear(self) -> None:
+        """Forget all: the session is over, and the next one is asked again."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _end(self, request_id: str) -> None:
+        del self._timers[request_id]
+        self._expire(request_id)
