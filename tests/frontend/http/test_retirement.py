@@ -20,11 +20,13 @@ LIMITS = ConnectionLimits(
 
 
 class App:
-    """Begins each response at once and ends it when told to."""
+    """Begins and ends each response when told to, and has been told from the start."""
 
     def __init__(self) -> None:
-        self.may_end = asyncio.Event()
+        self.may_begin, self.may_end = asyncio.Event(), asyncio.Event()
+        self.may_begin.set()
         self.may_end.set()
+        self.was_asked = asyncio.Event()
 
     async def __call__(self, scope, receive, send):
         if scope["type"] == "lifespan":
@@ -32,6 +34,8 @@ class App:
                 await send({"type": "lifespan.startup.complete"})
             await send({"type": "lifespan.shutdown.complete"})
             return
+        self.was_asked.set()
+        await self.may_begin.wait()
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         await send({"type": "http.response.body", "body": b"o", "more_body": True})
         await self.may_end.wait()
@@ -48,6 +52,7 @@ async def server(app):
     server = HttpServer(app, host="127.0.0.1", port=0, keep_alive_timeout_s=60, limits=LIMITS)
     await server.start()
     yield server
+    app.may_begin.set()
     app.may_end.set()
     await server.stop()
 
@@ -98,6 +103,31 @@ async def test_a_response_that_promised_to_keep_the_connection_does(server, app)
 
     assert "connection: close" in await ask(reader, writer)
     await asyncio.wait_for(retiring, 5)
+    writer.close()
+
+
+async def test_a_response_that_had_not_begun_says_that_it_is_the_last(server, app):
+    app.may_begin.clear()
+    reader, writer = await connect(server)
+    asking = asyncio.create_task(ask(reader, writer))
+    await asyncio.wait_for(app.was_asked.wait(), 5)
+
+    retiring = asyncio.create_task(server.retire())
+    await asyncio.sleep(0)
+    app.may_begin.set()
+
+    assert "connection: close" in await asking
+    await asyncio.wait_for(retiring, 5)
+    writer.close()
+
+
+async def test_a_connection_that_comes_late_is_not_kept_open_for_nothing(server, monkeypatch):
+    monkeypatch.setattr(retirement, "IDLE_S", 0.01)
+    server.close_connections_with_answers()
+
+    reader, writer = await connect(server)
+
+    assert await asyncio.wait_for(reader.read(), 5) == b""
     writer.close()
 
 
