@@ -37,7 +37,9 @@ class Sequence:
         "logprobs",
         "lora_request",
         "max_tokens",
+        "num_engine_losses",
         "num_raw_chars",
+        "num_tokens_at_loss",
         "output_token_ids",
         "params",
         "prompt_token_ids",
@@ -71,6 +73,9 @@ class Sequence:
         self.text = ""
         # Characters the tokenizer has sent; more than len(text) once a stop string cut it.
         self.num_raw_chars = 0
+        # How often in a row an engine core was lost with it without a token, and the tokens there were at the last time.
+        self.num_engine_losses = 0
+        self.num_tokens_at_loss = 0
         self.logprobs: list[PositionLogprobs] | None = None if params.logprobs is None else []
         self.cumulative_logprob: float | None = None if params.logprobs is None else 0.0
         self.finish_reason: FinishReasonName | None = None
