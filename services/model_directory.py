@@ -16,6 +16,8 @@ from tetrad.services.errors import ModelError
 MAX_TEXT_BYTES = 64 << 20
 """Of a file that is parsed whole: the largest tokenizer.json has about 35 MB."""
 
+_MAX_NAME_BYTES = 255  # of every common file system
+
 
 def find_model_file(directory: Path, name: str, *, is_weights: bool = False) -> Path | None:
     """Return the path of a regular file in a model's directory; None if there is none.
@@ -28,7 +30,7 @@ def find_model_file(directory: Path, name: str, *, is_weights: bool = False) -> 
     Raises:
         ModelError: the name is a path, a link leads out of the directory, or something else stands under the name.
     """
-    if "\0" in name or name in ("", ".", "..") or Path(name).name != name:
+    if not _is_file_name(name):
         raise ModelError(f"{directory}: {name[:200]!r} is not the name of a file in the model's directory.", field="model")
     path = directory / name
     try:
@@ -105,6 +107,15 @@ def parse_json_object(text: str, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ModelError(f"{name} holds {type(value).__name__}, not a JSON object.", field="model")
     return value
+
+
+def _is_file_name(name: str) -> bool:
+    """Return whether a text can be a file's name here, and is no path."""
+    try:
+        num_bytes = len(name.encode())
+    except UnicodeEncodeError:  # halves of characters, which JSON can spell
+        return False
+    return num_bytes <= _MAX_NAME_BYTES and "\0" not in name and name not in ("", ".", "..") and Path(name).name == name
 
 
 def _belongs_to(target: Path, directory: Path) -> bool:

@@ -18,6 +18,9 @@ from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.devices.cpu import CpuDevice
 from tetrad.worker_svc.devices.interface import LoadRequest
 
+# Strategies over whole files have long names, which only a failure would show.
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
+
 EXAMPLE_SECONDS = 5
 HEADER_BYTES = 9_000
 

@@ -24,7 +24,9 @@ def test_a_file_of_the_directory_is_read(model):
     assert list_model_files(model, "*.json") == [model / "config.json"]
 
 
-@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "..", ".", "", "sub/../config.json", "a\0b"])
+@pytest.mark.parametrize(
+    "name", ["../secret", "/etc/passwd", "..", ".", "", "sub/../config.json", "a\0b", "\ud800", "9" * 5000]
+)
 def test_a_name_that_is_a_path_is_refused(model, name):
     with pytest.raises(ModelError, match="not the name of a file"):
         find_model_file(model, name)
