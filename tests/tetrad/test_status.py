@@ -1,0 +1,91 @@
+"""`tetrad status`: what it prints of a server that is well, of one that is not, and of what it needs."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from tetrad.cli import status
+
+WELL = {"name": "tokenizer 0", "ready": True, "problem": ""}
+LOST = {"name": "tokenizer 1", "ready": False, "problem": "not connected: Connection refused"}
+ENGINE = {"name": "engine core 0", "ready": True, "problem": ""}
+NO_WORKER = {"name": "engine core 0", "ready": False, "problem": "its worker is lost"}
+METRICS = 'tetrad:num_requests_running{model_name="m"} 3.0\ntetrad:num_requests_waiting{model_name="m"} 1.0\n'
+
+
+@pytest.fixture(autouse=True)
+def no_stacks(monkeypatch):
+    """This machine's own stacks are no concern of these tests."""
+    monkeypatch.setattr(status, "private_directories", list)
+
+
+@pytest.fixture
+def serve():
+    """`serve(health)` gives the URL of a server that says so of itself."""
+    servers = []
+
+    def start(health, code=200):
+        answers = {
+            "/version": (200, {"version": "1.2.3"}),
+            "/health/ready": (code, health),
+            "/v1/models": (200, {"data": [{"id": "m", "max_model_len": 512}]}),
+        }
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                code, body = answers.get(self.path, (200, None))
+                data = METRICS.encode() if body is None else json.dumps(body).encode()
+                self.send_response(code)
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_):
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def health(*dependencies, problem=""):
+    state = "not ready" if problem else "ready"
+    return {"status": state, "problem": problem, "draining": False, "dependencies": list(dependencies)}
+
+
+def test_a_server_that_is_well_shows_its_model_its_needs_and_its_load(serve, capsys):
+    url = serve(health(WELL, LOST, ENGINE))
+
+    assert status.run(["--url", url]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"server      {url}  ready  Tetrad 1.2.3  m (context 512 tokens)"
+    assert lines[1] == "needs       tokenizer 0 ready,  tokenizer 1 not connected: Connection refused,  engine core 0 ready"
+    assert lines[2] == "load        num_requests_running 3  num_requests_waiting 1"
+
+
+def test_a_server_that_is_not_ready_says_why_and_what_is_missing(serve, capsys):
+    url = serve(health(WELL, NO_WORKER, problem="No engine core makes progress (its worker is lost)."), code=503)
+
+    assert status.run(["--url", url]) == 1
+
+    printed = capsys.readouterr()
+    assert printed.err == f"server      {url}  not ready: No engine core makes progress (its worker is lost).\n"
+    assert printed.out == "needs       tokenizer 0 ready,  engine core 0 its worker is lost\n"
+
+
+def test_a_server_that_is_not_there_is_one_line(capsys):
+    assert status.run(["--url", "http://127.0.0.1:9"]) == 1
+
+    printed = capsys.readouterr()
+    assert printed.err.startswith("server      http://127.0.0.1:9  not ready: ")
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
