@@ -12,7 +12,11 @@ WELL = {"name": "tokenizer 0", "ready": True, "problem": ""}
 LOST = {"name": "tokenizer 1", "ready": False, "problem": "not connected: Connection refused"}
 ENGINE = {"name": "engine core 0", "ready": True, "problem": ""}
 NO_WORKER = {"name": "engine core 0", "ready": False, "problem": "its worker is lost"}
-METRICS = 'tetrad:num_requests_running{model_name="m"} 3.0\ntetrad:num_requests_waiting{model_name="m"} 1.0\n'
+METRICS = """# TYPE tetrad:num_requests_running gauge
+tetrad:num_requests_running{model_name="m"} 3.0
+# TYPE tetrad:num_requests_waiting gauge
+tetrad:num_requests_waiting{model_name="m"} 1.0
+"""
 
 
 @pytest.fixture(autouse=True)
