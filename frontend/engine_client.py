@@ -279,11 +279,15 @@ class EngineClient:
             # Else it must prove itself first: an engine that greets well and talks nonsense would be tried for ever.
             self._backoff.reset()
             self._cancel_expiry()
+        if self._has_broken and self.info is not None and info.epoch != self.info.epoch:
+            self._judge()
+        self._has_broken = False
         self.info = info
         self.num_sessions += 1
         self._aborts = []
         self._refused.clear()
-        self._adds = {key: self._again(each) for key, each in self._unfinished.items()}
+        may_go = self._trials.begin(sequence for sequence, _ in self._unfinished.values())
+        self._adds = {each.request_id: self._again(self._unfinished[each.request_id]) for each in may_go}
         if self._adds:
             self._has_outgoing.set()
         self._ready.set()
@@ -292,12 +296,11 @@ class EngineClient:
 
     def _judge(self) -> None:
         """Note that an engine core died with all it had been sent; end the request that it died of, if that is known now."""
-        for sequence in self._trials.note_loss(
-            [each for each, _ in self._unfinished.values() if each.request_id in self._sent]
-        ):
+        lost = [sequence for sequence, _ in self._unfinished.values() if sequence.request_id in self._sent]
+        for sequence in self._trials.note_loss(lost):
+            text = f"{sequence.num_engine_losses} engine cores in a row died while this request ran. Do not send it again."
             log.error("request.convicted", request_id=sequence.request_id, target=self.target)
             self.forget(sequence.request_id)
-            text = f"{sequence.num_engine_losses} engine cores in a row died while this request ran. Do not send it again."
             self._sink.fail(sequence, PoisonousRequest(text))
 
     def _go_on(self) -> None:

@@ -5,10 +5,11 @@ import asyncio
 import pytest
 from frontend_fakes import TEXT
 
+from tetrad.frontend.engine_trials import LOSSES_TO_SUSPECT
 from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.structured_outputs import StructuredOutputsParams
 from tetrad.services.columns import unpack_u32
-from tetrad.services.errors import Unavailable
+from tetrad.services.errors import PoisonousRequest, Unavailable
 
 LONG = TEXT * 3
 
@@ -268,3 +269,58 @@ async def until_unhealthy(llm):
 async def at_least(tokenizer, number):
     async with asyncio.timeout(10), tokenizer.appends:
         await tokenizer.appends.wait_for(lambda: tokenizer.num_appends >= number)
+
+
+def crash_on(engine, seed):
+    """Let the engine die of requests with this seed before it answers anybody; return who was there each time."""
+    deaths = []
+
+    def reject(request):
+        if request.sampling_params.seed == seed:
+            deaths.append(set(engine.running))
+            engine._epoch += 1
+            raise RuntimeError("a fault of the engine core's")
+
+    engine.reject = reject
+    return deaths
+
+
+async def test_a_request_that_ends_every_engine_core_is_found_out_and_fails_alone(llm, engine):
+    engine.pause()
+    tasks = [start(llm, f"r{i}") for i in range(4)]
+    await engine.until(lambda: len(engine.running) == 4)
+    deaths = crash_on(engine, seed=13)
+
+    poison = start(llm, "poison", seed=13)
+    with pytest.raises(PoisonousRequest, match="5 engine cores in a row died"):
+        await drive(engine, poison)
+    await engine.allow(None)
+    results = await asyncio.gather(*tasks)
+
+    assert [whole(outputs) for outputs in results] == [(LONG[:60], LONG[:60])] * 4
+    assert len(deaths) == 5
+    assert deaths[-1] == set()
+    assert whole(await start(llm, "later")) == (LONG[:60], LONG[:60])
+
+
+async def drive(engine, task):
+    """Let the engine go on, a step at a time, once there is a suspect; return what the task does."""
+    while not task.done():
+        await asyncio.wait([task], timeout=0.05)
+        if engine._epoch > LOSSES_TO_SUSPECT:
+            await engine.allow(1)
+    return task.result()
+
+
+async def test_requests_that_come_on_are_never_blamed_for_engine_cores_that_die(llm, engine):
+    engine.pause()
+    tasks = [start(llm, f"r{i}") for i in range(3)]
+    for death in range(8):
+        await engine.until(lambda: len(engine.running) == 3)
+        await steps(engine, 1 if death else 2)
+        await engine.kill()
+        await engine.start()
+    await engine.allow(None)
+    results = await asyncio.gather(*tasks)
+
+    assert [whole(outputs) for outputs in results] == [(LONG[:60], LONG[:60])] * 3
