@@ -6,7 +6,7 @@ import pytest
 from frontend_fakes import TEXT, FakeTokenizer
 
 from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
-from tetrad.services.errors import PoisonousRequest
+from tetrad.services.errors import PoisonousRequest, Unavailable
 
 LONG = TEXT * 3
 
@@ -164,6 +164,45 @@ async def test_what_is_slow_everywhere_is_not_moved_back_and_forth(connect, engi
 
     assert await task == LONG[:1]
     assert llm._backends.detokenizer.num_messages <= 7, "0.05 s, then twice as long each time"
+
+
+async def test_a_step_is_waited_for_where_there_is_no_other_tokenizer(connect, engine, tokenizer):
+    """There is nothing to win by asking the same one again."""
+    llm = await connect(tokenizer_stall_s=0.05, recovery_timeout_s=20)
+    tokenizer.hung.clear()
+    task = start(llm, max_tokens=1)
+    await asyncio.sleep(0.4)
+
+    tokenizer.hung.set()
+
+    assert await task == LONG[:1]
+    assert llm._backends.detokenizer.num_messages == 1
+
+
+async def test_the_answer_to_a_step_that_was_given_up_is_not_taken_for_that_to_the_next(connect, engine, tokenizer):
+    llm = await connect(recovery_timeout_s=0.3)
+    tokenizer.hung.clear()
+    with pytest.raises(Unavailable, match="tokenizer"):
+        await start(llm, "first")
+
+    tokenizer.hung.set()
+
+    assert await start(llm, "second") == LONG[:60]
+
+
+async def test_a_tokenizer_that_answers_again_is_asked_in_turn_again(connect, engine, tokenizer, second):
+    llm = await connect(tokenizer_targets=(tokenizer.target, second.target), tokenizer_stall_s=0.1, recovery_timeout_s=20)
+    await until(lambda: len(llm._backends._replicas.in_order()) == 2)
+    tokenizer.hung.clear()
+    await asyncio.gather(*(llm.tokenize("a") for _ in range(2)))
+    await start(llm, max_tokens=2)
+    tokenizer.hung.set()
+    second.hung.clear()
+    assert await start(llm, max_tokens=3) == LONG[:3]
+    assert await llm.tokenize("b") == [98]
+    second.hung.set()
+
+    assert [replica.suspect for replica in llm._backends._replicas.replicas] == [False, True]
 
 
 class Crashing(FakeTokenizer):

@@ -112,6 +112,21 @@ async def test_a_pinned_request_does_not_move_with_the_others(pair, engine, seco
     assert "pinned" not in {request.external_req_id for request in second.requests}
 
 
+async def test_a_request_that_moved_is_aborted_where_it_is(pair, engine, second):
+    engine.pause()
+    second.pause()
+    tasks = [start(pair, f"r{i}") for i in range(2)]
+    await engine.until(lambda: engine.running)
+    await engine.kill()
+    await second.until(lambda: len(second.running) == 2)
+
+    await pair.abort(["r0", "r1"])
+    await asyncio.gather(*tasks)
+
+    await second.until(lambda: len(second.aborted) == 2)
+    assert pair._engines.engines[1].num_unfinished == 0
+
+
 async def test_a_pinned_request_that_a_draining_engine_refuses_waits_for_its_successor(pair, engine, second):
     engine.reject = draining
     pinned = start(pair, "pinned", rank=0)
