@@ -11,6 +11,7 @@ import signal
 from asyncio.subprocess import Process
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from tetrad.child_output import ChildOutput
@@ -21,6 +22,7 @@ from tetrad.services.process import EXIT_PERMANENT
 ChildState = Literal["started", "ready", "not ready", "stalled", "restarting", "retiring"]
 
 _LAST_LINES_S = 0.5
+_UNIX = "unix:"
 
 OnState = Callable[[str, ChildState, str], None]
 """Takes a child's name, its new state and, for "stalled" and "restarting", why; called from the event loop."""
@@ -128,6 +130,12 @@ class SupervisedChild:
         self.stopping = True
         self._on_state(self.name, "retiring", "")
         await self._end_with(signal.SIGUSR1, timeout_s)
+        self.remove_socket()
+
+    def remove_socket(self) -> None:
+        """Remove the socket of a process that has ended for good; one that was killed could not."""
+        if self._child.health is not None and self._child.health.address.startswith(_UNIX):
+            Path(self._child.health.address.removeprefix(_UNIX)).unlink(missing_ok=True)
 
     async def terminate(self, timeout_s: float) -> None:
         """Ask the process to end, and kill it after `timeout_s` seconds."""

@@ -84,6 +84,7 @@ class Supervisor:
             new.stopping = True
             await new.terminate(self._stop_timeout_s)
             await cancel(running)
+            new.remove_socket()
             raise
         finally:
             ready.cancel()

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -267,6 +268,71 @@ async def test_what_retires_ends_with_the_stop_too(supervise):
     await asyncio.wait_for(supervisor.stop(), 5)
 
     assert await asyncio.to_thread(gone, old)
+
+
+async def test_what_dies_while_it_retires_is_not_started_again(supervise):
+    ignores = "import signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN); signal.pause()"
+    supervisor, states = supervise([child(ignores)])
+    await supervisor.wait_ready()
+    old = psutil.Process(supervisor.pids()["cup"])
+    await supervisor.replace(child(SLEEP), retire_timeout_s=60.0)
+    await states.wait_count("retiring", 1)
+    successor = supervisor.pids()["cup"]
+
+    old.kill()
+
+    assert await asyncio.to_thread(gone, old)
+    # That one is a child like any other.
+    os.kill(successor, signal.SIGKILL)
+    await states.wait_count("started", 3)
+    assert states.count("restarting") == 1
+
+
+async def test_what_is_killed_while_it_retires_leaves_no_socket(supervise, make_socket):
+    addresses = make_socket("one"), make_socket("two")
+    old, new = (child(SERVE % address, health=HealthTarget(address, "x.Cup")) for address in addresses)
+    supervisor, _ = supervise([old])
+    await asyncio.wait_for(supervisor.wait_ready(), 20)
+
+    # SIGUSR1 ends a program that does not handle it.
+    await asyncio.wait_for(supervisor.replace(new, retire_timeout_s=5.0), 20)
+
+    paths = [Path(address.removeprefix("unix:")) for address in addresses]
+    async with asyncio.timeout(10):
+        while paths[0].exists():  # noqa: ASYNC110 - files have no events
+            await asyncio.sleep(0.01)
+    assert paths[1].exists()
+
+
+async def test_two_children_that_die_at_once_both_come_back(supervise):
+    supervisor, states = supervise([child(SLEEP, name="one"), child(SLEEP, name="other")])
+    await supervisor.wait_ready()
+    before = supervisor.pids()
+
+    for pid in before.values():
+        os.kill(pid, signal.SIGKILL)
+    await states.wait_count("started", 4)
+
+    after = supervisor.pids()
+    assert set(after) == set(before)
+    assert not set(after.values()) & set(before.values())
+
+
+async def test_a_child_that_dies_while_the_others_are_stopped_stays_dead(supervise):
+    """The second group's child dies while the first one is still being waited for."""
+    supervisor, states = supervise([child(STUBBORN, name="slow")], [child(SLEEP, name="fast")], stop_timeout_s=1.0)
+    await supervisor.wait_ready()
+    processes = [psutil.Process(pid) for pid in supervisor.pids().values()]
+    fast = supervisor.pids()["fast"]
+
+    stopping = asyncio.create_task(supervisor.stop())
+    await asyncio.sleep(0)
+    os.kill(fast, signal.SIGKILL)
+    await asyncio.wait_for(stopping, 5)
+
+    assert states.count("started") == 2
+    assert states.count("restarting") == 0
+    assert all([await asyncio.to_thread(gone, process) for process in processes])
 
 
 async def test_fifty_restarts_leave_no_descriptor_and_no_task_behind(supervise):
