@@ -1,14 +1,18 @@
 """A rolling restart under load: every service is another process afterwards, and no client has noticed."""
 
 import asyncio
+import contextlib
 import json
 import signal
 import time
 from collections.abc import Awaitable, Callable
 
+import grpc
 import httpx
 import openai
 import psutil
+
+from tetrad.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 
 MODEL = "smollm2-135m-instruct"
 NUM_CLIENTS = 8  # of each kind
@@ -33,11 +37,42 @@ async def streamed(client: httpx.AsyncClient, number: int) -> str:
     return "".join(json.loads(line.removeprefix("data: "))["choices"][0]["text"] for line in lines)
 
 
+# What docs/recovery.md tells clients of the gRPC API to set.
+RETRY = {
+    "methodConfig": [
+        {
+            "name": [{"service": "tetrad.v1.InferenceService"}],
+            "retryPolicy": {
+                "maxAttempts": 5,
+                "initialBackoff": "0.1s",
+                "maxBackoff": "2s",
+                "backoffMultiplier": 2,
+                "retryableStatusCodes": ["UNAVAILABLE"],
+            },
+        }
+    ]
+}
+
+
+def open_grpc(server) -> grpc.aio.Channel:
+    """Return a channel to the public gRPC API, on a connection of its own."""
+    options = (("grpc.service_config", json.dumps(RETRY)), ("grpc.use_local_subchannel_pool", 1))
+    return grpc.aio.insecure_channel(server.grpc_target, options=options)
+
+
+async def called(channel: grpc.aio.Channel, number: int) -> str:
+    params = types_pb2.SamplingParams(max_tokens=24, ignore_eos=True, seed=number)
+    request = inference_pb2.GenerateRequest(text=f"{PROMPT} {number}", sampling_params=params)
+    stub = inference_pb2_grpc.InferenceServiceStub(channel)
+    return "".join([message.text async for message in stub.Generate(request, timeout=DEADLINE_S)])
+
+
 class Load:
     """Clients that ask the same again and again, each on its own kept-alive connection, and never try anything twice."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, server) -> None:
+        self._server = server
+        self._url = server.url
         self._stop = asyncio.Event()
         self.answers: list[tuple[int, str]] = []
 
@@ -53,6 +88,14 @@ class Load:
                 extra = {"ignore_eos": fields.pop("ignore_eos")}
                 completion = await client.completions.create(**fields, extra_body=extra)
                 self.answers.append((number, completion.choices[0].text))
+
+    async def run_grpc(self, number: int, *, calls_a_channel: int) -> None:
+        while not self._stop.is_set():
+            async with open_grpc(self._server) as channel:
+                for _ in range(calls_a_channel):
+                    self.answers.append((number, await called(channel, number)))
+                    if self._stop.is_set():
+                        break
 
     def stop(self) -> None:
         self._stop.set()
@@ -83,7 +126,9 @@ async def test_a_rolling_restart_under_load_fails_no_request_and_changes_no_text
     before = services(server)
     async with httpx.AsyncClient(base_url=server.url) as client:
         undisturbed = [await whole(client, number) for number in range(NUM_CLIENTS)]
-    load = Load(server.url)
+    async with open_grpc(server) as channel:
+        undisturbed += [await called(channel, number) for number in (NUM_CLIENTS, NUM_CLIENTS + 1)]
+    load = Load(server)
 
     async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as group:
         for number in range(NUM_CLIENTS):
@@ -91,6 +136,8 @@ async def test_a_rolling_restart_under_load_fails_no_request_and_changes_no_text
             group.create_task(load.run(streamed, number))
         for number in range(2):
             group.create_task(load.run_openai(number))
+        group.create_task(load.run_grpc(NUM_CLIENTS, calls_a_channel=1_000_000))
+        group.create_task(load.run_grpc(NUM_CLIENTS + 1, calls_a_channel=1))
         server.process.send_signal(signal.SIGHUP)
         await wait_said(server, "Every service was restarted")
         # The predecessor still has the load's connections: each goes over with its next answer.
@@ -113,20 +160,59 @@ async def test_a_long_stream_goes_on_at_the_retired_frontend_while_others_use_it
     server = start_module_server("--device", "sim", "--max-model-len", "8192")
     [old] = services(server)["tetrad.frontend"]
     long = body(0, max_tokens=8000, stream=True)
+    params = types_pb2.SamplingParams(max_tokens=8000, ignore_eos=True)
     async with (
+        open_grpc(server) as channel,
         httpx.AsyncClient(base_url=server.url, timeout=DEADLINE_S) as client,
         client.stream("POST", "/v1/completions", json=long) as response,
     ):
         lines = response.aiter_lines()
         await anext(lines)
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        call = stub.Generate(inference_pb2.GenerateRequest(text=PROMPT, sampling_params=params))
+        await call.read()
 
         server.process.send_signal(signal.SIGHUP)
         await wait_said(server, "Every service was restarted")
         shorter = await whole(client, 1)
         frontends = services(server)["tetrad.frontend"]
         still_streaming = await anext(lines)
+        assert (await call.read()).token_ids
+        assert await called(channel, 1)  # on the channel whose first call goes on at the retired one
 
     assert shorter
     assert still_streaming is not None
     assert old in frontends
     assert len(frontends) == 2
+
+
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """Send a request and return the first line of its answer."""
+    writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+    async with asyncio.timeout(DEADLINE_S):
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        await reader.readexactly(int(length.partition(b":")[2]))
+    return head.partition(b"\r\n")[0]
+
+
+async def test_a_killed_frontend_refuses_nobody_and_closes_what_it_had(start_module_server):
+    server = start_module_server("--device", "sim")
+    [frontend] = services(server)["tetrad.frontend"]
+    port = int(server.url.rpartition(":")[2])
+    idle_reader, idle_writer = await asyncio.open_connection("127.0.0.1", port)
+    assert b" 200 " in await ask(idle_reader, idle_writer)
+
+    psutil.Process(frontend).kill()
+    # Each at another moment of the restart; an error would be that of a refused connection.
+    connections = []
+    while frontend in (now := services(server).get("tetrad.frontend", set())) or not now or len(connections) < 20:
+        connections.append(await asyncio.open_connection("127.0.0.1", port))
+        await asyncio.sleep(0.01)
+    answers = await asyncio.gather(*(ask(*connection) for connection in connections))
+
+    assert all(b" 200 " in answer for answer in answers)
+    with contextlib.suppress(ConnectionResetError):
+        assert await asyncio.wait_for(idle_reader.read(), 5) == b""
+    for _, writer in (*connections, (None, idle_writer)):
+        writer.close()
