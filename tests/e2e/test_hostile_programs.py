@@ -31,9 +31,16 @@ def hostile_bodies(kind: str) -> list[tuple[str, dict]]:
     return [("/v1/completions", {"prompt": "Hello", "max_tokens": 4, **program}) for program in programs]
 
 
+def num_prompt_tokens(server, **fields) -> int:
+    body = {"messages": MESSAGES, "max_tokens": 1, **fields}
+    return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=30).json()["usage"]["prompt_tokens"]
+
+
 @pytest.mark.parametrize("kind", ["templates", "grammars"])
-def test_many_hostile_programs_at_once_stop_no_plain_request(start_server, kind):
+def test_many_hostile_programs_at_once_stop_no_plain_request(start_server, monkeypatch, kind):
+    monkeypatch.setenv("TETRAD_TOKENIZER_CHAT_TEMPLATE_TIMEOUT_S", "1")
     server = start_server("--device", "sim").wait_ready()
+    assert num_prompt_tokens(server, chat_template="Hello") == 1  # what a request brings is what is rendered
     plain = {"prompt": "Hello", "max_tokens": 4, "seed": 3}
     expected = httpx.post(f"{server.url}/v1/completions", json=plain).json()["choices"]
 
@@ -47,9 +54,22 @@ def test_many_hostile_programs_at_once_stop_no_plain_request(start_server, kind)
             times.append(time.monotonic() - began)
         for process in server.processes():
             assert process.is_running()
-        if kind == "grammars":
-            statuses = [future.result().status_code for future in sent]
-            assert all(status < 500 for status in statuses), statuses
+        answers = [future.result() for future in sent]
         server.stop()
 
     assert sorted(times)[5] < 1, times
+    if kind == "templates":
+        check_refusals(answers)
+    else:
+        assert {answer.status_code for answer in answers} == {200, 400}
+
+
+def check_refusals(answers: list[httpx.Response]) -> None:
+    """Each template was tried and ran out of its time, or found the queue of renderers full."""
+    errors = [answer.json()["error"] for answer in answers]
+    refused = [error for answer, error in zip(answers, errors, strict=True) if answer.status_code == 429]
+    timed_out = [error for answer, error in zip(answers, errors, strict=True) if answer.status_code == 400]
+    assert len(refused) + len(timed_out) == NUM_HOSTILE
+    assert timed_out
+    assert all("are being rendered, the limit" in error["message"] for error in refused)
+    assert all("took longer than 1 s" in error["message"] and error["param"] == "chat_template" for error in timed_out)

@@ -153,7 +153,7 @@ def service_processes(stack: Server) -> set[int]:
 def send(fuzz) -> Callable[..., None]:
     """Send random calls to an address and look at their statuses."""
 
-    def run(target: str, strategy: st.SearchStrategy[Call], name: str, *, examples: int = 120) -> None:
+    def run(target: str, strategy: st.SearchStrategy[Call], name: str, *, examples: int = 60) -> None:
         statuses: dict[grpc.StatusCode, int] = {}
         with grpc.insecure_channel(target) as channel:
 
@@ -178,7 +178,7 @@ def test_tokenizer(stack, unharmed, send):
 
 def test_engine_core_sessions(stack, unharmed, send):
     sessions = calls(engine_core_pb2.DESCRIPTOR, only=lambda service: service == "EngineCoreService")
-    send(f"unix:{stack.stack_directory()}/engine-core.sock", sessions, "EngineCoreService", examples=200)
+    send(f"unix:{stack.stack_directory()}/engine-core.sock", sessions, "EngineCoreService", examples=100)
 
 
 def test_engine_core_admin(stack, unharmed, send):
@@ -198,7 +198,7 @@ def test_public_api(stack, unharmed, send):
 @pytest.mark.parametrize("socket", ["frontend", "tokenizer", "engine-core", "worker"])
 def test_health_and_reflection(stack, unharmed, send, socket):
     target = stack.grpc_target if socket == "frontend" else f"unix:{stack.stack_directory()}/{socket}.sock"
-    send(target, calls(health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR), f"Health of {socket}", examples=30)
+    send(target, calls(health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR), f"Health of {socket}", examples=20)
 
 
 class OwnWorker:
@@ -286,9 +286,9 @@ def test_worker(worker, smollm2, send, socket_directory):
     expected = worker.first_token(model)
     children = psutil.Process(worker.process.pid).num_threads()
 
-    send(worker.target, calls(worker_pb2.DESCRIPTOR), "WorkerService and WorkerLifecycleService", examples=200)
+    send(worker.target, calls(worker_pb2.DESCRIPTOR), "WorkerService and WorkerLifecycleService", examples=100)
     worker.first_token(model)
-    send(worker.target, plans(), "Execute", examples=200)
+    send(worker.target, plans(), "Execute", examples=100)
 
     assert worker.process.poll() is None, worker.log.read_text()
     assert worker.first_token(model) == expected
