@@ -59,7 +59,6 @@ def test_an_index_of_another_form_is_one_line(directory, weight_map):
         {"vocab_size": 2**40},
         {"head_dim": 15},
         {"max_position_embeddings": 10**12},
-        {"max_position_embeddings": 1 << 24, "head_dim": 4096},
         {"rope_parameters": [1]},
         {"rope_parameters": {"rope_theta": None}},
         {"rope_scaling": "linear"},

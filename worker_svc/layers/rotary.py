@@ -14,21 +14,22 @@ import torch
 from tetrad.services.errors import ModelError
 
 
-class RotaryTable:
-    """Turns for every position, gathered once per step.
+class RotaryTurns:
+    """Turns of positions, computed once per step for all layers.
+
+    There is no table of all positions: it would be as large as a model's file says that its context is.
 
     Args:
-        frequencies: [head_dim / 2] float64, radians per position.
-        max_positions: length of the table.
+        frequencies: [head_dim / 2] float, radians per position.
     """
 
-    def __init__(self, frequencies: torch.Tensor, max_positions: int) -> None:
-        angles = torch.outer(torch.arange(max_positions, dtype=torch.float32), frequencies.float())
-        self._turns = torch.polar(torch.ones_like(angles), angles)  # [max_positions, D / 2] complex64
+    def __init__(self, frequencies: torch.Tensor) -> None:
+        self._frequencies = frequencies.float()
 
     def at(self, positions: torch.Tensor) -> torch.Tensor:
-        """Return the turns [T, 1, D / 2] of positions [T]."""
-        return self._turns[positions].unsqueeze(1)
+        """Return the turns [T, 1, D / 2] complex64 of positions [T]."""
+        angles = torch.outer(positions.float(), self._frequencies)
+        return torch.polar(torch.ones_like(angles), angles).unsqueeze(1)
 
 
 def rotate_(heads: torch.Tensor, turns: torch.Tensor) -> None:

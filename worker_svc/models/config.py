@@ -42,7 +42,6 @@ _LIMITS = {
     "max_position_embeddings": 1 << 24,
 }
 """About ten times what the largest models have: what is beyond is a broken or hostile file, found before memory is taken."""
-_MAX_ROTARY_VALUES = 1 << 31
 
 
 def read_config(config: Mapping[str, Any]) -> ModelConfig:
@@ -75,11 +74,6 @@ def _check(facts: ModelConfig) -> None:
         raise ModelError(
             f"The model's config is impossible: {facts.num_heads} heads of {facts.head_dim} share {facts.num_kv_heads} of keys;"
             " the size of heads must be even, and each of keys serve equally many."
-        )
-    if facts.max_position_embeddings * facts.head_dim > _MAX_ROTARY_VALUES:
-        raise ModelError(
-            f"The model's config is impossible: {facts.max_position_embeddings} positions times head_dim {facts.head_dim} are"
-            f" more than {_MAX_ROTARY_VALUES}."
         )
 
 

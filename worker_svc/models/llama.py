@@ -14,7 +14,7 @@ from tetrad.worker_svc.layers.attention import SelfAttention
 from tetrad.worker_svc.layers.linear import Linear, LinearFactory
 from tetrad.worker_svc.layers.mlp import GatedMlp
 from tetrad.worker_svc.layers.norm import RmsNorm
-from tetrad.worker_svc.layers.rotary import RotaryTable, interleave_heads, rotary_frequencies
+from tetrad.worker_svc.layers.rotary import RotaryTurns, interleave_heads, rotary_frequencies
 from tetrad.worker_svc.models.config import ModelConfig
 from tetrad.worker_svc.weights.loader import WeightLoader
 
@@ -45,7 +45,7 @@ class LlamaModel:
             sliding_window=config.sliding_window,
         )
         frequencies = rotary_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
-        self._rotary = RotaryTable(frequencies, config.max_position_embeddings)
+        self._rotary = RotaryTurns(frequencies)
         read = _LayerReader(config, weights, make_linear, self.attention)
         self._embedding = weights.get("model.embed_tokens.weight", (config.vocab_size, config.hidden_size))
         self._layers = [read.layer(f"model.layers.{index}") for index in range(config.num_layers)]
