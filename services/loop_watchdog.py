@@ -7,8 +7,8 @@ needs no interpreter lock, and writes where every thread stands before it ends t
 
 import asyncio
 import faulthandler
-import sys
 
+_STDERR = 2
 _LOOKS_PER_TIMEOUT = 3
 
 
@@ -35,5 +35,5 @@ class LoopWatchdog:
             faulthandler.cancel_dump_traceback_later()
 
     def _look(self) -> None:
-        faulthandler.dump_traceback_later(self._timeout_s, exit=True, file=sys.__stderr__)
+        faulthandler.dump_traceback_later(self._timeout_s, exit=True, file=_STDERR)
         self._timer = asyncio.get_running_loop().call_later(self._timeout_s / _LOOKS_PER_TIMEOUT, self._look)
