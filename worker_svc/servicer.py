@@ -90,7 +90,8 @@ class _Stream:
 
     def __init__(self, worker: Worker, compute: ComputeThread, stream_id: int, max_queued_steps: int) -> None:
         self._worker, self._compute, self._stream_id = worker, compute, stream_id
-        self._results: asyncio.Queue[asyncio.Future[StepResult] | None] = asyncio.Queue(max_queued_steps)
+        self._results: asyncio.Queue[asyncio.Future[StepResult] | None] = asyncio.Queue()
+        self._room = asyncio.Semaphore(max_queued_steps)
         self._reader: asyncio.Task[None] | None = None
         self._is_stopped = False
         self._error: TetradError | None = None
@@ -102,6 +103,7 @@ class _Stream:
             self._reader.cancel()
         try:
             while (result := await self._results.get()) is not None:
+                self._room.release()
                 yield _write(await result)
             await asyncio.wait([self._reader])
             if self._error is not None:
@@ -121,11 +123,12 @@ class _Stream:
         """Hand each plan to the compute thread as it arrives; None ends the queue, whether the stream ended or broke."""
         try:
             async for request in requests:
+                await self._room.acquire()
                 future = self._compute.submit(self._worker.execute, self._stream_id, _read(request))
                 future.add_done_callback(_mark_seen)
-                await self._results.put(future)
+                self._results.put_nowait(future)
         finally:
-            await self._results.put(None)
+            self._results.put_nowait(None)
 
 
 def _read(request: worker_pb2.ExecuteRequest) -> StepPlan:
