@@ -205,6 +205,8 @@ PLAIN = {
     "POST /detokenize": ("/detokenize", {"tokens": [104]}),
     "GET /tokenizer_info": ("/tokenizer_info", None),
     "GET /version": ("/version", None),
+    "GET /health": ("/health", None),
+    "GET /health/ready": ("/health/ready", None),
     "GET /load": ("/load", None),
     "GET /server_info": ("/server_info", None),
     "POST /pause": ("/pause", None),
