@@ -304,6 +304,7 @@ async def test_chunks_that_are_mostly_framing_end_the_connection(frontend):
 
 
 async def test_a_client_that_reads_nothing_is_dropped_and_its_request_aborted(serve_frontend, engine):
+    engine.pause()  # or it would be done before anybody is found to be slow
     async with serve_frontend(slow_client_timeout_s=0.3) as frontend:
         loop = asyncio.get_running_loop()
         with socket.socket() as client:
@@ -313,8 +314,10 @@ async def test_a_client_that_reads_nothing_is_dropped_and_its_request_aborted(se
             # Long chunks: each token comes with the log-probabilities of many others.
             body = {"prompt": "hi", "max_tokens": 400, "n": 40, "stream": True, "logprobs": 5, "ignore_eos": True}
             await loop.sock_sendall(client, request(body))
+            await engine.allow(300)
 
             await engine.until(lambda: len(engine.aborted) > 0)
+            await engine.allow(None)
 
         assert (await frontend.http.post("/v1/completions", json=PROMPT)).status_code == 200
 
