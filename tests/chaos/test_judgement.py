@@ -186,6 +186,7 @@ def test_what_a_stack_holds_too_much_is_found(fields, text):
         ("num_children", 1, "child processes"),
         ("rss_bytes", PROCESS.rss_bytes // 19, "MiB resident"),
     ],
+    ids=["descriptors", "threads", "children", "memory"],
 )
 def test_what_a_process_holds_too_much_is_found(name, more, text):
     grown = dataclasses.replace(PROCESS, **{name: getattr(PROCESS, name) + more})
