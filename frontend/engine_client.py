@@ -1,9 +1,9 @@
 """EngineClient: one engine core over all its sessions, and the requests that must survive each of them.
 
 When a session breaks another is opened, with back-off, and every unfinished request is added again behind the tokens that
-exist. After `recovery_timeout_s` without an engine that works they fail with Unavailable. Requests and aborts of one loop tick
-travel in one message each. One event loop; knows no text. Invariant: a step is applied whole before the session counts as lost,
-so what a request is resumed behind is what its client has been given.
+exist. After `recovery_timeout_s` without an engine that works they fail with Unavailable. One event loop; knows no text.
+Invariant: a step is applied whole before the session counts as lost, so what a request is resumed behind is what its client has
+been given.
 """
 
 import asyncio
@@ -13,21 +13,19 @@ from typing import Protocol
 import grpc
 
 from tetrad.frontend.backoff import Backoff
+from tetrad.frontend.engine_client_outgoing import EngineOutgoing, Unfinished
 from tetrad.frontend.engine_session_client import EngineSession, Notice, ProtocolError, Rejection
 from tetrad.frontend.engine_trials import EngineTrials
 from tetrad.frontend.facts import EngineInfo
 from tetrad.frontend.refused_requests import RefusedRequests
 from tetrad.frontend.sequence import Sequence
 from tetrad.frontend.steps import Step
-from tetrad.frontend.wire import resume
 from tetrad.services.channel import problem_of
 from tetrad.services.errors import FailedPrecondition, InternalError, PoisonousRequest, TetradError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 
 log = get_logger()
-
-Unfinished = tuple[Sequence, engine_core_pb2.EngineCoreRequest]
 
 _PROBLEM_OF_NOTICE = {"WORKER_LOST": "its worker is lost", "DRAINING": "draining", "SLEEPING": "asleep"}
 _GOOD_NOTICES = ("RECOVERED", "AWAKE")
@@ -79,12 +77,8 @@ class EngineClient:
         self._recovery_timeout_s = recovery_timeout_s
         self._stub = engine_core_pb2_grpc.EngineCoreServiceStub(channel)
         self._unfinished: dict[str, Unfinished] = {}
-        # Requests that an engine core was told of, this one or one before.
-        self._sent: set[str] = set()
-        self._adds: dict[str, engine_core_pb2.EngineCoreRequest] = {}
-        self._aborts: list[str] = []
+        self._outgoing = EngineOutgoing()
         self._refused = RefusedRequests(recovery_timeout_s, self._fail_refused)
-        self._has_outgoing = asyncio.Event()
         self._ready = asyncio.Event()
         self._backoff = Backoff()
         self._expiry: asyncio.TimerHandle | None = None
@@ -95,7 +89,6 @@ class EngineClient:
         self._has_broken = False
         self.info: EngineInfo | None = None
         self.num_sessions = 0
-        self.num_add_messages = 0
 
     @property
     def connected(self) -> bool:
@@ -106,6 +99,11 @@ class EngineClient:
     def given_up(self) -> bool:
         """Whether it has been away for so long that requests are refused rather than kept for it."""
         return not self.connected and self._expiry is None
+
+    @property
+    def num_add_messages(self) -> int:
+        """AddRequests messages sent, since start."""
+        return self._outgoing.num_add_messages
 
     @property
     def num_unfinished(self) -> int:
@@ -141,14 +139,13 @@ class EngineClient:
             raise self._unavailable()
         self._unfinished[sequence.request_id] = (sequence, request)
         if self.connected and not self._trials.hold(sequence):
-            self._adds[sequence.request_id] = request
-            self._has_outgoing.set()
+            self._outgoing.add([(sequence, request)])
 
     def take_over(self, others: Iterable[Unfinished]) -> None:
         """Go on with requests of an engine that is lost."""
         for sequence, request in others:
-            self._sent.add(sequence.request_id)
-            self.add(sequence, resume(request, sequence))
+            self._outgoing.note_sent(sequence.request_id)
+            self.add(sequence, request)
 
     def release(self) -> list[Unfinished]:
         """Give the requests up that an engine which is lost need not have for its own: those that are not pinned to it."""
@@ -160,7 +157,7 @@ class EngineClient:
     def forget(self, request_id: str) -> None:
         """Drop a finished sequence."""
         self._unfinished.pop(request_id, None)
-        self._sent.discard(request_id)
+        self._outgoing.forget(request_id)
         self._trials.forget(request_id)
         self._go_on()
         self._refused.discard(request_id)
@@ -171,10 +168,8 @@ class EngineClient:
             if request_id not in self._unfinished:
                 continue
             self.forget(request_id)
-            # A request that was never sent needs no abort.
-            if self._adds.pop(request_id, None) is None and self.connected:
-                self._aborts.append(request_id)
-                self._has_outgoing.set()
+            if self.connected:
+                self._outgoing.abort(request_id)
         self._go_on()
 
     async def close(self) -> None:
@@ -212,7 +207,7 @@ class EngineClient:
         writer: asyncio.Task[None] | None = None
         try:
             self._on_ready(await session.open())
-            writer = asyncio.create_task(self._write(session), name=f"engine writer {self.target}")
+            writer = asyncio.create_task(self._outgoing.write(session), name=f"engine writer {self.target}")
             while (received := await session.receive()) is not None:
                 await self._take(received)
         finally:
@@ -257,20 +252,6 @@ class EngineClient:
             # The engine is leaving: its successor gets the request when this session breaks. What it runs is not concerned.
             self._refused.add(rejection.request_id)
 
-    async def _write(self, session: EngineSession) -> None:
-        try:
-            while True:
-                await self._has_outgoing.wait()
-                self._has_outgoing.clear()
-                adds, self._adds = self._adds, {}
-                aborts, self._aborts = self._aborts, []
-                self._sent.update(adds)
-                self.num_add_messages += await session.send(adds.values(), aborts)
-        except TetradError as error:
-            # The reader ends with this call, when it has applied the step in hand.
-            log.debug("engine.write_failed", target=self.target, reason=str(error))
-            session.cancel()
-
     def _on_ready(self, info: EngineInfo) -> None:
         if self.info is not None and info.epoch < self.info.epoch:
             # What was replaced long ago, and woke up: it may not know what its successor did since.
@@ -284,19 +265,16 @@ class EngineClient:
         self._has_broken = False
         self.info = info
         self.num_sessions += 1
-        self._aborts = []
         self._refused.clear()
         may_go = self._trials.begin(sequence for sequence, _ in self._unfinished.values())
-        self._adds = {each.request_id: self._again(self._unfinished[each.request_id]) for each in may_go}
-        if self._adds:
-            self._has_outgoing.set()
+        num_resumed = self._outgoing.begin_session(self._unfinished[each.request_id] for each in may_go)
         self._ready.set()
-        log.info("engine.connected", target=self.target, epoch=info.epoch, num_resumed=len(self._adds))
+        log.info("engine.connected", target=self.target, epoch=info.epoch, num_resumed=num_resumed)
         self._set_problem("")
 
     def _judge(self) -> None:
         """Note that an engine core died with all it had been sent; end the request that it died of, if that is known now."""
-        lost = [sequence for sequence, _ in self._unfinished.values() if sequence.request_id in self._sent]
+        lost = [sequence for sequence, _ in self._unfinished.values() if self._outgoing.was_sent(sequence.request_id)]
         for sequence in self._trials.note_loss(lost):
             text = f"{sequence.num_engine_losses} engine cores in a row died while this request ran. Do not send it again."
             log.error("request.convicted", request_id=sequence.request_id, target=self.target)
@@ -306,13 +284,7 @@ class EngineClient:
     def _go_on(self) -> None:
         """Send what waited for the end of a trial, if that is over."""
         if self.connected and (may_go := self._trials.advance()):
-            self._adds |= {each.request_id: self._again(self._unfinished[each.request_id]) for each in may_go}
-            self._has_outgoing.set()
-
-    def _again(self, unfinished: Unfinished) -> engine_core_pb2.EngineCoreRequest:
-        """Return what a new session is sent for a request: what no engine knew yet is new to this one, too."""
-        sequence, request = unfinished
-        return resume(request, sequence) if sequence.request_id in self._sent else request
+            self._outgoing.add(self._unfinished[each.request_id] for each in may_go)
 
     def _on_lost(self) -> None:
         if not self.connected:

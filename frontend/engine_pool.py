@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import grpc
 
-from tetrad.frontend.engine_client import EngineClient, Unfinished
+from tetrad.frontend.engine_client import EngineClient
+from tetrad.frontend.engine_client_outgoing import Unfinished
 from tetrad.frontend.facts import EngineInfo
 from tetrad.frontend.sequence import Sequence
 from tetrad.services.errors import InvalidRequest, Unavailable

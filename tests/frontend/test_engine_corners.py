@@ -183,7 +183,7 @@ async def test_what_is_finished_is_not_resumed(llm, engine):
 
     assert [request.external_req_id for request in engine.requests if request.resumed] == ["running"] * 2
     assert llm._engines.engines[0].num_unfinished == 0
-    assert not llm._engines.engines[0]._sent
+    assert not llm._engines.engines[0]._outgoing._sent
 
 
 async def test_of_n_outputs_only_those_that_go_on_are_resumed(llm, engine):
