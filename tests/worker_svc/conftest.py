@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.worker_svc.service_client import connect
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.devices.cpu import CpuDevice, CpuModel
 from tetrad.worker_svc.devices.interface import KvLayout, LoadRequest
@@ -230,3 +231,9 @@ def assert_greedy() -> Callable[[torch.nn.Module, list[int], list[int]], np.ndar
         return logits.log_softmax(-1)[range(len(output)), output].numpy()
 
     return check
+
+
+@pytest.fixture
+async def client(tmp_path):
+    async with connect(tmp_path) as client:
+        yield client
