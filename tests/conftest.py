@@ -5,8 +5,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from tetrad.services.model_files import DEFAULT_MODEL, resolve_model
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_at_the_start() -> None:
+    """Forget how a test before this one wanted logs: one that runs an engine in this process leaves them at warnings."""
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")
