@@ -192,7 +192,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--clients", type=int, default=1000, help="streams at the same time")
     parser.add_argument("--grpc-clients", type=int, default=32, help="further streams over the public gRPC API")
-    parser.add_argument("--running", type=int, default=1024, help="requests that the engine runs at the same time")
+    parser.add_argument("--running", type=int, default=1100, help="requests that the engine runs at the same time")
     parser.add_argument("--step-s", type=float, default=0.1, help="seconds that a step of the simulated device takes")
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--max-tokens", type=int, default=400, help="of each stream")
