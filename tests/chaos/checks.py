@@ -9,9 +9,11 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +30,7 @@ _POLL_S = 0.1
 # Thread pools and gRPC make a thread or an event descriptor when they first need one, and keep it.
 _SPARE_THREADS = 4
 _SPARE_FDS = 4
+_FRONTEND_NUMBER = re.compile(r"^frontend-\d+")
 
 
 @dataclass(frozen=True)
@@ -48,13 +51,14 @@ class StackState:
     Attributes:
         processes: by service.
         num_processes: all that carry the run's mark, the harness left out.
-        files: names in the stack's directory.
+        files: how often each name is in the stack's directory; a frontend's socket without the number that every
+            rolling restart raises.
         num_harness_fds: of this process.
     """
 
     processes: Mapping[str, ProcessState]
     num_processes: int
-    files: frozenset[str]
+    files: Counter[str]
     num_harness_fds: int
 
 
@@ -108,9 +112,14 @@ async def take_state(stack: ChaosStack, mark: str, *, settle_s: float) -> StackS
     return StackState(
         processes={name: process_state(pid) for name, pid in stack.pids().items()},
         num_processes=len(marked_processes(mark)),
-        files=frozenset(path.name for path in stack.directory.iterdir()),
+        files=count_files(path.name for path in stack.directory.iterdir()),
         num_harness_fds=process_state(os.getpid()).num_fds,
     )
+
+
+def count_files(names: Iterable[str]) -> Counter[str]:
+    """Return how often each name is there, `StackState.files`."""
+    return Counter(_FRONTEND_NUMBER.sub("frontend", name) for name in names)
 
 
 def process_state(pid: int) -> ProcessState:

@@ -5,6 +5,7 @@ event is a lost request. Tells when tokens arrive; knows nothing of other faults
 """
 
 import asyncio
+import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -91,7 +92,7 @@ class Client:
     Args:
         url: of the frontend.
         lives: of the frontend.
-        on_tokens: called whenever a piece of a stream brought something.
+        on_tokens: called with the number of the request whenever a piece of its stream brought something.
         timeout_s: after which an answer counts as lost.
         news_timeout_s: how long the news of a death may take behind the connection that it broke.
     """
@@ -101,12 +102,13 @@ class Client:
         url: str,
         lives: FrontendLives,
         *,
-        on_tokens: Callable[[], None],
+        on_tokens: Callable[[int], None],
         timeout_s: float,
         news_timeout_s: float = 5.0,
     ) -> None:
         self._lives, self._on_tokens = lives, on_tokens
         self._timeout_s, self._news_timeout_s = timeout_s, news_timeout_s
+        self._numbers = itertools.count()
         # No connection is kept: one that the server closes while the next request is on its way proves nothing.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._http = httpx.AsyncClient(base_url=url, limits=limits, timeout=timeout_s)
@@ -122,11 +124,11 @@ class Client:
             request: to ask.
             leave_after: hang up after so many characters and tokens; of a whole answer, after so many hundredths of a second.
         """
-        outcome, started_at = Outcome(request), time.monotonic()
+        outcome, started_at, number = Outcome(request), time.monotonic(), next(self._numbers)
         try:
             async with asyncio.timeout(self._timeout_s):
                 while True:
-                    if await self._attempt(outcome, leave_after):
+                    if await self._attempt(outcome, leave_after, number):
                         break
                     await asyncio.sleep(_RETRY_PAUSE_S)
         except TimeoutError:
@@ -136,13 +138,13 @@ class Client:
         outcome.took_s = time.monotonic() - started_at
         return outcome
 
-    async def _attempt(self, outcome: Outcome, leave_after: int | None) -> bool:
+    async def _attempt(self, outcome: Outcome, leave_after: int | None, number: int) -> bool:
         """Ask once; return whether that was enough."""
         started_at = time.monotonic()
         outcome.answer = Answer()
         try:
             if outcome.request.streams:
-                await self._stream(outcome, leave_after)
+                await self._stream(outcome, leave_after, number)
             else:
                 await self._whole(outcome, leave_after)
         except httpx.TransportError:
@@ -165,7 +167,7 @@ class Client:
         outcome.answer.add(response.json())
         outcome.answer.endings = 1
 
-    async def _stream(self, outcome: Outcome, leave_after: int | None) -> None:
+    async def _stream(self, outcome: Outcome, leave_after: int | None, number: int) -> None:
         request, seen = outcome.request, 0
         async with self._http.stream("POST", request.path, json=request.body) as response:
             if response.status_code != 200:
@@ -179,7 +181,7 @@ class Client:
                     raise Refused(f"error event: {data[:500]}")
                 brought = outcome.answer.add(chunk)
                 if brought:
-                    self._on_tokens()
+                    self._on_tokens(number)
                 seen += brought
                 if leave_after is not None and seen >= leave_after:
                     outcome.left = True

@@ -173,8 +173,8 @@ class Run:
             for task in (showing, *striking):
                 task.cancel()
         self.result.struck.sort(key=lambda each: each.at)
-        self.result.recovery = recovery_times(self.result.struck, self._clock.times, ended_at)
-        self.result.silence = longest_silence(self.result.struck, self._clock.times)
+        self.result.recovery = recovery_times(self.result.struck, self._clock, ended_at)
+        self.result.silence = longest_silence(self.result.struck, self._clock)
         if load.tally.failures:
             self.result.problems.append(f"{len(load.tally.failures)} answers are lost, duplicated or different")
         return load

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -20,6 +21,7 @@ from tests.chaos.checks import (
     MARK,
     EngineLoad,
     StackState,
+    count_files,
     find_exceptions,
     find_leaks,
     find_remains,
@@ -28,7 +30,7 @@ from tests.chaos.checks import (
 )
 from tests.chaos.client import Client, FrontendLives, Outcome
 from tests.chaos.load import Tally
-from tests.chaos.recovery import Struck, recovery_time_s, recovery_times
+from tests.chaos.recovery import Struck, TokenClock, longest_silence, recovery_times
 from tests.chaos.schedule import Fault, mixed_deck
 
 
@@ -122,7 +124,7 @@ async def ask_a_server_that_hangs_up(lives: FrontendLives) -> Outcome:
 
     server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    client = Client(f"http://127.0.0.1:{port}", lives, on_tokens=lambda: None, timeout_s=1.0, news_timeout_s=0.2)
+    client = Client(f"http://127.0.0.1:{port}", lives, on_tokens=lambda _: None, timeout_s=1.0, news_timeout_s=0.2)
     try:
         return await client.ask(Request("r", "/v1/completions", {}))
     finally:
@@ -160,14 +162,17 @@ async def test_a_kill_before_a_request_is_no_excuse_for_it():
 # --- leaks ------------------------------------------------------------------------------------------------------------
 
 PROCESS = process_state(os.getpid())
-STATE = StackState({"worker": PROCESS}, num_processes=4, files=frozenset({"worker.sock"}), num_harness_fds=20)
+STATE = StackState(
+    {"worker": PROCESS}, num_processes=4, files=Counter({"worker.sock": 1, "frontend.sock": 1}), num_harness_fds=20
+)
 
 
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
         ({"num_processes": 5}, "5 processes, 4 before"),
-        ({"files": STATE.files | {"core"}}, "new files beside the sockets: core"),
+        ({"files": STATE.files + Counter({"core": 1})}, "new files beside the sockets: core"),
+        ({"files": STATE.files + Counter({"frontend.sock": 1})}, "new files beside the sockets: frontend.sock"),
         ({"num_harness_fds": 30}, "harness has 30 descriptors"),
         ({"processes": {}}, "worker: does not run"),
     ],
@@ -176,6 +181,12 @@ def test_what_a_stack_holds_too_much_is_found(fields, text):
     [leak] = find_leaks(STATE, dataclasses.replace(STATE, **fields))
 
     assert text in leak
+
+
+def test_the_socket_of_a_restarted_frontend_takes_the_place_of_the_first_ones():
+    before, after = count_files(["frontend.sock", "worker.sock"]), count_files(["worker.sock", "frontend-5.sock"])
+
+    assert find_leaks(dataclasses.replace(STATE, files=before), dataclasses.replace(STATE, files=after)) == []
 
 
 @pytest.mark.parametrize(
@@ -266,20 +277,44 @@ def test_an_engine_that_runs_queues_or_holds_a_block_is_not_idle(load):
 # --- recovery times and schedules -------------------------------------------------------------------------------------
 
 
-def test_recovery_ends_with_the_longest_silence_after_the_fault():
-    times = [0.9, 1.0, 1.05, 1.1, 3.0, 3.1, 3.3]
+KILL = Struck(Fault(0, "kill", "worker"), 1.02)
 
-    assert recovery_time_s(times, start=1.02, end=3.4) == pytest.approx(3.0 - 1.02)
+
+def clock_of(*streams: list[float]) -> TokenClock:
+    clock = TokenClock()
+    for number, times in enumerate(streams):
+        clock.streams[number] = times
+    return clock
+
+
+def test_recovery_is_the_longest_pause_of_a_stream_that_was_open():
+    clock = clock_of([0.9, 1.0, 1.05, 3.0, 3.1], [0.9, 1.0, 1.1, 1.2], [1.5, 4.0])
+
+    assert recovery_times([KILL], clock, end=9.0)["worker"].seconds == [pytest.approx(3.0 - 1.05)]
+
+
+def test_a_pause_long_after_the_kill_is_not_its_doing():
+    clock = clock_of([0.9, 1.0, 1.1, 1.9, 2.0, 3.5])
+
+    assert recovery_times([KILL], clock, end=9.0)["worker"].seconds == [pytest.approx(0.8)]
 
 
 def test_a_recovery_that_the_next_fault_cuts_off_is_not_measured():
-    assert recovery_time_s([0.9, 1.0, 3.0], start=1.02, end=2.0) is None
+    clock = clock_of([0.9, 1.0, 3.0], [0.9, 1.0, 1.1])
+
+    assert recovery_times([KILL], clock, end=2.0)["worker"].num_unmeasured == 1
 
 
 def test_a_kill_during_another_fault_is_not_measured():
-    struck = [Struck(Fault(1, "freeze", "worker", 3), 1.0), Struck(Fault(2, "kill", "worker"), 2.0)]
+    frozen = Struck(Fault(0, "freeze", "worker", 3), 0.5)
 
-    assert recovery_times(struck, [2.5, 9.0], 9.1)["worker"].num_unmeasured == 1
+    assert recovery_times([frozen, KILL], clock_of([0.9, 2.5]), end=9.0)["worker"].num_unmeasured == 1
+
+
+def test_the_longest_silence_is_that_of_all_streams_together():
+    clock = clock_of([0.9, 2.0, 5.0], [1.0, 3.5])
+
+    assert longest_silence([KILL], clock) == (pytest.approx(1.5), KILL)
 
 
 def test_a_schedule_is_a_function_of_its_seed_and_reaches_everything():
