@@ -1,8 +1,8 @@
 """Recovery: how long tokens stayed away after a fault, from the times at which clients got some.
 
-What counts is what a client sees: the longest pause in a stream that was open at the kill, whether one service or all of them
-went quiet. A few tokens are under way when a service dies and still arrive, so the pause may begin a little later. A kill
-during another fault is not measured.
+Two times are told of each kill: until tokens flowed again, for all clients together, which is the service's; and the longest
+pause in any stream that was open, which is its client's. A few tokens are under way when a service dies and still arrive, so
+either may begin a little later. A kill during another fault is not measured.
 """
 
 import statistics
@@ -33,6 +33,10 @@ class TokenClock:
     def __call__(self, number: int) -> None:
         self.streams[number].append(time.monotonic())
 
+    def all_times(self) -> Sequence[float]:
+        """Return the times of all requests, in order."""
+        return sorted(moment for stream in self.streams.values() for moment in stream)
+
 
 @dataclass(frozen=True)
 class Struck:
@@ -47,32 +51,44 @@ class Struck:
 
 
 @dataclass(frozen=True)
-class RecoveryTimes:
-    """Seconds of the longest pause that a client saw.
+class Recovery:
+    """From one kill, in seconds.
 
     Attributes:
-        seconds: by kill that could be measured.
+        again_s: until tokens flowed again at any client.
+        pause_s: the longest pause of a stream.
+    """
+
+    again_s: float
+    pause_s: float
+
+
+@dataclass(frozen=True)
+class RecoveryTimes:
+    """From the kills of one service.
+
+    Attributes:
+        measured: the kills that could be measured.
         num_unmeasured: kills during another fault, or behind which the next fault came first.
     """
 
-    seconds: Sequence[float]
+    measured: Sequence[Recovery]
     num_unmeasured: int
 
     @property
-    def median_s(self) -> float:
-        """The middle one."""
-        return statistics.median(self.seconds)
+    def again_s(self) -> tuple[float, float]:
+        """Median and longest."""
+        return _median_and_longest([each.again_s for each in self.measured])
 
     @property
-    def max_s(self) -> float:
-        """The longest."""
-        return max(self.seconds)
+    def pause_s(self) -> tuple[float, float]:
+        """Median and longest."""
+        return _median_and_longest([each.pause_s for each in self.measured])
 
 
 def longest_silence(struck: Sequence[Struck], clock: TokenClock) -> tuple[float, Struck] | None:
     """Return the seconds of the longest time without any token under faults, and the last fault before its end, or None."""
-    times = sorted(moment for stream in clock.streams.values() for moment in stream)
-    silences = sorted(((after - before, after) for before, after in pairwise(times)), reverse=True)
+    silences = sorted(((after - before, after) for before, after in pairwise(clock.all_times())), reverse=True)
     for seconds, ends_at in silences:
         if behind := [each for each in struck if ends_at - seconds - _AFTERMATH_S <= each.at <= ends_at]:
             return seconds, behind[-1]
@@ -88,28 +104,44 @@ def recovery_times(struck: Sequence[Struck], clock: TokenClock, end: float) -> M
         end: when the load was ended.
     """
     by_time = sorted(struck, key=lambda each: each.at)
-    found: dict[str, list[float | None]] = {}
+    silences = list(pairwise(clock.all_times()))
+    found: dict[str, list[Recovery | None]] = {}
     for place, each in enumerate(by_time):
         if each.fault.kind == "kill":
             next_at = by_time[place + 1].at if place + 1 < len(by_time) else end
             alone = not any(other.is_felt_at(each.at) for other in by_time[:place])
-            seconds = _longest_pause_s(clock, each.at, next_at) if alone else None
-            found.setdefault(each.fault.target, []).append(seconds)
+            recovery = _recovery(clock, silences, each.at, next_at) if alone else None
+            found.setdefault(each.fault.target, []).append(recovery)
     return {
         name: RecoveryTimes([value for value in values if value is not None], values.count(None))
         for name, values in sorted(found.items())
     }
 
 
-def _longest_pause_s(clock: TokenClock, killed_at: float, next_at: float) -> float | None:
-    """Return the longest pause of the streams open at a kill; None if there was none or one went on at the next fault."""
+def _recovery(clock: TokenClock, silences: Sequence[tuple[float, float]], killed_at: float, next_at: float) -> Recovery | None:
+    """Return the times from a kill; None if no stream was open or one still paused at the next fault."""
     pauses = [
-        (before, after)
+        pause
         for times in clock.streams.values()
         if times[0] < killed_at < times[-1]
-        for before, after in pairwise(times)
-        if before < killed_at + _UNDER_WAY_S and after > killed_at
+        for pause in pairwise(times)
+        if _is_felt(pause, killed_at)
     ]
     if not pauses or any(before < next_at <= after for before, after in pauses):
         return None
-    return max(after - before for before, after in pauses)
+    _, again_at = max((silence for silence in silences if _is_felt(silence, killed_at)), key=_length)
+    return Recovery(again_at - killed_at, max(_length(pause) for pause in pauses))
+
+
+def _is_felt(pause: tuple[float, float], killed_at: float) -> bool:
+    before, after = pause
+    return before < killed_at + _UNDER_WAY_S and after > killed_at
+
+
+def _length(pause: tuple[float, float]) -> float:
+    before, after = pause
+    return after - before
+
+
+def _median_and_longest(seconds: Sequence[float]) -> tuple[float, float]:
+    return statistics.median(seconds), max(seconds)

@@ -50,10 +50,13 @@ def say_tally(tally: Tally) -> None:
 
 def say_recovery(times: Mapping[str, RecoveryTimes], silence: tuple[float, Struck] | None) -> None:
     """Print the table of recovery times, and the longest silence of all."""
-    say(f"{'killed':<14} {'kills':>5} {'median s':>9} {'max s':>7}   not measured: during or too soon before another fault")
+    say(f"{'':14} {'':5}   tokens flow again  longest pause of a stream")
+    say(f"{'killed':<14} {'kills':>5}   median s   max s   median s   max s    not measured: too near to another fault")
     for name, each in times.items():
-        measured = f"{each.median_s:9.2f} {each.max_s:7.2f}" if each.seconds else f"{'-':>9} {'-':>7}"
-        say(f"{name:<14} {len(each.seconds) + each.num_unmeasured:5} {measured}   {each.num_unmeasured}")
+        measured = (
+            "".join(f"{middle:11.2f} {top:7.2f}" for middle, top in (each.again_s, each.pause_s)) if each.measured else ""
+        )
+        say(f"{name:<14} {len(each.measured) + each.num_unmeasured:5} {measured:38}    {each.num_unmeasured}")
     if silence is not None:
         say(f"Longest time without tokens: {silence[0]:.1f} s, behind{silence[1].fault}")
 

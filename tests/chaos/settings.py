@@ -28,7 +28,7 @@ def sim_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
 def model_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
     """Return the plan of a run on SmolLM2 in float32 with one thread, in which a token depends on its request alone."""
     plan: dict[str, Any] = {
-        "settings": _stack(device="cpu", dtype="float32", threads=1, max_model_len=2048),
+        "settings": _stack(device="cpu", dtype="float32", threads=1, max_model_len=2048, num_gpu_blocks_override=256),
         "sizes": Sizes(min_tokens=8, max_tokens=48, long_prompt_tokens=400),
         "num_requests": 30,
         "at_once": 4,

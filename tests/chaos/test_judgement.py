@@ -290,13 +290,22 @@ def clock_of(*streams: list[float]) -> TokenClock:
 def test_recovery_is_the_longest_pause_of_a_stream_that_was_open():
     clock = clock_of([0.9, 1.0, 1.05, 3.0, 3.1], [0.9, 1.0, 1.1, 1.2], [1.5, 4.0])
 
-    assert recovery_times([KILL], clock, end=9.0)["worker"].seconds == [pytest.approx(3.0 - 1.05)]
+    [recovery] = recovery_times([KILL], clock, end=9.0)["worker"].measured
+    assert recovery.pause_s == pytest.approx(3.0 - 1.05)
 
 
 def test_a_pause_long_after_the_kill_is_not_its_doing():
     clock = clock_of([0.9, 1.0, 1.1, 1.9, 2.0, 3.5])
 
-    assert recovery_times([KILL], clock, end=9.0)["worker"].seconds == [pytest.approx(0.8)]
+    [recovery] = recovery_times([KILL], clock, end=9.0)["worker"].measured
+    assert recovery.pause_s == pytest.approx(0.8)
+
+
+def test_tokens_flow_again_when_the_first_stream_has_some():
+    clock = clock_of([0.9, 1.0, 1.05, 3.0], [0.9, 1.0, 2.5, 2.6])
+
+    [recovery] = recovery_times([KILL], clock, end=9.0)["worker"].measured
+    assert recovery.again_s == pytest.approx(2.5 - 1.02)
 
 
 def test_a_recovery_that_the_next_fault_cuts_off_is_not_measured():
