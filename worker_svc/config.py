@@ -23,6 +23,9 @@ class WorkerSettings(ServiceSettings):
     )
     rank: int = Field(0, ge=0, description="Rank of this worker in its group.")
     threads: int = Field(0, ge=0, description="Compute threads of the cpu device. 0: as many as cores this process may use.")
+    cpu_kernels: Literal["auto", "native", "torch"] = Field(
+        "auto", description="What runs models on the cpu device. auto: the native kernels, torch where they cannot be had."
+    )
     kv_cache_memory_gib: float = Field(
         4.0, gt=0, description="Most memory that the KV cache may take on the cpu device, in GiB; less where less is free."
     )

@@ -35,7 +35,7 @@ def reference(source, cpu):
 
 @pytest.fixture(scope="module")
 def model(smollm2, load):
-    return load(smollm2)
+    return load(smollm2, dtype="float32")
 
 
 def test_dequantization(source, smollm2):

@@ -1,9 +1,17 @@
-"""Tiny random models of every architecture give transformers' tokens and log-probabilities, however their steps are cut."""
+"""Tiny random models of every architecture give transformers' tokens and log-probabilities, however their steps are cut.
+
+On the native kernels of every kind of machine that this one can stand for, and on torch.
+"""
 
 import numpy as np
 import pytest
 
 from tetrad.services.errors import InvalidRequest
+from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.devices import cpu_models
+from tetrad.worker_svc.devices.cpu import CpuDevice
+from tetrad.worker_svc.devices.interface import LoadRequest
+from tetrad.worker_svc.native.library import best_target, targets
 from tetrad.worker_svc.plan import SamplingSpec
 
 LLAMA3 = {
@@ -27,6 +35,24 @@ MODELS = {
 }
 PROMPTS = [np.random.default_rng(length).integers(0, 320, length).tolist() for length in (1, 5, 16, 17, 70, 333)]
 LOGPROBS = SamplingSpec(temperature=0.0, num_logprobs=0)
+RUNNABLE = {target.name: target for target in targets()[targets().index(best_target()) :]}
+
+
+@pytest.fixture(scope="module", params=[*RUNNABLE, "torch"])
+def load(request):
+    """Override: loads with one thread on one kind of kernels."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param in RUNNABLE:
+            patch.setattr(cpu_models, "best_target", lambda: RUNNABLE[request.param])
+        device = CpuDevice(WorkerSettings(threads=1, cpu_kernels="torch" if request.param == "torch" else "native"))
+    device.set_up()
+    return lambda path: device.load_model(LoadRequest(str(path), path), lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def tiny(load, tiny_llama):
+    """Override: the tiny model on those kernels."""
+    return load(tiny_llama[0])
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -221,7 +221,7 @@ async def test_profile_is_written(client, tiny_llama, tmp_path):
 
     path = (await client.life.StopProfile(worker_pb2.WorkerLifecycleServiceStopProfileRequest())).path
 
-    assert "linear_pointwise" in (tmp_path / "profiles" / path.rpartition("/")[2]).read_text()
+    assert '"name": "layers"' in (tmp_path / "profiles" / path.rpartition("/")[2]).read_text()
 
 
 async def test_sim_worker_answers_like_a_real_one(tmp_path, tiny_llama):

@@ -1,4 +1,4 @@
-"""CPU device: float32, weights packed once at load, attention by torch over gathered pages.
+"""CPU device: activations and KV cache in float32, weights packed once at load, in float32 or as a GGUF file has them.
 
 Float32 because most CPUs multiply it fastest; where a bf16 unit exists, float32 is still what parity is promised for.
 """
@@ -8,12 +8,12 @@ import torch
 from tetrad.services.errors import ModelError
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.devices.cpu_models import CpuModels
 from tetrad.worker_svc.devices.host import available_memory_bytes, usable_cores
 from tetrad.worker_svc.devices.interface import KvGroup, KvLayout, LoadedModel, LoadRequest, ModelInfo, Progress
-from tetrad.worker_svc.layers.linear import LinearFactory, PackedLinear, PlainLinear, can_pack
 from tetrad.worker_svc.layout_check import check_host_cache
 from tetrad.worker_svc.model_runner import ModelRunner
-from tetrad.worker_svc.models.registry import Model, load_model, supported_config
+from tetrad.worker_svc.models.registry import Model, supported_config
 from tetrad.worker_svc.weights.loader import WeightLoader
 from tetrad.worker_svc.weights.model_config import apply_overrides, read_model_config
 from tetrad.worker_svc.weights.random import RandomSource
@@ -50,12 +50,12 @@ class CpuDevice:
     def __init__(self, settings: WorkerSettings) -> None:
         self._num_threads = settings.threads or usable_cores()
         self._kv_cache_limit = int(settings.kv_cache_memory_gib * (1 << 30))
-        self._make_linear: LinearFactory = PackedLinear if can_pack() else PlainLinear
+        self._models = CpuModels(settings.cpu_kernels, self._num_threads)
 
     def set_up(self) -> None:
-        """Give the calling thread its team of OpenMP threads."""
+        """Give the calling thread its team of OpenMP threads, for what torch does."""
         torch.set_num_threads(self._num_threads)
-        log.info("device.ready", device=self.name, threads=self._num_threads, packed=self._make_linear is PackedLinear)
+        log.info("device.ready", device=self.name, threads=self._num_threads, native=self._models.are_native)
 
     def load_model(self, request: LoadRequest, report: Progress) -> CpuModel:
         """Load and pack the weights."""
@@ -64,7 +64,7 @@ class CpuDevice:
         config = supported_config(apply_overrides(source.config, request.hf_overrides_json))
         weights = WeightLoader(source, report)
         with torch.inference_mode():
-            model = load_model(config, weights, self._make_linear)
+            model, weights_size_bytes = self._models.build(request, config, weights)
         info = ModelInfo(
             model=request.model,
             architecture=config.architecture,
@@ -72,7 +72,7 @@ class CpuDevice:
             max_position_embeddings=config.max_position_embeddings,
             dtype="float32",
             num_parameters=weights.num_parameters,
-            weights_size_bytes=weights.num_parameters * _FLOAT32_BYTES,
+            weights_size_bytes=weights_size_bytes,
             num_layers=config.num_layers,
             hidden_size=config.hidden_size,
         )
@@ -103,5 +103,8 @@ def _check_request(request: LoadRequest) -> None:
     if request.dtype not in ("", "auto", "float32"):
         raise ModelError(f"dtype {request.dtype} is not supported on the cpu device; use auto or float32.")
     is_gguf = request.path.suffix == ".gguf"
-    if request.quantization and not (request.quantization == "gguf" and is_gguf):
-        raise ModelError(f"Quantization {request.quantization!r} is not supported for {request.path.name}.")
+    if request.quantization not in ("", "gguf" if is_gguf else "int8"):
+        raise ModelError(
+            f"Quantization {request.quantization!r} is not supported for {request.path.name}; "
+            + ("a GGUF file runs as it is quantized (gguf)." if is_gguf else "supported: int8.")
+        )

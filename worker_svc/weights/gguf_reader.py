@@ -62,6 +62,19 @@ class GgufFile:
             raise self._unreadable(tensor, f"of type {kind.name} cannot be read: {one_line(error)}") from error
         return values, size
 
+    def stored(self, name: str) -> tuple[int, npt.NDArray[np.uint8]] | None:
+        """Return the number of a matrix's type and its rows [rows, bytes of a row] in the mapped file.
+
+        None if it is no matrix or not quantized; KeyError if there is none.
+        """
+        tensor, size = self._tensors[name], self._sizes[name]
+        if len(tensor.shape) != 2 or gguf.GGMLQuantizationType(tensor.kind) in _PLAIN_TYPES:
+            return None
+        columns, rows = tensor.shape
+        if columns % gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(tensor.kind)][0]:
+            raise self._unreadable(tensor, f"has rows of {columns} values, no whole number of blocks")
+        return tensor.kind, self._data[tensor.offset : tensor.offset + size].reshape(rows, -1)
+
     def _read_config(self) -> dict[str, Any]:
         embedding = self._tensors.get("token_embd.weight")
         if embedding is None or len(embedding.shape) != 2:

@@ -1,9 +1,11 @@
 """Weight loader: what a model asks for its tensors while it is built. Checks shapes, counts, reports progress."""
 
+from collections.abc import Container
+
 import torch
 
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.weights.source import Progress, WeightSource
+from tetrad.worker_svc.weights.source import Progress, QuantizedTensor, WeightSource
 
 
 class WeightLoader:
@@ -25,12 +27,31 @@ class WeightLoader:
 
     def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """Return a tensor in float32; ModelError if it is missing, broken or of another shape."""
+        self._check_known(name)
+        tensor, stored_bytes = self._source.load(name)
+        self._check_shape(name, tuple(tensor.shape), shape)
+        self._count(tensor.numel(), stored_bytes)
+        return tensor
+
+    def get_quantized(self, name: str, shape: tuple[int, int], kinds: Container[int]) -> QuantizedTensor | None:
+        """Return a matrix as it is stored, or None, if it is stored otherwise than in one of these GGUF types."""
+        self._check_known(name)
+        tensor = self._source.load_quantized(name)
+        if tensor is None or tensor.kind not in kinds:
+            return None
+        self._check_shape(name, tensor.shape, shape)
+        self._count(tensor.shape[0] * tensor.shape[1], tensor.rows.nbytes)
+        return tensor
+
+    def _check_known(self, name: str) -> None:
         if not self._source.has(name):
             raise ModelError(f"The model's files have no tensor {name}.")
-        tensor, stored_bytes = self._source.load(name)
-        if tuple(tensor.shape) != shape:
-            raise ModelError(f"Tensor {name} has shape {tuple(tensor.shape)}, but the config asks for {shape}.")
+
+    def _check_shape(self, name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+        if shape != expected:
+            raise ModelError(f"Tensor {name} has shape {shape}, but the config asks for {expected}.")
+
+    def _count(self, num_parameters: int, stored_bytes: int) -> None:
         self._loaded_bytes += stored_bytes
-        self.num_parameters += tensor.numel()
+        self.num_parameters += num_parameters
         self._report(self._loaded_bytes, self._source.total_bytes)
-        return tensor

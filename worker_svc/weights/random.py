@@ -41,6 +41,9 @@ class RandomSource:
             tensor = torch.randn(shape, generator=generator).mul_(self._STD)
         return tensor, 4 * tensor.numel()
 
+    def load_quantized(self, name: str) -> None:
+        """Return None: what is made up is made up in float32."""
+
 
 def tensor_shapes(facts: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Return name and shape of every tensor of a model of the llama family."""

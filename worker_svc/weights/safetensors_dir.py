@@ -46,6 +46,9 @@ class SafetensorsSource:
         # A tensor of the mapped file keeps the file's pages in use: always a copy of our own.
         return stored.to(torch.float32, copy=True), stored.numel() * stored.itemsize
 
+    def load_quantized(self, name: str) -> None:
+        """Return None: all that can be read is stored in floats."""
+
 
 def _tensor_files(directory: Path) -> list[Path]:
     index = read_model_json(directory, _INDEX)

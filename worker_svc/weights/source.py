@@ -4,15 +4,33 @@
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from tetrad.services.errors import ModelError
 
 Progress = Callable[[int, int], None]
 """(bytes loaded, bytes in all), called from the compute thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedTensor:
+    """A matrix [rows, columns] as a GGUF file has it.
+
+    Attributes:
+        kind: GGUF's number of its type.
+        shape: rows and columns.
+        rows: [rows, bytes of a row] uint8; may be the mapped file itself.
+    """
+
+    kind: int
+    shape: tuple[int, int]
+    rows: npt.NDArray[np.uint8]
 
 
 class WeightSource(Protocol):
@@ -31,6 +49,9 @@ class WeightSource(Protocol):
 
     def load(self, name: str) -> tuple[torch.Tensor, int]:
         """Return the tensor in float32 and its bytes as stored; KeyError if there is none."""
+
+    def load_quantized(self, name: str) -> QuantizedTensor | None:
+        """Return the matrix as it is stored, None if it is stored in floats; KeyError if there is none."""
 
 
 def open_source(path: Path) -> WeightSource:

@@ -1,0 +1,77 @@
+"""CPU models: which implementation runs a model on the host, the native kernels or torch, and in which form its weights stay.
+
+The native kernels run every model of the registry whose heads fill whole vectors. Torch runs the rest, and everything where
+there are no kernels and no compiler; it is also what the kernels are tested against.
+"""
+
+from typing import Literal
+
+from tetrad.services.errors import ModelError
+from tetrad.services.log import get_logger
+from tetrad.worker_svc.devices.interface import LoadRequest
+from tetrad.worker_svc.layers.linear import PackedLinear, PlainLinear, can_pack
+from tetrad.worker_svc.models.config import ModelConfig
+from tetrad.worker_svc.models.registry import Model, load_model
+from tetrad.worker_svc.native.library import NoLibraryError, best_target, load_library
+from tetrad.worker_svc.native.llama import MAX_HEAD_DIM, MatrixLoader, NativeLlama
+from tetrad.worker_svc.native.matrix_loaders import FloatMatrices, StoredMatrices
+from tetrad.worker_svc.native.team import Team
+from tetrad.worker_svc.native.weights import pack_int8
+from tetrad.worker_svc.weights.loader import WeightLoader
+
+_FLOAT32_BYTES = 4
+
+log = get_logger()
+
+
+class CpuModels:
+    """Builds models on one team of threads.
+
+    Args:
+        kernels: native: nothing else will do; auto: torch where they cannot be had.
+        num_threads: of the native kernels.
+    """
+
+    def __init__(self, kernels: Literal["auto", "native", "torch"], num_threads: int) -> None:
+        self._is_required = kernels == "native"
+        self._team = None if kernels == "torch" else self._open_team(num_threads)
+
+    @property
+    def are_native(self) -> bool:
+        """Whether there are native kernels."""
+        return self._team is not None
+
+    def build(self, request: LoadRequest, config: ModelConfig, weights: WeightLoader) -> tuple[Model, int]:
+        """Return the model and the bytes of its weights in memory; ModelError if what is asked for cannot be had."""
+        team = self._team if _fits(config, self._team) else None
+        if team is not None:
+            model = NativeLlama(config, weights, _matrices(request, weights, team), team)
+            return model, model.weights_size_bytes
+        if self._is_required:
+            raise ModelError(f"Heads of {config.head_dim} do not fit the native kernels; run with cpu_kernels auto or torch.")
+        if request.quantization:
+            raise ModelError(
+                f"Quantization {request.quantization!r} needs the native kernels, which do not run this model here."
+            )
+        return load_model(config, weights, PackedLinear if can_pack() else PlainLinear), weights.num_parameters * _FLOAT32_BYTES
+
+    def _open_team(self, num_threads: int) -> Team | None:
+        try:
+            return Team(load_library(best_target()), num_threads)
+        except NoLibraryError as error:
+            if self._is_required:
+                raise ModelError(f"The native kernels cannot be had: {error}.") from error
+            log.warning("native.unavailable", reason=str(error), consequence="models run through torch, slower")
+            return None
+
+
+def _fits(config: ModelConfig, team: Team | None) -> bool:
+    return team is not None and config.head_dim % team.library.tetrad_lanes() == 0 and config.head_dim <= MAX_HEAD_DIM
+
+
+def _matrices(request: LoadRequest, weights: WeightLoader, team: Team) -> MatrixLoader:
+    if request.quantization == "int8":
+        return FloatMatrices(weights, team, pack_int8)
+    if request.dtype == "float32" and not request.quantization:
+        return FloatMatrices(weights, team)
+    return StoredMatrices(weights, team)

@@ -1,0 +1,191 @@
+"""The llama family over the native kernels: what models/llama.py computes, written down once as a program.
+
+Reads as the forward pass. Weights keep the quanta of their file if they are asked to; products that share their input and their
+format are fused. Float32 results do not depend on what else is in a step, to the last bit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from tetrad.worker_svc.input_batch import InputBatch
+from tetrad.worker_svc.kv_cache import KvCacheSpec
+from tetrad.worker_svc.layers.rotary import rotary_frequencies
+from tetrad.worker_svc.models.config import ModelConfig
+from tetrad.worker_svc.native.program import Epilogue, Pages, Program, ProgramBuilder, Tokens
+from tetrad.worker_svc.native.structures import Heads
+from tetrad.worker_svc.native.team import Team
+from tetrad.worker_svc.native.weights import NativeMatrix
+from tetrad.worker_svc.step_inputs import StepInputs
+from tetrad.worker_svc.weights.loader import WeightLoader
+
+MAX_HEAD_DIM = 256
+"""As attention.h has it."""
+
+_UNUSED_BLOCK_SIZE = 1
+
+
+class MatrixLoader(Protocol):
+    """Packs matrices out of a model's files."""
+
+    def load(self, names: Sequence[tuple[str, int]], columns: int, *, paired: bool = False) -> list[NativeMatrix]:
+        """Return the product of matrices [rows, columns] over one input: one matrix, or several if their formats differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Buffers:
+    hidden: int  # the residual stream
+    normed: int
+    heads: int  # q, k, v
+    attended: int
+    gated: int
+
+
+class NativePages:
+    """AttentionBackend's half that is made once a step; the other half is an operation of the program."""
+
+    def build_metadata(self, inputs: StepInputs, batch: InputBatch) -> Pages:
+        """Return where the step's sequences have their keys and values."""
+        num_pages = -(-int((inputs.num_computed + inputs.num_scheduled).max()) // batch.block_size)
+        return Pages(
+            slots=np.ascontiguousarray(inputs.slot_mapping),
+            tables=np.ascontiguousarray(batch.block_tables[inputs.slots, :num_pages]),
+            first_tokens=np.ascontiguousarray(inputs.first_token),
+            num_computed=np.ascontiguousarray(inputs.num_computed),
+            num_scheduled=np.ascontiguousarray(inputs.num_scheduled),
+            block_size=batch.block_size,
+        )
+
+
+class NativeLlama:
+    """A decoder of the llama family; see registry.Model.
+
+    Args:
+        config: of the model.
+        weights: for vectors: norms and biases.
+        matrices: for everything else.
+        team: that runs it.
+    """
+
+    def __init__(self, config: ModelConfig, weights: WeightLoader, matrices: MatrixLoader, team: Team) -> None:
+        self.config = config
+        self.kv_cache_spec = KvCacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, torch.float32)
+        self.attention = NativePages()
+        self.weights_size_bytes = 0
+        self._weights, self._matrices, self._team = weights, matrices, team
+        self._frequencies = rotary_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+        vocabulary = ("model.embed_tokens.weight", config.vocab_size)
+        [embedding] = self._load(vocabulary, columns=config.hidden_size)
+        self._layers, self._hidden = self._write_layers(embedding)
+        is_tied = config.tie_word_embeddings or not weights.has("lm_head.weight")
+        head = embedding if is_tied else self._load(("lm_head.weight", config.vocab_size), columns=config.hidden_size)[0]
+        self._head, self._head_input, self._logits = self._write_head(head)
+
+    def forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, caches: list[torch.Tensor], metadata: Any
+    ) -> torch.Tensor:
+        """Return the residual stream [T, hidden] after the last layer; valid until the next step."""
+        angles = torch.outer(positions.float(), self._frequencies)
+        tokens = Tokens(token_ids.contiguous().numpy(), angles.cos(), angles.sin(), caches)
+        self._layers.run(len(token_ids), tokens, metadata)
+        return self._layers.result(self._hidden, len(token_ids))
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return [N, vocab_size] float32, a tensor of the caller's own."""
+        result = torch.empty(len(hidden), self.config.vocab_size)
+        self._head.run(len(hidden), given={self._head_input: hidden.contiguous(), self._logits: result})
+        return result
+
+    def _write_layers(self, embedding: NativeMatrix) -> tuple[Program, int]:
+        config, program = self.config, ProgramBuilder(self._team)
+        heads_width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+        buffers = _Buffers(
+            hidden=program.buffer(config.hidden_size),
+            normed=program.buffer(config.hidden_size),
+            heads=program.buffer(heads_width),
+            attended=program.buffer(config.num_heads * config.head_dim),
+            gated=program.buffer(config.intermediate_size),
+        )
+        program.embed(embedding, buffers.hidden)
+        for layer in range(config.num_layers):
+            self._write_attention(program, buffers, layer)
+            self._write_mlp(program, buffers, f"model.layers.{layer}")
+        return program.build("layers", self._heads()), buffers.hidden
+
+    def _write_attention(self, program: ProgramBuilder, buffers: _Buffers, layer: int) -> None:
+        config, prefix = self.config, f"model.layers.{layer}.self_attn"
+        queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        names = [(f"{prefix}.q_proj", queries), (f"{prefix}.k_proj", keys), (f"{prefix}.v_proj", keys)]
+        fused = self._load(*((f"{name}.weight", size) for name, size in names), columns=config.hidden_size)
+        is_quantized = any(matrix.is_quantized for matrix in fused)
+        norm = self._norm(f"model.layers.{layer}.input_layernorm")
+        program.norm(norm, config.rms_norm_eps, buffers.hidden, buffers.normed, quantize=is_quantized)
+        column, bias = 0, self._bias(names)
+        for matrix in fused:
+            part = None if bias is None else bias[column : column + matrix.num_outputs]
+            program.linear(matrix, part, buffers.normed, buffers.heads, column=column, source_is_quantized=is_quantized)
+            column += matrix.num_outputs
+        program.rotate(layer, buffers.heads, self._query_key_norms(prefix), config.rms_norm_eps)
+        program.attend(layer, buffers.heads, buffers.attended)
+        [output] = self._load((f"{prefix}.o_proj.weight", config.hidden_size), columns=queries)
+        bias = self._bias([(f"{prefix}.o_proj", config.hidden_size)])
+        program.linear(output, bias, buffers.attended, buffers.hidden, epilogue=Epilogue.ADD)
+
+    def _write_mlp(self, program: ProgramBuilder, buffers: _Buffers, prefix: str) -> None:
+        config, size = self.config, self.config.intermediate_size
+        names = [(f"{prefix}.mlp.gate_proj", size), (f"{prefix}.mlp.up_proj", size)]
+        [gate_up] = self._matrices.load([(f"{name}.weight", rows) for name, rows in names], config.hidden_size, paired=True)
+        [down] = self._load((f"{prefix}.mlp.down_proj.weight", config.hidden_size), columns=size)
+        self.weights_size_bytes += gate_up.size_bytes
+        norm = self._norm(f"{prefix}.post_attention_layernorm")
+        program.norm(norm, config.rms_norm_eps, buffers.hidden, buffers.normed, quantize=gate_up.is_quantized)
+        program.linear(
+            gate_up,
+            self._bias(names),
+            buffers.normed,
+            buffers.gated,
+            epilogue=Epilogue.GATE,
+            source_is_quantized=gate_up.is_quantized,
+        )
+        bias = self._bias([(f"{prefix}.mlp.down_proj", config.hidden_size)])
+        program.linear(down, bias, buffers.gated, buffers.hidden, epilogue=Epilogue.ADD)
+
+    def _write_head(self, matrix: NativeMatrix) -> tuple[Program, int, int]:
+        config, program = self.config, ProgramBuilder(self._team)
+        hidden, normed = program.buffer(config.hidden_size), program.buffer(config.hidden_size)
+        logits = program.buffer(config.vocab_size)
+        norm = self._norm("model.norm")
+        program.norm(norm, config.rms_norm_eps, hidden, normed, quantize=matrix.is_quantized)
+        program.linear(matrix, None, normed, logits, source_is_quantized=matrix.is_quantized)
+        return program.build("logits", self._heads()), hidden, logits
+
+    def _heads(self) -> Heads:
+        config = self.config
+        return Heads(config.num_heads, config.num_kv_heads, config.head_dim, _UNUSED_BLOCK_SIZE, config.sliding_window or 0)
+
+    def _load(self, *names: tuple[str, int], columns: int) -> list[NativeMatrix]:
+        found = self._matrices.load(names, columns)
+        self.weights_size_bytes += sum(matrix.size_bytes for matrix in found)
+        return found
+
+    def _norm(self, name: str) -> torch.Tensor:
+        return self._weights.get(f"{name}.weight", (self.config.hidden_size,))
+
+    def _query_key_norms(self, prefix: str) -> tuple[torch.Tensor, torch.Tensor] | None:
+        if not self._weights.has(f"{prefix}.q_norm.weight"):
+            return None
+        size = (self.config.head_dim,)
+        return self._weights.get(f"{prefix}.q_norm.weight", size), self._weights.get(f"{prefix}.k_norm.weight", size)
+
+    def _bias(self, names: Sequence[tuple[str, int]]) -> torch.Tensor | None:
+        """Return the biases of fused products side by side, zeros where there is none; None if there is none at all."""
+        if not any(self._weights.has(f"{name}.bias") for name, _ in names):
+            return None
+        parts = [
+            self._weights.get(f"{name}.bias", (size,)) if self._weights.has(f"{name}.bias") else torch.zeros(size)
+            for name, size in names
+        ]
+        return torch.cat(parts)

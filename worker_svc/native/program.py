@@ -1,0 +1,222 @@
+"""Program: a forward pass as a list of operations over numbered buffers, written once and run every step by the C++ team.
+
+A buffer is a matrix with one row for each token of the step; an operation reads one and writes one. Activations that go into a
+quantized matrix are quantized on the way: by the norm before it, or by the product itself.
+"""
+
+import ctypes
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tetrad.worker_svc.native.structures import Heads, Operation, Step
+from tetrad.worker_svc.native.team import Team
+from tetrad.worker_svc.native.weights import NativeMatrix
+
+
+class _Kind(IntEnum):
+    EMBED = 0
+    NORM = 1
+    LINEAR = 2
+    ROTATE = 3
+    ATTEND = 4
+
+
+class Epilogue(IntEnum):
+    """What becomes of a product: it is stored, added to what is there, or, of a paired matrix, silu(gate) * up is stored."""
+
+    STORE = 0
+    ADD = 1
+    GATE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The T tokens of a step. Without them a program may only have norms and products."""
+
+    token_ids: npt.NDArray[np.int64]  # [T]
+    cosines: torch.Tensor  # [T, head_dim / 2] float32
+    sines: torch.Tensor  # [T, head_dim / 2] float32
+    caches: Sequence[torch.Tensor]  # one a layer
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """Where the R sequences of a step have their keys and values."""
+
+    slots: npt.NDArray[np.int64]  # [T], page * block_size + offset
+    tables: npt.NDArray[np.int32]  # [R, pages]
+    first_tokens: npt.NDArray[np.int64]  # [R]
+    num_computed: npt.NDArray[np.int64]  # [R]
+    num_scheduled: npt.NDArray[np.int64]  # [R]
+    block_size: int
+
+
+class ProgramBuilder:
+    """Writes a program, operation by operation.
+
+    Args:
+        team: that will run it.
+    """
+
+    def __init__(self, team: Team) -> None:
+        self._team = team
+        self._operations: list[Operation] = []
+        self._widths: list[int] = []
+        self._kept: list[object] = []  # what operations point at
+
+    def buffer(self, width: int) -> int:
+        """Return the number of a new buffer with `width` columns."""
+        self._widths.append(width)
+        return len(self._widths) - 1
+
+    def embed(self, matrix: NativeMatrix, target: int) -> None:
+        """target = rows of the matrix, by token id."""
+        self._append(_Kind.EMBED, target=target, matrix=self._pointer(matrix))
+
+    def norm(self, weight: torch.Tensor, eps: float, source: int, target: int, *, quantize: bool = False) -> None:
+        """target = RMSNorm of source; quantized as well if something behind takes that."""
+        self._append(_Kind.NORM, source=source, target=target, eps=eps, first=self._floats(weight), quantize=quantize)
+
+    def linear(
+        self,
+        matrix: NativeMatrix,
+        bias: torch.Tensor | None,
+        source: int,
+        target: int,
+        *,
+        column: int = 0,
+        epilogue: Epilogue = Epilogue.STORE,
+        source_is_quantized: bool = False,
+    ) -> None:
+        """Columns `column` .. of target = matrix times source, plus bias."""
+        self._append(
+            _Kind.LINEAR,
+            source=source,
+            target=target,
+            column=column,
+            epilogue=epilogue,
+            matrix=self._pointer(matrix),
+            first=self._floats(bias),
+            quantize=source_is_quantized,
+        )
+
+    def rotate(self, layer: int, heads: int, norms: tuple[torch.Tensor, torch.Tensor] | None, eps: float) -> None:
+        """Norm and rotate queries and keys [q | k | v] in place, and write keys and values into the layer's cache."""
+        query, key = norms or (None, None)
+        first, second = self._floats(query), self._floats(key)
+        self._append(_Kind.ROTATE, layer=layer, source=heads, target=heads, eps=eps, first=first, second=second)
+
+    def attend(self, layer: int, heads: int, target: int) -> None:
+        """target = attention of the queries to the layer's cache."""
+        self._append(_Kind.ATTEND, layer=layer, source=heads, target=target)
+
+    def build(self, name: str, heads: Heads) -> "Program":
+        """Return the program; its runs have this name in a profile."""
+        return Program(name, self._team, self._operations, self._widths, heads, self._kept)
+
+    def _append(self, kind: _Kind, **fields: object) -> None:
+        self._operations.append(Operation(kind=kind, **fields))
+
+    def _pointer(self, matrix: NativeMatrix) -> object:
+        self._kept.append(matrix)
+        return ctypes.pointer(matrix.fields)
+
+    def _floats(self, values: torch.Tensor | None) -> int | None:
+        if values is None:
+            return None
+        values = values.float().contiguous()
+        self._kept.append(values)
+        return values.data_ptr()
+
+
+class Program:
+    """What ProgramBuilder wrote; owned by the compute thread. Its buffers grow to the largest step and are used again."""
+
+    def __init__(
+        self,
+        name: str,
+        team: Team,
+        operations: Sequence[Operation],
+        widths: Sequence[int],
+        heads: Heads,
+        kept: Sequence[object],
+    ) -> None:
+        self._name = name
+        self._team, self._operations, self._widths, self._heads = team, operations, widths, heads
+        self._kept = kept
+        self._most_columns = max((op.matrix.contents.columns for op in operations if op.matrix), default=0)
+        self._buffers: list[npt.NDArray[np.float32]] = []
+        self._quantized = np.empty(0, np.uint8)
+        self._room = 0
+        self._handle = 0
+        self._finalizer: weakref.finalize[..., Program] | None = None
+        self._make()
+
+    def run(
+        self,
+        num_tokens: int,
+        tokens: Tokens | None = None,
+        pages: Pages | None = None,
+        given: Mapping[int, torch.Tensor] | None = None,
+    ) -> None:
+        """Run all operations.
+
+        Args:
+            num_tokens: T, rows of every buffer.
+            tokens, pages: of the step.
+            given: buffers that the caller brings, [T, width] float32 contiguous.
+        """
+        if pages is not None and pages.block_size != self._heads.block_size:
+            self._heads.block_size = pages.block_size
+            self._make()
+        self._grow(num_tokens)
+        addresses = (ctypes.c_void_p * len(self._widths))(*(buffer.ctypes.data for buffer in self._buffers))
+        for number, tensor in (given or {}).items():
+            addresses[number] = tensor.data_ptr()
+        caches = (ctypes.c_void_p * len(tokens.caches))(*(cache.data_ptr() for cache in tokens.caches)) if tokens else None
+        step = _step(num_tokens, tokens, pages)
+        step.caches = ctypes.cast(caches, ctypes.c_void_p) if caches is not None else None
+        with torch.profiler.record_function(self._name):
+            self._team.library.tetrad_run(
+                self._team.handle, self._handle, ctypes.byref(step), addresses, self._quantized.ctypes.data
+            )
+
+    def result(self, buffer: int, num_tokens: int) -> torch.Tensor:
+        """Return a buffer [T, width]; valid until the next run."""
+        return torch.from_numpy(self._buffers[buffer][:num_tokens])
+
+    def _make(self) -> None:
+        if self._finalizer is not None:
+            self._finalizer()
+        library = self._team.library
+        widths = np.array(self._widths, np.int64)
+        operations = (Operation * len(self._operations))(*self._operations)
+        self._handle = library.tetrad_program_new(operations, len(operations), widths.ctypes.data, len(widths), self._heads)
+        self._finalizer = weakref.finalize(self, library.tetrad_program_delete, self._handle)
+
+    def _grow(self, num_tokens: int) -> None:
+        if num_tokens <= self._room:
+            return
+        self._room = num_tokens
+        self._buffers = [np.empty((num_tokens, width), np.float32) for width in self._widths]
+        row_bytes: int = self._team.library.tetrad_activations_size_bytes(self._most_columns)
+        self._quantized = np.empty(num_tokens * row_bytes, np.uint8)
+
+
+def _step(num_tokens: int, tokens: Tokens | None, pages: Pages | None) -> Step:
+    step = Step(num_tokens=num_tokens)
+    if tokens is not None:
+        step.token_ids = tokens.token_ids.ctypes.data
+        step.cosines, step.sines = tokens.cosines.data_ptr(), tokens.sines.data_ptr()
+    if pages is not None:
+        step.num_sequences, step.page_stride = pages.tables.shape
+        step.slots, step.pages = pages.slots.ctypes.data, pages.tables.ctypes.data
+        step.first_tokens = pages.first_tokens.ctypes.data
+        step.num_computed, step.num_scheduled = pages.num_computed.ctypes.data, pages.num_scheduled.ctypes.data
+    return step

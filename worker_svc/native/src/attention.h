@@ -1,0 +1,203 @@
+// Attention over KV pages, with nothing copied: a tile of query rows goes over the pages of its sequence, STRIDE keys at a
+// time, with the running softmax of Milakov and Gimelshein (2018), as FlashAttention has it.
+//
+// Rows of a tile: (token, query head of the KV head) pairs, so that grouped heads share each key and value that is loaded.
+// A page of a layer: keys [KV heads][head_dim][block_size], then values [KV heads][block_size][head_dim]. Keys are transposed:
+//   the scores of LANES keys are LANES lanes, and nothing is summed across a vector.
+// Keys are taken in strides that begin at key 0 and do not depend on the tile, so a row's result does not depend on what is
+//   computed beside it. What a row may not see has weight 0; what no row of the tile may see is not touched, since a slot that
+//   was never written may hold anything.
+#pragma once
+#include <cmath>
+#include <limits>
+
+#include "vec.h"
+
+namespace tetrad {
+
+constexpr int KEY_VECTORS = 4;
+constexpr int STRIDE = KEY_VECTORS * LANES;
+#if defined(TETRAD_AVX512)
+constexpr int TILE_ROWS = 6;
+#else
+constexpr int TILE_ROWS = 3;
+#endif
+constexpr int MAX_HEAD_DIM = 256;
+
+struct Heads {
+  int32_t num_heads, num_kv_heads, head_dim, block_size, window;  // window 0: all keys
+
+  int64_t group() const { return num_heads / num_kv_heads; }
+  int64_t page_size() const { return int64_t(2) * num_kv_heads * block_size * head_dim; }
+  int64_t key_at(int64_t kv_head) const { return kv_head * head_dim * block_size; }
+  int64_t value_at(int64_t kv_head) const { return (num_kv_heads + kv_head) * head_dim * block_size; }
+};
+
+// Rows first .. first + count of a sequence's chunk and one KV head.
+struct Tile {
+  int32_t sequence, kv_head, first, count;
+};
+
+struct Sequence {
+  const int32_t* pages;
+  int64_t first_token;   // in the step
+  int64_t num_computed;  // position of that token
+};
+
+inline void write_key_value(const Heads& heads, float* cache, int64_t slot, const float* keys, const float* values) {
+  float* page = cache + slot / heads.block_size * heads.page_size();
+  const int64_t offset = slot % heads.block_size, size = heads.head_dim;
+  for (int64_t head = 0; head < heads.num_kv_heads; head++) {
+    float* key = page + heads.key_at(head) + offset;
+    for (int64_t d = 0; d < size; d++) key[d * heads.block_size] = keys[head * size + d];
+    std::memcpy(page + heads.value_at(head) + offset * size, values + head * size, size * sizeof(float));
+  }
+}
+
+// scores[row][key] of the vectors of keys that `keys` points at, one pointer for each.
+template <int ROWS>
+inline void score(const float* const* queries, const float* const* keys, int64_t head_dim, int64_t pitch, float (*scores)[STRIDE]) {
+  vf totals[ROWS][KEY_VECTORS] = {};
+  for (int64_t d = 0; d < head_dim; d++) {
+    vf key[KEY_VECTORS];
+    for (int i = 0; i < KEY_VECTORS; i++) key[i] = load(keys[i] + d * pitch);
+    for (int row = 0; row < ROWS; row++) {
+      const vf query = splat(queries[row][d]);
+      for (int i = 0; i < KEY_VECTORS; i++) totals[row][i] += query * key[i];
+    }
+  }
+  for (int row = 0; row < ROWS; row++)
+    for (int i = 0; i < KEY_VECTORS; i++) store(scores[row] + i * LANES, totals[row][i]);
+}
+
+// out[row][dims] += weights[row][key] * value[key][dims] for DIMS vectors of dimensions.
+template <int ROWS, int DIMS>
+inline void add_values(const float (*weights)[STRIDE], const float* const* values, int num_keys, int64_t at, float (*out)[MAX_HEAD_DIM]) {
+  vf totals[ROWS][DIMS];
+  for (int row = 0; row < ROWS; row++)
+    for (int i = 0; i < DIMS; i++) totals[row][i] = load(out[row] + at + i * LANES);
+  for (int key = 0; key < num_keys; key++) {
+    vf value[DIMS];
+    for (int i = 0; i < DIMS; i++) value[i] = load(values[key] + at + i * LANES);
+    for (int row = 0; row < ROWS; row++) {
+      const vf weight = splat(weights[row][key]);
+      for (int i = 0; i < DIMS; i++) totals[row][i] += weight * value[i];
+    }
+  }
+  for (int row = 0; row < ROWS; row++)
+    for (int i = 0; i < DIMS; i++) store(out[row] + at + i * LANES, totals[row][i]);
+}
+
+// Blocks that are no multiple of LANES: LANES keys from `begin`, as if they lay in such a block.
+inline void gather_keys(const Heads& heads, const float* cache, const Sequence& sequence, int64_t kv_head, int64_t begin,
+                        int64_t end, float* out) {
+  std::memset(out, 0, heads.head_dim * LANES * sizeof(float));
+  for (int64_t key = begin; key < end && key < begin + LANES; key++) {
+    const float* page = cache + sequence.pages[key / heads.block_size] * heads.page_size();
+    const float* from = page + heads.key_at(kv_head) + key % heads.block_size;
+    for (int64_t d = 0; d < heads.head_dim; d++) out[d * LANES + key - begin] = from[d * heads.block_size];
+  }
+}
+
+template <int ROWS>
+inline void attend_rows(const Heads& heads, const float* cache, const Sequence& sequence, const Tile& tile, const float* queries,
+                        int64_t query_stride, float* output, int64_t output_stride) {
+  const int64_t group = heads.group(), size = heads.head_dim;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(size));
+  const float* query[ROWS];
+  int64_t seen[ROWS], hidden[ROWS];  // a row sees keys hidden .. seen
+  alignas(64) float totals[ROWS][MAX_HEAD_DIM];
+  alignas(64) float scores[ROWS][STRIDE];
+  alignas(64) float gathered[KEY_VECTORS][MAX_HEAD_DIM * LANES];
+  const bool is_contiguous = heads.block_size % LANES == 0;
+  float tops[ROWS];
+  vf sums[ROWS];
+  for (int row = 0; row < ROWS; row++) {
+    const int64_t token = (tile.first + row) / group, head = tile.kv_head * group + (tile.first + row) % group;
+    query[row] = queries + (sequence.first_token + token) * query_stride + head * size;
+    seen[row] = sequence.num_computed + token + 1;
+    hidden[row] = heads.window && seen[row] > heads.window ? seen[row] - heads.window : 0;
+    tops[row] = -std::numeric_limits<float>::infinity();
+    sums[row] = vf{};
+    std::memset(totals[row], 0, size * sizeof(float));
+  }
+  const int64_t end = seen[ROWS - 1];
+  for (int64_t begin = hidden[0] / STRIDE * STRIDE; begin < end; begin += STRIDE) {
+    const float* keys[KEY_VECTORS];
+    const float* values[STRIDE];
+    const int num_keys = static_cast<int>(end - begin < STRIDE ? end - begin : STRIDE);
+    for (int i = 0; i < KEY_VECTORS; i++) {
+      if (!is_contiguous) {
+        gather_keys(heads, cache, sequence, tile.kv_head, begin + i * LANES, end, gathered[i]);
+        keys[i] = gathered[i];
+        continue;
+      }
+      // Vectors behind the end are read from the last page that there is, and masked.
+      const int64_t key = begin + i * LANES < end ? begin + i * LANES : begin;
+      const float* page = cache + sequence.pages[key / heads.block_size] * heads.page_size();
+      keys[i] = page + heads.key_at(tile.kv_head) + key % heads.block_size;
+    }
+    for (int key = 0; key < num_keys; key++) {
+      const int64_t at = begin + key;
+      const float* page = cache + sequence.pages[at / heads.block_size] * heads.page_size();
+      values[key] = page + heads.value_at(tile.kv_head) + at % heads.block_size * size;
+    }
+    score<ROWS>(query, keys, size, is_contiguous ? heads.block_size : LANES, scores);
+    for (int row = 0; row < ROWS; row++) {
+      vf top = splat(tops[row]);
+      vf lanes;
+      for (int lane = 0; lane < LANES; lane++) lanes[lane] = static_cast<float>(lane);
+      for (int i = 0; i < KEY_VECTORS; i++) {
+        vf value = load(scores[row] + i * LANES) * scale;
+        const float first = static_cast<float>(begin + i * LANES);
+        const vf position = lanes + first;
+        value = position < static_cast<float>(seen[row]) ? value : splat(-std::numeric_limits<float>::infinity());
+        value = position >= static_cast<float>(hidden[row]) ? value : splat(-std::numeric_limits<float>::infinity());
+        // A score that is no number stays one and reaches the output.
+        top = value > top || value != value ? value : top;
+        store(scores[row] + i * LANES, value);
+      }
+      const float new_top = largest(top);
+      if (new_top == -std::numeric_limits<float>::infinity()) {  // all of the stride is hidden from this row
+        std::memset(scores[row], 0, sizeof scores[row]);
+        continue;
+      }
+      if (new_top != tops[row]) {
+        const float shrink = std::exp(tops[row] - new_top);
+        sums[row] *= shrink;
+        for (int64_t d = 0; d < size; d += LANES) store(totals[row] + d, load(totals[row] + d) * shrink);
+        tops[row] = new_top;
+      }
+      for (int i = 0; i < KEY_VECTORS; i++) {
+        const vf weight = exponential(load(scores[row] + i * LANES) - new_top);
+        sums[row] += weight;
+        store(scores[row] + i * LANES, weight);
+      }
+    }
+    int64_t d = 0;
+    for (; d + 4 * LANES <= size; d += 4 * LANES) add_values<ROWS, 4>(scores, values, num_keys, d, totals);
+    for (; d < size; d += LANES) add_values<ROWS, 1>(scores, values, num_keys, d, totals);
+  }
+  for (int row = 0; row < ROWS; row++) {
+    const int64_t token = (tile.first + row) / group, head = tile.kv_head * group + (tile.first + row) % group;
+    float* out = output + (sequence.first_token + token) * output_stride + head * size;
+    const float inverse = 1.0f / sum(sums[row]);
+    for (int64_t d = 0; d < size; d += LANES) store(out + d, load(totals[row] + d) * inverse);
+  }
+}
+
+inline void attend_tile(const Heads& heads, const float* cache, const Sequence& sequence, const Tile& tile, const float* queries,
+                        int64_t query_stride, float* output, int64_t output_stride) {
+  switch (tile.count) {
+    case 1: return attend_rows<1>(heads, cache, sequence, tile, queries, query_stride, output, output_stride);
+    case 2: return attend_rows<2>(heads, cache, sequence, tile, queries, query_stride, output, output_stride);
+    case 3: return attend_rows<3>(heads, cache, sequence, tile, queries, query_stride, output, output_stride);
+#if defined(TETRAD_AVX512)
+    case 4: return attend_rows<4>(heads, cache, sequence, tile, queries, query_stride, output, output_stride);
+    case 5: return attend_rows<5>(heads, cache, sequence, tile, queries, query_stride, output, output_stride);
+    case 6: return attend_rows<6>(heads, cache, sequence, tile, queries, query_stride, output, output_stride);
+#endif
+  }
+}
+
+}  // namespace tetrad

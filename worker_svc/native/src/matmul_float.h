@@ -1,0 +1,62 @@
+// Float32 products of up to MAX_ROWS activations with one panel.
+//
+// Every output is one accumulator that takes its columns in order, whatever the number of activations: the same request has
+// the same bits alone and in a batch, in one chunk and in several.
+#pragma once
+#include "matrix.h"
+
+namespace tetrad {
+
+#if defined(TETRAD_AVX512)
+constexpr int MAX_ROWS = 8;
+#else
+constexpr int MAX_ROWS = 6;
+#endif
+
+// x: M rows with `stride`; out [M][PANEL].
+template <int M>
+inline void multiply_panel_rows(const float* x, int64_t stride, const float* panel, int64_t columns, float* out) {
+  vf low[M] = {}, high[M] = {};
+  for (int64_t k = 0; k < columns; k++, panel += PANEL) {
+    const vf w_low = load(panel), w_high = load(panel + LANES);
+    for (int row = 0; row < M; row++) {
+      const vf value = splat(x[row * stride + k]);
+      low[row] += value * w_low;
+      high[row] += value * w_high;
+    }
+  }
+  for (int row = 0; row < M; row++) {
+    store(out + row * PANEL, low[row]);
+    store(out + row * PANEL + LANES, high[row]);
+  }
+}
+
+inline void multiply_panel(int rows, const float* x, int64_t stride, const float* panel, int64_t columns, float* out) {
+  switch (rows) {
+    case 1: return multiply_panel_rows<1>(x, stride, panel, columns, out);
+    case 2: return multiply_panel_rows<2>(x, stride, panel, columns, out);
+    case 3: return multiply_panel_rows<3>(x, stride, panel, columns, out);
+    case 4: return multiply_panel_rows<4>(x, stride, panel, columns, out);
+    case 5: return multiply_panel_rows<5>(x, stride, panel, columns, out);
+    case 6: return multiply_panel_rows<6>(x, stride, panel, columns, out);
+#if defined(TETRAD_AVX512)
+    case 7: return multiply_panel_rows<7>(x, stride, panel, columns, out);
+    case 8: return multiply_panel_rows<8>(x, stride, panel, columns, out);
+#endif
+  }
+}
+
+inline void pack_float_panel(const Matrix& matrix, const float* weights, int64_t panel) {
+  float* out = reinterpret_cast<float*>(matrix.data + panel * matrix.panel_bytes());
+  for (int row = 0; row < PANEL; row++) {
+    const int64_t n = matrix.row_of(panel, row);
+    for (int64_t k = 0; k < matrix.columns; k++) out[k * PANEL + row] = n < 0 ? 0.0f : weights[n * matrix.columns + k];
+  }
+}
+
+inline void unpack_float_row(const Matrix& matrix, int64_t row, float* out) {
+  const float* panel = reinterpret_cast<const float*>(matrix.panel(row / PANEL)) + row % PANEL;
+  for (int64_t k = 0; k < matrix.columns; k++) out[k] = panel[k * PANEL];
+}
+
+}  // namespace tetrad

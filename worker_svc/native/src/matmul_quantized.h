@@ -1,0 +1,271 @@
+// Products of quantized weights with activations that are quantized on the way, 8 bits and one scale for 32 columns, as
+// llama.cpp does it. Within a block everything is integers; scales and minima enter once a block, in float32.
+//
+//   y = sum over blocks of d * s * (sum q a - zero * sum a) + m * s * sum a,   activation = s * a
+//
+// As with float32, a row's sums do not depend on the rows beside it.
+#pragma once
+#include "matrix.h"
+
+namespace tetrad {
+
+#if defined(TETRAD_AVX512)
+constexpr int MAX_QUANTIZED_ROWS = 8;
+#else
+constexpr int MAX_QUANTIZED_ROWS = 4;
+#endif
+
+// One row of quantized activations.
+struct Activations {
+  int8_t* values;      // [columns]
+  float* scales;       // [columns / 32]
+  float* sums;         // [columns / 32], scale * sum of the values
+  int32_t* totals;     // [columns / 32], sum of the values
+  int32_t* totals_16;  // [columns / 16]
+
+  static int64_t size_bytes(int64_t columns) { return columns + columns / 32 * 12 + columns / 16 * 4; }
+
+  static Activations at(uint8_t* memory, int64_t columns) {
+    auto* after = memory + columns;
+    const int64_t blocks = columns / 32;
+    return {reinterpret_cast<int8_t*>(memory), reinterpret_cast<float*>(after), reinterpret_cast<float*>(after + blocks * 4),
+            reinterpret_cast<int32_t*>(after + blocks * 8), reinterpret_cast<int32_t*>(after + blocks * 12)};
+  }
+};
+
+inline void quantize_row(const float* x, int64_t columns, Activations to) {
+  for (int64_t block = 0; block < columns / 32; block++, x += 32) {
+    float top = 0, broken = 0;
+    for (int i = 0; i < 32; i++) {
+      top = __builtin_fabsf(x[i]) > top ? __builtin_fabsf(x[i]) : top;
+      broken += x[i] * 0.0f;
+    }
+    // What is not finite stays so, in the scale: a broken row is found by its logits.
+    const bool is_finite = broken == 0.0f;
+    const float scale = top / 127.0f + broken, inverse = is_finite && top > 0 ? 127.0f / top : 0.0f;
+    int8_t* values = to.values + block * 32;
+    for (int i = 0; i < 32; i++) {
+      const float magic = 12582912.0f;  // adding 1.5 * 2^23 rounds to the nearest integer, ties to even
+      const float rounded = ((is_finite ? x[i] : 0.0f) * inverse + magic) - magic;
+      values[i] = static_cast<int8_t>(static_cast<int32_t>(rounded));
+    }
+    int32_t first = 0, second = 0;
+    for (int i = 0; i < 16; i++) first += values[i], second += values[16 + i];
+    to.totals_16[2 * block] = first;
+    to.totals_16[2 * block + 1] = second;
+    to.totals[block] = first + second;
+    to.scales[block] = scale;
+    to.sums[block] = scale * static_cast<float>(first + second);
+  }
+}
+
+#if defined(TETRAD_AVX512)
+typedef __m512i quanta_vector;
+inline quanta_vector load_quanta(const uint8_t* at) { return _mm512_loadu_si512(at); }
+inline quanta_vector low_bits(quanta_vector v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
+inline quanta_vector high_bits(quanta_vector v) { return low_bits(_mm512_srli_epi16(v, 4)); }
+inline quanta_vector four(const int8_t* at) {
+  int32_t bytes;
+  std::memcpy(&bytes, at, sizeof bytes);
+  return _mm512_set1_epi32(bytes);
+}
+
+// Sum of `groups` products of four columns; `start` is where it begins.
+template <int BITS, int GROUPS>
+inline vi dot_block(const quanta_vector* quanta, const int8_t* values, int32_t start) {
+  __m512i even = _mm512_set1_epi32(start), odd = _mm512_setzero_si512();
+  for (int group = 0; group < GROUPS; group += 2) {
+    even = _mm512_dpbusd_epi32(even, quanta[group], four(values + 4 * group));
+    odd = _mm512_dpbusd_epi32(odd, quanta[group + 1], four(values + 4 * group + 4));
+  }
+  return reinterpret_cast<vi>(_mm512_add_epi32(even, odd));
+}
+constexpr int OFFSET_OF_8_BITS = 0;
+
+#elif defined(__AVX2__)
+typedef __m256i quanta_vector;
+inline quanta_vector load_quanta(const uint8_t* at) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)); }
+inline quanta_vector low_bits(quanta_vector v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
+inline quanta_vector high_bits(quanta_vector v) { return low_bits(_mm256_srli_epi16(v, 4)); }
+inline quanta_vector four(const int8_t* at) {
+  int32_t bytes;
+  std::memcpy(&bytes, at, sizeof bytes);
+  return _mm256_set1_epi32(bytes);
+}
+
+// 4 bits: eight products of at most 2 * 15 * 127 fit into 16 bits. 8 bits do not, so they are made signed, and |q| a sign(q)
+// is what is multiplied.
+template <int BITS, int GROUPS>
+inline vi dot_block(const quanta_vector* quanta, const int8_t* values, int32_t start) {
+  const __m256i ones = _mm256_set1_epi16(1);
+  __m256i total = _mm256_set1_epi32(start);
+  if constexpr (BITS == 4) {
+    __m256i products = _mm256_setzero_si256();
+    for (int group = 0; group < GROUPS; group++)
+      products = _mm256_add_epi16(products, _mm256_maddubs_epi16(quanta[group], four(values + 4 * group)));
+    total = _mm256_add_epi32(total, _mm256_madd_epi16(products, ones));
+  } else {
+    for (int group = 0; group < GROUPS; group++) {
+      const __m256i is_signed = _mm256_xor_si256(quanta[group], _mm256_set1_epi8(-128));
+      const __m256i products =
+          _mm256_maddubs_epi16(_mm256_abs_epi8(is_signed), _mm256_sign_epi8(four(values + 4 * group), is_signed));
+      total = _mm256_add_epi32(total, _mm256_madd_epi16(products, ones));
+    }
+  }
+  return reinterpret_cast<vi>(total);
+}
+constexpr int OFFSET_OF_8_BITS = 128;
+
+#else
+struct quanta_vector {
+  uint8_t bytes[4 * LANES];
+};
+inline quanta_vector load_quanta(const uint8_t* at) {
+  quanta_vector v;
+  std::memcpy(v.bytes, at, sizeof v.bytes);
+  return v;
+}
+inline quanta_vector low_bits(quanta_vector v) {
+  for (auto& byte : v.bytes) byte &= 15;
+  return v;
+}
+inline quanta_vector high_bits(quanta_vector v) {
+  for (auto& byte : v.bytes) byte >>= 4;
+  return v;
+}
+template <int BITS, int GROUPS>
+inline vi dot_block(const quanta_vector* quanta, const int8_t* values, int32_t start) {
+  vi total = splat_int(start);
+  for (int group = 0; group < GROUPS; group++)
+    for (int lane = 0; lane < LANES; lane++)
+      for (int i = 0; i < 4; i++) total[lane] += int32_t(quanta[group].bytes[4 * lane + i]) * values[4 * group + i];
+  return total;
+}
+constexpr int OFFSET_OF_8_BITS = 0;
+#endif
+
+template <int SCALE_BYTES>
+inline vf load_scales(const uint8_t* at) {
+  if constexpr (SCALE_BYTES == 2) return load_half(reinterpret_cast<const uint16_t*>(at));
+  return load(reinterpret_cast<const float*>(at));
+}
+
+// x: M rows; out [M][QUANTUM_PANEL] with `stride`.
+template <int M, int BITS, int BLOCK, int SCALE_BYTES, bool HAS_MINIMUM>
+inline void multiply_quantized_rows(const Matrix& matrix, const Activations* x, const uint8_t* panel, float* out, int64_t stride) {
+  constexpr int GROUPS = BLOCK / 4, BYTES = 4 * LANES;
+  const int32_t shift = (BITS == 8 ? OFFSET_OF_8_BITS : 0) - matrix.zero;
+  vf total[M] = {};
+  for (int64_t block = 0; block < matrix.num_blocks(); block++, panel += matrix.block_bytes()) {
+    const vf scale = load_scales<SCALE_BYTES>(panel);
+    const uint8_t* packed = panel + LANES * SCALE_BYTES * (HAS_MINIMUM ? 2 : 1);
+    quanta_vector quanta[GROUPS];
+    if constexpr (BITS == 4) {
+      for (int group = 0; group < GROUPS / 2; group++) {
+        const quanta_vector both = load_quanta(packed + group * BYTES);
+        quanta[group] = low_bits(both);
+        quanta[group + GROUPS / 2] = high_bits(both);
+      }
+    } else {
+      for (int group = 0; group < GROUPS; group++) quanta[group] = load_quanta(packed + group * BYTES);
+    }
+    for (int row = 0; row < M; row++) {
+      const int32_t start = shift * (BLOCK == 32 ? x[row].totals[block] : x[row].totals_16[block]);
+      const vi dots = dot_block<BITS, GROUPS>(quanta, x[row].values + block * BLOCK, start);
+      total[row] += to_float(dots) * (scale * x[row].scales[BLOCK == 32 ? block : block / 2]);
+    }
+    if constexpr (HAS_MINIMUM) {
+      const vf minimum = load_scales<SCALE_BYTES>(panel + LANES * SCALE_BYTES);
+      for (int row = 0; row < M; row++) total[row] += minimum * x[row].sums[block];
+    }
+  }
+  for (int row = 0; row < M; row++) store(out + row * stride, total[row]);
+}
+
+template <int BITS, int BLOCK, int SCALE_BYTES, bool HAS_MINIMUM>
+inline void multiply_quantized_panel(const Matrix& m, int rows, const Activations* x, const uint8_t* panel, float* out, int64_t stride) {
+  switch (rows) {
+    case 1: return multiply_quantized_rows<1, BITS, BLOCK, SCALE_BYTES, HAS_MINIMUM>(m, x, panel, out, stride);
+    case 2: return multiply_quantized_rows<2, BITS, BLOCK, SCALE_BYTES, HAS_MINIMUM>(m, x, panel, out, stride);
+    case 3: return multiply_quantized_rows<3, BITS, BLOCK, SCALE_BYTES, HAS_MINIMUM>(m, x, panel, out, stride);
+    case 4: return multiply_quantized_rows<4, BITS, BLOCK, SCALE_BYTES, HAS_MINIMUM>(m, x, panel, out, stride);
+#if defined(TETRAD_AVX512)
+    case 5: return multiply_quantized_rows<5, BITS, BLOCK, SCALE_BYTES, HAS_MINIMUM>(m, x, panel, out, stride);
+    case 6: return multiply_quantized_rows<6, BITS, BLOCK, SCALE_BYTES, HAS_MINIMUM>(m, x, panel, out, stride);
+    case 7: return multiply_quantized_rows<7, BITS, BLOCK, SCALE_BYTES, HAS_MINIMUM>(m, x, panel, out, stride);
+    case 8: return multiply_quantized_rows<8, BITS, BLOCK, SCALE_BYTES, HAS_MINIMUM>(m, x, panel, out, stride);
+#endif
+  }
+}
+
+// The formats that packing makes; see `weights.py`.
+inline void multiply_quantized(const Matrix& m, int rows, const Activations* x, const uint8_t* panel, float* out, int64_t stride) {
+  const bool is_half = m.scale_bytes == 2;
+  if (m.bits == 4) {
+    if (is_half && m.has_minimum) return multiply_quantized_panel<4, 32, 2, true>(m, rows, x, panel, out, stride);
+    if (is_half) return multiply_quantized_panel<4, 32, 2, false>(m, rows, x, panel, out, stride);
+    return multiply_quantized_panel<4, 32, 4, true>(m, rows, x, panel, out, stride);
+  }
+  if (m.block == 16) return multiply_quantized_panel<8, 16, 4, false>(m, rows, x, panel, out, stride);
+  if (is_half) return multiply_quantized_panel<8, 32, 2, false>(m, rows, x, panel, out, stride);
+  return multiply_quantized_panel<8, 32, 4, true>(m, rows, x, panel, out, stride);
+}
+
+// Put one unpacked row into its place of a panel. `source_zero` and `source_block` are those of its type.
+inline void pack_quantized_row(const Matrix& m, int64_t panel, int64_t place, const UnpackedRow& row) {
+  uint8_t* out = m.data + panel * m.panel_bytes();
+  const int64_t groups = m.block / 4, bytes = 4 * LANES;
+  for (int64_t block = 0; block < m.num_blocks(); block++, out += m.block_bytes()) {
+    const float values[2] = {row.scales[block], row.minima[block]};
+    for (int which = 0; which < (m.has_minimum ? 2 : 1); which++) {
+      uint8_t* at = out + (which * LANES + place) * m.scale_bytes;
+      if (m.scale_bytes == 2) {
+        const _Float16 half = static_cast<_Float16>(values[which]);
+        std::memcpy(at, &half, 2);
+      } else {
+        std::memcpy(at, &values[which], 4);
+      }
+    }
+    uint8_t* packed = out + m.scales_bytes();
+    const uint8_t* quanta = row.quanta + block * m.block;
+    for (int64_t group = 0; group < groups; group++) {
+      for (int i = 0; i < 4; i++) {
+        if (m.bits == 8) {
+          packed[group * bytes + 4 * place + i] = quanta[4 * group + i];
+        } else {
+          uint8_t* byte = packed + group % (groups / 2) * bytes + 4 * place + i;
+          *byte |= quanta[4 * group + i] << (group < groups / 2 ? 0 : 4);
+        }
+      }
+    }
+  }
+}
+
+inline void unpack_quantized_row(const Matrix& m, int64_t row, float* out) {
+  const uint8_t* at = m.panel(row / QUANTUM_PANEL);
+  const int64_t place = row % QUANTUM_PANEL, groups = m.block / 4, bytes = 4 * LANES;
+  const auto scale_at = [&](int which) {
+    const uint8_t* where = at + (which * LANES + place) * m.scale_bytes;
+    if (m.scale_bytes == 2) return half_at(where);
+    float value;
+    std::memcpy(&value, where, 4);
+    return value;
+  };
+  for (int64_t block = 0; block < m.num_blocks(); block++, at += m.block_bytes()) {
+    const float scale = scale_at(0), minimum = m.has_minimum ? scale_at(1) : 0.0f;
+    const uint8_t* packed = at + m.scales_bytes();
+    for (int64_t k = 0; k < m.block; k++) {
+      const int64_t group = k / 4;
+      int quantum;
+      if (m.bits == 8) {
+        quantum = packed[group * bytes + 4 * place + k % 4];
+      } else {
+        const uint8_t byte = packed[group % (groups / 2) * bytes + 4 * place + k % 4];
+        quantum = group < groups / 2 ? byte & 15 : byte >> 4;
+      }
+      out[block * m.block + k] = scale * static_cast<float>(quantum - m.zero) + minimum;
+    }
+  }
+}
+
+}  // namespace tetrad

@@ -1,0 +1,46 @@
+// Matrices: how weights [rows, columns] lie in memory. y = W x, so rows are outputs ("n") and columns inputs ("k").
+//
+// float32: panels of 2 * LANES rows; within a panel, column by column: [panel][k][row of panel]. One pass over a panel is one
+//   sequential read, and each column is two vectors.
+// quantized: panels of LANES rows; within a panel, block by block of 32 (or 16) columns: scales d [LANES], minima m [LANES]
+//   if the format has them, then the quanta, four columns of every row together, as the integer dot product takes them. Of
+//   4-bit quanta, a byte of the first half of a block's columns has its low bits, of the second half its high bits.
+//   weight = d * (quantum - zero) + m.
+#pragma once
+#include "vec.h"
+
+namespace tetrad {
+
+constexpr int PANEL = 2 * LANES;   // rows of a float32 panel
+constexpr int QUANTUM_PANEL = LANES;  // rows of a quantized one
+
+struct Matrix {
+  int64_t rows, columns;
+  int32_t bits;         // 32: float32; 4 or 8: quantized
+  int32_t block;        // columns that share a scale: 32 or 16; float32: 1
+  int32_t scale_bytes;  // 2: half precision; 4: float32
+  int32_t has_minimum;
+  int32_t zero;         // quantum that means 0
+  int32_t paired;       // the rows of two matrices, gate before up, whose panels lie in turn
+  uint8_t* data;
+
+  bool is_quantized() const { return bits != 32; }
+  int64_t panel_rows() const { return is_quantized() ? QUANTUM_PANEL : PANEL; }
+  int64_t num_outputs() const { return paired ? rows / 2 : rows; }
+  int64_t num_panels() const { return (num_outputs() + panel_rows() - 1) / panel_rows() * (paired ? 2 : 1); }
+  int64_t num_blocks() const { return columns / block; }
+  int64_t scales_bytes() const { return int64_t(QUANTUM_PANEL) * scale_bytes * (has_minimum ? 2 : 1); }
+  int64_t block_bytes() const { return scales_bytes() + int64_t(QUANTUM_PANEL) * block * bits / 8; }
+  int64_t panel_bytes() const { return is_quantized() ? num_blocks() * block_bytes() : columns * PANEL * 4; }
+  int64_t size_bytes() const { return num_panels() * panel_bytes(); }
+  // The row that lies in a panel's `place`, -1 for the padding of the last panel.
+  int64_t row_of(int64_t panel, int64_t place) const {
+    const int64_t output = (paired ? panel / 2 : panel) * panel_rows() + place;
+    if (output >= num_outputs()) return -1;
+    return paired && panel % 2 ? num_outputs() + output : output;
+  }
+
+  const uint8_t* panel(int64_t index) const { return data + index * panel_bytes(); }
+};
+
+}  // namespace tetrad

@@ -1,0 +1,327 @@
+// Program: a model's forward pass as a list of operations over numbered buffers, run by a team of threads.
+//
+// Python (program.py) writes the list once, when the model is loaded, and calls `tetrad_run` once a step. Every thread walks
+// the same list; at each operation they share its items and meet behind it. The C functions at the end are all that Python sees.
+#include <algorithm>
+#include <memory>
+
+#include "attention.h"
+#include "gguf_blocks.h"
+#include "matmul_float.h"
+#include "matmul_quantized.h"
+#include "rows.h"
+#include "team.h"
+
+namespace tetrad {
+
+enum Kind : int32_t { EMBED = 0, NORM = 1, LINEAR = 2, ROTATE = 3, ATTEND = 4 };
+enum Epilogue : int32_t { STORE = 0, ADD = 1, GATE = 2 };
+
+// One operation; which fields count depends on its kind.
+struct Operation {
+  int32_t kind, epilogue;
+  int32_t source, target;  // buffers
+  int32_t column;          // LINEAR: first column of the target
+  int32_t quantize;        // NORM: whether what reads the result is quantized
+  int32_t layer;           // ROTATE, ATTEND
+  float eps;
+  const Matrix* matrix;  // EMBED, LINEAR
+  const float* first;    // NORM: weight; LINEAR: bias; ROTATE: weight of the norm of queries, or null
+  const float* second;   // ROTATE: weight of the norm of keys, or null
+};
+
+// What a step brings: T tokens of R sequences. Arrays belong to the caller and live as long as the call.
+struct Step {
+  int64_t num_tokens, num_sequences;
+  const int64_t* token_ids;      // [T]
+  const int64_t* slots;          // [T], page * block_size + offset
+  const float* cosines;          // [T, head_dim / 2]
+  const float* sines;            // [T, head_dim / 2]
+  const int32_t* pages;          // [R, page_stride]
+  int64_t page_stride;
+  const int64_t* first_tokens;   // [R]
+  const int64_t* num_computed;   // [R]
+  const int64_t* num_scheduled;  // [R]
+  float* const* caches;          // [layers]
+};
+
+struct Program {
+  std::vector<Operation> operations;
+  std::vector<int64_t> widths;  // columns of each buffer
+  Heads heads;
+  std::vector<Counter> counters;
+  std::vector<Sequence> sequences;
+  std::vector<Tile> tiles;
+
+  Program(const Operation* list, int64_t count, const int64_t* buffer_widths, int64_t num_buffers, Heads its_heads)
+      : operations(list, list + count), widths(buffer_widths, buffer_widths + num_buffers), heads(its_heads), counters(2 * count) {}
+};
+
+constexpr int64_t TOKENS_AT_ONCE = 64;  // rows of activations that stay in the second-level cache while panels pass
+
+// A run: the program, its step and the buffers, with what every thread needs to find its items.
+class Run {
+ public:
+  Run(Program& program, const Step& step, float* const* buffers, uint8_t* quantized, Team& team)
+      : program_(program), step_(step), buffers_(buffers), quantized_(quantized), team_(team) {
+    for (auto& counter : program.counters) counter.next.store(0, std::memory_order_relaxed);
+    lay_tiles();
+  }
+
+  void work() {
+    for (size_t index = 0; index < program_.operations.size(); index++) {
+      const Operation& operation = program_.operations[index];
+      Counter* counters = &program_.counters[2 * index];
+      switch (operation.kind) {
+        case EMBED: embed(operation, counters[0]); break;
+        case NORM: norm(operation, counters[0]); break;
+        case LINEAR: linear(operation, counters); break;
+        case ROTATE: rotate(operation, counters[0]); break;
+        case ATTEND: attend(operation, counters[0]); break;
+      }
+      team_.meet();
+    }
+  }
+
+ private:
+  int64_t width(int32_t buffer) const { return program_.widths[buffer]; }
+  float* row(int32_t buffer, int64_t token) const { return buffers_[buffer] + token * width(buffer); }
+
+  Activations activations(int64_t token, int64_t columns) const {
+    return Activations::at(quantized_ + token * Activations::size_bytes(columns), columns);
+  }
+
+  // Longest sequences come first in a step, so the last items are the smallest.
+  void lay_tiles() {
+    const Heads& heads = program_.heads;
+    program_.sequences.clear();
+    program_.tiles.clear();
+    for (int64_t r = 0; r < step_.num_sequences; r++) {
+      program_.sequences.push_back({step_.pages + r * step_.page_stride, step_.first_tokens[r], step_.num_computed[r]});
+      const int64_t rows = step_.num_scheduled[r] * heads.group();
+      for (int64_t first = 0; first < rows; first += TILE_ROWS)
+        for (int32_t kv_head = 0; kv_head < heads.num_kv_heads; kv_head++)
+          program_.tiles.push_back({static_cast<int32_t>(r), kv_head, static_cast<int32_t>(first),
+                                    static_cast<int32_t>(std::min<int64_t>(TILE_ROWS, rows - first))});
+    }
+  }
+
+  void embed(const Operation& operation, Counter& counter) {
+    counter.work_off(step_.num_tokens, [&](int64_t token) {
+      const Matrix& matrix = *operation.matrix;
+      float* out = row(operation.target, token);
+      matrix.is_quantized() ? unpack_quantized_row(matrix, step_.token_ids[token], out)
+                            : unpack_float_row(matrix, step_.token_ids[token], out);
+    });
+  }
+
+  void norm(const Operation& operation, Counter& counter) {
+    const int64_t size = width(operation.source);
+    counter.work_off(step_.num_tokens, [&](int64_t token) {
+      float* out = row(operation.target, token);
+      rms_norm_row(row(operation.source, token), operation.first, size, operation.eps, out);
+      if (operation.quantize) quantize_row(out, size, activations(token, size));
+    });
+  }
+
+  void linear(const Operation& operation, Counter* counters) {
+    const Matrix& matrix = *operation.matrix;
+    if (matrix.is_quantized() && !operation.quantize) {  // nobody has quantized the source yet
+      counters[0].work_off(step_.num_tokens, [&](int64_t token) {
+        quantize_row(row(operation.source, token), matrix.columns, activations(token, matrix.columns));
+      });
+      team_.meet();
+    }
+    const int64_t panels = operation.epilogue == GATE ? matrix.num_panels() / 2 : matrix.num_panels();
+    const int64_t pieces = (step_.num_tokens + TOKENS_AT_ONCE - 1) / TOKENS_AT_ONCE;
+    counters[1].work_off(pieces * panels, [&](int64_t item) {
+      const int64_t begin = item / panels * TOKENS_AT_ONCE, end = std::min(begin + TOKENS_AT_ONCE, step_.num_tokens);
+      matrix.is_quantized() ? multiply_quantized_item(operation, item % panels, begin, end)
+                            : multiply_float_item(operation, item % panels, begin, end);
+    });
+  }
+
+  void multiply_float_item(const Operation& operation, int64_t panel, int64_t begin, int64_t end) {
+    const Matrix& matrix = *operation.matrix;
+    const int64_t stride = width(operation.source);
+    alignas(64) float products[2][MAX_ROWS * PANEL];
+    for (int64_t token = begin; token < end; token += MAX_ROWS) {
+      const int rows = static_cast<int>(std::min<int64_t>(MAX_ROWS, end - token));
+      const float* x = row(operation.source, token);
+      const auto multiply = [&](int64_t which, float* out) {
+        multiply_panel(rows, x, stride, reinterpret_cast<const float*>(matrix.panel(which)), matrix.columns, out);
+      };
+      if (operation.epilogue == GATE) {
+        multiply(2 * panel, products[0]);
+        multiply(2 * panel + 1, products[1]);
+        finish_gate(operation, panel * PANEL, PANEL, token, rows, products[0], products[1]);
+      } else {
+        multiply(panel, products[0]);
+        finish(operation, panel * PANEL, PANEL, token, rows, products[0]);
+      }
+    }
+  }
+
+  void multiply_quantized_item(const Operation& operation, int64_t panel, int64_t begin, int64_t end) {
+    const Matrix& matrix = *operation.matrix;
+    alignas(64) float products[2][MAX_QUANTIZED_ROWS * QUANTUM_PANEL];
+    for (int64_t token = begin; token < end; token += MAX_QUANTIZED_ROWS) {
+      const int rows = static_cast<int>(std::min<int64_t>(MAX_QUANTIZED_ROWS, end - token));
+      Activations x[MAX_QUANTIZED_ROWS];
+      for (int i = 0; i < rows; i++) x[i] = activations(token + i, matrix.columns);
+      if (operation.epilogue == GATE) {
+        multiply_quantized(matrix, rows, x, matrix.panel(2 * panel), products[0], QUANTUM_PANEL);
+        multiply_quantized(matrix, rows, x, matrix.panel(2 * panel + 1), products[1], QUANTUM_PANEL);
+        finish_gate(operation, panel * QUANTUM_PANEL, QUANTUM_PANEL, token, rows, products[0], products[1]);
+      } else {
+        multiply_quantized(matrix, rows, x, matrix.panel(panel), products[0], QUANTUM_PANEL);
+        finish(operation, panel * QUANTUM_PANEL, QUANTUM_PANEL, token, rows, products[0]);
+      }
+    }
+  }
+
+  // Outputs `first` .. of some rows: add the bias, store or add to the target.
+  void finish(const Operation& operation, int64_t first, int64_t size, int64_t token, int rows, const float* products) {
+    const int64_t count = std::min(size, operation.matrix->num_outputs() - first);
+    for (int i = 0; i < rows; i++) {
+      const float* product = products + i * size;
+      float* out = row(operation.target, token + i) + operation.column + first;
+      for (int64_t j = 0; j < count; j++) {
+        const float value = operation.first ? product[j] + operation.first[first + j] : product[j];
+        out[j] = operation.epilogue == ADD ? out[j] + value : value;
+      }
+    }
+  }
+
+  void finish_gate(const Operation& operation, int64_t first, int64_t size, int64_t token, int rows, float* gate, float* up) {
+    const int64_t outputs = operation.matrix->num_outputs(), count = std::min(size, outputs - first);
+    for (int i = 0; i < rows; i++) {
+      float* its_gate = gate + i * size;
+      float* its_up = up + i * size;
+      if (operation.first)
+        for (int64_t j = 0; j < count; j++) {
+          its_gate[j] += operation.first[first + j];
+          its_up[j] += operation.first[outputs + first + j];
+        }
+      gate_row(its_gate, its_up, size, its_gate);
+      std::memcpy(row(operation.target, token + i) + first, its_gate, count * sizeof(float));
+    }
+  }
+
+  // Queries and keys: normed if the model does that, then rotated; keys and values go to their pages.
+  void rotate(const Operation& operation, Counter& counter) {
+    const Heads& heads = program_.heads;
+    const int64_t size = heads.head_dim, half = size / 2;
+    counter.work_off(step_.num_tokens, [&](int64_t token) {
+      float* head = row(operation.source, token);
+      for (int64_t i = 0; i < heads.num_heads + heads.num_kv_heads; i++, head += size) {
+        const float* weight = i < heads.num_heads ? operation.first : operation.second;
+        if (weight) rms_norm_row(head, weight, size, operation.eps, head);
+        rotate_head(head, step_.cosines + token * half, step_.sines + token * half, size);
+      }
+      const float* keys = row(operation.source, token) + heads.num_heads * size;
+      write_key_value(heads, step_.caches[operation.layer], step_.slots[token], keys, keys + heads.num_kv_heads * size);
+    });
+  }
+
+  void attend(const Operation& operation, Counter& counter) {
+    const auto& tiles = program_.tiles;
+    counter.work_off(static_cast<int64_t>(tiles.size()), [&](int64_t index) {
+      const Tile& tile = tiles[index];
+      attend_tile(program_.heads, step_.caches[operation.layer], program_.sequences[tile.sequence], tile, buffers_[operation.source],
+                  width(operation.source), buffers_[operation.target], width(operation.target));
+    });
+  }
+
+  Program& program_;
+  const Step& step_;
+  float* const* buffers_;
+  uint8_t* quantized_;
+  Team& team_;
+};
+
+// Work off `count` items on the team.
+template <typename Item>
+void share(Team& team, int64_t count, Item item) {
+  Counter counter;
+  team.run([&] { counter.work_off(count, item); });
+}
+
+}  // namespace tetrad
+
+using namespace tetrad;
+
+extern "C" {
+
+int32_t tetrad_lanes() { return LANES; }
+
+Team* tetrad_team_new(int32_t size) { return new Team(size); }
+void tetrad_team_delete(Team* team) { delete team; }
+
+int64_t tetrad_matrix_size_bytes(const Matrix* matrix) { return matrix->size_bytes(); }
+int64_t tetrad_activations_size_bytes(int64_t columns) { return Activations::size_bytes(columns); }
+
+// Pack float32 weights [rows, columns] into matrix->data.
+void tetrad_pack_float(Team* team, const Matrix* matrix, const float* weights) {
+  share(*team, matrix->num_panels(), [&](int64_t panel) { pack_float_panel(*matrix, weights, panel); });
+}
+
+// Pack rows of a GGUF file, `row_bytes` apart, into matrix->data, which is zeroed.
+void tetrad_pack_gguf(Team* team, const Matrix* matrix, int32_t type, const uint8_t* rows, int64_t row_bytes) {
+  const int64_t columns = matrix->columns;
+  share(*team, matrix->num_panels(), [&](int64_t panel) {
+    std::vector<uint8_t> quanta(columns);
+    std::vector<float> scales(columns / 16), minima(columns / 16);
+    const UnpackedRow unpacked{quanta.data(), scales.data(), minima.data()};
+    for (int64_t place = 0; place < QUANTUM_PANEL; place++) {
+      const int64_t row = matrix->row_of(panel, place);
+      if (row < 0) continue;
+      unpack_gguf_row(static_cast<GgufType>(type), rows + row * row_bytes, columns, unpacked);
+      pack_quantized_row(*matrix, panel, place, unpacked);
+    }
+  });
+}
+
+// Quantize float32 weights to 8 bits, one scale for 32 columns, and pack them into matrix->data, which is zeroed.
+void tetrad_pack_int8(Team* team, const Matrix* matrix, const float* weights) {
+  const int64_t columns = matrix->columns;
+  share(*team, matrix->num_panels(), [&](int64_t panel) {
+    std::vector<uint8_t> quanta(columns);
+    std::vector<float> scales(columns / 32), minima(columns / 32);
+    for (int64_t place = 0; place < QUANTUM_PANEL; place++) {
+      const int64_t row = matrix->row_of(panel, place);
+      if (row < 0) continue;
+      for (int64_t block = 0; block < columns / 32; block++) {
+        const float* x = weights + row * columns + block * 32;
+        float top = 0;
+        for (int i = 0; i < 32; i++) top = std::max(top, std::fabs(x[i]));
+        // The quanta fit the scale as it is stored.
+        const float scale = static_cast<float>(static_cast<_Float16>(top / 127.0f));
+        scales[block] = scale;
+        for (int i = 0; i < 32; i++) {
+          const float quantum = scale > 0 ? std::nearbyint(x[i] / scale) : 0.0f;
+          quanta[block * 32 + i] = static_cast<uint8_t>(static_cast<int>(std::clamp(quantum, -127.0f, 127.0f)) + 128);
+        }
+      }
+      pack_quantized_row(*matrix, panel, place, {quanta.data(), scales.data(), minima.data()});
+    }
+  });
+}
+
+// Unpack rows to float32 [count, columns]: what the products see.
+void tetrad_unpack(const Matrix* matrix, const int64_t* rows, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; i++, out += matrix->columns)
+    matrix->is_quantized() ? unpack_quantized_row(*matrix, rows[i], out) : unpack_float_row(*matrix, rows[i], out);
+}
+
+Program* tetrad_program_new(const Operation* operations, int64_t count, const int64_t* widths, int64_t num_buffers, Heads heads) {
+  return new Program(operations, count, widths, num_buffers, heads);
+}
+void tetrad_program_delete(Program* program) { delete program; }
+
+void tetrad_run(Team* team, Program* program, const Step* step, float* const* buffers, uint8_t* quantized) {
+  Run run(*program, *step, buffers, quantized, *team);
+  team->run([&] { run.work(); });
+}
+
+}  // extern "C"

@@ -1,0 +1,40 @@
+// Work on single rows: norms, rotation, the gate of the MLP.
+#pragma once
+#include "vec.h"
+
+namespace tetrad {
+
+// out = x / sqrt(mean(x^2) + eps) * weight. `size` is a multiple of 8; out may be x.
+inline void rms_norm_row(const float* x, const float* weight, int64_t size, float eps, float* out) {
+  vf squares = {};
+  float rest = 0;
+  int64_t i = 0;
+  for (; i + LANES <= size; i += LANES) {
+    const vf value = load(x + i);
+    squares += value * value;
+  }
+  for (int64_t j = i; j < size; j++) rest += x[j] * x[j];
+  const float scale = 1.0f / __builtin_sqrtf((sum(squares) + rest) / static_cast<float>(size) + eps);
+  for (i = 0; i + LANES <= size; i += LANES) store(out + i, load(x + i) * scale * load(weight + i));
+  for (; i < size; i++) out[i] = x[i] * scale * weight[i];
+}
+
+// Rotate one head in place: dimensions i and i + size / 2 are the pair that turns by angle i, as Hugging Face keeps them.
+inline void rotate_head(float* head, const float* cosines, const float* sines, int64_t size) {
+  const int64_t half = size / 2;
+  for (int64_t i = 0; i < half; i++) {
+    const float first = head[i], second = head[i + half];
+    head[i] = first * cosines[i] - second * sines[i];
+    head[i + half] = second * cosines[i] + first * sines[i];
+  }
+}
+
+// out = silu(gate) * up, `size` a multiple of LANES.
+inline void gate_row(const float* gate, const float* up, int64_t size, float* out) {
+  for (int64_t i = 0; i < size; i += LANES) {
+    const vf value = load(gate + i);
+    store(out + i, value / (1.0f + exponential(-value)) * load(up + i));
+  }
+}
+
+}  // namespace tetrad

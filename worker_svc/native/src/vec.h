@@ -1,0 +1,84 @@
+// Vectors: one name for the widest float vector of the machine the library is compiled on. GCC's and clang's vector
+// extensions carry the arithmetic, so a new instruction set needs nothing here; multiply-adds are contracted to FMA.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace tetrad {
+
+// 512 bits only where they have the integer dot product as well: without it they gain little.
+#if defined(__AVX512F__) && defined(__AVX512VNNI__)
+#define TETRAD_AVX512
+constexpr int LANES = 16;
+#else
+constexpr int LANES = 8;
+#endif
+
+typedef float vf __attribute__((vector_size(LANES * 4)));
+typedef int32_t vi __attribute__((vector_size(LANES * 4)));
+typedef float vf_unaligned __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+
+inline vf load(const float* at) { return *reinterpret_cast<const vf_unaligned*>(at); }
+inline void store(float* at, vf value) { *reinterpret_cast<vf_unaligned*>(at) = value; }
+inline vf splat(float value) { return value - vf{}; }
+inline vi splat_int(int32_t value) { return value - vi{}; }
+inline vf to_float(vi value) { return __builtin_convertvector(value, vf); }
+
+// Sums run in a fixed order, so that a row's result does not depend on the rows beside it.
+inline float sum(vf value) {
+  float total = 0;
+  for (int lane = 0; lane < LANES; lane++) total += value[lane];
+  return total;
+}
+
+inline vf larger(vf a, vf b) { return a > b ? a : b; }
+
+inline float largest(vf value) {
+  float found = value[0];
+  for (int lane = 1; lane < LANES; lane++) found = value[lane] > found ? value[lane] : found;
+  return found;
+}
+
+// e^x to about 1 ulp, 0 below -87: Cephes' polynomial on x - n ln 2, |x - n ln 2| <= ln 2 / 2.
+inline vf exponential(vf x) {
+  const vf is_tiny_at = splat(-87.0f), top = splat(88.0f);
+  vf bounded = x > top ? top : x;
+  bounded = bounded < is_tiny_at ? is_tiny_at : bounded;
+  const vf magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to the nearest integer
+  const vf shifted = bounded * 1.44269504088896341f + magic;
+  const vf n = shifted - magic;
+  const vf r = (bounded - n * 0.693359375f) - n * -2.12194440e-4f;
+  vf p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  const vi power = (__builtin_convertvector(n, vi) + 127) << 23;
+  vf scale;
+  std::memcpy(&scale, &power, sizeof scale);
+  const vf result = p * scale;
+  return x < is_tiny_at ? vf{} : (x != x ? x : result);
+}
+
+// LANES half-precision numbers in float.
+inline vf load_half(const uint16_t* at) {
+#if defined(TETRAD_AVX512)
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
+#elif defined(__F16C__)
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+#else
+  vf result;
+  for (int lane = 0; lane < LANES; lane++) {
+    _Float16 value;
+    std::memcpy(&value, at + lane, sizeof value);
+    result[lane] = static_cast<float>(value);
+  }
+  return result;
+#endif
+}
+
+}  // namespace tetrad

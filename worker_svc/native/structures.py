@@ -1,0 +1,70 @@
+"""Structures: what crosses into the C++ kernels, field for field as src/matrix.h, attention.h and program.cpp have it."""
+
+import ctypes
+
+_INT, _LONG, _FLOAT, _POINTER = ctypes.c_int32, ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
+
+
+class MatrixFields(ctypes.Structure):
+    """Weights [rows, columns] and how they lie in memory."""
+
+    _fields_ = (
+        ("rows", _LONG),
+        ("columns", _LONG),
+        ("bits", _INT),
+        ("block", _INT),
+        ("scale_bytes", _INT),
+        ("has_minimum", _INT),
+        ("zero", _INT),
+        ("paired", _INT),
+        ("data", _POINTER),
+    )
+
+
+class Heads(ctypes.Structure):
+    """Shape of a model's attention; window 0: all keys."""
+
+    _fields_ = (
+        ("num_heads", _INT),
+        ("num_kv_heads", _INT),
+        ("head_dim", _INT),
+        ("block_size", _INT),
+        ("window", _INT),
+    )
+
+
+class Operation(ctypes.Structure):
+    """One operation of a program."""
+
+    _fields_ = (
+        ("kind", _INT),
+        ("epilogue", _INT),
+        ("source", _INT),
+        ("target", _INT),
+        ("column", _INT),
+        ("quantize", _INT),
+        ("layer", _INT),
+        ("eps", _FLOAT),
+        ("matrix", ctypes.POINTER(MatrixFields)),
+        ("first", _POINTER),
+        ("second", _POINTER),
+    )
+
+
+class Step(ctypes.Structure):
+    """What a step brings."""
+
+    _fields_ = (
+        ("num_tokens", _LONG),
+        ("num_sequences", _LONG),
+        ("token_ids", _POINTER),
+        ("slots", _POINTER),
+        ("cosines", _POINTER),
+        ("sines", _POINTER),
+        ("pages", _POINTER),
+        ("page_stride", _LONG),
+        ("first_tokens", _POINTER),
+        ("num_computed", _POINTER),
+        ("num_scheduled", _POINTER),
+        ("caches", _POINTER),
+    )
