@@ -3,6 +3,7 @@
 One C++ translation unit (src/program.cpp), compiled in a few seconds for the widest vectors that this machine has, kept in the
 user's cache under a hash of everything that it was made from. Images that carry no compiler carry the libraries of all kinds of
 machines, `python -m tetrad.worker_svc.native.build`. Where there is neither a library nor a compiler, models run through torch.
+A library ends with a digest of itself: one that was cut short would take the process down when it is mapped.
 """
 
 import ctypes
@@ -22,9 +23,20 @@ from tetrad.worker_svc.native.structures import Heads, MatrixFields, Operation, 
 
 _SOURCES = Path(__file__).parent / "src"
 _PREBUILT = Path(__file__).parent / "lib"
-_FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread")
+_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=fast",
+    "-shared",
+    "-fPIC",
+    "-pthread",
+    "-static-libgcc",
+)
 _COMPILERS = ("g++", "clang++", "c++")
 _TIMEOUT_S = 180
+_DIGEST_BYTES = 32
 
 log = get_logger()
 
@@ -76,31 +88,30 @@ def best_target() -> Target:
 def load_library(target: Target) -> ctypes.CDLL:
     """Return the kernels for a kind of machine, compiled now if need be; NoLibraryError if that cannot be."""
     name = library_name(target)
-    path = next((path for path in (_PREBUILT / name, _cache_dir() / name) if path.is_file()), None)
-    library = ctypes.CDLL(str(path or compile_library(target, _cache_dir())))
+    kept = (_try_open(directory / name) for directory in (_PREBUILT, _cache_dir()))
+    library = next((found for found in kept if found is not None), None) or _open_new(target)
     _declare(library)
     log.info("native.loaded", target=target.name, lanes=library.tetrad_lanes())
     return library
 
 
 def compile_library(target: Target, directory: Path) -> Path:
-    """Compile the kernels into `directory` and return the file, which appears whole or not at all."""
+    """Compile the kernels into `directory` and return the file, which appears whole or not at all.
+
+    NoLibraryError if there is no compiler or it fails; OSError if the directory cannot be written.
+    """
     compiler = next((found for name in _COMPILERS if (found := shutil.which(name))), None)
     if compiler is None:
         raise NoLibraryError(f"there is no C++ compiler ({', '.join(_COMPILERS)})")
     path = directory / library_name(target)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=directory) as scratch:
-            made = Path(scratch) / path.name
-            command = [compiler, *_FLAGS, *target.flags, "-o", str(made), str(_SOURCES / "program.cpp")]
-            log.info("native.compiling", target=target.name, compiler=compiler)
-            subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S)
-            made.replace(path)
-    except subprocess.CalledProcessError as error:
-        raise NoLibraryError(f"{compiler} failed: {_first_error(error.stderr)}") from error
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise NoLibraryError(f"{compiler} could not be run: {error}") from error
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory) as scratch:
+        made = Path(scratch) / path.name
+        log.info("native.compiling", target=target.name, compiler=compiler)
+        _run_compiler([compiler, *_FLAGS, *target.flags, "-o", str(made), str(_SOURCES / "program.cpp")])
+        code = made.read_bytes()
+        made.write_bytes(code + hashlib.sha256(code).digest())
+        made.replace(path)
     return path
 
 
@@ -115,6 +126,45 @@ def library_name(target: Target) -> str:
 def prebuilt_dir() -> Path:
     """Return where libraries lie that come with an installation."""
     return _PREBUILT
+
+
+def _open_new(target: Target) -> ctypes.CDLL:
+    """Compile into the cache, or, where that cannot be used, for this process alone."""
+    directory = _cache_dir()
+    try:
+        return ctypes.CDLL(str(compile_library(target, directory)))
+    except OSError as error:
+        consequence = "the kernels are compiled at each start"
+        log.warning("native.cache_unusable", directory=str(directory), reason=str(error), consequence=consequence)
+    try:
+        # A library that is mapped needs its file no more.
+        with tempfile.TemporaryDirectory() as scratch:
+            return ctypes.CDLL(str(compile_library(target, Path(scratch))))
+    except OSError as error:
+        raise NoLibraryError(f"there is no directory for a compiled library: {error}") from error
+
+
+def _try_open(path: Path) -> ctypes.CDLL | None:
+    try:
+        content = path.read_bytes()
+        if hashlib.sha256(content[:-_DIGEST_BYTES]).digest() != content[-_DIGEST_BYTES:]:
+            log.warning("native.broken", path=str(path), consequence="the kernels are compiled anew")
+            return None
+        return ctypes.CDLL(str(path))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        log.warning("native.unreadable", path=str(path), reason=str(error), consequence="the kernels are compiled anew")
+        return None
+
+
+def _run_compiler(command: Sequence[str]) -> None:
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S)
+    except subprocess.CalledProcessError as error:
+        raise NoLibraryError(f"{command[0]} failed: {_first_error(error.stderr)}") from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoLibraryError(f"{command[0]} could not be run: {error}") from error
 
 
 def _cache_dir() -> Path:

@@ -199,6 +199,7 @@ class Program:
         operations = (Operation * len(self._operations))(*self._operations)
         self._handle = library.tetrad_program_new(operations, len(operations), widths.ctypes.data, len(widths), self._heads)
         self._finalizer = weakref.finalize(self, library.tetrad_program_delete, self._handle)
+        self._finalizer.atexit = False  # a step may be under way
 
     def _grow(self, num_tokens: int) -> None:
         if num_tokens <= self._room:

@@ -3,17 +3,23 @@
 import ctypes
 import weakref
 
+from tetrad.services.errors import FailedPrecondition
+
 
 class Team:
     """Threads that work through packing and steps together.
 
     Args:
         library: the loaded kernels.
-        num_threads: the calling one included.
+        num_threads: the calling one included. FailedPrecondition if the system has no room for so many.
     """
 
     def __init__(self, library: ctypes.CDLL, num_threads: int) -> None:
         self.library = library
         self.num_threads = num_threads
-        self.handle: int = library.tetrad_team_new(num_threads)
-        weakref.finalize(self, library.tetrad_team_delete, self.handle)
+        handle: int | None = library.tetrad_team_new(num_threads)
+        if handle is None:
+            raise FailedPrecondition(f"The system has no room for {num_threads} compute threads; ask for fewer.")
+        self.handle = handle
+        # Not at exit: a step that is under way, or stuck, must not keep the process from ending.
+        weakref.finalize(self, library.tetrad_team_delete, handle).atexit = False

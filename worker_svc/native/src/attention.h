@@ -70,13 +70,14 @@ inline void score(const float* const* queries, const float* const* keys, int64_t
     for (int i = 0; i < KEY_VECTORS; i++) store(scores[row] + i * LANES, totals[row][i]);
 }
 
-// out[row][dims] += weights[row][key] * value[key][dims] for DIMS vectors of dimensions.
+// out[row][dims] += weights[row][key] * value[key][dims] for DIMS vectors of dimensions and keys first_key .. num_keys.
 template <int ROWS, int DIMS>
-inline void add_values(const float (*weights)[STRIDE], const float* const* values, int num_keys, int64_t at, float (*out)[MAX_HEAD_DIM]) {
+inline void add_values(const float (*weights)[STRIDE], const float* const* values, int first_key, int num_keys, int64_t at,
+                       float (*out)[MAX_HEAD_DIM]) {
   vf totals[ROWS][DIMS];
   for (int row = 0; row < ROWS; row++)
     for (int i = 0; i < DIMS; i++) totals[row][i] = load(out[row] + at + i * LANES);
-  for (int key = 0; key < num_keys; key++) {
+  for (int key = first_key; key < num_keys; key++) {
     vf value[DIMS];
     for (int i = 0; i < DIMS; i++) value[i] = load(values[key] + at + i * LANES);
     for (int row = 0; row < ROWS; row++) {
@@ -126,6 +127,7 @@ inline void attend_rows(const Heads& heads, const float* cache, const Sequence& 
     const float* keys[KEY_VECTORS];
     const float* values[STRIDE];
     const int num_keys = static_cast<int>(end - begin < STRIDE ? end - begin : STRIDE);
+    const int first_key = static_cast<int>(hidden[0] > begin ? hidden[0] - begin : 0);
     for (int i = 0; i < KEY_VECTORS; i++) {
       if (!is_contiguous) {
         gather_keys(heads, cache, sequence, tile.kv_head, begin + i * LANES, end, gathered[i]);
@@ -137,7 +139,7 @@ inline void attend_rows(const Heads& heads, const float* cache, const Sequence& 
       const float* page = cache + sequence.pages[key / heads.block_size] * heads.page_size();
       keys[i] = page + heads.key_at(tile.kv_head) + key % heads.block_size;
     }
-    for (int key = 0; key < num_keys; key++) {
+    for (int key = first_key; key < num_keys; key++) {
       const int64_t at = begin + key;
       const float* page = cache + sequence.pages[at / heads.block_size] * heads.page_size();
       values[key] = page + heads.value_at(tile.kv_head) + at % heads.block_size * size;
@@ -175,8 +177,8 @@ inline void attend_rows(const Heads& heads, const float* cache, const Sequence& 
       }
     }
     int64_t d = 0;
-    for (; d + 4 * LANES <= size; d += 4 * LANES) add_values<ROWS, 4>(scores, values, num_keys, d, totals);
-    for (; d < size; d += LANES) add_values<ROWS, 1>(scores, values, num_keys, d, totals);
+    for (; d + 4 * LANES <= size; d += 4 * LANES) add_values<ROWS, 4>(scores, values, first_key, num_keys, d, totals);
+    for (; d < size; d += LANES) add_values<ROWS, 1>(scores, values, first_key, num_keys, d, totals);
   }
   for (int row = 0; row < ROWS; row++) {
     const int64_t token = (tile.first + row) / group, head = tile.kv_head * group + (tile.first + row) % group;

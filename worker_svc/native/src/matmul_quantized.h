@@ -40,9 +40,10 @@ inline void quantize_row(const float* x, int64_t columns, Activations to) {
       top = __builtin_fabsf(x[i]) > top ? __builtin_fabsf(x[i]) : top;
       broken += x[i] * 0.0f;
     }
-    // What is not finite stays so, in the scale: a broken row is found by its logits.
+    // What is not finite stays so, in the scale: a broken row is found by its logits. What is near the smallest numbers is 0:
+    // the inverse of its scale would be infinite.
     const bool is_finite = broken == 0.0f;
-    const float scale = top / 127.0f + broken, inverse = is_finite && top > 0 ? 127.0f / top : 0.0f;
+    const float scale = top / 127.0f + broken, inverse = is_finite && top > 1e-36f ? 127.0f / top : 0.0f;
     int8_t* values = to.values + block * 32;
     for (int i = 0; i < 32; i++) {
       const float magic = 12582912.0f;  // adding 1.5 * 2^23 rounds to the nearest integer, ties to even

@@ -4,6 +4,7 @@
 // the same list; at each operation they share its items and meet behind it. The C functions at the end are all that Python sees.
 #include <algorithm>
 #include <memory>
+#include <system_error>
 
 #include "attention.h"
 #include "gguf_blocks.h"
@@ -255,7 +256,14 @@ extern "C" {
 
 int32_t tetrad_lanes() { return LANES; }
 
-Team* tetrad_team_new(int32_t size) { return new Team(size); }
+// Null if the system has no room for so many threads.
+Team* tetrad_team_new(int32_t size) {
+  try {
+    return new Team(size);
+  } catch (const std::system_error&) {
+    return nullptr;
+  }
+}
 void tetrad_team_delete(Team* team) { delete team; }
 
 int64_t tetrad_matrix_size_bytes(const Matrix* matrix) { return matrix->size_bytes(); }
@@ -293,13 +301,16 @@ void tetrad_pack_int8(Team* team, const Matrix* matrix, const float* weights) {
       if (row < 0) continue;
       for (int64_t block = 0; block < columns / 32; block++) {
         const float* x = weights + row * columns + block * 32;
-        float top = 0;
-        for (int i = 0; i < 32; i++) top = std::max(top, std::fabs(x[i]));
-        // The quanta fit the scale as it is stored.
-        const float scale = static_cast<float>(static_cast<_Float16>(top / 127.0f));
+        float top = 0, broken = 0;
+        for (int i = 0; i < 32; i++) {
+          top = std::max(top, std::fabs(x[i]));
+          broken += x[i] * 0.0f;
+        }
+        // The quanta fit the scale as it is stored. What is not finite stays so, in the scale.
+        const float scale = static_cast<float>(static_cast<_Float16>(top / 127.0f + broken));
         scales[block] = scale;
         for (int i = 0; i < 32; i++) {
-          const float quantum = scale > 0 ? std::nearbyint(x[i] / scale) : 0.0f;
+          const float quantum = scale > 0 && broken == 0.0f ? std::nearbyint(x[i] / scale) : 0.0f;
           quanta[block * 32 + i] = static_cast<uint8_t>(static_cast<int>(std::clamp(quantum, -127.0f, 127.0f)) + 128);
         }
       }

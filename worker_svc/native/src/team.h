@@ -24,17 +24,15 @@ inline void pause_core() {
 class Team {
  public:
   explicit Team(int size) : size_(size < 1 ? 1 : size) {
-    for (int rank = 1; rank < size_; rank++) threads_.emplace_back([this] { serve(); });
+    try {
+      for (int rank = 1; rank < size_; rank++) threads_.emplace_back([this] { serve(); });
+    } catch (...) {
+      end();
+      throw;
+    }
   }
 
-  ~Team() {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      ended_ = true;
-    }
-    called_.notify_all();
-    for (auto& thread : threads_) thread.join();
-  }
+  ~Team() { end(); }
 
   int size() const { return size_; }
 
@@ -65,6 +63,15 @@ class Team {
   }
 
  private:
+  void end() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      ended_ = true;
+    }
+    called_.notify_all();
+    for (auto& thread : threads_) thread.join();
+  }
+
   static constexpr int SPINS = 4000;  // some 40 to 100 microseconds
 
   template <typename Done>

@@ -1,0 +1,119 @@
+"""Programs of one operation, for tests of the native kernels: a product, attention over pages, and what they should give."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from tetrad.worker_svc.native.library import best_target, load_library, targets
+from tetrad.worker_svc.native.program import Epilogue, Pages, ProgramBuilder, Tokens
+from tetrad.worker_svc.native.structures import Heads
+from tetrad.worker_svc.native.team import Team
+from tetrad.worker_svc.native.weights import NativeMatrix
+
+NO_HEADS = Heads(1, 1, 16, 1, 0)
+RUNNABLE = [target.name for target in targets()[targets().index(best_target()) :]]
+
+
+def team_of(name: str, num_threads: int = 1) -> Team:
+    """Return a team on the kernels of a kind of machine."""
+    return Team(load_library(next(target for target in targets() if target.name == name)), num_threads)
+
+
+def product(
+    team: Team,
+    matrix: NativeMatrix,
+    x: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    epilogue: Epilogue = Epilogue.STORE,
+    target: torch.Tensor | None = None,
+    column: int = 0,
+) -> torch.Tensor:
+    """Return what a product makes of `target` [T, width]; without one the target has the product's own width."""
+    builder = ProgramBuilder(team)
+    out = torch.full((len(x), matrix.num_outputs), torch.nan) if target is None else target.clone()
+    source, written = builder.buffer(x.shape[1]), builder.buffer(out.shape[1])
+    builder.linear(matrix, bias, source, written, column=column, epilogue=epilogue)
+    builder.build("product", NO_HEADS).run(len(x), given={source: x.contiguous(), written: out})
+    return out
+
+
+@dataclass
+class Chunk:
+    """`scheduled` tokens of a sequence behind `computed` ones whose keys and values are in its pages."""
+
+    computed: int
+    scheduled: int
+
+
+class PagedAttention:
+    """Sequences with random keys and values in scattered pages; every slot that none of them uses holds `unused`.
+
+    Keys and values get into the pages as in a model: through the operation that rotates and writes. Angles are 0 unless given.
+    """
+
+    def __init__(self, team: Team, heads: Heads, chunks: list[Chunk], *, unused: float = torch.nan, seed: int = 0) -> None:
+        self.team, self.heads, self.chunks = team, heads, chunks
+        self._random = torch.Generator().manual_seed(seed)
+        width = (heads.num_heads + 2 * heads.num_kv_heads) * heads.head_dim
+        self.rows = [torch.randn(chunk.computed + chunk.scheduled, width, generator=self._random) for chunk in chunks]
+        pages_of = [-(-(chunk.computed + chunk.scheduled) // heads.block_size) for chunk in chunks]
+        shuffled = torch.randperm(sum(pages_of) + 2, generator=self._random).to(torch.int32).split([*pages_of, 2])
+        self.tables = np.full((len(chunks), max(pages_of)), 2**31 - 1, np.int32)
+        for row, pages in enumerate(shuffled[:-1]):
+            self.tables[row, : len(pages)] = pages
+        size = 2 * heads.num_kv_heads * heads.block_size * heads.head_dim
+        self.cache = torch.full((sum(pages_of) + 2, size), unused)
+        builder = ProgramBuilder(team)
+        self._heads, self._attended = builder.buffer(width), builder.buffer(heads.num_heads * heads.head_dim)
+        builder.rotate(0, self._heads, None, 1e-5)
+        self._writing = builder.build("write", heads)
+        builder.attend(0, self._heads, self._attended)
+        self._attending = builder.build("attend", heads)
+
+    def run(self) -> list[torch.Tensor]:
+        """Return each chunk's attention [scheduled, num_heads * head_dim]."""
+        computed = [Chunk(0, chunk.computed) for chunk in self.chunks]
+        self._step(self._writing, computed)
+        return list(self._step(self._attending, self.chunks).split([chunk.scheduled for chunk in self.chunks]))
+
+    def _step(self, program, chunks: list[Chunk]) -> torch.Tensor:
+        rows = [row[chunk.computed : chunk.computed + chunk.scheduled] for row, chunk in zip(self.rows, chunks, strict=True)]
+        given = torch.cat(rows).contiguous()
+        attended = torch.full((len(given), self.heads.num_heads * self.heads.head_dim), torch.nan)
+        size, counts = self.heads.block_size, [chunk.scheduled for chunk in chunks]
+        positions = [np.arange(chunk.computed, chunk.computed + chunk.scheduled) for chunk in chunks]
+        pages = [table[at // size].astype(np.int64) for table, at in zip(self.tables, positions, strict=True)]
+        slots = [page * size + at % size for page, at in zip(pages, positions, strict=True)]
+        angles = torch.zeros(len(given), self.heads.head_dim // 2)
+        program.run(
+            len(given),
+            Tokens(np.zeros(len(given), np.int64), angles.cos(), angles.sin(), [self.cache]),
+            Pages(
+                slots=np.concatenate(slots),
+                tables=self.tables,
+                first_tokens=np.cumsum([0, *counts[:-1]]),
+                num_computed=np.array([chunk.computed for chunk in chunks]),
+                num_scheduled=np.array(counts),
+                block_size=size,
+            ),
+            given={self._heads: given, self._attended: attended},
+        )
+        return attended
+
+    def expected(self) -> list[torch.Tensor]:
+        """Return the same in float64 by torch."""
+        return [self._expected(rows.double(), chunk) for rows, chunk in zip(self.rows, self.chunks, strict=True)]
+
+    def _expected(self, rows: torch.Tensor, chunk: Chunk) -> torch.Tensor:
+        heads = self.heads
+        parts = rows.split([n * heads.head_dim for n in (heads.num_heads, heads.num_kv_heads, heads.num_kv_heads)], dim=1)
+        queries, keys, values = (part.unflatten(1, (-1, heads.head_dim)).transpose(0, 1) for part in parts)
+        at = torch.arange(len(rows))
+        queries, row_at = queries[:, chunk.computed :], at[chunk.computed :, None]
+        mask = at[None] <= row_at
+        if heads.window:
+            mask &= at[None] > row_at - heads.window
+        out = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=True)
+        return out.transpose(0, 1).flatten(1)

@@ -1,0 +1,167 @@
+"""Attention of the native kernels over scattered pages: torch's in float64, whatever lies in slots that nobody has written."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.worker_svc.native_programs import NO_HEADS, RUNNABLE, Chunk, PagedAttention, team_of
+from tetrad.worker_svc.native.program import Pages, ProgramBuilder, Tokens
+from tetrad.worker_svc.native.structures import Heads
+
+DECODES = [Chunk(computed, 1) for computed in (0, 1, 15, 63, 64, 65, 200)]
+MIXED = [Chunk(130, 1), Chunk(5, 1), Chunk(0, 1), Chunk(64, 37), Chunk(0, 80), Chunk(3, 2)]
+
+
+@pytest.fixture(scope="module", params=RUNNABLE)
+def team(request):
+    return team_of(request.param)
+
+
+def assert_attention(case: PagedAttention) -> None:
+    for found, expected in zip(case.run(), case.expected(), strict=True):
+        np.testing.assert_allclose(found, expected, atol=3e-6)
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 8, 16, 32])
+@pytest.mark.parametrize("chunks", [DECODES, MIXED], ids=["decodes", "mixed"])
+def test_block_sizes(team, block_size, chunks):
+    assert_attention(PagedAttention(team, Heads(6, 2, 16, block_size, 0), chunks))
+
+
+@pytest.mark.parametrize("head_dim", [16, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("group", [1, 3, 8])
+def test_sizes_and_groups_of_heads(team, head_dim, group):
+    assert_attention(PagedAttention(team, Heads(2 * group, 2, head_dim, 16, 0), MIXED))
+
+
+@pytest.mark.parametrize("window", [1, 7, 16, 64, 65, 1000])
+@pytest.mark.parametrize("block_size", [4, 16])
+def test_sliding_windows(team, window, block_size):
+    chunks = [Chunk(300, 1), Chunk(0, 1), Chunk(150, 40), Chunk(0, 90)]
+    assert_attention(PagedAttention(team, Heads(4, 2, 32, block_size, window), chunks))
+
+
+@pytest.mark.parametrize("block_size", [4, 16])
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf], ids=str)
+def test_what_has_left_the_window_may_hold_anything(team, broken, block_size):
+    """Blocks behind the window are given back and written by others while the request goes on."""
+    case = PagedAttention(team, Heads(4, 2, 32, block_size, 20), [Chunk(299, 1)])
+    case.run()
+    case.cache[case.tables[0, : (299 - 20) // block_size]] = broken
+    case.chunks[0].computed, expected = 299, case.expected()
+
+    found = case._step(case._attending, case.chunks)
+
+    np.testing.assert_allclose(found, expected[0], atol=3e-6)
+
+
+def test_a_sequences_bits_do_not_depend_on_the_batch_or_the_cut(team):
+    heads = Heads(6, 2, 16, 16, 0)
+    whole = PagedAttention(team, heads, [Chunk(0, 200)])
+    [expected] = whole.run()
+    for computed in (1, 63, 64, 150, 199):
+        batch = [Chunk(computed, 200 - computed), *MIXED]
+        case = PagedAttention(team, heads, batch)
+        case.rows[0] = whole.rows[0]
+
+        found = case.run()
+
+        np.testing.assert_array_equal(found[0], expected[computed:])
+
+
+@pytest.mark.parametrize("sharpness", [0.0, 1e-20, 30.0, 1e3])
+def test_flat_and_sharp_scores(team, sharpness):
+    """All weights alike; one weight alone, and exponents far beyond those that floats have."""
+    case = PagedAttention(team, Heads(2, 2, 16, 16, 0), [Chunk(99, 2), Chunk(0, 30)])
+    for rows in case.rows:
+        rows[:, :32] *= sharpness
+
+    for found, expected in zip(case.run(), case.expected(), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-5 * max(1.0, sharpness))
+
+
+def test_the_weights_of_scores_are_exponentials(team):
+    """Two keys: the first scores 0 and has value 1, the other value 0, so the output is 1 / (1 + e^score)."""
+    scores = torch.cat([torch.linspace(-100, 100, 4001), torch.tensor([-87.5, -87.0, -86.9, 0.0, 87.0, 88.0, 88.5])])
+    case = PagedAttention(team, Heads(1, 1, 16, 16, 0), [Chunk(1, 1) for _ in scores])
+    for rows, score in zip(case.rows, scores.tolist(), strict=True):
+        rows[:] = 0
+        rows[0, 32] = 1  # value of the first key
+        rows[1, 0], rows[1, 16] = 4, score  # query and second key, scaled by 1 / sqrt(16)
+
+    found = torch.cat(case.run())[:, 0]
+
+    # 1 / (1 + e^score) has few digits in common with 1 - sigmoid(score): computed as a sigmoid of the opposite.
+    expected = torch.sigmoid(-scores.double())
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-37)
+
+
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf], ids=str)
+@pytest.mark.parametrize("column", [0, 16, 32], ids=["query", "key", "value"])
+def test_what_is_not_finite_reaches_the_result_of_its_request_alone(team, column, broken):
+    heads, chunks = Heads(1, 1, 16, 16, 0), [Chunk(70, 1), Chunk(70, 1)]
+    case, whole = PagedAttention(team, heads, chunks), PagedAttention(team, heads, chunks)
+    case.rows[0][70, column] = broken
+
+    found, expected = case.run(), whole.run()
+
+    assert not torch.isfinite(found[0]).all()
+    np.testing.assert_array_equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize("head_dim", [16, 80])
+def test_queries_and_keys_are_normed_rotated_and_written(team, head_dim):
+    heads, size = Heads(4, 2, head_dim, 16, 0), 16
+    weights = [torch.rand(head_dim) + 0.5 for _ in range(2)]
+    builder = ProgramBuilder(team)
+    buffer = builder.buffer(8 * head_dim)
+    builder.rotate(0, buffer, (weights[0], weights[1]), 1e-5)
+    rows, angles = torch.randn(5, 8 * head_dim), torch.rand(5, head_dim // 2) * 6
+    cache, given = torch.full((4, 2 * 2 * size * head_dim), torch.nan), rows.clone()
+    slots = np.array([3, 15, 16, 40, 63])
+    one = np.zeros(1, np.int64)
+    pages = Pages(slots, np.zeros((1, 1), np.int32), one, one, one, size)
+
+    builder.build("rotate", heads).run(
+        5, Tokens(np.zeros(5, np.int64), angles.cos(), angles.sin(), [cache]), pages, {buffer: given}
+    )
+
+    expected = rows.double().view(5, 8, head_dim)
+    for first, last, weight in ((0, 4, weights[0]), (4, 6, weights[1])):
+        part = torch.nn.functional.rms_norm(expected[:, first:last], (head_dim,), weight.double(), 1e-5)
+        low, high = part.chunk(2, dim=2)
+        cos, sin = angles.double().cos()[:, None], angles.double().sin()[:, None]
+        expected[:, first:last] = torch.cat([low * cos - high * sin, high * cos + low * sin], dim=2)
+    np.testing.assert_allclose(given.view(5, 8, head_dim), expected, atol=2e-6)
+    written = cache.isfinite().sum()
+    keys, values = cache.view(4, 2, 2, -1).unbind(1)  # [pages, KV heads, ...]
+    for token, slot in enumerate(slots.tolist()):
+        key = keys[slot // size].view(2, head_dim, size)[..., slot % size]
+        value = values[slot // size].view(2, size, head_dim)[:, slot % size]
+        np.testing.assert_array_equal(key, given.view(5, 8, head_dim)[token, 4:6])
+        np.testing.assert_array_equal(value, given.view(5, 8, head_dim)[token, 6:])
+    assert written == 5 * 2 * 2 * head_dim
+
+
+@pytest.mark.parametrize("size", [1, 8, 15, 33, 96])
+def test_norms_of_sizes_that_fill_no_vector(team, size):
+    builder = ProgramBuilder(team)
+    source, target = builder.buffer(size), builder.buffer(size)
+    weight, x, out = torch.rand(size) + 0.5, torch.randn(7, size), torch.full((7, size), torch.nan)
+    builder.norm(weight, 1e-5, source, target)
+
+    builder.build("norm", NO_HEADS).run(7, given={source: x, target: out})
+
+    expected = torch.nn.functional.rms_norm(x.double(), (size,), weight.double(), 1e-5)
+    np.testing.assert_allclose(out, expected, rtol=2e-6)
+
+
+@pytest.mark.parametrize("num_threads", [2, 4])
+def test_a_team_gives_the_same_bits(num_threads):
+    heads = Heads(6, 2, 16, 16, 0)
+    expected = PagedAttention(team_of(RUNNABLE[0]), heads, MIXED).run()
+    for _ in range(5):
+        found = PagedAttention(team_of(RUNNABLE[0], num_threads), heads, MIXED).run()
+
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
