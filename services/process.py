@@ -19,6 +19,7 @@ from tetrad.services.log import configure_logging, get_logger
 from tetrad.services.loop_watchdog import LoopWatchdog
 from tetrad.services.metrics import serve_metrics
 from tetrad.services.settings import ServiceSettings
+from tetrad.services.trace import Points, tracing
 
 EXIT_PERMANENT = 78
 _PERMANENT = (InvalidRequest, NotFound, FailedPrecondition, Unsupported)
@@ -33,6 +34,7 @@ def run_service(
     main: Callable[[asyncio.Event], Awaitable[None]],
     *,
     on_retire: Callable[[], None] | None = None,
+    trace_points: Callable[[], Points] = tuple,
 ) -> NoReturn:
     """Run a service until it is told to stop, and exit the process.
 
@@ -42,13 +44,15 @@ def run_service(
         main: serves until the event is set, then drains. It waits for the event as soon as it may have something to finish: a
             service that does not yet do so when it is told to stop is starting, and is cancelled.
         on_retire: called on SIGUSR1: end when all work is done, however long that takes. Such a process still heeds SIGTERM.
+        trace_points: called if the settings ask for a trace: what is in it.
     """
     configure_logging(name, level=settings.log_level, json=settings.log_json)
     serve_metrics(settings.metrics_host, settings.metrics_port)
     if settings.lifeline_fd is not None:
         threading.Thread(target=_watch_lifeline, args=(settings.lifeline_fd,), daemon=True, name="lifeline").start()
     try:
-        uvloop.run(_main(main, on_retire, LoopWatchdog(settings.loop_stall_timeout_s)))
+        with tracing(name, settings.trace_path, trace_points):
+            uvloop.run(_main(main, on_retire, LoopWatchdog(settings.loop_stall_timeout_s)))
     except TetradError as error:
         sys.stderr.write(f"tetrad {name}: {error.message}\n")
         sys.exit(exit_code_of(error))

@@ -114,6 +114,9 @@ class ServiceSettings(TlsSettings):
     loop_stall_timeout_s: float = Field(
         60.0, ge=0, description="Seconds that the event loop may stand still before the process ends itself. 0: any."
     )
+    trace_path: Path | None = Field(
+        None, description="File for a trace of the last calls, written when the service ends (Chrome's format). Unset: none."
+    )
     lifeline_fd: int | None = Field(
         None, description="File descriptor of a pipe whose end means that the parent is gone: the service then exits."
     )

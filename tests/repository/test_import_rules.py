@@ -20,7 +20,7 @@ THIRD_PARTY = {
     "tokenizer_svc": KIT | {"transformers", "tokenizers", "jinja2", "gguf", "numpy"},
     "engine_core_svc": KIT | {"numpy", "llguidance", "prometheus_client"},
     "worker_svc": KIT | {"torch", "triton", "safetensors", "gguf", "transformers", "numpy"},
-    "tetrad": KIT | {"prometheus_client", "httpx", "tqdm"},
+    "tetrad": KIT | {"prometheus_client", "httpx", "tqdm", "uvloop"},
 }
 OURS = {
     "services": {"v1", "services"},

@@ -24,7 +24,8 @@ def test_help_lists_every_command():
     result = tetrad("--help")
 
     assert result.returncode == 0
-    for command in ("serve", "status", "chat", "run-batch", "complete", "frontend", "tokenizer", "engine-core", "worker"):
+    services = ("frontend", "tokenizer", "engine-core", "worker")
+    for command in ("serve", "status", "chat", "run-batch", "bench", "complete", *services):
         assert f"  {command} " in result.stdout
 
 

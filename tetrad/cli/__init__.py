@@ -24,6 +24,7 @@ _COMMANDS = {
     "status": ("tetrad.cli.status", "what runs where, its health and load"),
     "chat": ("tetrad.cli.chat", "talk to a running server"),
     "run-batch": ("tetrad.cli.run_batch", "answer every request of an OpenAI batch file"),
+    "bench": ("tetrad.cli.bench", "measure a server under load; trace where a step's time goes"),
     "complete": ("tetrad.cli.complete", "let a running server continue a text"),
 }
 

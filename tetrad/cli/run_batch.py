@@ -10,27 +10,20 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
 from tetrad.cli.batch_file.lines import Key, Line, keys_of, read_lines
 from tetrad.cli.batch_file.results import ResultFile
 from tetrad.cli.batch_file.sender import BatchSender
-from tetrad.cli.options import add_engine_options, engine_args, new_parser
-from tetrad.cli.startup import StartProgress, free_port, too_slow
-from tetrad.engine_args import EngineArgs
-from tetrad.local_stack import LocalStack
+from tetrad.cli.options import add_engine_options, new_parser
+from tetrad.cli.own_server import serving, unless_failed
 from tetrad.progress import Bar
 from tetrad.services.errors import InvalidRequest
-from tetrad.services.log import configure_library_logging
 
-_HOST = "127.0.0.1"
 _INTERRUPTED = 128 + signal.SIGINT
 _TERMINATED = 128 + signal.SIGTERM
-
-WaitFailed = Callable[[], Coroutine[Any, Any, object]]
-"""Waits until the server is given up, and raises why."""
 
 
 def run(arguments: list[str]) -> int:
@@ -87,48 +80,11 @@ async def _answer(options: argparse.Namespace, lines: Iterator[Line], tally: "_T
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    async with _server(options) as (url, wait_failed):
+    async with serving(options) as (url, wait_failed):
         sender = BatchSender(url, concurrency=options.concurrency, timeout_s=options.timeout_s, api_key=options.api_key)
         await sender.check()
         with tally:
-            await _first(sender.run(lines, tally.add), wait_failed())
-
-
-async def _first(work: Coroutine[Any, Any, None], failure: Coroutine[Any, Any, object]) -> None:
-    """Do the work; end it with the server's failure if that comes first."""
-    working, failing = asyncio.create_task(work), asyncio.create_task(failure)
-    try:
-        await asyncio.wait({working, failing}, return_when=asyncio.FIRST_COMPLETED)
-        await (working if working.done() else failing)
-    finally:
-        working.cancel()
-        failing.cancel()
-        await asyncio.gather(working, failing, return_exceptions=True)
-
-
-@contextlib.asynccontextmanager
-async def _server(options: argparse.Namespace) -> AsyncIterator[tuple[str, WaitFailed]]:
-    """Give the server's URL, and what waits for its failure: for ever, where the server is not ours."""
-    args = engine_args(options)
-    if options.url is not None:
-        if args != EngineArgs():
-            text = "With --url, the server decides on its model and its engine: leave --model and the engine's flags out."
-            raise InvalidRequest(text, field="url")
-        yield options.url, asyncio.Event().wait
-        return
-    configure_library_logging(args.log_level)
-    progress = StartProgress()
-    port = free_port(_HOST, 0)
-    settings = await asyncio.to_thread(args.stack_settings, report=progress.say, host=_HOST, port=port)
-    stack = LocalStack(settings, serve=True, on_state=progress.on_state)
-    try:
-        try:
-            await stack.start(timeout_s=options.start_timeout_s)
-        except TimeoutError:
-            raise too_slow(options.start_timeout_s) from None
-        yield f"http://{_HOST}:{port}", stack.wait_failed
-    finally:
-        await stack.close()
+            await unless_failed(sender.run(lines, tally.add), wait_failed())
 
 
 class _Tally:

@@ -1,0 +1,26 @@
+"""Trace points: which calls of an engine core are spans of its trace (services/trace.py). Imported only when there is one."""
+
+import grpc
+
+from tetrad.engine_core_svc import executor, servicer
+from tetrad.engine_core_svc.engine import Engine
+from tetrad.engine_core_svc.in_flight import InFlight
+from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
+from tetrad.engine_core_svc.sessions import Sessions
+from tetrad.services.trace import Interval, Point, Points
+
+
+def trace_points() -> Points:
+    """Return the parts of a step."""
+    return (
+        Point(Engine, "step", "step"),
+        Point(Engine, "add_request", "add request"),
+        Point(Scheduler, "schedule", "schedule"),
+        Point(executor, "plan_to_wire", "encode plan"),
+        Point(grpc.aio.StreamStreamCall, "write", "send plan"),
+        Interval((InFlight, "add"), (InFlight, "take"), "wait for worker"),
+        Point(executor, "result_from_wire", "decode result"),
+        Point(Scheduler, "update", "update"),
+        Point(Sessions, "publish", "outputs"),
+        Point(servicer, "message_to_wire", "encode outputs"),
+    )

@@ -1,0 +1,97 @@
+"""`tetrad bench` as a user runs it."""
+
+import json
+import subprocess
+import sys
+from itertools import pairwise
+
+LOAD = ("--concurrency", "4", "--num-requests", "8", "--input-len", "20", "--output-len", "12")
+
+
+def bench(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "tetrad.cli", "bench", *arguments], capture_output=True, text=True, timeout=100
+    )
+
+
+def test_a_running_server_is_measured(sim_server, tmp_path):
+    result = bench("--url", sim_server.url, *LOAD, "--result", str(tmp_path / "r.json"))
+
+    assert result.returncode == 0, result.stderr
+    assert "P99 ITL (ms)" in result.stdout
+    figures = json.loads((tmp_path / "r.json").read_text())
+    assert (figures["completed"], figures["failed"]) == (8, 0)
+    assert figures["total_output_tokens"] == 8 * 12
+    assert figures["p50_ttft_ms"] > 0
+
+
+def test_a_server_that_refuses_is_an_error_of_one_line(sim_server):
+    result = bench("--url", sim_server.url, "--num-requests", "2", "--input-len", "200000")
+
+    assert result.returncode == 1
+    assert "2 of 2 requests failed" in result.stderr
+
+
+def test_a_trace_has_the_parts_of_a_step_in_all_four_processes_inside_each_other(tmp_path):
+    result = bench("--device", "sim", *LOAD, "--trace", str(tmp_path / "trace.json"))
+
+    assert result.returncode == 0, result.stderr
+    spans = Spans(json.loads((tmp_path / "trace.json").read_text())["traceEvents"])
+    spans.check_threads_nest()
+    for execute in spans.of("worker", "execute"):
+        waits = spans.of("engine-core", "wait for worker", step=execute["args"]["step"])
+        assert any(contains(wait, execute) for wait in waits)
+    for name in ("schedule", "encode plan", "update", "outputs"):
+        assert_each_inside_one(spans.of("engine-core", name), spans.of("engine-core", "step"))
+    assert_each_inside_one(spans.of("tokenizer", "answer"), spans.of("frontend", "detokenize hop"))
+    assert len(spans.of("frontend", "write chunk")) >= 8
+    assert "own us/step" in result.stdout
+
+
+def assert_each_inside_one(parts, wholes):
+    outside = [part for part in parts if not any(contains(whole, part) for whole in wholes)]
+    assert not outside
+
+
+class Spans:
+    """The spans of a trace, as intervals."""
+
+    def __init__(self, events):
+        self.process = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+        begun = {(event["pid"], event["id"]): event for event in events if event["ph"] == "b"}
+        self.spans = [event for event in events if event["ph"] == "X"]
+        for event in events:
+            if event["ph"] == "e" and (begin := begun.get((event["pid"], event["id"]))):
+                self.spans.append({**begin, "dur": event["ts"] - begin["ts"]})
+
+    def of(self, process, name, step=None):
+        """Return the spans of this name; there must be some."""
+        found = [
+            span
+            for span in self.spans
+            if self.process[span["pid"]] == process
+            and span["name"] == name
+            and (step is None or span["args"].get("step") == step)
+        ]
+        assert found, f"no {name!r} in {process}"
+        return found
+
+    def check_threads_nest(self):
+        """Two spans of a thread are apart, or one is inside the other."""
+        by_thread = {}
+        for span in self.spans:
+            if span["ph"] == "X":
+                by_thread.setdefault((span["pid"], span["tid"]), []).append(span)
+        for spans in by_thread.values():
+            spans.sort(key=lambda span: (span["ts"], -span["dur"]))
+            for earlier, later in pairwise(spans):
+                assert later["ts"] >= end_of(earlier) - 0.002 or contains(earlier, later), (earlier, later)
+
+
+def end_of(span):
+    return span["ts"] + span["dur"]
+
+
+def contains(outer, inner):
+    # Written with three decimals of a microsecond.
+    return outer["ts"] <= inner["ts"] + 0.002 and end_of(inner) <= end_of(outer) + 0.002

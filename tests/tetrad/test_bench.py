@@ -1,0 +1,84 @@
+"""What `tetrad bench` makes of pieces that arrive and of the services' traces."""
+
+import json
+
+import pytest
+
+from tetrad.cli.load.step_trace import StepTrace
+from tetrad.cli.load.stream_client import StreamClient
+from tetrad.cli.load.summary import percentile_of
+
+HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
+
+
+def token(text=b"a"):
+    return b'data: {"choices":[{"text":"%b"}]}\n\n' % text
+
+
+USAGE = b'data: {"choices":[],"usage":{"completion_tokens":3}}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+def client_of(*pieces):
+    client = StreamClient(b"")
+    for piece in pieces:
+        client.data_received(piece)
+    client.connection_lost(None)
+    return client
+
+
+async def test_pieces_with_tokens_are_timed_and_the_servers_count_is_taken():
+    client = client_of(HEAD, token(), token() + token(), USAGE, DONE)
+
+    assert not client.error
+    assert len(client.arrived_at) == 2
+    assert client.num_tokens == 3
+
+
+@pytest.mark.parametrize(
+    ("pieces", "words"),
+    [
+        ([HEAD, token()], "cut off"),
+        ([HEAD, token(), b'data: {"error": {"message": "lost"}}\n\n', DONE], "lost"),
+        ([b"HTTP/1.1 429 Too Many Requests\r\n\r\nbusy"], "429"),
+        ([], "no answer"),
+    ],
+)
+async def test_what_went_wrong_is_said(pieces, words):
+    assert words in client_of(*pieces).error
+
+
+@pytest.mark.parametrize(("percentile", "value"), [(0, 1.0), (50, 2.0), (75, 3.0), (100, 4.0)])
+def test_percentiles_are_interpolated(percentile, value):
+    assert percentile_of([1.0, 2.0, 4.0], percentile) == value
+
+
+def file_of(path, process, pid, spans, dropped=0):
+    """Write a trace as a service does: spans are (name, start, duration) of one thread, in microseconds."""
+    events = [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": process}}]
+    events += [
+        {"ph": "X", "name": name, "ts": start, "dur": duration, "pid": pid, "tid": pid, "args": {}}
+        for name, start, duration in spans
+    ]
+    path.write_text(json.dumps({"otherData": {"dropped": dropped}, "traceEvents": events}))
+    return path
+
+
+def test_a_parts_own_time_is_without_the_parts_inside(tmp_path):
+    spans = [("schedule", 110, 30), ("update", 150, 20), ("step", 100, 100)]
+    path = file_of(tmp_path / "a.json", "engine-core", 1, spans)
+
+    parts = {part.name: part for part in StepTrace([path], 0.0, 1.0).parts()}
+
+    assert parts["step"].own == 50
+    assert parts["schedule"].own == 30
+    assert parts["step"].times == [100]
+
+
+def test_steps_are_counted_from_where_every_process_kept_all(tmp_path):
+    worker = file_of(tmp_path / "w.json", "worker", 1, [("execute", start, 5) for start in range(0, 100, 10)])
+    frontend = file_of(tmp_path / "f.json", "frontend", 2, [("write", start, 5) for start in range(50, 100, 10)], dropped=5)
+
+    assert StepTrace([worker], 0.0, 1.0).num_steps == 10
+    assert StepTrace([worker, frontend], 0.0, 1.0).num_steps == 5
+    assert StepTrace([worker], 40e-6, 60e-6).num_steps == 3

@@ -1,0 +1,1 @@
+"""Load: what `tetrad bench` is made of."""

@@ -1,0 +1,70 @@
+"""StreamClient: one streamed completion over a connection of its own, and when its parts came.
+
+An asyncio protocol that looks for the beginnings of events in what arrives and parses nothing before the end, so that the
+client leaves the cores to the server.
+"""
+
+import asyncio
+import re
+import time
+from typing import cast
+
+_EVENT = b"data: {"
+_DONE = b"data: [DONE]\n\n"
+_USAGE = re.compile(rb'"completion_tokens": ?(\d+)')
+# Enough for the event that counts the tokens and what closes the stream.
+_TAIL_BYTES = 2048
+
+
+class StreamClient(asyncio.Protocol):
+    """One request. Times are of the monotonic clock, in seconds.
+
+    Args:
+        request: head and body, as they go over the wire.
+
+    Attributes:
+        done: set when the connection is over.
+        began_at: when the request was sent.
+        arrived_at: when each piece with tokens came; a piece may have those of several steps.
+        ended_at: when the connection was over.
+        num_tokens: that the server counted.
+        error: what is wrong; empty if all is well.
+    """
+
+    def __init__(self, request: bytes) -> None:
+        self._request = request
+        self._tail = b""
+        self._status = b""
+        self.done = asyncio.get_running_loop().create_future()
+        self.began_at = self.ended_at = 0.0
+        self.arrived_at: list[float] = []
+        self.num_tokens = 0
+        self.error = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the request."""
+        self.began_at = time.monotonic()
+        cast("asyncio.Transport", transport).write(self._request)  # uvloop's have the interface, not the class
+
+    def data_received(self, data: bytes) -> None:
+        """Note when tokens come."""
+        now = time.monotonic()
+        if not self._status:
+            self._status = data[9:12]
+        # The event that only counts has no choices.
+        if data.count(_EVENT) > data.count(b'"choices":[]'):
+            self.arrived_at.append(now)
+        self._tail = (self._tail + data)[-_TAIL_BYTES:]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Note how it ended."""
+        self.ended_at = time.monotonic()
+        counted = _USAGE.findall(self._tail)
+        self.num_tokens = int(counted[-1]) if counted else 0
+        if self._status != b"200":
+            status = f"HTTP status {self._status.decode()}" if self._status else f"no answer ({exc or 'closed'})"
+            self.error = f"{status}: {self._tail[-300:].decode(errors='replace').strip()}"
+        elif _DONE not in self._tail or b'data: {"error"' in self._tail:
+            self.error = f"the stream was cut off: {self._tail[-300:].decode(errors='replace').strip()}"
+        if not self.done.done():
+            self.done.set_result(None)
