@@ -46,6 +46,7 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
     },
     "device": (WorkerSettings, "device"),
     "threads": (WorkerSettings, "threads"),
+    "kv_cache_dtype": (WorkerSettings, "kv_cache_dtype"),
     "max_logprobs": (FrontendSettings, "max_logprobs"),
     "tool_call_parser": (FrontendSettings, "tool_call_parser"),
     "reasoning_parser": (FrontendSettings, "reasoning_parser"),
@@ -95,6 +96,7 @@ class EngineArgs:
         device: "auto", "cpu", or "sim" for no model at all.
         pipeline_depth: steps in flight at the same time; 1 waits for each step before planning the next.
         threads: compute threads of the CPU; 0 means as many as cores.
+        kv_cache_dtype: "float32", "float16", or "auto": float16 under quantized weights, else float32.
         log_level: least severe level that the services log to stderr.
 
     Raises:
@@ -130,6 +132,7 @@ class EngineArgs:
     tokenizer_pool_size: int | None = None
     device: str = "auto"
     threads: int = 0
+    kv_cache_dtype: str = "auto"
     log_level: str = "warning"
 
     tokenizer_mode: str = "auto"

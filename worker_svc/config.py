@@ -26,6 +26,9 @@ class WorkerSettings(ServiceSettings):
     cpu_kernels: Literal["auto", "native", "torch"] = Field(
         "auto", description="What runs models on the cpu device. auto: the native kernels, torch where they cannot be had."
     )
+    kv_cache_dtype: Literal["auto", "float32", "float16"] = Field(
+        "auto", description="Type of keys and values on the cpu device. auto: float16 under quantized weights, else float32."
+    )
     kv_cache_memory_gib: float = Field(
         4.0, gt=0, description="Most memory that the KV cache may take on the cpu device, in GiB; less where less is free."
     )

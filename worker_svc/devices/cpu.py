@@ -1,4 +1,4 @@
-"""CPU device: activations and KV cache in float32, weights packed once at load, in float32 or as a GGUF file has them.
+"""CPU device: activations in float32, weights packed once at load, in float32 or as a GGUF file has them.
 
 Float32 because most CPUs multiply it fastest; where a bf16 unit exists, float32 is still what parity is promised for.
 """
@@ -34,7 +34,13 @@ class CpuModel:
     def kv_group(self, block_size: int) -> KvGroup:
         """Return the shape of the KV cache."""
         spec = self._model.kv_cache_spec
-        return KvGroup(spec.num_layers, spec.block_size_bytes(block_size), spec.num_kv_heads, spec.head_dim, "float32")
+        return KvGroup(
+            spec.num_layers,
+            spec.block_size_bytes(block_size),
+            spec.num_kv_heads,
+            spec.head_dim,
+            str(spec.dtype).removeprefix("torch."),
+        )
 
     def make_runner(self, layout: KvLayout) -> ModelRunner:
         """Allocate the KV cache and return the runner; FailedPrecondition if there is no memory for it."""
@@ -50,7 +56,7 @@ class CpuDevice:
     def __init__(self, settings: WorkerSettings) -> None:
         self._num_threads = settings.threads or usable_cores()
         self._kv_cache_limit = int(settings.kv_cache_memory_gib * (1 << 30))
-        self._models = CpuModels(settings.cpu_kernels, self._num_threads)
+        self._models = CpuModels(settings, self._num_threads)
 
     def set_up(self) -> None:
         """Give the calling thread its team of OpenMP threads, for what torch does."""

@@ -4,10 +4,11 @@ The native kernels run every model of the registry whose heads fill whole vector
 there are no kernels and no compiler; it is also what the kernels are tested against.
 """
 
-from typing import Literal
+import torch
 
 from tetrad.services.errors import ModelError
 from tetrad.services.log import get_logger
+from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.devices.interface import LoadRequest
 from tetrad.worker_svc.layers.linear import PackedLinear, PlainLinear, can_pack
 from tetrad.worker_svc.models.config import ModelConfig
@@ -28,13 +29,14 @@ class CpuModels:
     """Builds models on one team of threads.
 
     Args:
-        kernels: native: nothing else will do; auto: torch where they cannot be had.
+        settings: which kernels, and the type of keys and values.
         num_threads: of the native kernels.
     """
 
-    def __init__(self, kernels: Literal["auto", "native", "torch"], num_threads: int) -> None:
-        self._is_required = kernels == "native"
-        self._team = None if kernels == "torch" else self._open_team(num_threads)
+    def __init__(self, settings: WorkerSettings, num_threads: int) -> None:
+        self._is_required = settings.cpu_kernels == "native"
+        self._kv_cache_dtype = settings.kv_cache_dtype
+        self._team = None if settings.cpu_kernels == "torch" else self._open_team(num_threads)
 
     @property
     def are_native(self) -> bool:
@@ -45,7 +47,7 @@ class CpuModels:
         """Return the model and the bytes of its weights in memory; ModelError if what is asked for cannot be had."""
         team = self._team if _fits(config, self._team) else None
         if team is not None:
-            model = NativeLlama(config, weights, _matrices(request, weights, team), team)
+            model = NativeLlama(config, weights, _matrices(request, weights, team), team, kv_cache_dtype=self._dtype(request))
             return model, model.weights_size_bytes
         if self._is_required:
             raise ModelError(f"Heads of {config.head_dim} do not fit the native kernels; run with cpu_kernels auto or torch.")
@@ -53,7 +55,14 @@ class CpuModels:
             raise ModelError(
                 f"Quantization {request.quantization!r} needs the native kernels, which do not run this model here."
             )
+        if self._kv_cache_dtype == "float16":
+            raise ModelError("kv_cache_dtype float16 needs the native kernels, which do not run this model here.")
         return load_model(config, weights, PackedLinear if can_pack() else PlainLinear), weights.num_parameters * _FLOAT32_BYTES
+
+    def _dtype(self, request: LoadRequest) -> torch.dtype:
+        """Return the type of keys and values; under weights of 8 bits and fewer, 16 are enough for them."""
+        is_half = self._kv_cache_dtype == "float16" or (self._kv_cache_dtype == "auto" and _is_quantized(request))
+        return torch.float16 if is_half else torch.float32
 
     def _open_team(self, num_threads: int) -> Team | None:
         try:
@@ -69,9 +78,13 @@ def _fits(config: ModelConfig, team: Team | None) -> bool:
     return team is not None and config.head_dim % team.library.tetrad_lanes() == 0 and config.head_dim <= MAX_HEAD_DIM
 
 
+def _is_quantized(request: LoadRequest) -> bool:
+    if request.quantization:
+        return True
+    return request.dtype != "float32" and request.path.suffix == ".gguf"
+
+
 def _matrices(request: LoadRequest, weights: WeightLoader, team: Team) -> MatrixLoader:
     if request.quantization == "int8":
         return FloatMatrices(weights, team, pack_int8)
-    if request.dtype == "float32" and not request.quantization:
-        return FloatMatrices(weights, team)
-    return StoredMatrices(weights, team)
+    return StoredMatrices(weights, team) if _is_quantized(request) else FloatMatrices(weights, team)

@@ -68,11 +68,20 @@ class NativeLlama:
         weights: for vectors: norms and biases.
         matrices: for everything else.
         team: that runs it.
+        kv_cache_dtype: float32 or float16.
     """
 
-    def __init__(self, config: ModelConfig, weights: WeightLoader, matrices: MatrixLoader, team: Team) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: WeightLoader,
+        matrices: MatrixLoader,
+        team: Team,
+        *,
+        kv_cache_dtype: torch.dtype = torch.float32,
+    ) -> None:
         self.config = config
-        self.kv_cache_spec = KvCacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, torch.float32)
+        self.kv_cache_spec = KvCacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, kv_cache_dtype)
         self.attention = NativePages()
         self.weights_size_bytes = 0
         self._weights, self._matrices, self._team = weights, matrices, team
@@ -94,10 +103,9 @@ class NativeLlama:
         return self._layers.result(self._hidden, len(token_ids))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return [N, vocab_size] float32, a tensor of the caller's own."""
-        result = torch.empty(len(hidden), self.config.vocab_size)
-        self._head.run(len(hidden), given={self._head_input: hidden.contiguous(), self._logits: result})
-        return result
+        """Return [N, vocab_size] float32; valid, and free to be written, until the next call."""
+        self._head.run(len(hidden), given={self._head_input: hidden.contiguous()})
+        return self._head.result(self._logits, len(hidden))
 
     def _write_layers(self, embedding: NativeMatrix) -> tuple[Program, int]:
         config, program = self.config, ProgramBuilder(self._team)
@@ -164,7 +172,14 @@ class NativeLlama:
 
     def _heads(self) -> Heads:
         config = self.config
-        return Heads(config.num_heads, config.num_kv_heads, config.head_dim, _UNUSED_BLOCK_SIZE, config.sliding_window or 0)
+        return Heads(
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            block_size=_UNUSED_BLOCK_SIZE,
+            window=config.sliding_window or 0,
+            is_half=self.kv_cache_spec.dtype == torch.float16,
+        )
 
     def _load(self, *names: tuple[str, int], columns: int) -> list[NativeMatrix]:
         found = self._matrices.load(names, columns)

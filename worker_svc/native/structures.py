@@ -22,7 +22,7 @@ class MatrixFields(ctypes.Structure):
 
 
 class Heads(ctypes.Structure):
-    """Shape of a model's attention; window 0: all keys."""
+    """Shape of a model's attention; window 0: all keys; is_half: keys and values are kept in half precision."""
 
     _fields_ = (
         ("num_heads", _INT),
@@ -30,6 +30,7 @@ class Heads(ctypes.Structure):
         ("head_dim", _INT),
         ("block_size", _INT),
         ("window", _INT),
+        ("is_half", _INT),
     )
 
 

@@ -25,7 +25,9 @@ constexpr int TILE_ROWS = 3;
 constexpr int MAX_HEAD_DIM = 256;
 
 struct Heads {
-  int32_t num_heads, num_kv_heads, head_dim, block_size, window;  // window 0: all keys
+  int32_t num_heads, num_kv_heads, head_dim, block_size;
+  int32_t window;   // 0: all keys
+  int32_t is_half;  // whether keys and values are kept in half precision
 
   int64_t group() const { return num_heads / num_kv_heads; }
   int64_t page_size() const { return int64_t(2) * num_kv_heads * block_size * head_dim; }
@@ -44,19 +46,29 @@ struct Sequence {
   int64_t num_computed;  // position of that token
 };
 
-inline void write_key_value(const Heads& heads, float* cache, int64_t slot, const float* keys, const float* values) {
-  float* page = cache + slot / heads.block_size * heads.page_size();
+template <typename Element>
+inline void write_key_value(const Heads& heads, Element* cache, int64_t slot, const float* keys, const float* values) {
+  Element* page = cache + slot / heads.block_size * heads.page_size();
   const int64_t offset = slot % heads.block_size, size = heads.head_dim;
   for (int64_t head = 0; head < heads.num_kv_heads; head++) {
-    float* key = page + heads.key_at(head) + offset;
-    for (int64_t d = 0; d < size; d++) key[d * heads.block_size] = keys[head * size + d];
-    std::memcpy(page + heads.value_at(head) + offset * size, values + head * size, size * sizeof(float));
+    Element* key = page + heads.key_at(head) + offset;
+    Element* value = page + heads.value_at(head) + offset * size;
+    for (int64_t d = 0; d < size; d++) {
+      put(key + d * heads.block_size, keys[head * size + d]);
+      put(value + d, values[head * size + d]);
+    }
   }
 }
 
+// Ask for memory ahead of its use: the processor follows a page by itself, but not from one to the next.
+template <typename Element>
+inline void prefetch(const Element* at, int64_t count) {
+  for (int64_t i = 0; i < count; i += 64 / sizeof(Element)) __builtin_prefetch(at + i);
+}
+
 // scores[row][key] of the vectors of keys that `keys` points at, one pointer for each.
-template <int ROWS>
-inline void score(const float* const* queries, const float* const* keys, int64_t head_dim, int64_t pitch, float (*scores)[STRIDE]) {
+template <int ROWS, typename Element>
+inline void score(const float* const* queries, const Element* const* keys, int64_t head_dim, int64_t pitch, float (*scores)[STRIDE]) {
   vf totals[ROWS][KEY_VECTORS] = {};
   for (int64_t d = 0; d < head_dim; d++) {
     vf key[KEY_VECTORS];
@@ -71,8 +83,8 @@ inline void score(const float* const* queries, const float* const* keys, int64_t
 }
 
 // out[row][dims] += weights[row][key] * value[key][dims] for DIMS vectors of dimensions and keys first_key .. num_keys.
-template <int ROWS, int DIMS>
-inline void add_values(const float (*weights)[STRIDE], const float* const* values, int first_key, int num_keys, int64_t at,
+template <int ROWS, int DIMS, typename Element>
+inline void add_values(const float (*weights)[STRIDE], const Element* const* values, int first_key, int num_keys, int64_t at,
                        float (*out)[MAX_HEAD_DIM]) {
   vf totals[ROWS][DIMS];
   for (int row = 0; row < ROWS; row++)
@@ -90,18 +102,19 @@ inline void add_values(const float (*weights)[STRIDE], const float* const* value
 }
 
 // Blocks that are no multiple of LANES: LANES keys from `begin`, as if they lay in such a block.
-inline void gather_keys(const Heads& heads, const float* cache, const Sequence& sequence, int64_t kv_head, int64_t begin,
+template <typename Element>
+inline void gather_keys(const Heads& heads, const Element* cache, const Sequence& sequence, int64_t kv_head, int64_t begin,
                         int64_t end, float* out) {
   std::memset(out, 0, heads.head_dim * LANES * sizeof(float));
   for (int64_t key = begin; key < end && key < begin + LANES; key++) {
-    const float* page = cache + sequence.pages[key / heads.block_size] * heads.page_size();
-    const float* from = page + heads.key_at(kv_head) + key % heads.block_size;
-    for (int64_t d = 0; d < heads.head_dim; d++) out[d * LANES + key - begin] = from[d * heads.block_size];
+    const Element* page = cache + sequence.pages[key / heads.block_size] * heads.page_size();
+    const Element* from = page + heads.key_at(kv_head) + key % heads.block_size;
+    for (int64_t d = 0; d < heads.head_dim; d++) out[d * LANES + key - begin] = to_float(from[d * heads.block_size]);
   }
 }
 
-template <int ROWS>
-inline void attend_rows(const Heads& heads, const float* cache, const Sequence& sequence, const Tile& tile, const float* queries,
+template <int ROWS, typename Element>
+inline void attend_rows(const Heads& heads, const Element* cache, const Sequence& sequence, const Tile& tile, const float* queries,
                         int64_t query_stride, float* output, int64_t output_stride) {
   const int64_t group = heads.group(), size = heads.head_dim;
   const float scale = 1.0f / std::sqrt(static_cast<float>(size));
@@ -124,27 +137,36 @@ inline void attend_rows(const Heads& heads, const float* cache, const Sequence& 
   }
   const int64_t end = seen[ROWS - 1];
   for (int64_t begin = hidden[0] / STRIDE * STRIDE; begin < end; begin += STRIDE) {
-    const float* keys[KEY_VECTORS];
-    const float* values[STRIDE];
+    const Element* keys[KEY_VECTORS];
+    const Element* values[STRIDE];
     const int num_keys = static_cast<int>(end - begin < STRIDE ? end - begin : STRIDE);
     const int first_key = static_cast<int>(hidden[0] > begin ? hidden[0] - begin : 0);
     for (int i = 0; i < KEY_VECTORS; i++) {
-      if (!is_contiguous) {
-        gather_keys(heads, cache, sequence, tile.kv_head, begin + i * LANES, end, gathered[i]);
-        keys[i] = gathered[i];
-        continue;
-      }
       // Vectors behind the end are read from the last page that there is, and masked.
       const int64_t key = begin + i * LANES < end ? begin + i * LANES : begin;
-      const float* page = cache + sequence.pages[key / heads.block_size] * heads.page_size();
+      const Element* page = cache + sequence.pages[key / heads.block_size] * heads.page_size();
       keys[i] = page + heads.key_at(tile.kv_head) + key % heads.block_size;
+    }
+    for (int64_t key = begin + STRIDE; key < end && key < begin + 2 * STRIDE; key += heads.block_size) {
+      const Element* page = cache + sequence.pages[key / heads.block_size] * heads.page_size();
+      prefetch(page + heads.key_at(tile.kv_head), size * heads.block_size);
+      prefetch(page + heads.value_at(tile.kv_head), size * heads.block_size);
     }
     for (int key = first_key; key < num_keys; key++) {
       const int64_t at = begin + key;
-      const float* page = cache + sequence.pages[at / heads.block_size] * heads.page_size();
+      const Element* page = cache + sequence.pages[at / heads.block_size] * heads.page_size();
       values[key] = page + heads.value_at(tile.kv_head) + at % heads.block_size * size;
     }
-    score<ROWS>(query, keys, size, is_contiguous ? heads.block_size : LANES, scores);
+    if (is_contiguous) {
+      score<ROWS>(query, keys, size, heads.block_size, scores);
+    } else {
+      const float* copies[KEY_VECTORS];
+      for (int i = 0; i < KEY_VECTORS; i++) {
+        gather_keys(heads, cache, sequence, tile.kv_head, begin + i * LANES, end, gathered[i]);
+        copies[i] = gathered[i];
+      }
+      score<ROWS>(query, copies, size, LANES, scores);
+    }
     for (int row = 0; row < ROWS; row++) {
       vf top = splat(tops[row]);
       vf lanes;
@@ -188,7 +210,8 @@ inline void attend_rows(const Heads& heads, const float* cache, const Sequence& 
   }
 }
 
-inline void attend_tile(const Heads& heads, const float* cache, const Sequence& sequence, const Tile& tile, const float* queries,
+template <typename Element>
+inline void attend_tile(const Heads& heads, const Element* cache, const Sequence& sequence, const Tile& tile, const float* queries,
                         int64_t query_stride, float* output, int64_t output_stride) {
   switch (tile.count) {
     case 1: return attend_rows<1>(heads, cache, sequence, tile, queries, query_stride, output, output_stride);

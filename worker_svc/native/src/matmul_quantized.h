@@ -34,29 +34,31 @@ struct Activations {
 };
 
 inline void quantize_row(const float* x, int64_t columns, Activations to) {
+  constexpr int PARTS = 32 / LANES;
+  const vf magic = splat(12582912.0f);  // adding 1.5 * 2^23 rounds to the nearest integer, ties to even
   for (int64_t block = 0; block < columns / 32; block++, x += 32) {
-    float top = 0, broken = 0;
-    for (int i = 0; i < 32; i++) {
-      top = __builtin_fabsf(x[i]) > top ? __builtin_fabsf(x[i]) : top;
-      broken += x[i] * 0.0f;
+    vf tops = {}, nothing = {};
+    for (int part = 0; part < PARTS; part++) {
+      tops = larger(absolute(load(x + part * LANES)), tops);
+      nothing += load(x + part * LANES) * 0.0f;
     }
-    // What is not finite stays so, in the scale: a broken row is found by its logits. What is near the smallest numbers is 0:
-    // the inverse of its scale would be infinite.
-    const bool is_finite = broken == 0.0f;
-    const float scale = top / 127.0f + broken, inverse = is_finite && top > 1e-36f ? 127.0f / top : 0.0f;
-    int8_t* values = to.values + block * 32;
-    for (int i = 0; i < 32; i++) {
-      const float magic = 12582912.0f;  // adding 1.5 * 2^23 rounds to the nearest integer, ties to even
-      const float rounded = ((is_finite ? x[i] : 0.0f) * inverse + magic) - magic;
-      values[i] = static_cast<int8_t>(static_cast<int32_t>(rounded));
+    // What is not finite stays so, in the scale: a broken row is found by its logits. What is near the smallest numbers that
+    // there are counts as 0: the inverse of its scale would be infinite.
+    const float top = largest(tops), broken = sum(nothing);
+    const float scale = top / 127.0f + broken, inverse = broken == 0.0f && top > 1e-36f ? 127.0f / top : 0.0f;
+    int32_t totals[2] = {0, 0};
+    for (int part = 0; part < PARTS; part++) {
+      const vf value = broken == 0.0f ? load(x + part * LANES) : vf{};
+      const vi rounded = __builtin_convertvector((value * inverse + magic) - magic, vi);
+      const vb bytes = __builtin_convertvector(rounded, vb);
+      std::memcpy(to.values + block * 32 + part * LANES, &bytes, sizeof bytes);
+      totals[part * 2 / PARTS] += sum(rounded);
     }
-    int32_t first = 0, second = 0;
-    for (int i = 0; i < 16; i++) first += values[i], second += values[16 + i];
-    to.totals_16[2 * block] = first;
-    to.totals_16[2 * block + 1] = second;
-    to.totals[block] = first + second;
+    to.totals_16[2 * block] = totals[0];
+    to.totals_16[2 * block + 1] = totals[1];
+    to.totals[block] = totals[0] + totals[1];
     to.scales[block] = scale;
-    to.sums[block] = scale * static_cast<float>(first + second);
+    to.sums[block] = scale * static_cast<float>(totals[0] + totals[1]);
   }
 }
 
@@ -147,15 +149,15 @@ constexpr int OFFSET_OF_8_BITS = 0;
 
 template <int SCALE_BYTES>
 inline vf load_scales(const uint8_t* at) {
-  if constexpr (SCALE_BYTES == 2) return load_half(reinterpret_cast<const uint16_t*>(at));
+  if constexpr (SCALE_BYTES == 2) return load(reinterpret_cast<const half_t*>(at));
   return load(reinterpret_cast<const float*>(at));
 }
 
 // x: M rows; out [M][QUANTUM_PANEL] with `stride`.
 template <int M, int BITS, int BLOCK, int SCALE_BYTES, bool HAS_MINIMUM>
 inline void multiply_quantized_rows(const Matrix& matrix, const Activations* x, const uint8_t* panel, float* out, int64_t stride) {
-  constexpr int GROUPS = BLOCK / 4, BYTES = 4 * LANES;
-  const int32_t shift = (BITS == 8 ? OFFSET_OF_8_BITS : 0) - matrix.zero;
+  constexpr int GROUPS = BLOCK / 4, BYTES = 4 * LANES, SHIFT = BITS == 8 ? OFFSET_OF_8_BITS : 0;
+  const int32_t shift = SHIFT - matrix.zero;
   vf total[M] = {};
   for (int64_t block = 0; block < matrix.num_blocks(); block++, panel += matrix.block_bytes()) {
     const vf scale = load_scales<SCALE_BYTES>(panel);
@@ -171,7 +173,8 @@ inline void multiply_quantized_rows(const Matrix& matrix, const Activations* x, 
       for (int group = 0; group < GROUPS; group++) quanta[group] = load_quanta(packed + group * BYTES);
     }
     for (int row = 0; row < M; row++) {
-      const int32_t start = shift * (BLOCK == 32 ? x[row].totals[block] : x[row].totals_16[block]);
+      // Formats with a minimum have no zero: mostly there is nothing to shift.
+      const int32_t start = HAS_MINIMUM && !SHIFT ? 0 : shift * (BLOCK == 32 ? x[row].totals[block] : x[row].totals_16[block]);
       const vi dots = dot_block<BITS, GROUPS>(quanta, x[row].values + block * BLOCK, start);
       total[row] += to_float(dots) * (scale * x[row].scales[BLOCK == 32 ? block : block / 2]);
     }

@@ -43,7 +43,7 @@ struct Step {
   const int64_t* first_tokens;   // [R]
   const int64_t* num_computed;   // [R]
   const int64_t* num_scheduled;  // [R]
-  float* const* caches;          // [layers]
+  void* const* caches;           // [layers], of float or half_t
 };
 
 struct Program {
@@ -221,15 +221,25 @@ class Run {
         rotate_head(head, step_.cosines + token * half, step_.sines + token * half, size);
       }
       const float* keys = row(operation.source, token) + heads.num_heads * size;
-      write_key_value(heads, step_.caches[operation.layer], step_.slots[token], keys, keys + heads.num_kv_heads * size);
+      const float* values = keys + heads.num_kv_heads * size;
+      void* cache = step_.caches[operation.layer];
+      heads.is_half ? write_key_value(heads, static_cast<half_t*>(cache), step_.slots[token], keys, values)
+                    : write_key_value(heads, static_cast<float*>(cache), step_.slots[token], keys, values);
     });
   }
 
   void attend(const Operation& operation, Counter& counter) {
+    const void* cache = step_.caches[operation.layer];
+    program_.heads.is_half ? attend_to(operation, static_cast<const half_t*>(cache), counter)
+                           : attend_to(operation, static_cast<const float*>(cache), counter);
+  }
+
+  template <typename Element>
+  void attend_to(const Operation& operation, const Element* cache, Counter& counter) {
     const auto& tiles = program_.tiles;
     counter.work_off(static_cast<int64_t>(tiles.size()), [&](int64_t index) {
       const Tile& tile = tiles[index];
-      attend_tile(program_.heads, step_.caches[operation.layer], program_.sequences[tile.sequence], tile, buffers_[operation.source],
+      attend_tile(program_.heads, cache, program_.sequences[tile.sequence], tile, buffers_[operation.source],
                   width(operation.source), buffers_[operation.target], width(operation.target));
     });
   }

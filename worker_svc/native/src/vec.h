@@ -27,20 +27,33 @@ inline vf splat(float value) { return value - vf{}; }
 inline vi splat_int(int32_t value) { return value - vi{}; }
 inline vf to_float(vi value) { return __builtin_convertvector(value, vf); }
 
-// Sums run in a fixed order, so that a row's result does not depend on the rows beside it.
+typedef int8_t vb __attribute__((vector_size(LANES)));
+
+inline vf absolute(vf value) { return value < 0.0f ? -value : value; }
+inline vf larger(vf a, vf b) { return a > b ? a : b; }
+
+// Sums across a vector run in one fixed order, so that a row's result does not depend on the rows beside it.
+#if defined(TETRAD_AVX512)
+inline float sum(vf value) { return _mm512_reduce_add_ps(reinterpret_cast<__m512>(value)); }
+inline int32_t sum(vi value) { return _mm512_reduce_add_epi32(reinterpret_cast<__m512i>(value)); }
+inline float largest(vf value) { return _mm512_reduce_max_ps(reinterpret_cast<__m512>(value)); }
+#else
 inline float sum(vf value) {
   float total = 0;
   for (int lane = 0; lane < LANES; lane++) total += value[lane];
   return total;
 }
-
-inline vf larger(vf a, vf b) { return a > b ? a : b; }
-
+inline int32_t sum(vi value) {
+  int32_t total = 0;
+  for (int lane = 0; lane < LANES; lane++) total += value[lane];
+  return total;
+}
 inline float largest(vf value) {
   float found = value[0];
   for (int lane = 1; lane < LANES; lane++) found = value[lane] > found ? value[lane] : found;
   return found;
 }
+#endif
 
 // e^x to about 1 ulp, 0 below -87: Cephes' polynomial on x - n ln 2, |x - n ln 2| <= ln 2 / 2.
 inline vf exponential(vf x) {
@@ -64,8 +77,11 @@ inline vf exponential(vf x) {
   return x < is_tiny_at ? vf{} : (x != x ? x : result);
 }
 
+// A half-precision number, by its bits.
+typedef uint16_t half_t;
+
 // LANES half-precision numbers in float.
-inline vf load_half(const uint16_t* at) {
+inline vf load(const half_t* at) {
 #if defined(TETRAD_AVX512)
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
 #elif defined(__F16C__)
@@ -79,6 +95,19 @@ inline vf load_half(const uint16_t* at) {
   }
   return result;
 #endif
+}
+
+inline float to_float(half_t bits) {
+  _Float16 value;
+  std::memcpy(&value, &bits, sizeof value);
+  return static_cast<float>(value);
+}
+inline float to_float(float value) { return value; }
+
+inline void put(float* at, float value) { *at = value; }
+inline void put(half_t* at, float value) {
+  const _Float16 rounded = static_cast<_Float16>(value);
+  std::memcpy(at, &rounded, sizeof rounded);
 }
 
 }  // namespace tetrad
