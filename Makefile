@@ -17,7 +17,7 @@ QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 # What to compare the contracts with: the last release, or before the first one the commit before.
 AGAINST ?= $(shell git describe --tags --abbrev=0 2>/dev/null || git rev-parse --verify --quiet HEAD~1)
 
-.PHONY: help setup serve test fuzz chaos chaos-model check lint types protos check-protos check-breaking bench soak lock clean
+.PHONY: help setup serve test fuzz chaos chaos-model check lint types protos check-protos check-breaking bench bench-peers peers soak lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -74,8 +74,20 @@ check-breaking: setup ## Compare the contracts with the last release
 	@test -n "$(AGAINST)" || { echo "check-breaking: there is no earlier commit to compare with"; exit 0; }; \
 	$(BIN)/buf breaking --against '.git#ref=$(AGAINST)' && echo "check-breaking: nothing breaks against $(AGAINST)"
 
-bench: setup ## Measure throughput and latency
+PLOTTING := $(VENV)/.plotting
+
+$(PLOTTING): $(STAMP) benchmarks/requirements.txt
+	@$(BIN)/python -m pip install $(QUIET) --disable-pip-version-check -r benchmarks/requirements.txt
+	@touch $@
+
+bench: $(PLOTTING) ## A short run of every benchmark, without peers, into benchmarks/latest/
+	$(BIN)/python -m benchmarks.run --quick --no-peers --rounds 2 --out benchmarks/latest $(ARGS)
+
+bench-peers: $(PLOTTING) ## Every benchmark in full, with the peers that are installed, into benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks.run $(ARGS)
+
+peers: setup ## Install what Tetrad is compared with, about 20 minutes (vLLM, transformers, llama.cpp)
+	PYTHON=$(CURDIR)/$(BIN)/python benchmarks/peers/setup.sh
 
 soak: setup ## Run 1,000 streams for two minutes, then 10,000 requests at once, on the simulated device
 	$(BIN)/python -m benchmarks.soak $(ARGS)

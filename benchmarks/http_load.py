@@ -1,22 +1,24 @@
-"""A load generator for OpenAI's completions endpoint: streams over plain sockets, so that it leaves the cores to the server.
+"""A load generator for OpenAI's completions endpoint: many streams in one process that leaves the cores to the server.
 
-Usable alone: `python -m benchmarks.http_load --url http://127.0.0.1:8000 --concurrency 64 --requests 256 --max-tokens 128`.
+Drives any OpenAI server, so that all are measured by the same client (streams.py). Usable alone:
+`python -m benchmarks.http_load --url http://127.0.0.1:8000 --concurrency 64 --requests 256 --max-tokens 128`.
 """
 
 import argparse
 import asyncio
-import json
-import random
-import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+
+import uvloop
+
+from benchmarks.figures import median
+from benchmarks.streams import StreamClient, new_prompt, stream_once
 
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What a run measured. Latencies in seconds."""
+    """What a run measured. Latencies in seconds, one a request; gaps are those between the chunks of every stream."""
 
     concurrency: int
     num_requests: int
@@ -24,16 +26,23 @@ class LoadResult:
     duration_s: float
     ttft_s: list[float]
     tpot_s: list[float]
+    gaps_s: list[float]
 
     @property
     def tokens_per_s(self) -> float:
+        """Output tokens over the whole run, from the first request to the last answer."""
         return self.num_tokens / self.duration_s
 
+    @property
+    def decode_tokens_per_s(self) -> float:
+        """Output tokens of all streams together behind the first of each, from the median time per token."""
+        return self.concurrency / median(self.tpot_s)
+
     def summary(self) -> str:
-        ttft, tpot = statistics.median(self.ttft_s) * 1000, statistics.median(self.tpot_s) * 1000
+        """Return one line."""
         return (
             f"concurrency {self.concurrency:3}: {self.tokens_per_s:8.0f} tok/s   "
-            f"TTFT {ttft:7.1f} ms   TPOT {tpot:7.2f} ms (medians)"
+            f"TTFT {median(self.ttft_s) * 1000:7.1f} ms   TPOT {median(self.tpot_s) * 1000:7.2f} ms (medians)"
         )
 
 
@@ -45,58 +54,62 @@ async def run_load(
     num_requests: int,
     max_tokens: int,
     prompt_len: int = 32,
+    prompts: Sequence[Sequence[int]] | None = None,
     fields: Mapping[str, object] | None = None,
 ) -> LoadResult:
-    """Send `num_requests` streaming completions, `concurrency` at a time; RuntimeError if any brings too few tokens.
+    """Send streaming completions, `concurrency` at a time; RuntimeError if any fails or brings too few tokens.
 
-    `fields` are added to each request's body.
+    Args:
+        url: of the server.
+        model: its name there.
+        concurrency: requests that are open at the same time.
+        num_requests: in all.
+        max_tokens: of each; all of them are generated.
+        prompt_len: random ids, never seen before, so that no prefix cache helps.
+        prompts: instead of those, in turn.
+        fields: added to each request's body.
     """
-    results: list[tuple[int, float, float]] = []
+    done: list[StreamClient] = []
     numbers = iter(range(num_requests))
 
     async def client() -> None:
-        for _ in numbers:
-            # Never seen before, so that no prefix cache helps.
-            prompt = [random.randrange(1000, 41_000) for _ in range(prompt_len)]
+        for number in numbers:
+            prompt = new_prompt(prompt_len) if prompts is None else prompts[number % len(prompts)]
             body = {
                 "model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True,
-                "stream": True, "stream_options": {"include_usage": True}, **(fields or {}),
+                "stream_options": {"include_usage": True}, **(fields or {}),
             }  # fmt: skip
-            results.append(await _stream_one(url, json.dumps(body).encode()))
+            done.append(await stream_once(url, body))
+            _check(done[-1], max_tokens)
 
     start = time.perf_counter()
-    await asyncio.gather(*(client() for _ in range(concurrency)))
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(client())
     duration_s = time.perf_counter() - start
-    short = [tokens for tokens, _, _ in results if tokens != max_tokens]
-    if short:
-        raise RuntimeError(f"{len(short)} of {num_requests} requests brought {short[0]} tokens instead of {max_tokens}")
+    first = [each.first_chunk_s or 0.0 for each in done]
     return LoadResult(
-        concurrency, num_requests, sum(tokens for tokens, _, _ in results), duration_s,
-        [ttft for _, ttft, _ in results], [(total - ttft) / (max_tokens - 1) for _, ttft, total in results],
-    )  # fmt: skip
-
-
-async def _stream_one(url: str, body: bytes) -> tuple[int, float, float]:
-    """Return (completion tokens as the server counts them, seconds to the first chunk, seconds in all)."""
-    address = urlsplit(url)
-    start = time.perf_counter()
-    reader, writer = await asyncio.open_connection(address.hostname, address.port, limit=1 << 20)
-    head = (
-        f"POST /v1/completions HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        concurrency,
+        num_requests,
+        num_requests * max_tokens,
+        duration_s,
+        first,
+        [(each.total_s - ttft) / max(max_tokens - 1, 1) for each, ttft in zip(done, first, strict=True)],
+        [gap for each in done for gap in each.gaps_s],
     )
-    writer.write(head.encode() + body)
-    status = await reader.readline()
-    if b" 200 " not in status:
-        raise RuntimeError(f"{status.decode().strip()}: {(await reader.read(2000)).decode(errors='replace')}")
-    ttft, usage = 0.0, b""
-    while line := await reader.readline():
-        if line.startswith(b"data: {"):
-            ttft = ttft or time.perf_counter() - start
-            usage = line
-    total = time.perf_counter() - start
-    writer.close()
-    return json.loads(usage[6:])["usage"]["completion_tokens"], ttft, total
+
+
+def load(url: str, model: str, concurrency: int, **arguments: object) -> LoadResult:
+    """Run one load on an event loop of its own; see run_load."""
+    requests = run_load(url, model=model, concurrency=concurrency, **arguments)  # type: ignore[arg-type] # run_load's own
+    return uvloop.run(requests)
+
+
+def _check(stream: StreamClient, max_tokens: int) -> None:
+    if stream.status != 200 or stream.error:
+        raise RuntimeError(f"HTTP {stream.status}: {stream.error}")
+    if stream.num_tokens != max_tokens:
+        raise RuntimeError(f"A request brought {stream.num_tokens} tokens instead of {max_tokens}.")
 
 
 def main() -> None:
@@ -109,11 +122,11 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--prompt-len", type=int, default=32, help="tokens")
     args = parser.parse_args()
-    load = run_load(
-        args.url, model=args.model, concurrency=args.concurrency, num_requests=args.requests,
-        max_tokens=args.max_tokens, prompt_len=args.prompt_len,
+    measured = load(
+        args.url, args.model, args.concurrency, num_requests=args.requests, max_tokens=args.max_tokens,
+        prompt_len=args.prompt_len,
     )  # fmt: skip
-    print(asyncio.run(load).summary())
+    print(measured.summary())
 
 
 if __name__ == "__main__":

@@ -3,19 +3,19 @@ greedy.
 
 What a careful person writes in an afternoon: products over one input are fused, KV is preallocated, no page tables, no
 sampler, no requests that come and go. Also a reference for parity, as it shares no layer with the worker.
-
-    python -m benchmarks.plain_torch MODEL --batch 1 32 --context 200
+It runs in a process of its own and is asked by lines (peers/lines.py).
 """
 
-import argparse
-import json
 import os
+import sys
 import time
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name it has everywhere
 
+from benchmarks.peers.lines import answer, take_stdout
+from tetrad.services.model_files import resolve_model
 from tetrad.worker_svc.models.config import ModelConfig, read_config
 from tetrad.worker_svc.weights.loader import WeightLoader
 from tetrad.worker_svc.weights.source import open_source
@@ -90,43 +90,36 @@ def _rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.
     return heads * cos + torch.cat([-heads[..., half:], heads[..., :half]], -1) * sin
 
 
-def decode_tokens_per_second(model: PlainLlama, *, batch: int, context: int, steps: int) -> float:
-    """Return the rate of greedy decoding from `context` tokens on, all rows together; one step before is not counted."""
-    cache = model.new_cache(batch, context + steps + 1)
-    ids = torch.randint(0, model.config.vocab_size, (batch, 1), generator=torch.Generator().manual_seed(0))
-    ids = model.step(ids, context, cache).argmax(-1, keepdim=True)
-    started = time.perf_counter()
-    for position in range(context + 1, context + 1 + steps):
-        ids = model.step(ids, position, cache).argmax(-1, keepdim=True)
-    return batch * steps / (time.perf_counter() - started)
+class PlainEngine:
+    """See lines.Engine."""
 
+    def __init__(self, model: PlainLlama) -> None:
+        self._model = model
 
-def prefill_tokens_per_second(model: PlainLlama, *, length: int) -> float:
-    """Return the rate of one prompt of `length` tokens."""
-    ids = torch.randint(0, model.config.vocab_size, (1, length), generator=torch.Generator().manual_seed(0))
-    cache = model.new_cache(1, length)
-    started = time.perf_counter()
-    model.step(ids, 0, cache)
-    return length / (time.perf_counter() - started)
+    def decode(self, batch: int, steps: int, context: int) -> float:
+        """Decode greedily from `context` tokens on, all rows together; one step before is not counted."""
+        cache = self._model.new_cache(batch, context + steps + 1)
+        ids = torch.randint(0, self._model.config.vocab_size, (batch, 1))
+        ids = self._model.step(ids, context, cache).argmax(-1, keepdim=True)
+        started = time.perf_counter()
+        for position in range(context + 1, context + 1 + steps):
+            ids = self._model.step(ids, position, cache).argmax(-1, keepdim=True)
+        return time.perf_counter() - started
+
+    def prefill(self, length: int) -> float:
+        """Run one prompt."""
+        ids = torch.randint(0, self._model.config.vocab_size, (1, length))
+        cache = self._model.new_cache(1, length)
+        started = time.perf_counter()
+        self._model.step(ids, 0, cache)
+        return time.perf_counter() - started
 
 
 def main() -> None:
-    """Print the rates as one JSON object."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 32])
-    parser.add_argument("--context", type=int, default=200)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--prefill", type=int, default=1000)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    model = PlainLlama(args.model)
-    rates = {
-        f"decode_batch_{batch}": decode_tokens_per_second(model, batch=batch, context=args.context, steps=args.steps)
-        for batch in args.batch
-    }
-    print(json.dumps({**rates, "prefill": prefill_tokens_per_second(model, length=args.prefill)}))
+    """Load the model that the first argument names, and answer; see lines.py."""
+    answers = take_stdout()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    answer(PlainEngine(PlainLlama(resolve_model(sys.argv[1]))), answers)
 
 
 if __name__ == "__main__":

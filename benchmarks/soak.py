@@ -14,11 +14,11 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Sequence
 
 import psutil
 import uvloop
 
+from benchmarks.figures import percentile
 from benchmarks.grpc_streams import GrpcResult, grpc_streams
 from benchmarks.stack import MODEL, running
 from benchmarks.streams import StreamClient, new_prompt, stream_once
@@ -28,12 +28,6 @@ _MAX_ADMISSION_S = 0.05
 _MAX_GROWTH = 1.05
 _PROMPT_LEN = 32
 _NUM_PROBES = 300
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value that this share of all values does not exceed; 0 if there are none."""
-    ranked = sorted(values)
-    return ranked[min(int(len(ranked) * share), len(ranked) - 1)] if ranked else 0.0
 
 
 async def steady_streams(url: str, *, clients: int, seconds: float, max_tokens: int) -> list[StreamClient]:

@@ -1,25 +1,30 @@
 """The stack that benchmarks run against, as a user starts it."""
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 MODEL = "smollm2-135m-instruct"
 PROMPT_LEN = 32
+_START_TIMEOUT_S = 300.0
+_STOP_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True)
 class Stack:
-    """A running `tetrad serve`: where it is, and its process."""
+    """A running `tetrad serve`: where it is, and its process; `start_s` is how long it took until it answered /health."""
 
     url: str
     grpc_target: str
     pid: int
+    start_s: float
 
 
 @contextlib.contextmanager
@@ -30,26 +35,50 @@ def serving(*flags: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def running(*flags: str) -> Iterator[Stack]:
-    """Run `tetrad serve` with these flags and the public gRPC API."""
-    port, grpc_port = _free_port(), _free_port()
-    ports = ("--port", str(port), "--grpc-port", str(grpc_port))
-    process = subprocess.Popen([sys.executable, "-m", "tetrad.cli", "serve", MODEL, *ports, *flags], stdout=subprocess.DEVNULL)
-    try:
-        url = f"http://127.0.0.1:{port}"
-        while True:
-            if process.poll() is not None:
-                raise RuntimeError("tetrad serve ended; its message is above")
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5):
-                break
-            time.sleep(0.2)
-        yield Stack(url, f"127.0.0.1:{grpc_port}", process.pid)
-    finally:
-        process.terminate()
-        process.wait(20)
+def running(
+    *flags: str, model: str = MODEL, log: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Iterator[Stack]:
+    """Run `tetrad serve` with these flags and the public gRPC API; the model is called MODEL, whichever it is.
+
+    Args:
+        flags: of `tetrad serve`.
+        model: a built-in name, a directory or a file.
+        log: where its stderr goes; None: to ours.
+        environment: variables it gets besides ours.
+
+    Raises:
+        RuntimeError: it ended before it was ready; its message is on stderr.
+    """
+    port, grpc_port = free_port(), free_port()
+    names = ("--port", str(port), "--grpc-port", str(grpc_port), "--served-model-name", MODEL)
+    command = [sys.executable, "-m", "tetrad.cli", "serve", model, *names, *flags]
+    with contextlib.ExitStack() as files:
+        stderr = None if log is None else files.enter_context(log.open("wb"))
+        start = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr, env={**os.environ, **(environment or {})})
+        try:
+            url = f"http://127.0.0.1:{port}"
+            wait_until_healthy(url, process, _START_TIMEOUT_S)
+            yield Stack(url, f"127.0.0.1:{grpc_port}", process.pid, time.perf_counter() - start)
+        finally:
+            process.terminate()
+            process.wait(_STOP_TIMEOUT_S)
 
 
-def _free_port() -> int:
+def wait_until_healthy(url: str, process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    """Return when /health answers; RuntimeError if the process ends before, or if it takes longer than `timeout_s` seconds."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            raise RuntimeError(f"The server ended with status {process.returncode}; its message is above, or in its log.")
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5):
+            return
+        time.sleep(0.02)
+    raise RuntimeError(f"The server was not ready within {timeout_s:g} s.")
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -5,22 +5,28 @@ soak.py and by the tests of load. Knows completions with `stream`; parses no JSO
 """
 
 import asyncio
+import itertools
 import json
 import random
+import re
 import time
 from collections.abc import Mapping
 from typing import cast
 from urllib.parse import urlsplit
 
 _DONE = b"data: [DONE]\n\n"
+_USAGE = re.compile(rb'"completion_tokens": ?(\d+)')
+_TAIL_BYTES = 1024
+"""Kept of what came last: the end mark, and the usage before it."""
 
 
 class StreamClient(asyncio.Protocol):
     """One streamed completion on a connection of its own.
 
     Attributes:
-        gaps_s: between chunks.
+        chunk_times_s: when chunks were read, on the clock of time.perf_counter; several that came together are one.
         answered_s: until the status line came; None: none came.
+        total_s: until the connection was closed.
         status: of HTTP; 0: none came.
         error: what is wrong; "" if the stream ended as it should.
     """
@@ -28,14 +34,31 @@ class StreamClient(asyncio.Protocol):
     def __init__(self, request: bytes, done: asyncio.Future[None]) -> None:
         self._request = request
         self._done = done
-        self._start = self._last = time.perf_counter()
+        self._start = time.perf_counter()
         self._tail = b""
         self._is_complete = False
-        self.gaps_s: list[float] = []
+        self.chunk_times_s: list[float] = []
         self.answered_s: float | None = None
+        self.total_s = 0.0
         self.status = 0
         self.error = ""
         self.num_chunks = 0
+
+    @property
+    def first_chunk_s(self) -> float | None:
+        """Seconds until the first chunk came; None: none came."""
+        return self.chunk_times_s[0] - self._start if self.chunk_times_s else None
+
+    @property
+    def gaps_s(self) -> list[float]:
+        """Seconds between chunks."""
+        return [later - earlier for earlier, later in itertools.pairwise(self.chunk_times_s)]
+
+    @property
+    def num_tokens(self) -> int | None:
+        """Output tokens as the server counts them; None: the request did not ask for usage, or no answer came."""
+        found = _USAGE.findall(self._tail)
+        return int(found[-1]) if found else None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the request."""
@@ -48,18 +71,18 @@ class StreamClient(asyncio.Protocol):
         if self.answered_s is None:
             self.answered_s = now - self._start
             self.status = int(data[9:12])
-            self._last = now
-        elif data.find(b"data: {") >= 0:
-            self.gaps_s.append(now - self._last)
-            self._last = now
-        self.num_chunks += data.count(b"data: {")
+        num_chunks = data.count(b"data: {")
+        if num_chunks:
+            self.chunk_times_s.append(now)
+            self.num_chunks += num_chunks
         if b'data: {"error"' in data:
             self.error = data[-300:].decode(errors="replace")
-        self._tail = (self._tail + data)[-64:]
+        self._tail = (self._tail + data)[-_TAIL_BYTES:]
         self._is_complete = self._is_complete or _DONE in self._tail
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Say how it ended."""
+        self.total_s = time.perf_counter() - self._start
         if self.status == 200 and not self._is_complete and not self.error:
             self.error = f"cut off: {exc or 'closed'}"
         elif not self.status:

@@ -12,7 +12,8 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.http_load import LoadResult, run_load
+from benchmarks.http_load import LoadResult
+from benchmarks.http_load import load as run_load
 from benchmarks.stack import MODEL, PROMPT_LEN, serving
 
 SCHEMA_BYTES = 2048

@@ -3,7 +3,7 @@
 Two runners over the same weights, the same prompts and the same context run their steps in turns; medians are reported. Given
 are the whole decode step (what a client waits for) and the sampler's own part of it. Every kind of parameter is in the mixed
 batch: temperature, top_p, top_k, min_p, penalties, logit_bias, bad words, allowed ids, min_tokens, seeds; all rows ask for 5
-logprobs. `python -m benchmarks.sampler [--steps 60] [--kind all|top_p|...]`; a kind gives that parameter to all 64 rows.
+logprobs. `python -m benchmarks.sampler_cost [--steps 60] [--kind all|top_p|...]`; a kind gives that parameter to all 64 rows.
 """
 
 import argparse

@@ -1,12 +1,15 @@
 """What a decode step costs the engine core: schedule, update and the wire, for 256 running requests.
 
-No worker and no network: results are made as the wire would bring them. Prints milliseconds per step, and shows that it is
-flat in the number of waiting requests.
+`python -m benchmarks.engine_step`. No worker and no network: results are made as the wire would bring them. Milliseconds per
+step, which must not grow with the number of waiting requests.
 """
 
-import statistics
 import time
+from collections.abc import Sequence
 
+from benchmarks.figures import median, spread
+from benchmarks.options import read_options
+from benchmarks.report import Bar, Section, add_bars, write_section
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.outbox import StepOutputs
 from tetrad.engine_core_svc.request import Request
@@ -15,7 +18,12 @@ from tetrad.engine_core_svc.wire import WorkerPayload, message_to_wire, plan_to_
 from tetrad.services.columns import pack_u32
 from tetrad.v1 import types_pb2, worker_pb2
 
-STEPS = 300
+_STEPS = 200
+_CASES = ((1, 0), (64, 0), (256, 0), (256, 100), (256, 1000), (256, 10_000))
+"""(running, waiting) requests."""
+_MAX_STEP_MS = 2.0
+_MAX_GROWTH = 1.15
+"""Of a step with the longest queue over one with none: "flat", as far as a noisy machine can tell."""
 
 
 def measure(num_running: int, num_waiting: int) -> float:
@@ -35,7 +43,7 @@ def measure(num_running: int, num_waiting: int) -> float:
     keys = [new.key for new in plan.new_requests]
     columns = {"handles": pack_u32(keys), "num_tokens": pack_u32([1] * len(keys)), "token_ids": pack_u32([7] * len(keys))}
     times = []
-    for _ in range(STEPS):
+    for _ in range(_STEPS):
         result = worker_pb2.ModelRunnerOutput(step_id=plan.step_id, **columns).SerializeToString()
         start = time.perf_counter()
         outputs = scheduler.update(result_from_wire(worker_pb2.ModelRunnerOutput.FromString(result)))
@@ -44,13 +52,31 @@ def measure(num_running: int, num_waiting: int) -> float:
         assert plan is not None
         plan_to_wire(plan).SerializeToString()
         times.append(time.perf_counter() - start)
-    return statistics.median(times) * 1000
+    return median(times) * 1000
+
+
+def _bars(found: dict[tuple[int, int], list[float]]) -> Sequence[Bar]:
+    running = max(running for running, _ in _CASES)
+    queues = {waiting: median(times) for (rows, waiting), times in found.items() if rows == running}
+    return (
+        Bar(f"a step of {running} running requests", _MAX_STEP_MS, max(queues.values()), at_most=True, unit=" ms"),
+        Bar(f"{max(queues):,} waiting against none", _MAX_GROWTH, queues[max(queues)] / queues[0], at_most=True),
+    )
 
 
 def main() -> None:
-    """Print the table."""
-    for num_running, num_waiting in ((1, 0), (64, 0), (256, 0), (256, 10_000)):
-        print(f"{num_running:4} running, {num_waiting:6} waiting: {measure(num_running, num_waiting):6.3f} ms per step")
+    """Measure and report."""
+    options = read_options("engine_step", __doc__)
+    found: dict[tuple[int, int], list[float]] = {case: [] for case in _CASES}
+    for _ in range(options.rounds):
+        for case, times in found.items():
+            times.append(measure(*case))
+    section = Section("The engine core alone: one decode step, schedule, update and wire")
+    section.text(f"Medians of {_STEPS} steps, over rounds; no network and no worker.")
+    rows = [[str(running), f"{waiting:,}", spread(times, 3)] for (running, waiting), times in found.items()]
+    section.table(["running", "waiting", "ms per step"], rows)
+    add_bars(section, _bars(found))
+    write_section("engine_step", section, options)
 
 
 if __name__ == "__main__":

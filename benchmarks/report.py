@@ -1,0 +1,95 @@
+"""Report: RESULTS.md, one section per benchmark, each rewritten by its own command and by nothing else.
+
+Sections stand between two comments that name them, in the order of ORDER, so that a run of one benchmark leaves the figures of
+the others, and the conditions they were measured under, as they are.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.machine import facts
+from benchmarks.options import Options
+
+ORDER = (
+    "control_plane", "split_tax", "decode", "prefill", "prefix_cache", "mixed", "startup", "engine_step", "scaling",
+    "request_costs",
+)  # fmt: skip
+"""The benchmarks, as they stand in the report and are run by run.py."""
+
+_HEAD = """# Results
+
+Each section is written by the command it names; [README.md](README.md) says what is measured and how. Figures are medians over
+rounds, with the least and the most in brackets; what is compared took turns within each round. Machines differ and are noisy:
+quote the ratios, which come from one run.
+"""
+
+
+@dataclass
+class Section:
+    """One benchmark's part of the report, in Markdown."""
+
+    title: str
+    parts: list[str] = field(default_factory=list)
+
+    def text(self, paragraph: str) -> None:
+        """Add a paragraph."""
+        self.parts.append(paragraph)
+
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Add a table."""
+        lines = [head, ["---"] * len(head), *rows]
+        self.parts.append("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
+
+    def plot(self, file_name: str | None, title: str) -> None:
+        """Add a picture; None: there is none, nothing is added."""
+        if file_name is not None:
+            self.parts.append(f"![{title}](plots/{file_name})")
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Something promised and what was found; `at_most` says which side of the limit is good."""
+
+    what: str
+    limit: float
+    found: float
+    at_most: bool = False
+    unit: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is so."""
+        return self.found <= self.limit if self.at_most else self.found >= self.limit
+
+    def row(self) -> tuple[str, str, str, str]:
+        """Return the cells of BARS_HEAD."""
+        bound = "at most" if self.at_most else "at least"
+        return self.what, f"{bound} {self.limit:g}{self.unit}", f"{self.found:.3g}{self.unit}", "yes" if self.holds else "NO"
+
+
+BARS_HEAD = ("promised", "bar", "found", "holds")
+
+
+def add_bars(section: Section, bars: Sequence[Bar]) -> None:
+    """Add the table of what was promised; nothing if there is nothing."""
+    if bars:
+        section.table(BARS_HEAD, [bar.row() for bar in bars])
+
+
+def write_section(name: str, section: Section, options: Options) -> None:
+    """Put a section in its place in RESULTS.md and print it."""
+    conditions = f"`{options.command}` on {facts()}; rounds: {options.rounds}."
+    body = "\n\n".join([f"## {section.title}", conditions, *section.parts])
+    path = options.out / "RESULTS.md"
+    sections = _read_sections(path.read_text() if path.exists() else "")
+    sections[name] = body
+    ordered = sorted(sections.items(), key=lambda item: ORDER.index(item[0]))
+    options.out.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([_HEAD, *(f"<!-- {key} -->\n{text}\n<!-- end of {key} -->\n" for key, text in ordered)]))
+    print(f"\n{body}\n\nwritten: {path}", flush=True)
+
+
+def _read_sections(text: str) -> dict[str, str]:
+    found = re.findall(r"<!-- (\w+) -->\n(.*?)\n<!-- end of \1 -->", text, re.DOTALL)
+    return {name: body for name, body in found if name in ORDER}

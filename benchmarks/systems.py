@@ -1,0 +1,108 @@
+"""Systems: what decode and prefill are measured on, ours and peers, behind one interface.
+
+Servers are asked over HTTP, by the same client; engines that are libraries in a process of their own. All of them stay up while
+they are compared, asleep but for the one whose turn it is.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Protocol
+
+from benchmarks.figures import median
+from benchmarks.http_load import load
+from benchmarks.options import Options
+from benchmarks.peers.installed import LLAMA_CPP, SMOL_FP32, SMOL_GGUF, TRANSFORMERS, VLLM, home, is_installed, python_of
+from benchmarks.peers.lines import DrivenEngine
+from benchmarks.peers.vllm_server import vllm_server
+from benchmarks.stack import MODEL, running
+from benchmarks.streams import new_prompt
+
+TETRAD_FLOAT32 = "Tetrad, float32"
+TETRAD_GGUF = "Tetrad, Q4_1"
+PLAIN_TORCH = "plain torch"
+OURS = (TETRAD_FLOAT32, TETRAD_GGUF)
+
+
+class System(Protocol):
+    """Something that generates, and how fast."""
+
+    def decode(self, batch: int, steps: int, context: int) -> float:
+        """Return output tokens/s of `batch` sequences together, from `context` tokens on, the first token not counted."""
+
+    def prefill(self, length: int) -> float:
+        """Return prompt tokens/s up to the first token, of a prompt that no cache has seen."""
+
+
+class Server:
+    """A server with OpenAI's API, measured from its client.
+
+    Prompts for decoding are the same ones in every round: their prefixes are cached after the first, so that what is measured
+    is decoding.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._prompts: dict[tuple[int, int], list[list[int]]] = {}
+
+    def decode(self, batch: int, steps: int, context: int) -> float:
+        """See System."""
+        if (batch, context) not in self._prompts:
+            self._prompts[batch, context] = [new_prompt(context) for _ in range(batch)]
+            self._load(batch, 2, context)
+        return self._load(batch, steps + 1, context)
+
+    def prefill(self, length: int) -> float:
+        """See System."""
+        return length / load(self._url, MODEL, 1, num_requests=1, max_tokens=1, prompt_len=length).ttft_s[0]
+
+    def _load(self, batch: int, max_tokens: int, context: int) -> float:
+        prompts = self._prompts[batch, context]
+        return load(self._url, MODEL, batch, num_requests=batch, max_tokens=max_tokens, prompts=prompts).decode_tokens_per_s
+
+
+@dataclass(frozen=True)
+class Library:
+    """An engine in a process of its own."""
+
+    engine: DrivenEngine
+
+    def decode(self, batch: int, steps: int, context: int) -> float:
+        """See System."""
+        return batch * steps / self.engine.decode(batch, steps, context)
+
+    def prefill(self, length: int) -> float:
+        """See System."""
+        return length / self.engine.prefill(length)
+
+
+def open_systems(exits: ExitStack, options: Options) -> dict[str, System]:
+    """Start ours and the peers that are installed, or where none is measured the plain torch loop; `exits` ends them."""
+    starts: dict[str, Callable[[ExitStack], System]] = {
+        TETRAD_FLOAT32: lambda to: Server(to.enter_context(running("--dtype", "float32", "--device", "cpu")).url),
+        TETRAD_GGUF: lambda to: Server(to.enter_context(running("--device", "cpu")).url),
+    }
+    peers: dict[str, Callable[[ExitStack], System]] = {
+        VLLM: lambda to: Server(to.enter_context(vllm_server(SMOL_FP32)).url),
+        TRANSFORMERS: lambda to: _library(to, "vllm", "transformers_driver", SMOL_FP32),
+        LLAMA_CPP: lambda to: _library(to, "llama", "llama_cpp_driver", SMOL_GGUF),
+    }
+    chosen = {name: start for name, start in peers.items() if options.with_peers and is_installed(name)}
+    if not chosen:
+        chosen = {PLAIN_TORCH: _plain_torch}
+    return {name: start(exits) for name, start in {**starts, **chosen}.items()}
+
+
+def _library(exits: ExitStack, environment: str, module: str, model: str) -> Library:
+    engine = DrivenEngine(python_of(environment), f"benchmarks.peers.{module}", str(home() / model))
+    return Library(exits.enter_context(engine))
+
+
+def _plain_torch(exits: ExitStack) -> Library:
+    return Library(exits.enter_context(DrivenEngine(sys.executable, "benchmarks.plain_torch", MODEL)))
+
+
+def best_peer(figures: dict[str, Sequence[float]]) -> str:
+    """Return the name of the fastest system that is not ours, by the medians of tokens/s."""
+    return max((name for name in figures if name not in OURS), key=lambda name: median(figures[name]))
