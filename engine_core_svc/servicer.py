@@ -13,30 +13,38 @@ from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 
 _HELLO_TIMEOUT_S = 10.0
+_START_PATIENCE_S = 5.0
+"""Less than a frontend waits for the answer to its hello."""
 _ADDS_AT_ONCE = 64
 """Requests that are added before others get their turn on the loop: a message may hold a hundred thousand."""
 
 
 class EngineCoreServicer(engine_core_pb2_grpc.EngineCoreServiceServicer):
-    """Serves sessions from the moment `attach` is called; UNAVAILABLE before."""
+    """Serves sessions from the moment `attach` is called. Those that are opened before wait a while, then are UNAVAILABLE.
 
-    def __init__(self) -> None:
+    Args:
+        start_patience_s: how long they wait. A frontend that is refused comes back later than it could be served.
+    """
+
+    def __init__(self, *, start_patience_s: float = _START_PATIENCE_S) -> None:
+        self._start_patience_s = start_patience_s
+        self._attached = asyncio.Event()
         self._engine: Engine | None = None
         self._info = engine_core_pb2.EngineInfo()
 
     def attach(self, engine: Engine, info: engine_core_pb2.EngineInfo) -> None:
         """Start to serve `engine`, which introduces itself as `info`."""
         self._engine, self._info = engine, info
+        self._attached.set()
 
     async def Session(
         self, request_iterator: AsyncIterator[engine_core_pb2.SessionRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[engine_core_pb2.SessionResponse]:
         """Run one frontend's session until either side ends it."""
-        if self._engine is None:
-            raise Unavailable("The engine core is starting.", reason="STARTING", retry_after_s=0.5)
         client_id = await _shake_hands(request_iterator)
-        session = self._engine.open_session(client_id)
-        reader = asyncio.create_task(self._read(self._engine, session, request_iterator))
+        engine = await self._started_engine()
+        session = engine.open_session(client_id)
+        reader = asyncio.create_task(self._read(engine, session, request_iterator))
         try:
             yield engine_core_pb2.SessionResponse(ready=self._info)
             while (message := await session.outbox.get()) is not None:
@@ -45,7 +53,16 @@ class EngineCoreServicer(engine_core_pb2_grpc.EngineCoreServiceServicer):
                 reader.result()  # why the session ends, unless it does so in good order
         finally:
             reader.cancel()
-            self._engine.close_session(session)
+            engine.close_session(session)
+
+    async def _started_engine(self) -> Engine:
+        try:
+            async with asyncio.timeout(self._start_patience_s):
+                await self._attached.wait()
+        except TimeoutError:
+            raise Unavailable("The engine core is starting.", reason="STARTING", retry_after_s=0.5) from None
+        assert self._engine is not None
+        return self._engine
 
     async def _read(
         self, engine: Engine, session: sessions.Session, requests: AsyncIterator[engine_core_pb2.SessionRequest]

@@ -16,7 +16,7 @@ CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
     # A peer that restarts on one machine is back within a second, with a model to load within some: look again soon.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 200),
 )
 
 

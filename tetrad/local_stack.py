@@ -106,10 +106,11 @@ class LocalStack:
                 self.abandon()
                 raise
         self._settings = settings
-        # Whoever calls stops before whom it calls: nobody sees a peer vanish.
+        # Whoever calls stops before whom it calls: nobody sees a peer vanish. They start the other way round, and the worker,
+        # which takes longest, before all.
         frontends = [] if self._ports is None else [self._frontend(self._ports)]
         engine_core, tokenizers, worker = self._engine_core(), self._tokenizers(), self._worker()
-        groups = [frontends, [engine_core], [*tokenizers, worker]]
+        groups = [frontends, [engine_core], [worker, *tokenizers]]
         self.service_names = tuple(child.name for child in (worker, engine_core, *tokenizers, *frontends))
         self._supervisor = Supervisor(groups, policy=policy, on_state=on_state, stop_timeout_s=_STOP_TIMEOUT_S)
 

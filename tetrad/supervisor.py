@@ -38,10 +38,11 @@ class Supervisor:
         self._failure: asyncio.Future[None] | None = None
 
     def start(self) -> None:
-        """Start every child; returns at once."""
+        """Start every child; returns at once. The last to stop is the first to start: others wait for it."""
         self._failure = asyncio.get_running_loop().create_future()
-        for child in self._children():
-            self._start(child.run(), child.name).add_done_callback(self._note_end)
+        for group in reversed(self._groups):
+            for child in group:
+                self._start(child.run(), child.name).add_done_callback(self._note_end)
 
     async def wait_ready(self) -> None:
         """Wait until every child takes work.
