@@ -107,7 +107,6 @@ def compile_library(target: Target, directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         made = Path(scratch) / path.name
-        log.info("native.compiling", target=target.name, compiler=compiler)
         _run_compiler([compiler, *_FLAGS, *target.flags, "-o", str(made), str(_SOURCES / "program.cpp")])
         code = made.read_bytes()
         made.write_bytes(code + hashlib.sha256(code).digest())
@@ -131,6 +130,7 @@ def prebuilt_dir() -> Path:
 def _open_new(target: Target) -> ctypes.CDLL:
     """Compile into the cache, or, where that cannot be used, for this process alone."""
     directory = _cache_dir()
+    log.info("native.compiling", target=target.name, directory=str(directory))
     try:
         return ctypes.CDLL(str(compile_library(target, directory)))
     except OSError as error:
@@ -151,7 +151,7 @@ def _try_open(path: Path) -> ctypes.CDLL | None:
             log.warning("native.broken", path=str(path), consequence="the kernels are compiled anew")
             return None
         return ctypes.CDLL(str(path))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         log.warning("native.unreadable", path=str(path), reason=str(error), consequence="the kernels are compiled anew")

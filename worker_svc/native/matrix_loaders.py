@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+import gguf
 import numpy as np
 import torch
 
@@ -49,9 +50,14 @@ class StoredMatrices:
         kinds = {None if part is None else part.kind for part in stored}
         if len(kinds) == 1 and None not in kinds:
             return [pack_gguf(self._team, _joined([part for part in stored if part is not None]), paired=paired)]
+        if kinds == {None}:
+            return self._floats.load(names, columns, paired=paired)
         if paired:
-            pack = pack_float if kinds == {None} else pack_int8
-            return FloatMatrices(self._weights, self._team, pack).load(names, columns, paired=True)
+            parts = [
+                self._weights.get(name, (rows, columns)) if part is None else _dequantized(part)
+                for (name, rows), part in zip(names, stored, strict=True)
+            ]
+            return [pack_int8(self._team, torch.cat(parts), paired=True)]
         return [
             self._floats.load([name], columns)[0] if part is None else pack_gguf(self._team, part)
             for name, part in zip(names, stored, strict=True)
@@ -59,6 +65,10 @@ class StoredMatrices:
 
 
 _KINDS = frozenset(int(kind) for kind in GGUF_FORMATS)
+
+
+def _dequantized(tensor: QuantizedTensor) -> torch.Tensor:
+    return torch.from_numpy(gguf.dequantize(tensor.rows, gguf.GGMLQuantizationType(tensor.kind)))
 
 
 def _joined(parts: Sequence[QuantizedTensor]) -> QuantizedTensor:
