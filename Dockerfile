@@ -33,10 +33,18 @@ USER tetrad
 EXPOSE 50052 50054
 ENTRYPOINT ["tetrad", "engine-core"]
 
+# The worker's kernels for every kind of x86-64, so that its own image needs no compiler.
+FROM base AS kernels
+RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/* \
+    && pip install --no-cache-dir -c /dist/requirements.lock /dist/*.whl \
+    && python -m tetrad.worker_svc.native.build \
+    && cp -r "$(python -c 'from tetrad.worker_svc.native.library import prebuilt_dir; print(prebuilt_dir())')" /kernels
+
 FROM base AS worker
 # Where CPU builds of torch are; empty: only pip's own index, whose torch brings CUDA with it.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN pip install --no-cache-dir ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} -c /dist/requirements.lock "$(ls /dist/*.whl)[worker]"
+COPY --from=kernels /kernels /usr/local/lib/python3.11/site-packages/tetrad/worker_svc/native/lib
 USER tetrad
 EXPOSE 50053
 ENTRYPOINT ["tetrad", "worker"]

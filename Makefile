@@ -10,6 +10,7 @@ STAMP := $(VENV)/.installed
 MODEL ?= smollm2-135m-instruct
 PYTEST_ARGS ?=
 EXAMPLES ?= 2000
+TOKENS ?= 20000
 SECONDS ?= 600
 SEED ?=
 # pip shows its progress to people, not to logs.
@@ -17,7 +18,7 @@ QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 # What to compare the contracts with: the last release, or before the first one the commit before.
 AGAINST ?= $(shell git describe --tags --abbrev=0 2>/dev/null || git rev-parse --verify --quiet HEAD~1)
 
-.PHONY: help setup serve test fuzz chaos chaos-model check lint types protos check-protos check-breaking bench bench-peers peers soak lock clean
+.PHONY: help setup serve test fuzz chaos chaos-model perplexity check lint types protos check-protos check-breaking bench bench-peers peers soak lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -48,6 +49,9 @@ chaos: setup ## Kill, freeze, drain and cut a loaded stack for SECONDS (600); no
 
 chaos-model: setup ## The same with 10 kills on SmolLM2 in float32
 	$(CHAOS) --device cpu --kills 10 --pause-s 8 $(ARGS)
+
+perplexity: setup ## Compare the perplexity of quantized weights over TOKENS (20000) tokens with that of the same in float32
+	TETRAD_PERPLEXITY_TOKENS=$(TOKENS) $(BIN)/python -m pytest -q tests/worker_svc/test_native_perplexity.py $(PYTEST_ARGS)
 
 fuzz-files: setup ## Load random model files for SECONDS (600) a kind of file: a model or one line, never a crash
 	TETRAD_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest tests/fuzz/test_files.py $(PYTEST_ARGS)
