@@ -24,6 +24,8 @@ class StreamClient(asyncio.Protocol):
     """One streamed completion on a connection of its own.
 
     Attributes:
+        done: the connection was closed.
+        started: the first chunk has come, or none will.
         chunk_times_s: when chunks were read, on the clock of time.perf_counter; several that came together are one.
         answered_s: until the status line came; None: none came.
         total_s: until the connection was closed.
@@ -31,9 +33,11 @@ class StreamClient(asyncio.Protocol):
         error: what is wrong; "" if the stream ended as it should.
     """
 
-    def __init__(self, request: bytes, done: asyncio.Future[None]) -> None:
+    def __init__(self, request: bytes, loop: asyncio.AbstractEventLoop) -> None:
         self._request = request
-        self._done = done
+        self._transport: asyncio.BaseTransport | None = None
+        self.done: asyncio.Future[None] = loop.create_future()
+        self.started: asyncio.Future[None] = loop.create_future()
         self._start = time.perf_counter()
         self._tail = b""
         self._is_complete = False
@@ -62,6 +66,7 @@ class StreamClient(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the request."""
+        self._transport = transport
         # uvloop's transports have the interface, not the class.
         cast("asyncio.Transport", transport).write(self._request)
 
@@ -73,6 +78,8 @@ class StreamClient(asyncio.Protocol):
             self.status = int(data[9:12])
         num_chunks = data.count(b"data: {")
         if num_chunks:
+            if not self.chunk_times_s:
+                self.started.set_result(None)
             self.chunk_times_s.append(now)
             self.num_chunks += num_chunks
         if b'data: {"error"' in data:
@@ -87,8 +94,14 @@ class StreamClient(asyncio.Protocol):
             self.error = f"cut off: {exc or 'closed'}"
         elif not self.status:
             self.error = f"no answer: {exc or 'closed'}"
-        if not self._done.done():
-            self._done.set_result(None)
+        for future in (self.started, self.done):
+            if not future.done():
+                future.set_result(None)
+
+    def leave(self) -> None:
+        """Close the connection, whatever is still to come; `done` follows."""
+        if self._transport is not None:
+            self._transport.close()
 
 
 def completion_request(url: str, body: Mapping[str, object]) -> bytes:
@@ -103,16 +116,21 @@ def new_prompt(length: int) -> list[int]:
     return [random.randrange(1000, 41_000) for _ in range(length)]
 
 
-async def stream_once(url: str, body: Mapping[str, object]) -> StreamClient:
-    """Run one client to its end; what went wrong is in its `error`."""
+async def open_stream(url: str, body: Mapping[str, object]) -> StreamClient:
+    """Send a request and return its client; its `done` says that the answer has ended, its `error` what went wrong."""
     address = urlsplit(url)
     loop = asyncio.get_running_loop()
-    done = loop.create_future()
-    client = StreamClient(completion_request(url, body), done)
+    client = StreamClient(completion_request(url, body), loop)
     try:
         await loop.create_connection(lambda: client, address.hostname or "", address.port or 80)
     except OSError as error:
         client.error = f"no connection: {error}"
-        return client
-    await done
+        client.done.set_result(None)
+    return client
+
+
+async def stream_once(url: str, body: Mapping[str, object]) -> StreamClient:
+    """Run one client to its end; what went wrong is in its `error`."""
+    client = await open_stream(url, body)
+    await client.done
     return client

@@ -1,0 +1,121 @@
+"""The same scheduler and model runner in one process, called directly: what the stack would be without its split.
+
+No gRPC, no protobuf, no sessions, no text: a plan becomes the runner's own values, a result the scheduler's, and nothing
+overlaps. Runs in a process of its own and is asked by lines (peers/lines.py).
+"""
+
+import sys
+import time
+
+import numpy as np
+
+from benchmarks.peers.lines import answer, take_stdout
+from benchmarks.stack import MODEL
+from benchmarks.streams import new_prompt
+from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.request import Request
+from tetrad.engine_core_svc.scheduler.output import ModelRunnerOutput, NewRequestData, SchedulerOutput
+from tetrad.engine_core_svc.scheduler.scheduler import Scheduler, SchedulerLimits
+from tetrad.services.model_files import resolve_model
+from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.devices.cpu import CpuDevice
+from tetrad.worker_svc.devices.interface import KvLayout, LoadRequest
+from tetrad.worker_svc.plan import CachedRequests, NewRequest, SamplingSpec, StepPlan, StepResult
+
+_BLOCK_SIZE = 16
+_NUM_BLOCKS = 4096
+_MAX_MODEL_LEN = 8192
+_GREEDY = SamplingSpec(temperature=0.0)
+
+
+class InProcess:
+    """See lines.Engine.
+
+    Args:
+        dtype: as `tetrad serve` takes it.
+    """
+
+    def __init__(self, dtype: str) -> None:
+        self._limits = SchedulerLimits()
+        layout = KvLayout(
+            _NUM_BLOCKS, _BLOCK_SIZE, _MAX_MODEL_LEN, self._limits.max_num_seqs, self._limits.max_num_batched_tokens
+        )
+        device = CpuDevice(WorkerSettings())
+        device.set_up()
+        model = device.load_model(LoadRequest(MODEL, resolve_model(MODEL), dtype=dtype), lambda *_: None)
+        self._runner = model.make_runner(layout)
+        self._runner.warm_up(lambda *_: None)
+
+    def decode(self, batch: int, steps: int, context: int) -> float:
+        """Run until every sequence has its first token, then the steps that are counted."""
+        scheduler = self._new_scheduler(batch, context, steps + 1)
+        while any(request.num_output_tokens == 0 for request in scheduler.requests.values()):
+            self._step(scheduler)
+        start = time.perf_counter()
+        for _ in range(steps):
+            self._step(scheduler)
+        return time.perf_counter() - start
+
+    def prefill(self, length: int) -> float:
+        """Run one prompt to its first token."""
+        scheduler = self._new_scheduler(1, length, 1)
+        start = time.perf_counter()
+        while scheduler.has_requests:
+            self._step(scheduler)
+        return time.perf_counter() - start
+
+    def _new_scheduler(self, batch: int, context: int, max_tokens: int) -> Scheduler:
+        self._runner.forget_all()
+        scheduler = Scheduler(self._limits, KVCacheManager(_NUM_BLOCKS, _BLOCK_SIZE))
+        for key in range(batch):
+            prompt = new_prompt(context)
+            request = Request(key, str(key), prompt, context, context + max_tokens, sequence_number=key, handle=key)
+            scheduler.add_request(request)
+        return scheduler
+
+    def _step(self, scheduler: Scheduler) -> None:
+        plan = scheduler.schedule()
+        assert plan is not None
+        scheduler.update(_result(self._runner.execute(_plan(plan))))
+
+
+def _plan(plan: SchedulerOutput) -> StepPlan:
+    cached = plan.cached_requests
+    columns = CachedRequests(
+        handles=np.array(cached.keys, np.int64),
+        num_scheduled_tokens=np.array(cached.num_scheduled_tokens, np.int64),
+        num_computed_tokens=np.array(cached.num_computed_tokens, np.int64),
+        num_new_blocks=np.array(cached.num_new_blocks, np.int64),
+        new_block_ids=np.array(cached.new_block_ids, np.int64),
+    )
+    return StepPlan(plan.step_id, [_new(new) for new in plan.new_requests], columns, plan.removed_keys)
+
+
+def _new(new: NewRequestData) -> NewRequest:
+    return NewRequest(
+        handle=new.key,
+        request_id=new.request_id,
+        token_ids=np.array(new.token_ids, np.int64),
+        num_prompt_tokens=new.num_prompt_tokens,
+        num_computed_tokens=new.num_computed_tokens,
+        num_scheduled_tokens=new.num_scheduled_tokens,
+        block_ids=np.array(new.block_ids, np.int64),
+        sampling=_GREEDY,
+    )
+
+
+def _result(result: StepResult) -> ModelRunnerOutput:
+    if result.failures:
+        raise RuntimeError(f"Step {result.step_id} failed a request: {result.failures[0][1]}")
+    rows = [(token_id,) for token_id in result.token_ids.tolist()]
+    return ModelRunnerOutput(result.step_id, result.handles.tolist(), rows)
+
+
+def main() -> None:
+    """Load the model in the dtype that the first argument names, and answer."""
+    answers = take_stdout()
+    answer(InProcess(sys.argv[1]), answers)
+
+
+if __name__ == "__main__":
+    main()

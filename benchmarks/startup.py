@@ -1,0 +1,117 @@
+"""Start-up and memory: from `tetrad serve` to the first answer of /health, and what each service holds after some work.
+
+`python -m benchmarks.startup`. Everything is a new process; the model's file is read once before, so that the disk is
+not what is measured. Memory is the proportional set size: pages that processes share are shared out.
+"""
+
+import json
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.figures import median, spread
+from benchmarks.http_load import load
+from benchmarks.options import Options, read_options
+from benchmarks.processes import ProcessTree
+from benchmarks.report import Bar, Section, add_bars, write_section
+from benchmarks.stack import MODEL, Stack, running
+from benchmarks.systems import TETRAD_FLOAT32, TETRAD_GGUF
+from tetrad.services.model_files import resolve_model
+from tetrad.worker_svc.models.config import read_config
+from tetrad.worker_svc.weights.model_config import read_model_config
+
+_MAX_START_S = 6.0
+_WORKER_MARGIN_MB = 300.0
+_MAX_OTHER_MB = 250.0
+_MB = 1e6
+_WORK = ((16, 32, 64), (1, 1000, 8))
+"""(requests at a time, prompt tokens, output tokens) that are run before memory is read."""
+_WORKER = "worker"
+_DTYPES = {TETRAD_GGUF: "auto", TETRAD_FLOAT32: "float32"}
+
+
+@dataclass
+class Starts:
+    """Of one form of the weights, start by start: seconds, and megabytes of the largest process of each service."""
+
+    seconds: list[float] = field(default_factory=list)
+    memory_mb: dict[str, list[float]] = field(default_factory=dict)
+    weights_mb: float = 0.0
+
+
+def measure(options: Options) -> dict[str, Starts]:
+    """Start, work, read and stop, the forms of the weights in turns."""
+    resolve_model(MODEL).read_bytes()
+    found = {name: Starts() for name in _DTYPES}
+    for number in range(options.rounds):
+        for name, starts in found.items():
+            with tempfile.TemporaryDirectory() as folder:
+                log = Path(folder) / "log"
+                with running("--device", "cpu", "--dtype", _DTYPES[name], "--log-level", "info", log=log) as stack:
+                    starts.seconds.append(stack.start_s)
+                    _work(stack)
+                    _note_memory(stack, starts)
+                starts.weights_mb = _weights_bytes(log) / _MB
+            print(f"round {number + 1}/{options.rounds}: {name}: {starts.seconds[-1]:.2f} s", flush=True)
+    return found
+
+
+def _work(stack: Stack) -> None:
+    for concurrency, prompt_len, max_tokens in _WORK:
+        load(stack.url, MODEL, concurrency, num_requests=concurrency, max_tokens=max_tokens, prompt_len=prompt_len)
+
+
+def _note_memory(stack: Stack, starts: Starts) -> None:
+    for service, sizes in ProcessTree(stack.pid).memory_bytes().items():
+        starts.memory_mb.setdefault(service, []).append(max(sizes) / _MB)
+
+
+def _weights_bytes(log: Path) -> int:
+    """Return what the engine core logs of the model that the worker has loaded."""
+    lines = (json.loads(line) for line in log.read_text().splitlines() if line.startswith("{"))
+    return int(next(line["weights_size_bytes"] for line in lines if "weights_size_bytes" in line))
+
+
+def kv_in_use_mb() -> float:
+    """Return the megabytes of float32 keys and values of all tokens of the work: no two of its prompts are alike."""
+    config = read_config(read_model_config(resolve_model(MODEL)))
+    per_token = config.num_layers * 2 * config.num_kv_heads * config.head_dim * 4
+    return per_token * sum(requests * (prompt + output) for requests, prompt, output in _WORK) / _MB
+
+
+def _bars(found: dict[str, Starts]) -> list[Bar]:
+    bars = []
+    for name, starts in found.items():
+        bars.append(Bar(f"{name}: seconds to ready", _MAX_START_S, median(starts.seconds), at_most=True, unit=" s"))
+        for service, sizes in starts.memory_mb.items():
+            limit = _MAX_OTHER_MB
+            if service == _WORKER:
+                limit = round(starts.weights_mb + kv_in_use_mb() + _WORKER_MARGIN_MB)
+            bars.append(Bar(f"{name}: memory of the {service}", limit, median(sizes), at_most=True, unit=" MB"))
+    return bars
+
+
+def main() -> None:
+    """Measure and report."""
+    options = read_options("startup", __doc__)
+    found = measure(options)
+    section = Section("Start-up and memory")
+    section.text(
+        f"SmolLM2-135M-Instruct, page cache warm. Memory (PSS, MB, the largest process of a service) after "
+        f"{' and '.join(f'{n} x ({prompt} in, {output} out)' for n, prompt, output in _WORK)}; the worker's bar is its "
+        f"weights, {kv_in_use_mb():.0f} MB of KV in use and {_WORKER_MARGIN_MB:.0f} MB."
+    )
+    services = list(next(iter(found.values())).memory_mb)
+    section.table(
+        ["", "seconds to ready", "weights MB", *services],
+        [
+            [name, spread(each.seconds, 2), f"{each.weights_mb:.0f}", *(spread(each.memory_mb[name]) for name in services)]
+            for name, each in found.items()
+        ],
+    )
+    add_bars(section, _bars(found))
+    write_section("startup", section, options)
+
+
+if __name__ == "__main__":
+    main()
