@@ -58,13 +58,16 @@ class PagedAttention:
         self._random = torch.Generator().manual_seed(seed)
         width = (heads.num_heads + 2 * heads.num_kv_heads) * heads.head_dim
         self.rows = [torch.randn(chunk.computed + chunk.scheduled, width, generator=self._random) for chunk in chunks]
+        dtype = torch.float16 if heads.is_half else torch.float32
+        for rows in self.rows:  # what is expected knows what half precision makes of keys and values
+            rows[:, heads.num_heads * heads.head_dim :] = rows[:, heads.num_heads * heads.head_dim :].to(dtype)
         pages_of = [-(-(chunk.computed + chunk.scheduled) // heads.block_size) for chunk in chunks]
         shuffled = torch.randperm(sum(pages_of) + 2, generator=self._random).to(torch.int32).split([*pages_of, 2])
         self.tables = np.full((len(chunks), max(pages_of)), 2**31 - 1, np.int32)
         for row, pages in enumerate(shuffled[:-1]):
             self.tables[row, : len(pages)] = pages
         size = 2 * heads.num_kv_heads * heads.block_size * heads.head_dim
-        self.cache = torch.full((sum(pages_of) + 2, size), unused)
+        self.cache = torch.full((sum(pages_of) + 2, size), unused, dtype=dtype)
         builder = ProgramBuilder(team)
         self._heads, self._attended = builder.buffer(width), builder.buffer(heads.num_heads * heads.head_dim)
         builder.rotate(0, self._heads, None, 1e-5)

@@ -34,6 +34,12 @@ def test_sizes_and_groups_of_heads(team, head_dim, group):
     assert_attention(PagedAttention(team, Heads(2 * group, 2, head_dim, 16, 0), MIXED))
 
 
+@pytest.mark.parametrize("block_size", [1, 4, 8, 16, 32])
+@pytest.mark.parametrize("head_dim", [16, 80, 256])
+def test_keys_and_values_in_half_precision(team, block_size, head_dim):
+    assert_attention(PagedAttention(team, Heads(6, 2, head_dim, block_size, 0, 1), MIXED))
+
+
 @pytest.mark.parametrize("window", [1, 7, 16, 64, 65, 1000])
 @pytest.mark.parametrize("block_size", [4, 16])
 def test_sliding_windows(team, window, block_size):
@@ -94,6 +100,19 @@ def test_the_weights_of_scores_are_exponentials(team):
     # 1 / (1 + e^score) has few digits in common with 1 - sigmoid(score): computed as a sigmoid of the opposite.
     expected = torch.sigmoid(-scores.double())
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-37)
+
+
+@pytest.mark.parametrize("window", [0, 7])
+def test_a_broken_key_that_is_alone_in_its_stride_is_not_passed_over(team, window):
+    """The first query sees nothing else; with a window, one further on sees it at the end of a stride of hidden keys."""
+    case = PagedAttention(team, Heads(1, 1, 16, 16, window), [Chunk(0, 80)])
+    for key in (0, 31, 63):
+        case.rows[0][key, 16] = torch.nan
+
+    found = torch.isnan(case.run()[0]).all(dim=1)
+
+    seen = {query for key in (0, 31, 63) for query in range(key, key + window if window else 80)}
+    assert found.nonzero().flatten().tolist() == sorted(query for query in seen if query < 80)
 
 
 @pytest.mark.parametrize("broken", [torch.nan, torch.inf], ids=str)

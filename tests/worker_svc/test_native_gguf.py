@@ -138,6 +138,29 @@ def test_quantized_memory_stays_quantized(tmp_path):
     assert model.info.weights_size_bytes < 1.02 * model.info.num_parameters * (0.5 + 2 / 32)
 
 
+@pytest.mark.parametrize(
+    ("settings", "options", "dtype"),
+    [
+        ({}, {}, "float16"),
+        ({}, {"dtype": "float32"}, "float32"),
+        ({"kv_cache_dtype": "float32"}, {}, "float32"),
+        ({"kv_cache_dtype": "float16"}, {"dtype": "float32"}, "float16"),
+    ],
+    ids=str,
+)
+def test_keys_and_values_take_half_precision_under_quantized_weights(settings, options, dtype, tmp_path, make_driver):
+    path = write(tmp_path / "m.gguf", 64, 64, dict.fromkeys(ALL_Q4_0, Kind.Q8_0))
+    expected = logprobs(loaded(path, "torch", dtype="float32"), make_driver)
+
+    model = CpuDevice(WorkerSettings(threads=1, **settings)).load_model(
+        LoadRequest(str(path), path, **options), lambda *_: None
+    )
+
+    group = model.kv_group(16)
+    assert (group.dtype, group.block_size_bytes) == (dtype, 2 * 16 * 2 * 2 * 64 * (2 if dtype == "float16" else 4))
+    assert np.abs(logprobs(model, make_driver) - expected).mean() < 0.05 * expected.std()
+
+
 def test_progress_of_mixed_formats_ends_at_the_files_size(tmp_path):
     path, told = write(tmp_path / "m.gguf", *MIXES["gate and up differ"]), []
 

@@ -168,6 +168,10 @@ inline void attend_rows(const Heads& heads, const Element* cache, const Sequence
       score<ROWS>(query, copies, size, LANES, scores);
     }
     for (int row = 0; row < ROWS; row++) {
+      if (seen[row] <= begin || hidden[row] >= begin + STRIDE) {  // all of the stride is hidden from this row
+        std::memset(scores[row], 0, sizeof scores[row]);
+        continue;
+      }
       vf top = splat(tops[row]);
       vf lanes;
       for (int lane = 0; lane < LANES; lane++) lanes[lane] = static_cast<float>(lane);
@@ -182,10 +186,6 @@ inline void attend_rows(const Heads& heads, const Element* cache, const Sequence
         store(scores[row] + i * LANES, value);
       }
       const float new_top = largest(top);
-      if (new_top == -std::numeric_limits<float>::infinity()) {  // all of the stride is hidden from this row
-        std::memset(scores[row], 0, sizeof scores[row]);
-        continue;
-      }
       if (new_top != tops[row]) {
         const float shrink = std::exp(tops[row] - new_top);
         sums[row] *= shrink;
