@@ -1,7 +1,7 @@
 """Decoding: output tokens/s at batches of 1 to 64, ours through the whole stack, against peers and against long contexts.
 
 `python -m benchmarks.decode`. Short prompts first, every system in turn in each round; then, ours alone, batch 32 with contexts
-of 1,000 tokens against the short ones. A figure is the batch over the median time per output token, first tokens not counted.
+of 1,000 tokens against the short ones. A figure counts the tokens of the time in which all sequences decode.
 """
 
 from collections.abc import Mapping

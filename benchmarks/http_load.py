@@ -27,16 +27,15 @@ class LoadResult:
     ttft_s: list[float]
     tpot_s: list[float]
     gaps_s: list[float]
+    decode_tokens_per_s: float
+    """Output tokens of all streams together while every one of them decoded: from the last first chunk to the first end.
+
+    Of a load of one wave: as many requests as streams."""
 
     @property
     def tokens_per_s(self) -> float:
         """Output tokens over the whole run, from the first request to the last answer."""
         return self.num_tokens / self.duration_s
-
-    @property
-    def decode_tokens_per_s(self) -> float:
-        """Output tokens of all streams together behind the first of each, from the median time per token."""
-        return self.concurrency / median(self.tpot_s)
 
     def summary(self) -> str:
         """Return one line."""
@@ -96,6 +95,7 @@ async def run_load(
         first,
         [(each.total_s - ttft) / max(max_tokens - 1, 1) for each, ttft in zip(done, first, strict=True)],
         [gap for each in done for gap in each.gaps_s],
+        _rate_together(done, max_tokens),
     )
 
 
@@ -103,6 +103,20 @@ def load(url: str, model: str, concurrency: int, **arguments: object) -> LoadRes
     """Run one load on an event loop of its own; see run_load."""
     requests = run_load(url, model=model, concurrency=concurrency, **arguments)  # type: ignore[arg-type] # run_load's own
     return uvloop.run(requests)
+
+
+def _rate_together(streams: Sequence[StreamClient], num_tokens: int) -> float:
+    """Return tokens/s of the time in which all streams decoded; 0 if there is none."""
+    start = max(each.chunk_times_s[0] for each in streams)
+    end = min(each.chunk_times_s[-1] for each in streams)
+    if end <= start:
+        return 0.0
+    total = 0.0
+    for each in streams:
+        inside = sum(size for when, size in zip(each.chunk_times_s, each.chunk_sizes, strict=True) if start < when <= end)
+        # A server may send several tokens in one chunk.
+        total += inside * num_tokens / each.num_chunks
+    return total / (end - start)
 
 
 def _check(stream: StreamClient, max_tokens: int) -> None:

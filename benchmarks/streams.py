@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 _DONE = b"data: [DONE]\n\n"
 _USAGE = re.compile(rb'"completion_tokens": ?(\d+)')
+_NO_CHOICE = re.compile(rb'"choices": ?\[\]')
 _TAIL_BYTES = 1024
 """Kept of what came last: the end mark, and the usage before it."""
 
@@ -27,6 +28,7 @@ class StreamClient(asyncio.Protocol):
         done: the connection was closed.
         started: the first chunk has come, or none will.
         chunk_times_s: when chunks were read, on the clock of time.perf_counter; several that came together are one.
+        chunk_sizes: how many came then. The one that only carries the usage is none.
         answered_s: until the status line came; None: none came.
         total_s: until the connection was closed.
         status: of HTTP; 0: none came.
@@ -42,16 +44,21 @@ class StreamClient(asyncio.Protocol):
         self._tail = b""
         self._is_complete = False
         self.chunk_times_s: list[float] = []
+        self.chunk_sizes: list[int] = []
         self.answered_s: float | None = None
         self.total_s = 0.0
         self.status = 0
         self.error = ""
-        self.num_chunks = 0
 
     @property
     def first_chunk_s(self) -> float | None:
         """Seconds until the first chunk came; None: none came."""
         return self.chunk_times_s[0] - self._start if self.chunk_times_s else None
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks that came."""
+        return sum(self.chunk_sizes)
 
     @property
     def gaps_s(self) -> list[float]:
@@ -76,12 +83,12 @@ class StreamClient(asyncio.Protocol):
         if self.answered_s is None:
             self.answered_s = now - self._start
             self.status = int(data[9:12])
-        num_chunks = data.count(b"data: {")
-        if num_chunks:
+        num_chunks = data.count(b"data: {") - len(_NO_CHOICE.findall(data))
+        if num_chunks > 0:
             if not self.chunk_times_s:
                 self.started.set_result(None)
             self.chunk_times_s.append(now)
-            self.num_chunks += num_chunks
+            self.chunk_sizes.append(num_chunks)
         if b'data: {"error"' in data:
             self.error = data[-300:].decode(errors="replace")
         self._tail = (self._tail + data)[-_TAIL_BYTES:]
