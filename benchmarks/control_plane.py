@@ -130,12 +130,13 @@ def _report_one_layer(section: Section, tiny: Mapping[str, Mapping[int, Runs]], 
     points = {name: [(each, median(runs.tokens_per_s)) for each, runs in by.items()] for name, by in tiny.items()}
     name = lines(options, "control_plane.png", points, x="concurrency", y="output tokens/s", log_x=True)
     section.plot(name, "Output tokens/s by concurrency, one layer")
-    for file_name, x, values in (
-        ("control_plane_ttft.png", "time to first token, ms", lambda runs: runs.all_ttft_s),
-        ("control_plane_itl.png", "time between chunks, ms", lambda runs: runs.all_gaps_s),
+    all_runs = {f"{name}, {each}": runs for name, by in tiny.items() for each, runs in by.items()}
+    for file_name, x, series in (
+        ("control_plane_ttft.png", "time to first token, ms", {name: runs.all_ttft_s for name, runs in all_runs.items()}),
+        ("control_plane_itl.png", "time between chunks, ms", {name: runs.all_gaps_s for name, runs in all_runs.items()}),
     ):
-        series = {f"{name}, {each}": _ms(values(runs)) for name, by in tiny.items() for each, runs in by.items()}
-        section.plot(distributions(options, file_name, series, x=x), f"Distribution: {x}")
+        in_ms = {name: _ms(values) for name, values in series.items()}
+        section.plot(distributions(options, file_name, in_ms, x=x), f"Distribution: {x}")
     return bars
 
 

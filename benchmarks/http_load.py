@@ -102,7 +102,8 @@ async def run_load(
 def load(url: str, model: str, concurrency: int, **arguments: object) -> LoadResult:
     """Run one load on an event loop of its own; see run_load."""
     requests = run_load(url, model=model, concurrency=concurrency, **arguments)  # type: ignore[arg-type] # run_load's own
-    return uvloop.run(requests)
+    result: LoadResult = uvloop.run(requests)
+    return result
 
 
 def _rate_together(streams: Sequence[StreamClient], num_tokens: int) -> float:

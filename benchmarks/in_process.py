@@ -6,6 +6,7 @@ overlaps. Runs in a process of its own and is asked by lines (peers/lines.py).
 
 import sys
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -107,7 +108,7 @@ def _new(new: NewRequestData) -> NewRequest:
 def _result(result: StepResult) -> ModelRunnerOutput:
     if result.failures:
         raise RuntimeError(f"Step {result.step_id} failed a request: {result.failures[0][1]}")
-    rows = [(token_id,) for token_id in result.token_ids.tolist()]
+    rows: list[Sequence[int]] = [(token_id,) for token_id in result.token_ids.tolist()]
     return ModelRunnerOutput(result.step_id, result.handles.tolist(), rows)
 
 

@@ -19,7 +19,8 @@ _MAX_RATIO = 0.1
 
 def measure(url: str, pairs: int) -> tuple[list[float], list[float]]:
     """Return milliseconds to the first token: (uncached, cached)."""
-    uncached, cached = [], []
+    uncached: list[float] = []
+    cached: list[float] = []
     for _ in range(pairs):
         prompt = new_prompt(_LENGTH)
         for found in (uncached, cached):

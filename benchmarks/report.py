@@ -65,7 +65,16 @@ class Bar:
     def row(self) -> tuple[str, str, str, str]:
         """Return the cells of BARS_HEAD."""
         bound = "at most" if self.at_most else "at least"
-        return self.what, f"{bound} {self.limit:g}{self.unit}", f"{self.found:.3g}{self.unit}", "yes" if self.holds else "NO"
+        return (
+            self.what,
+            f"{bound} {_short(self.limit)}{self.unit}",
+            f"{_short(self.found)}{self.unit}",
+            "yes" if self.holds else "NO",
+        )
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 BARS_HEAD = ("promised", "bar", "found", "holds")

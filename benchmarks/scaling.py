@@ -5,7 +5,6 @@ much steeper than the whole is worse than linear. The runner alone, in this proc
 pages that were never written would all be one and the same page in the processor's cache.
 """
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from tetrad.services.model_files import resolve_model
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.devices.cpu import CpuDevice
 from tetrad.worker_svc.devices.interface import KvLayout, LoadRequest
-from tetrad.worker_svc.plan import CachedRequests, NewRequest, Runner, SamplingSpec, StepPlan
+from tetrad.worker_svc.plan import CachedRequests, Ints, NewRequest, Runner, SamplingSpec, StepPlan
 
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _BATCH_CONTEXT = 128
@@ -75,7 +74,7 @@ class StepTimer:
     def __init__(self, runner: Runner, layout: KvLayout) -> None:
         self._runner, self._layout = runner, layout
         self._step_id = 0
-        self._execute([], _NONE, blocks_to_zero=np.arange(layout.num_blocks))
+        self._execute([], _NONE, zeroed=np.arange(layout.num_blocks))
 
     def step_ms(self, batch: int, context: int) -> float:
         """Return the median milliseconds of a step of `batch` requests with so many tokens each."""
@@ -103,9 +102,9 @@ class StepTimer:
             sampling=SamplingSpec(temperature=0.0),
         )
 
-    def _execute(self, new: Sequence[NewRequest], cached: CachedRequests, **fields: np.ndarray) -> None:
+    def _execute(self, new: Sequence[NewRequest], cached: CachedRequests, zeroed: Ints | None = None) -> None:
         self._step_id += 1
-        result = self._runner.execute(StepPlan(self._step_id, new, cached, **fields))
+        result = self._runner.execute(StepPlan(self._step_id, new, cached, blocks_to_zero=zeroed))
         if result.failures:
             raise RuntimeError(f"Step {self._step_id} failed a request: {result.failures[0][1]}")
 
@@ -115,7 +114,7 @@ _NONE = CachedRequests(*(np.empty(0, np.int64) for _ in range(5)))
 
 def new_timer(dtype: str, num_tokens: int) -> StepTimer:
     """Return a timer over a new model, with KV for so many tokens."""
-    device = CpuDevice(WorkerSettings(threads=len(os.sched_getaffinity(0))))
+    device = CpuDevice(WorkerSettings())
     device.set_up()
     model = device.load_model(LoadRequest(MODEL, resolve_model(MODEL), dtype=dtype), lambda *_: None)
     layout = KvLayout(2 + num_tokens // _BLOCK_SIZE, _BLOCK_SIZE, _MAX_MODEL_LEN, max(_BATCHES), _MAX_MODEL_LEN)

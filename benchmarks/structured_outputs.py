@@ -5,7 +5,6 @@ has 2 KB; the first token is measured with a schema that was never seen (it is c
 """
 
 import argparse
-import asyncio
 import json
 import random
 import statistics
@@ -44,10 +43,9 @@ def _kinds(numbers: random.Random) -> Iterator[dict[str, Any]]:
 def load(url: str, batch: int, max_tokens: int, document: dict[str, Any] | None) -> LoadResult:
     """Run one batch; with a schema, constrained by it."""
     fields = {} if document is None else {"structured_outputs": {"json": document}}
-    requests = run_load(
+    return run_load(
         url, model=MODEL, concurrency=batch, num_requests=batch, max_tokens=max_tokens, prompt_len=PROMPT_LEN, fields=fields
     )  # fmt: skip
-    return asyncio.run(requests)
 
 
 def measure(url: str, *, batch: int, max_tokens: int, rounds: int) -> dict[str, float]:

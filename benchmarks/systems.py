@@ -5,7 +5,7 @@ they are compared, asleep but for the one whose turn it is.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
@@ -103,6 +103,6 @@ def _plain_torch(exits: ExitStack) -> Library:
     return Library(exits.enter_context(DrivenEngine(sys.executable, "benchmarks.plain_torch", MODEL)))
 
 
-def best_peer(figures: dict[str, Sequence[float]]) -> str:
+def best_peer(figures: Mapping[str, Sequence[float]]) -> str:
     """Return the name of the fastest system that is not ours, by the medians of tokens/s."""
     return max((name for name in figures if name not in OURS), key=lambda name: median(figures[name]))
