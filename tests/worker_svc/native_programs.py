@@ -1,23 +1,33 @@
-"""Programs of one operation, for tests of the native kernels: a product, attention over pages, and what they should give."""
+"""Programs of one operation, for tests of the native kernels: a product, attention over pages, and what they should give.
 
+TETRAD_TEST_KERNELS=avx2=/path/to.so tests that library alone, one made with sanitizers for example (docs/kernels.md).
+"""
+
+import ctypes
+import os
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from tetrad.worker_svc.native.library import best_target, load_library, targets
+from tetrad.worker_svc.native.library import _declare, best_target, load_library, targets
 from tetrad.worker_svc.native.program import Epilogue, Pages, ProgramBuilder, Tokens
 from tetrad.worker_svc.native.structures import Heads
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import NativeMatrix
 
 NO_HEADS = Heads(1, 1, 16, 1, 0)
-RUNNABLE = [target.name for target in targets()[targets().index(best_target()) :]]
+_GIVEN, _, _GIVEN_PATH = os.environ.get("TETRAD_TEST_KERNELS", "").partition("=")
+RUNNABLE = [_GIVEN] if _GIVEN else [target.name for target in targets()[targets().index(best_target()) :]]
 
 
 def team_of(name: str, num_threads: int = 1) -> Team:
     """Return a team on the kernels of a kind of machine."""
-    return Team(load_library(next(target for target in targets() if target.name == name)), num_threads)
+    if not _GIVEN:
+        return Team(load_library(next(target for target in targets() if target.name == name)), num_threads)
+    library = ctypes.CDLL(_GIVEN_PATH)
+    _declare(library)
+    return Team(library, num_threads)
 
 
 def product(
