@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.worker_svc.native_programs import RUNNABLE, product, team_of
-from tetrad.worker_svc.native.program import Epilogue
+from tests.worker_svc.native_programs import NO_HEADS, RUNNABLE, product, team_of
+from tetrad.worker_svc.native.program import Epilogue, ProgramBuilder
 from tetrad.worker_svc.native.weights import GGUF_FORMATS, pack_float, pack_gguf, pack_int8
 from tetrad.worker_svc.weights.source import QuantizedTensor
 
@@ -236,3 +236,22 @@ def test_a_team_gives_the_same_bits(kind, num_threads):
 
     for found in results[1]:
         np.testing.assert_array_equal(found, results[0][0])
+
+
+def test_an_operation_begins_when_the_one_before_it_is_done_by_all():
+    """A chain whose every link reads what all threads have written; items are few, so that someone is always ahead."""
+    results, weight = [], drawn(128, 128) / 12
+    for num_threads in (1, 2, 4):
+        team = team_of(RUNNABLE[0], num_threads)
+        builder, matrix = ProgramBuilder(team), pack_float(team, weight)
+        buffers = [builder.buffer(128) for _ in range(2)]
+        for link in range(40):
+            builder.linear(matrix, None, buffers[link % 2], buffers[1 - link % 2])
+        chain = builder.build("chain", NO_HEADS)
+        for repeat in range(50):
+            given = [drawn(5, 128), torch.full((5, 128), float(repeat))]
+            chain.run(5, given=dict(zip(buffers, given, strict=True)))
+            results.append(given[0])
+
+    for found in results:
+        np.testing.assert_array_equal(found, results[0])
