@@ -22,7 +22,7 @@ from benchmarks.stack import MODEL, PROMPT_LEN, running
 _MAX_TOKENS = 128
 _SIM_REQUESTS = {1: 4, 16: 64, 64: 192, 256: 512}
 """Concurrency -> requests a round."""
-_TINY_REQUESTS = {1: 3, 16: 32, 64: 96}
+_TINY_REQUESTS = {1: 6, 16: 48, 64: 128}
 _TETRAD = "Tetrad"
 _CPU_ORDER = ("frontend", "tokenizer", "engine core", "worker", SUPERVISOR, CLIENT)
 

@@ -1,7 +1,7 @@
-"""Decoding: output tokens/s at batches of 1 to 64, ours through the whole stack, against peers and against long contexts.
+"""Decoding: output tokens/s at batches of 1 to 64, ours over HTTP through the whole stack, against peers.
 
-`python -m benchmarks.decode`. Short prompts first, every system in turn in each round; then, ours alone, batch 32 with contexts
-of 1,000 tokens against the short ones. A figure counts the tokens of the time in which all sequences decode.
+`python -m benchmarks.decode`. Every system in turn in each round. A figure counts the tokens of the time in which all sequences
+decode. Contexts are short here; contexts.py has long ones.
 """
 
 from collections.abc import Mapping
@@ -14,13 +14,11 @@ from benchmarks.plots import lines
 from benchmarks.report import Bar, Section, add_bars, write_section
 from benchmarks.systems import OURS, PLAIN_TORCH, TETRAD_FLOAT32, TETRAD_GGUF, System, best_peer, open_systems
 
-_STEPS = {1: 32, 8: 24, 32: 16, 64: 10}
+_STEPS = {1: 32, 8: 16, 32: 16, 64: 8}
 """Batch -> measured steps a round: about as many seconds for each."""
 _QUICK_BATCHES = (1, 32)
 _CONTEXT = 17
 """Tokens of a short prompt: one KV block that the prefix cache keeps, and a token."""
-_LONG_CONTEXT = 1000
-_LONG_BATCH = 32
 
 Figures = dict[str, dict[int, list[float]]]
 """System -> batch -> tokens/s, round by round."""
@@ -43,21 +41,7 @@ def measure(systems: Mapping[str, System], batches: Mapping[int, int], rounds: i
     return found
 
 
-def measure_long(systems: Mapping[str, System], options: Options) -> dict[str, tuple[list[float], list[float]]]:
-    """Return the rates of our systems with (short, long) contexts, in turns."""
-    found: dict[str, tuple[list[float], list[float]]] = {}
-    batch, steps = (8, 8) if options.quick else (_LONG_BATCH, _STEPS[_LONG_BATCH])
-    for name in OURS:
-        short, long = found[name] = ([], [])
-        systems[name].decode(batch, 2, _LONG_CONTEXT)
-        for _ in range(options.rounds):
-            short.append(systems[name].decode(batch, steps, _CONTEXT))
-            long.append(systems[name].decode(batch, steps, _LONG_CONTEXT))
-        print(f"contexts of {_LONG_CONTEXT}, {name}: {spread(long)} against {spread(short)}", flush=True)
-    return found
-
-
-def _bars(found: Figures, long: Mapping[str, tuple[list[float], list[float]]]) -> list[Bar]:
+def _bars(found: Figures) -> list[Bar]:
     bars = []
     if PLAIN_TORCH not in found:
         best = best_peer({name: rates[32] for name, rates in found.items()})
@@ -66,12 +50,10 @@ def _bars(found: Figures, long: Mapping[str, tuple[list[float], list[float]]]) -
     if LLAMA_CPP in found:
         at_1 = median(ratios(found[TETRAD_GGUF][1], found[LLAMA_CPP][1]))
         bars.append(Bar("GGUF Q4_1, batch 1, against llama.cpp", 1.0, at_1))
-    for name, (short, with_context) in long.items():
-        bars.append(Bar(f"{name}: contexts of {_LONG_CONTEXT} against short ones", 0.6, median(ratios(with_context, short))))
     return bars
 
 
-def _section(found: Figures, long: Mapping[str, tuple[list[float], list[float]]], options: Options) -> Section:
+def _section(found: Figures, options: Options) -> Section:
     section = Section("Decoding: output tokens/s")
     section.text(
         "SmolLM2-135M-Instruct, greedy. Ours and vLLM over HTTP with streaming and the same client; the others called in their "
@@ -80,14 +62,16 @@ def _section(found: Figures, long: Mapping[str, tuple[list[float], list[float]]]
     batches = list(next(iter(found.values())))
     rows = [[name, *(spread(by_batch[batch]) for batch in batches)] for name, by_batch in found.items()]
     section.table(["", *(f"batch {batch}" for batch in batches)], rows)
+    section.text("Ours against the fastest of the others at each batch:")
+    best = {batch: best_peer({name: by_batch[batch] for name, by_batch in found.items()}) for batch in batches}
+    rows = [
+        [name, *(f"{median(ratios(found[name][batch], found[best[batch]][batch])):.2f} ({best[batch]})" for batch in batches)]
+        for name in OURS
+    ]
+    section.table(["", *(f"batch {batch}" for batch in batches)], rows)
     points = {name: [(batch, median(rates)) for batch, rates in by_batch.items()] for name, by_batch in found.items()}
     section.plot(lines(options, "decode.png", points, x="batch", y="output tokens/s", log_x=True), "Output tokens/s by batch")
-    section.text(f"Ours, the larger batch with contexts of {_LONG_CONTEXT:,} tokens:")
-    section.table(
-        ["", "short contexts", f"contexts of {_LONG_CONTEXT:,}", "ratio"],
-        [[name, spread(short), spread(far), f"{median(ratios(far, short)):.2f}"] for name, (short, far) in long.items()],
-    )
-    add_bars(section, _bars(found, long))
+    add_bars(section, _bars(found))
     return section
 
 
@@ -98,8 +82,7 @@ def main() -> None:
     with ExitStack() as exits:
         systems = open_systems(exits, options)
         found = measure(systems, batches, options.rounds)
-        long = measure_long(systems, options)
-    write_section("decode", _section(found, long, options), options)
+    write_section("decode", _section(found, options), options)
 
 
 if __name__ == "__main__":

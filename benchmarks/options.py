@@ -2,6 +2,7 @@
 
 import argparse
 import shlex
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,8 @@ def options_of(name: str, args: argparse.Namespace) -> Options:
     """Return what was asked of the benchmark `name`."""
     if args.rounds < 1:
         raise SystemExit(f"--rounds {args.rounds}: at least 1.")
+    # What was started is ended on the way out: by default this signal leaves no way.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # Where the results go is no condition of them.
     given = [each for each in sys.argv[1:] if each not in ("--out", str(args.out))]
     command = shlex.join(["python", "-m", f"benchmarks.{name}", *given])

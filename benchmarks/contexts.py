@@ -1,0 +1,65 @@
+"""Long contexts: output tokens/s of a batch whose sequences have 1,000 tokens each, against the same batch with short ones.
+
+`python -m benchmarks.contexts`. Ours over HTTP, in turns; prompts are cached after the first round, so that what is measured is
+decoding. Peers are measured in decode.py.
+"""
+
+from collections.abc import Sequence
+
+from benchmarks.figures import median, ratios, spread
+from benchmarks.options import Options, read_options
+from benchmarks.report import Bar, Section, add_bars, write_section
+from benchmarks.stack import running
+from benchmarks.systems import TETRAD_FLOAT32, TETRAD_GGUF, Server
+
+_SHORT = 17
+_LONG = 1000
+_STEPS = 24
+_MIN_RATIO = 0.6
+_DTYPES = {TETRAD_GGUF: "auto", TETRAD_FLOAT32: "float32"}
+
+Pair = tuple[list[float], list[float]]
+"""Tokens/s with (short, long) contexts, round by round."""
+
+
+def measure(dtype: str, batch: int, rounds: int) -> Pair:
+    """Return the rates of one form of the weights."""
+    found: Pair = ([], [])
+    with running("--device", "cpu", "--dtype", dtype) as stack:
+        server = Server(stack.url)
+        for context in (_SHORT, _LONG):
+            server.decode(batch, 2, context)
+        for _ in range(rounds):
+            for context, rates in zip((_SHORT, _LONG), found, strict=True):
+                rates.append(server.decode(batch, _STEPS, context))
+    return found
+
+
+def _section(found: dict[str, Pair], batch: int) -> Section:
+    section = Section(f"Long contexts: output tokens/s at batch {batch}")
+    section.text(f"SmolLM2-135M-Instruct over HTTP; contexts of {_LONG:,} tokens, no two alike, against {_SHORT}.")
+    section.table(["", "short contexts", f"contexts of {_LONG:,}", "ratio"], [_row(name, pair) for name, pair in found.items()])
+    bars = [
+        Bar(f"{name}: contexts of {_LONG:,} against short ones", _MIN_RATIO, median(ratios(long, short)))
+        for name, (short, long) in found.items()
+    ]
+    add_bars(section, bars)
+    return section
+
+
+def _row(name: str, pair: Pair) -> Sequence[str]:
+    short, long = pair
+    return name, spread(short), spread(long), spread(ratios(long, short), 2)
+
+
+def main() -> None:
+    """Measure and report."""
+    options: Options = read_options("contexts", __doc__)
+    batch = 8 if options.quick else 32
+    dtypes = {name: dtype for name, dtype in _DTYPES.items() if not options.quick or dtype == "auto"}
+    found = {name: measure(dtype, batch, options.rounds) for name, dtype in dtypes.items()}
+    write_section("contexts", _section(found, batch), options)
+
+
+if __name__ == "__main__":
+    main()
