@@ -20,7 +20,7 @@ from tetrad.worker_svc.devices.interface import KvLayout, LoadRequest
 from tetrad.worker_svc.plan import SamplingSpec
 from tetrad.worker_svc.weights.gguf_reader import GgufFile
 
-NUM_TOKENS = int(os.environ.get("TETRAD_PERPLEXITY_TOKENS", "1200"))
+NUM_TOKENS = int(os.environ.get("TETRAD_PERPLEXITY_TOKENS", "900"))
 WINDOW = 600
 """Tokens that a text is cut into; each begins anew."""
 LAYOUT = KvLayout(
