@@ -15,9 +15,9 @@ def main() -> None:
     wanted = [line.partition(": ")[2] for line in lines if line.startswith("Requires-Dist: ")]
     for requirement in wanted:
         package = re.split(r"[\s\[<>=!~;(]", requirement)[0].lower()
-        is_optional = "extra ==" in requirement or 'aarch64"' in requirement
+        is_for_others = "extra ==" in requirement or requirement.endswith('aarch64"')
         # The pin of protobuf contradicts other lines of the same list.
-        if package not in _LEFT_OUT and not is_optional and not requirement.startswith("protobuf=="):
+        if package not in _LEFT_OUT and not is_for_others and not requirement.startswith("protobuf=="):
             print(requirement)
 
 
