@@ -53,13 +53,18 @@ class ProcessTree:
 
     def _walk(self, process: psutil.Process, service: str, found: dict[str, list[psutil.Process]]) -> None:
         try:
-            service = next((_SERVICES[word] for word in process.cmdline() if word in _SERVICES), service)
+            service = next(filter(None, map(_service_of, process.cmdline())), service)
             children = process.children()
         except psutil.NoSuchProcess:
             return
         found[service].append(process)
         for child in children:
             self._walk(child, service, found)
+
+
+def _service_of(word: str) -> str | None:
+    """Return the service that a word of a command line names, by its package or a module in it."""
+    return _SERVICES.get(".".join(word.split(".")[:2]))
 
 
 class CpuMeter:

@@ -4,6 +4,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from benchmarks.processes import CLIENT, CpuMeter, ProcessTree
 
 # A process named like a service by its arguments, which starts a helper that says so and waits.
