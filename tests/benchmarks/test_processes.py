@@ -12,10 +12,9 @@ from benchmarks.processes import CLIENT, CpuMeter, ProcessTree
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'])"
 
 
-def test_what_a_service_starts_is_its_own():
-    process = subprocess.Popen(
-        [sys.executable, "-c", PARENT, "tetrad.worker_svc"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+@pytest.mark.parametrize("word", ["tetrad.worker_svc", "tetrad.worker_svc.template"])
+def test_what_a_service_starts_is_its_own(word):
+    process = subprocess.Popen([sys.executable, "-c", PARENT, word], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         process.stdout.readline()
 
