@@ -14,6 +14,7 @@ import grpc
 
 from tetrad.frontend.backoff import Backoff
 from tetrad.frontend.engine_client_outgoing import EngineOutgoing, Unfinished
+from tetrad.frontend.engine_inbox import EngineInbox
 from tetrad.frontend.engine_session_client import EngineSession, Notice, ProtocolError, Rejection
 from tetrad.frontend.engine_trials import EngineTrials
 from tetrad.frontend.facts import EngineInfo
@@ -205,13 +206,17 @@ class EngineClient:
         """Run one session until it breaks."""
         session = EngineSession(self._stub)
         writer: asyncio.Task[None] | None = None
+        inbox: EngineInbox | None = None
         try:
             self._on_ready(await session.open())
             writer = asyncio.create_task(self._outgoing.write(session), name=f"engine writer {self.target}")
-            while (received := await session.receive()) is not None:
+            inbox = EngineInbox(session)
+            while (received := await inbox.take()) is not None:
                 await self._take(received)
         finally:
             session.cancel()
+            if inbox is not None:
+                await inbox.close()
             if writer is not None:
                 writer.cancel()
                 await asyncio.gather(writer, return_exceptions=True)

@@ -1,6 +1,6 @@
 """Steps: what one engine step brought, as the output processor sees it. Plain values between wire.py and the processor."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tetrad.frontend.outputs import FinishReasonName
 from tetrad.services.errors import TetradError
@@ -30,6 +30,11 @@ class RichUpdate:
     # From queued to first scheduled, on the engine's clock.
     queued_time_s: float | None = None
 
+    @property
+    def stands_alone(self) -> bool:
+        """Whether it belongs to its step's tokens, and not to those before them."""
+        return self.logprobs is not None or self.error is not None or self.finish_reason == "error"
+
 
 @dataclass(slots=True)
 class SchedulerFacts:
@@ -54,3 +59,34 @@ class Step:
     # (handle, new token ids, anything more)
     updates: list[tuple[int, list[int], RichUpdate | None]] = field(default_factory=list)
     scheduler: SchedulerFacts | None = None
+
+    def try_join(self, later: "Step") -> bool:
+        """Take the next step of the same engine in, the tokens of each sequence behind those it has here.
+
+        False, and nothing is changed, if a sequence has something in both that belongs to the tokens of one alone.
+        """
+        places = {handle: place for place, (handle, _, _) in enumerate(self.updates)}
+        shared = [update for update in later.updates if update[0] in places]
+        for handle, _, rich in shared:
+            earlier = self.updates[places[handle]][2]
+            if (rich is not None and rich.stands_alone) or (earlier is not None and earlier.stands_alone):
+                return False
+        for handle, ids, rich in shared:
+            place = places[handle]
+            _, earlier_ids, earlier = self.updates[place]
+            self.updates[place] = (handle, earlier_ids + ids, _joined(earlier, rich))
+        self.updates += [update for update in later.updates if update[0] not in places]
+        self.scheduler = later.scheduler or self.scheduler
+        return True
+
+
+def _joined(earlier: RichUpdate | None, later: RichUpdate | None) -> RichUpdate | None:
+    if earlier is None or later is None:
+        return earlier or later
+    return replace(
+        later,
+        prompt_logprobs=earlier.prompt_logprobs or later.prompt_logprobs,
+        num_cached_tokens=later.num_cached_tokens if earlier.num_cached_tokens is None else earlier.num_cached_tokens,
+        num_preemptions=earlier.num_preemptions + later.num_preemptions,
+        queued_time_s=later.queued_time_s if earlier.queued_time_s is None else earlier.queued_time_s,
+    )
