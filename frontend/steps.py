@@ -67,9 +67,12 @@ class Step:
         """
         places = {handle: place for place, (handle, _, _) in enumerate(self.updates)}
         shared = [update for update in later.updates if update[0] in places]
-        for handle, _, rich in shared:
+        for handle, ids, rich in shared:
             earlier = self.updates[places[handle]][2]
             if (rich is not None and rich.stands_alone) or (earlier is not None and earlier.stands_alone):
+                return False
+            if rich is not None and rich.finish_reason is not None and not ids:
+                # What stops on a token has no text of that token; this one stopped behind its last, which has.
                 return False
         for handle, ids, rich in shared:
             place = places[handle]

@@ -89,6 +89,14 @@ async def test_what_belongs_to_the_tokens_of_one_step_keeps_it_apart(rich):
     assert [step.updates for step in taken] == [[(1, [5], None)], [(1, [6], rich)], [(1, [7], None)]]
 
 
+async def test_an_end_that_no_token_brought_does_not_take_the_last_token_for_its_own():
+    end = RichUpdate(finish_reason="stop")
+
+    taken = await all_of(FakeSession(Step(0, [(1, [5], None)]), Step(0, [(1, [], end)])))
+
+    assert [step.updates for step in taken] == [[(1, [5], None)], [(1, [], end)]]
+
+
 async def test_order_is_kept_around_what_is_no_step():
     notice = Notice("DRAINING", "")
 
