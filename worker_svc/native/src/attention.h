@@ -35,9 +35,12 @@ struct Heads {
   int64_t value_at(int64_t kv_head) const { return (num_kv_heads + kv_head) * head_dim * block_size; }
 };
 
-// Rows first .. first + count of a sequence's chunk and one KV head.
+// KV heads are walked together where that makes a sequence's pages one long read.
+constexpr int MAX_HEADS_TOGETHER = 4;
+
+// Rows first .. first + count of a sequence's chunk, for KV heads kv_head .. kv_head + num_kv_heads.
 struct Tile {
-  int32_t sequence, kv_head, first, count;
+  int32_t sequence, kv_head, num_kv_heads, first, count;
 };
 
 struct Sequence {
@@ -63,7 +66,7 @@ inline void write_key_value(const Heads& heads, Element* cache, int64_t slot, co
 // Ask for memory ahead of its use: the processor follows a page by itself, but not from one to the next.
 template <typename Element>
 inline void prefetch(const Element* at, int64_t count) {
-  for (int64_t i = 0; i < count; i += 64 / sizeof(Element)) __builtin_prefetch(at + i);
+  for (int64_t i = 0; i < count; i += 64 / sizeof(Element)) __builtin_prefetch(at + i, 0, 2);  // into the second-level cache
 }
 
 // scores[row][key] of the vectors of keys that `keys` points at, one pointer for each.
@@ -113,101 +116,128 @@ inline void gather_keys(const Heads& heads, const Element* cache, const Sequence
   }
 }
 
+// A tile's rows under one KV head: the softmax so far.
+template <int ROWS>
+struct Running {
+  const float* queries[ROWS];
+  alignas(64) float totals[ROWS][MAX_HEAD_DIM];
+  float tops[ROWS];
+  vf sums[ROWS];
+};
+
+// Which keys a row sees: hidden .. seen.
+template <int ROWS>
+struct Sight {
+  int64_t seen[ROWS], hidden[ROWS];
+};
+
+// Turn the scores of a stride into weights, and take what the rows have so far to the new largest score.
+template <int ROWS>
+inline void weigh(const Sight<ROWS>& sight, int64_t begin, int64_t head_dim, float scale, float (*scores)[STRIDE], Running<ROWS>& state) {
+  const float nothing = -std::numeric_limits<float>::infinity();
+  vf lanes;
+  for (int lane = 0; lane < LANES; lane++) lanes[lane] = static_cast<float>(lane);
+  for (int row = 0; row < ROWS; row++) {
+    if (sight.seen[row] <= begin || sight.hidden[row] >= begin + STRIDE) {  // all of the stride is hidden from this row
+      std::memset(scores[row], 0, sizeof scores[row]);
+      continue;
+    }
+    vf top = splat(state.tops[row]);
+    for (int i = 0; i < KEY_VECTORS; i++) {
+      vf value = load(scores[row] + i * LANES) * scale;
+      const vf position = lanes + static_cast<float>(begin + i * LANES);
+      value = position < static_cast<float>(sight.seen[row]) ? value : splat(nothing);
+      value = position >= static_cast<float>(sight.hidden[row]) ? value : splat(nothing);
+      // A score that is no number stays one and reaches the output.
+      top = value > top || value != value ? value : top;
+      store(scores[row] + i * LANES, value);
+    }
+    const float new_top = largest(top);
+    if (new_top != state.tops[row]) {
+      const float shrink = std::exp(state.tops[row] - new_top);
+      state.sums[row] *= shrink;
+      for (int64_t d = 0; d < head_dim; d += LANES) store(state.totals[row] + d, load(state.totals[row] + d) * shrink);
+      state.tops[row] = new_top;
+    }
+    for (int i = 0; i < KEY_VECTORS; i++) {
+      const vf weight = exponential(load(scores[row] + i * LANES) - new_top);
+      state.sums[row] += weight;
+      store(scores[row] + i * LANES, weight);
+    }
+  }
+}
+
+// Take a tile's rows over the keys begin .. end, at most STRIDE of them, of one KV head.
+template <int ROWS, typename Element>
+inline void attend_stride(const Heads& heads, const Element* cache, const Sequence& sequence, int64_t kv_head,
+                          const Sight<ROWS>& sight, int64_t begin, int64_t end, Running<ROWS>& state) {
+  const int64_t size = heads.head_dim, block_size = heads.block_size;
+  const auto page_of = [&](int64_t key) { return cache + sequence.pages[key / block_size] * heads.page_size(); };
+  alignas(64) float scores[ROWS][STRIDE];
+  if (block_size % LANES == 0) {
+    const Element* keys[KEY_VECTORS];
+    for (int i = 0; i < KEY_VECTORS; i++) {
+      // Vectors behind the end are read from the last page that there is, and masked.
+      const int64_t key = begin + i * LANES < end ? begin + i * LANES : begin;
+      keys[i] = page_of(key) + heads.key_at(kv_head) + key % block_size;
+    }
+    score<ROWS>(state.queries, keys, size, block_size, scores);
+  } else {
+    alignas(64) float gathered[KEY_VECTORS][MAX_HEAD_DIM * LANES];
+    const float* keys[KEY_VECTORS];
+    for (int i = 0; i < KEY_VECTORS; i++) {
+      gather_keys(heads, cache, sequence, kv_head, begin + i * LANES, end, gathered[i]);
+      keys[i] = gathered[i];
+    }
+    score<ROWS>(state.queries, keys, size, LANES, scores);
+  }
+  weigh<ROWS>(sight, begin, size, 1.0f / std::sqrt(static_cast<float>(size)), scores, state);
+  const Element* values[STRIDE];
+  const int num_keys = static_cast<int>(end - begin);
+  const int first_key = static_cast<int>(sight.hidden[0] > begin ? sight.hidden[0] - begin : 0);
+  for (int key = first_key; key < num_keys; key++)
+    values[key] = page_of(begin + key) + heads.value_at(kv_head) + (begin + key) % block_size * size;
+  int64_t d = 0;
+  for (; d + 4 * LANES <= size; d += 4 * LANES) add_values<ROWS, 4>(scores, values, first_key, num_keys, d, state.totals);
+  for (; d < size; d += LANES) add_values<ROWS, 1>(scores, values, first_key, num_keys, d, state.totals);
+}
+
 template <int ROWS, typename Element>
 inline void attend_rows(const Heads& heads, const Element* cache, const Sequence& sequence, const Tile& tile, const float* queries,
                         int64_t query_stride, float* output, int64_t output_stride) {
   const int64_t group = heads.group(), size = heads.head_dim;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(size));
-  const float* query[ROWS];
-  int64_t seen[ROWS], hidden[ROWS];  // a row sees keys hidden .. seen
-  alignas(64) float totals[ROWS][MAX_HEAD_DIM];
-  alignas(64) float scores[ROWS][STRIDE];
-  alignas(64) float gathered[KEY_VECTORS][MAX_HEAD_DIM * LANES];
-  const bool is_contiguous = heads.block_size % LANES == 0;
-  float tops[ROWS];
-  vf sums[ROWS];
+  const auto token_of = [&](int row) { return (tile.first + row) / group; };
+  const auto head_of = [&](int kv_head, int row) { return (tile.kv_head + kv_head) * group + (tile.first + row) % group; };
+  Sight<ROWS> sight;
   for (int row = 0; row < ROWS; row++) {
-    const int64_t token = (tile.first + row) / group, head = tile.kv_head * group + (tile.first + row) % group;
-    query[row] = queries + (sequence.first_token + token) * query_stride + head * size;
-    seen[row] = sequence.num_computed + token + 1;
-    hidden[row] = heads.window && seen[row] > heads.window ? seen[row] - heads.window : 0;
-    tops[row] = -std::numeric_limits<float>::infinity();
-    sums[row] = vf{};
-    std::memset(totals[row], 0, size * sizeof(float));
+    sight.seen[row] = sequence.num_computed + token_of(row) + 1;
+    sight.hidden[row] = heads.window && sight.seen[row] > heads.window ? sight.seen[row] - heads.window : 0;
   }
-  const int64_t end = seen[ROWS - 1];
-  for (int64_t begin = hidden[0] / STRIDE * STRIDE; begin < end; begin += STRIDE) {
-    const Element* keys[KEY_VECTORS];
-    const Element* values[STRIDE];
-    const int num_keys = static_cast<int>(end - begin < STRIDE ? end - begin : STRIDE);
-    const int first_key = static_cast<int>(hidden[0] > begin ? hidden[0] - begin : 0);
-    for (int i = 0; i < KEY_VECTORS; i++) {
-      // Vectors behind the end are read from the last page that there is, and masked.
-      const int64_t key = begin + i * LANES < end ? begin + i * LANES : begin;
-      const Element* page = cache + sequence.pages[key / heads.block_size] * heads.page_size();
-      keys[i] = page + heads.key_at(tile.kv_head) + key % heads.block_size;
-    }
-    for (int64_t key = begin + STRIDE; key < end && key < begin + 2 * STRIDE; key += heads.block_size) {
-      const Element* page = cache + sequence.pages[key / heads.block_size] * heads.page_size();
-      prefetch(page + heads.key_at(tile.kv_head), size * heads.block_size);
-      prefetch(page + heads.value_at(tile.kv_head), size * heads.block_size);
-    }
-    for (int key = first_key; key < num_keys; key++) {
-      const int64_t at = begin + key;
-      const Element* page = cache + sequence.pages[at / heads.block_size] * heads.page_size();
-      values[key] = page + heads.value_at(tile.kv_head) + at % heads.block_size * size;
-    }
-    if (is_contiguous) {
-      score<ROWS>(query, keys, size, heads.block_size, scores);
-    } else {
-      const float* copies[KEY_VECTORS];
-      for (int i = 0; i < KEY_VECTORS; i++) {
-        gather_keys(heads, cache, sequence, tile.kv_head, begin + i * LANES, end, gathered[i]);
-        copies[i] = gathered[i];
-      }
-      score<ROWS>(query, copies, size, LANES, scores);
-    }
+  Running<ROWS> states[MAX_HEADS_TOGETHER];
+  for (int h = 0; h < tile.num_kv_heads; h++)
     for (int row = 0; row < ROWS; row++) {
-      if (seen[row] <= begin || hidden[row] >= begin + STRIDE) {  // all of the stride is hidden from this row
-        std::memset(scores[row], 0, sizeof scores[row]);
-        continue;
-      }
-      vf top = splat(tops[row]);
-      vf lanes;
-      for (int lane = 0; lane < LANES; lane++) lanes[lane] = static_cast<float>(lane);
-      for (int i = 0; i < KEY_VECTORS; i++) {
-        vf value = load(scores[row] + i * LANES) * scale;
-        const float first = static_cast<float>(begin + i * LANES);
-        const vf position = lanes + first;
-        value = position < static_cast<float>(seen[row]) ? value : splat(-std::numeric_limits<float>::infinity());
-        value = position >= static_cast<float>(hidden[row]) ? value : splat(-std::numeric_limits<float>::infinity());
-        // A score that is no number stays one and reaches the output.
-        top = value > top || value != value ? value : top;
-        store(scores[row] + i * LANES, value);
-      }
-      const float new_top = largest(top);
-      if (new_top != tops[row]) {
-        const float shrink = std::exp(tops[row] - new_top);
-        sums[row] *= shrink;
-        for (int64_t d = 0; d < size; d += LANES) store(totals[row] + d, load(totals[row] + d) * shrink);
-        tops[row] = new_top;
-      }
-      for (int i = 0; i < KEY_VECTORS; i++) {
-        const vf weight = exponential(load(scores[row] + i * LANES) - new_top);
-        sums[row] += weight;
-        store(scores[row] + i * LANES, weight);
-      }
+      states[h].queries[row] = queries + (sequence.first_token + token_of(row)) * query_stride + head_of(h, row) * size;
+      states[h].tops[row] = -std::numeric_limits<float>::infinity();
+      states[h].sums[row] = vf{};
+      std::memset(states[h].totals[row], 0, size * sizeof(float));
     }
-    int64_t d = 0;
-    for (; d + 4 * LANES <= size; d += 4 * LANES) add_values<ROWS, 4>(scores, values, first_key, num_keys, d, totals);
-    for (; d < size; d += LANES) add_values<ROWS, 1>(scores, values, first_key, num_keys, d, totals);
+  const int64_t last = sight.seen[ROWS - 1], part = tile.num_kv_heads * size * heads.block_size;
+  for (int64_t begin = sight.hidden[0] / STRIDE * STRIDE; begin < last; begin += STRIDE) {
+    const int64_t end = begin + STRIDE < last ? begin + STRIDE : last;
+    for (int64_t key = end; key < last && key < end + STRIDE; key += heads.block_size) {
+      const Element* page = cache + sequence.pages[key / heads.block_size] * heads.page_size();
+      prefetch(page + heads.key_at(tile.kv_head), part);
+      prefetch(page + heads.value_at(tile.kv_head), part);
+    }
+    for (int h = 0; h < tile.num_kv_heads; h++)
+      attend_stride<ROWS>(heads, cache, sequence, tile.kv_head + h, sight, begin, end, states[h]);
   }
-  for (int row = 0; row < ROWS; row++) {
-    const int64_t token = (tile.first + row) / group, head = tile.kv_head * group + (tile.first + row) % group;
-    float* out = output + (sequence.first_token + token) * output_stride + head * size;
-    const float inverse = 1.0f / sum(sums[row]);
-    for (int64_t d = 0; d < size; d += LANES) store(out + d, load(totals[row] + d) * inverse);
-  }
+  for (int h = 0; h < tile.num_kv_heads; h++)
+    for (int row = 0; row < ROWS; row++) {
+      float* out = output + (sequence.first_token + token_of(row)) * output_stride + head_of(h, row) * size;
+      const float inverse = 1.0f / sum(states[h].sums[row]);
+      for (int64_t d = 0; d < size; d += LANES) store(out + d, load(states[h].totals[row] + d) * inverse);
+    }
 }
 
 template <typename Element>

@@ -58,6 +58,7 @@ struct Program {
       : operations(list, list + count), widths(buffer_widths, buffer_widths + num_buffers), heads(its_heads), counters(2 * count) {}
 };
 
+constexpr int64_t BYTES_AT_ONCE = 1 << 16;  // of weights in one item: long reads are fast reads
 constexpr int64_t TOKENS_AT_ONCE = 64;  // rows of activations that stay in the second-level cache while panels pass
 
 // A run: the program, its step and the buffers, with what every thread needs to find its items.
@@ -95,15 +96,18 @@ class Run {
   // Longest sequences come first in a step, so the last items are the smallest.
   void lay_tiles() {
     const Heads& heads = program_.heads;
+    // Few sequences are shared out by KV head; of many, each goes over its pages once.
+    const int32_t together = step_.num_sequences < 2 * team_.size() ? 1 : MAX_HEADS_TOGETHER;
     program_.sequences.clear();
     program_.tiles.clear();
     for (int64_t r = 0; r < step_.num_sequences; r++) {
       program_.sequences.push_back({step_.pages + r * step_.page_stride, step_.first_tokens[r], step_.num_computed[r]});
       const int64_t rows = step_.num_scheduled[r] * heads.group();
+      const int32_t its_together = step_.num_scheduled[r] == 1 ? together : 1;
       for (int64_t first = 0; first < rows; first += TILE_ROWS)
-        for (int32_t kv_head = 0; kv_head < heads.num_kv_heads; kv_head++)
-          program_.tiles.push_back({static_cast<int32_t>(r), kv_head, static_cast<int32_t>(first),
-                                    static_cast<int32_t>(std::min<int64_t>(TILE_ROWS, rows - first))});
+        for (int32_t kv_head = 0; kv_head < heads.num_kv_heads; kv_head += its_together)
+          program_.tiles.push_back({static_cast<int32_t>(r), kv_head, std::min(its_together, heads.num_kv_heads - kv_head),
+                                    static_cast<int32_t>(first), static_cast<int32_t>(std::min<int64_t>(TILE_ROWS, rows - first))});
     }
   }
 
@@ -133,13 +137,22 @@ class Run {
       });
       team_.meet();
     }
-    const int64_t panels = operation.epilogue == GATE ? matrix.num_panels() / 2 : matrix.num_panels();
+    const int64_t per_panel = operation.epilogue == GATE ? 2 : 1, panels = matrix.num_panels() / per_panel;
+    const int64_t span = panels_at_once(panels, per_panel * matrix.panel_bytes()), spans = (panels + span - 1) / span;
     const int64_t pieces = (step_.num_tokens + TOKENS_AT_ONCE - 1) / TOKENS_AT_ONCE;
-    counters[1].work_off(pieces * panels, [&](int64_t item) {
-      const int64_t begin = item / panels * TOKENS_AT_ONCE, end = std::min(begin + TOKENS_AT_ONCE, step_.num_tokens);
-      matrix.is_quantized() ? multiply_quantized_item(operation, item % panels, begin, end)
-                            : multiply_float_item(operation, item % panels, begin, end);
+    counters[1].work_off(pieces * spans, [&](int64_t item) {
+      const int64_t begin = item / spans * TOKENS_AT_ONCE, end = std::min(begin + TOKENS_AT_ONCE, step_.num_tokens);
+      const int64_t first = item % spans * span;
+      for (int64_t panel = first; panel < std::min(first + span, panels); panel++)
+        matrix.is_quantized() ? multiply_quantized_item(operation, panel, begin, end)
+                              : multiply_float_item(operation, panel, begin, end);
     });
+  }
+
+  // As many as make a long read, but no fewer items than keep every thread busy to the end.
+  int64_t panels_at_once(int64_t panels, int64_t panel_bytes) const {
+    const int64_t long_read = std::max<int64_t>(1, BYTES_AT_ONCE / panel_bytes), fair = panels / (8 * team_.size());
+    return std::max<int64_t>(1, std::min(long_read, fair));
   }
 
   void multiply_float_item(const Operation& operation, int64_t panel, int64_t begin, int64_t end) {
