@@ -1,7 +1,8 @@
 // Program: a model's forward pass as a list of operations over numbered buffers, run by a team of threads.
 //
 // Python (program.py) writes the list once, when the model is loaded, and calls `tetrad_run` once a step. Every thread walks
-// the same list; at each operation they share its items and meet behind it. The C functions at the end are all that Python sees.
+// the same list; they share the items of each operation, and none begins the next before all are done. The C functions at the
+// end are all that Python sees.
 #include <algorithm>
 #include <memory>
 #include <system_error>
@@ -50,12 +51,12 @@ struct Program {
   std::vector<Operation> operations;
   std::vector<int64_t> widths;  // columns of each buffer
   Heads heads;
-  std::vector<Counter> counters;
+  std::vector<Phase> phases;  // two for each operation
   std::vector<Sequence> sequences;
   std::vector<Tile> tiles;
 
   Program(const Operation* list, int64_t count, const int64_t* buffer_widths, int64_t num_buffers, Heads its_heads)
-      : operations(list, list + count), widths(buffer_widths, buffer_widths + num_buffers), heads(its_heads), counters(2 * count) {}
+      : operations(list, list + count), widths(buffer_widths, buffer_widths + num_buffers), heads(its_heads), phases(2 * count) {}
 };
 
 constexpr int64_t BYTES_AT_ONCE = 1 << 16;  // of weights in one item: long reads are fast reads
@@ -66,22 +67,21 @@ class Run {
  public:
   Run(Program& program, const Step& step, float* const* buffers, uint8_t* quantized, Team& team)
       : program_(program), step_(step), buffers_(buffers), quantized_(quantized), team_(team) {
-    for (auto& counter : program.counters) counter.next.store(0, std::memory_order_relaxed);
+    for (auto& phase : program.phases) phase.begin();
     lay_tiles();
   }
 
   void work() {
     for (size_t index = 0; index < program_.operations.size(); index++) {
       const Operation& operation = program_.operations[index];
-      Counter* counters = &program_.counters[2 * index];
+      Phase* phases = &program_.phases[2 * index];
       switch (operation.kind) {
-        case EMBED: embed(operation, counters[0]); break;
-        case NORM: norm(operation, counters[0]); break;
-        case LINEAR: linear(operation, counters); break;
-        case ROTATE: rotate(operation, counters[0]); break;
-        case ATTEND: attend(operation, counters[0]); break;
+        case EMBED: embed(operation, phases[0]); break;
+        case NORM: norm(operation, phases[0]); break;
+        case LINEAR: linear(operation, phases); break;
+        case ROTATE: rotate(operation, phases[0]); break;
+        case ATTEND: attend(operation, phases[0]); break;
       }
-      team_.meet();
     }
   }
 
@@ -111,8 +111,8 @@ class Run {
     }
   }
 
-  void embed(const Operation& operation, Counter& counter) {
-    counter.work_off(step_.num_tokens, [&](int64_t token) {
+  void embed(const Operation& operation, Phase& phase) {
+    phase.work_off(step_.num_tokens, [&](int64_t token) {
       const Matrix& matrix = *operation.matrix;
       float* out = row(operation.target, token);
       matrix.is_quantized() ? unpack_quantized_row(matrix, step_.token_ids[token], out)
@@ -120,27 +120,26 @@ class Run {
     });
   }
 
-  void norm(const Operation& operation, Counter& counter) {
+  void norm(const Operation& operation, Phase& phase) {
     const int64_t size = width(operation.source);
-    counter.work_off(step_.num_tokens, [&](int64_t token) {
+    phase.work_off(step_.num_tokens, [&](int64_t token) {
       float* out = row(operation.target, token);
       rms_norm_row(row(operation.source, token), operation.first, size, operation.eps, out);
       if (operation.quantize) quantize_row(out, size, activations(token, size));
     });
   }
 
-  void linear(const Operation& operation, Counter* counters) {
+  void linear(const Operation& operation, Phase* phases) {
     const Matrix& matrix = *operation.matrix;
     if (matrix.is_quantized() && !operation.quantize) {  // nobody has quantized the source yet
-      counters[0].work_off(step_.num_tokens, [&](int64_t token) {
+      phases[0].work_off(step_.num_tokens, [&](int64_t token) {
         quantize_row(row(operation.source, token), matrix.columns, activations(token, matrix.columns));
       });
-      team_.meet();
     }
     const int64_t per_panel = operation.epilogue == GATE ? 2 : 1, panels = matrix.num_panels() / per_panel;
     const int64_t span = panels_at_once(panels, per_panel * matrix.panel_bytes()), spans = (panels + span - 1) / span;
     const int64_t pieces = (step_.num_tokens + TOKENS_AT_ONCE - 1) / TOKENS_AT_ONCE;
-    counters[1].work_off(pieces * spans, [&](int64_t item) {
+    phases[1].work_off(pieces * spans, [&](int64_t item) {
       const int64_t begin = item / spans * TOKENS_AT_ONCE, end = std::min(begin + TOKENS_AT_ONCE, step_.num_tokens);
       const int64_t first = item % spans * span;
       for (int64_t panel = first; panel < std::min(first + span, panels); panel++)
@@ -223,10 +222,10 @@ class Run {
   }
 
   // Queries and keys: normed if the model does that, then rotated; keys and values go to their pages.
-  void rotate(const Operation& operation, Counter& counter) {
+  void rotate(const Operation& operation, Phase& phase) {
     const Heads& heads = program_.heads;
     const int64_t size = heads.head_dim, half = size / 2;
-    counter.work_off(step_.num_tokens, [&](int64_t token) {
+    phase.work_off(step_.num_tokens, [&](int64_t token) {
       float* head = row(operation.source, token);
       for (int64_t i = 0; i < heads.num_heads + heads.num_kv_heads; i++, head += size) {
         const float* weight = i < heads.num_heads ? operation.first : operation.second;
@@ -241,16 +240,16 @@ class Run {
     });
   }
 
-  void attend(const Operation& operation, Counter& counter) {
+  void attend(const Operation& operation, Phase& phase) {
     const void* cache = step_.caches[operation.layer];
-    program_.heads.is_half ? attend_to(operation, static_cast<const half_t*>(cache), counter)
-                           : attend_to(operation, static_cast<const float*>(cache), counter);
+    program_.heads.is_half ? attend_to(operation, static_cast<const half_t*>(cache), phase)
+                           : attend_to(operation, static_cast<const float*>(cache), phase);
   }
 
   template <typename Element>
-  void attend_to(const Operation& operation, const Element* cache, Counter& counter) {
+  void attend_to(const Operation& operation, const Element* cache, Phase& phase) {
     const auto& tiles = program_.tiles;
-    counter.work_off(static_cast<int64_t>(tiles.size()), [&](int64_t index) {
+    phase.work_off(static_cast<int64_t>(tiles.size()), [&](int64_t index) {
       const Tile& tile = tiles[index];
       attend_tile(program_.heads, cache, program_.sequences[tile.sequence], tile, buffers_[operation.source],
                   width(operation.source), buffers_[operation.target], width(operation.target));
@@ -267,8 +266,8 @@ class Run {
 // Work off `count` items on the team.
 template <typename Item>
 void share(Team& team, int64_t count, Item item) {
-  Counter counter;
-  team.run([&] { counter.work_off(count, item); });
+  Phase phase;
+  team.run([&] { phase.work_off(count, item); });
 }
 
 }  // namespace tetrad

@@ -1,8 +1,8 @@
 // Team: threads that work through a step together.
 //
-// A step is a list of phases. Each phase is cut into items that the threads take from a counter, so that one which loses its
-// core to another process holds up no more than the item in its hands. Between phases they wait for one another: spinning
-// first, because the wait is mostly shorter than a trip through the kernel, then giving the core away.
+// A step is a list of phases, each cut into items that the threads take from a counter. A phase is over when its items are
+// done, not when every thread has come: one that lost its core to another process holds up no more than the item in its
+// hands, and one that never woke up holds up nothing. The thread that calls could do it all alone.
 #pragma once
 #include <sched.h>
 
@@ -36,30 +36,29 @@ class Team {
 
   int size() const { return size_; }
 
-  // Run `work` on every thread, the calling one included, and return when all have.
+  // Run `work` on the calling thread and on those of the others that wake up in time; return when none is in it any more.
   void run(const std::function<void()>& work) {
     if (size_ == 1) return work();
     {
       std::lock_guard<std::mutex> lock(mutex_);
       work_ = &work;
-      busy_.store(size_ - 1, std::memory_order_relaxed);
       generation_.fetch_add(1, std::memory_order_release);
     }
     called_.notify_all();
     work();
-    wait_until([this] { return busy_.load(std::memory_order_acquire) == 0; });
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      work_ = nullptr;
+    }
+    wait_until([this] { return inside_.load(std::memory_order_acquire) == 0; });
   }
 
-  // Within `run`: wait for the others. Every thread must come.
-  void meet() {
-    if (size_ == 1) return;
-    const unsigned round = round_.load(std::memory_order_acquire);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size_ - 1) {
-      arrived_.store(0, std::memory_order_relaxed);
-      round_.fetch_add(1, std::memory_order_release);
-    } else {
-      wait_until([this, round] { return round_.load(std::memory_order_acquire) != round; });
-    }
+  // Wait for what other threads are about to finish: spinning first, as that is mostly shorter than a trip through the
+  // kernel, then giving the core away.
+  template <typename Done>
+  static void wait_until(Done done) {
+    if (!spin_until(done))
+      while (!done()) sched_yield();
   }
 
  private:
@@ -75,25 +74,29 @@ class Team {
   static constexpr int SPINS = 4000;  // some 40 to 100 microseconds
 
   template <typename Done>
-  static void wait_until(Done done) {
+  static bool spin_until(Done done) {
     for (int spin = 0; spin < SPINS; spin++) {
-      if (done()) return;
+      if (done()) return true;
       pause_core();
     }
-    while (!done()) sched_yield();
+    return false;
   }
 
   void serve() {
     unsigned seen = 0;
     while (true) {
+      const std::function<void()>* work;
+      spin_until([&] { return generation_.load(std::memory_order_acquire) != seen; });  // steps come one behind another
       {
         std::unique_lock<std::mutex> lock(mutex_);
-        called_.wait(lock, [&] { return ended_ || generation_.load(std::memory_order_acquire) != seen; });
+        called_.wait(lock, [&] { return ended_ || (work_ && generation_.load(std::memory_order_relaxed) != seen); });
         if (ended_) return;
-        seen = generation_.load(std::memory_order_acquire);
+        seen = generation_.load(std::memory_order_relaxed);
+        work = work_;
+        inside_.fetch_add(1, std::memory_order_relaxed);
       }
-      (*work_)();
-      busy_.fetch_sub(1, std::memory_order_release);
+      (*work)();
+      inside_.fetch_sub(1, std::memory_order_release);
     }
   }
 
@@ -104,18 +107,26 @@ class Team {
   bool ended_ = false;
   const std::function<void()>* work_ = nullptr;
   std::atomic<unsigned> generation_{0};
-  std::atomic<int> busy_{0};
-  alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<unsigned> round_{0};
+  alignas(64) std::atomic<int> inside_{0};
 };
 
-// Items of one phase, handed out one after another.
-struct alignas(64) Counter {
+// Items of one phase, handed out one after another. Every thread calls `work_off` with the same count, and leaves it when all
+// items are done, whoever did them.
+struct alignas(64) Phase {
   std::atomic<int64_t> next{0};
+  alignas(64) std::atomic<int64_t> done{0};
+
+  void begin() {
+    next.store(0, std::memory_order_relaxed);
+    done.store(0, std::memory_order_relaxed);
+  }
 
   template <typename Item>
   void work_off(int64_t count, Item item) {
-    for (int64_t index; (index = next.fetch_add(1, std::memory_order_relaxed)) < count;) item(index);
+    int64_t mine = 0;
+    for (int64_t index; (index = next.fetch_add(1, std::memory_order_relaxed)) < count; mine++) item(index);
+    if (mine) done.fetch_add(mine, std::memory_order_release);
+    Team::wait_until([&] { return done.load(std::memory_order_acquire) >= count; });
   }
 };
 
