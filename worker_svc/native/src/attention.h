@@ -167,13 +167,17 @@ inline void weigh(const Sight<ROWS>& sight, int64_t begin, int64_t head_dim, flo
   }
 }
 
-// Take a tile's rows over the keys begin .. end, at most STRIDE of them, of one KV head.
+// Take a tile's rows over the keys begin .. end, at most STRIDE of them, of one KV head; those up to `last` come next.
 template <int ROWS, typename Element>
 inline void attend_stride(const Heads& heads, const Element* cache, const Sequence& sequence, int64_t kv_head,
-                          const Sight<ROWS>& sight, int64_t begin, int64_t end, Running<ROWS>& state) {
+                          const Sight<ROWS>& sight, int64_t begin, int64_t end, int64_t last, Running<ROWS>& state) {
   const int64_t size = heads.head_dim, block_size = heads.block_size;
   const auto page_of = [&](int64_t key) { return cache + sequence.pages[key / block_size] * heads.page_size(); };
+  const auto prefetch_next = [&](int64_t at) {
+    for (int64_t key = end; key < last && key < end + STRIDE; key += block_size) prefetch(page_of(key) + at, size * block_size);
+  };
   alignas(64) float scores[ROWS][STRIDE];
+  prefetch_next(heads.key_at(kv_head));
   if (block_size % LANES == 0) {
     const Element* keys[KEY_VECTORS];
     for (int i = 0; i < KEY_VECTORS; i++) {
@@ -191,6 +195,7 @@ inline void attend_stride(const Heads& heads, const Element* cache, const Sequen
     }
     score<ROWS>(state.queries, keys, size, LANES, scores);
   }
+  prefetch_next(heads.value_at(kv_head));
   weigh<ROWS>(sight, begin, size, 1.0f / std::sqrt(static_cast<float>(size)), scores, state);
   const Element* values[STRIDE];
   const int num_keys = static_cast<int>(end - begin);
@@ -221,16 +226,11 @@ inline void attend_rows(const Heads& heads, const Element* cache, const Sequence
       states[h].sums[row] = vf{};
       std::memset(states[h].totals[row], 0, size * sizeof(float));
     }
-  const int64_t last = sight.seen[ROWS - 1], part = tile.num_kv_heads * size * heads.block_size;
+  const int64_t last = sight.seen[ROWS - 1];
   for (int64_t begin = sight.hidden[0] / STRIDE * STRIDE; begin < last; begin += STRIDE) {
     const int64_t end = begin + STRIDE < last ? begin + STRIDE : last;
-    for (int64_t key = end; key < last && key < end + STRIDE; key += heads.block_size) {
-      const Element* page = cache + sequence.pages[key / heads.block_size] * heads.page_size();
-      prefetch(page + heads.key_at(tile.kv_head), part);
-      prefetch(page + heads.value_at(tile.kv_head), part);
-    }
     for (int h = 0; h < tile.num_kv_heads; h++)
-      attend_stride<ROWS>(heads, cache, sequence, tile.kv_head + h, sight, begin, end, states[h]);
+      attend_stride<ROWS>(heads, cache, sequence, tile.kv_head + h, sight, begin, end, last, states[h]);
   }
   for (int h = 0; h < tile.num_kv_heads; h++)
     for (int row = 0; row < ROWS; row++) {
