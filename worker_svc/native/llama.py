@@ -92,6 +92,7 @@ class NativeLlama:
         is_tied = config.tie_word_embeddings or not weights.has("lm_head.weight")
         head = embedding if is_tied else self._load(("lm_head.weight", config.vocab_size), columns=config.hidden_size)[0]
         self._head, self._head_input, self._logits = self._write_head(head)
+        del self._weights, self._matrices  # they hold the model's files open
 
     def forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, caches: list[torch.Tensor], metadata: Any

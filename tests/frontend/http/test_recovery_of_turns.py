@@ -72,17 +72,18 @@ def merged(events):
     for event in events:
         _collect(event, "", places)
     return {
-        place: "".join(map(str, values)) if "delta" in place or "arguments" in place else values[-1]
+        place: "".join(values) if ("delta" in place or "arguments" in place) and isinstance(values[-1], str) else values[-1]
         for place, values in places.items()
     }
 
 
 def _collect(value, place, places):
     if isinstance(value, dict):
-        index = value.get("index", value.get("output_index", ""))
+        # Only the first chunk of a tool call names its type; all name its index.
+        name = value["index"] if "index" in value else f"{value.get('type', '')}{value.get('output_index', '')}"
         for key, each in value.items():
             if key != "sequence_number":
-                _collect(each, f"{place}.{value.get('type', '')}{index}.{key}", places)
+                _collect(each, f"{place}.{name}.{key}", places)
     elif isinstance(value, list):
         for number, each in enumerate(value):
             _collect(each, f"{place}[{number}]", places)
