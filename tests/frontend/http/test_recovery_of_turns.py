@@ -86,6 +86,7 @@ def _collect(value, place, places):
                 _collect(each, f"{place}.{name}.{key}", places)
     elif isinstance(value, list):
         for number, each in enumerate(value):
-            _collect(each, f"{place}[{number}]", places)
+            is_named = isinstance(each, dict) and "index" in each  # else its place in the list is its name
+            _collect(each, place if is_named else f"{place}[{number}]", places)
     elif value is not None and not (place.endswith((".type", ".role", ".index", ".name")) and "delta" in place):
         places.setdefault(place, []).append(value)
