@@ -15,6 +15,7 @@ from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.layout import KVCacheLayout
 from tetrad.engine_core_svc.ports import Ports
 from tetrad.engine_core_svc.queue_limits import QueueLimits
+from tetrad.engine_core_svc.scheduler.pacer import MeasuringPacer, NoPacer
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler, SchedulerLimits
 from tetrad.engine_core_svc.servicer import EngineCoreServicer
 from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
@@ -79,13 +80,15 @@ async def start_engine(settings: EngineCoreSettings, link: WorkerLink) -> Engine
         enable_chunked_prefill=settings.enable_chunked_prefill,
         policy=settings.scheduling_policy,
     )
+    slowdown = settings.max_decode_slowdown if settings.enable_chunked_prefill else 0
+    pacer = MeasuringPacer(slowdown) if slowdown else NoPacer()
     kv_cache = KVCacheManager(layout.num_blocks, layout.block_size, enable_caching=settings.enable_prefix_caching)
     admission = Admission(AdmissionLimits(layout.max_model_len, facts.vocab_size, settings.priority_order))
     tokenizer = TokenizerLink(
         settings.tokenizer_targets, facts.vocab_size, max_message_bytes=settings.max_message_bytes, tls=settings.tls
     )
     return Engine(
-        Scheduler(limits, kv_cache, Grammars(ThreadFiller(settings.grammar_threads))),
+        Scheduler(limits, kv_cache, Grammars(ThreadFiller(settings.grammar_threads)), pacer),
         admission,
         link,
         GrammarCompiler(tokenizer.vocabulary, Trial(settings.grammar_timeout_s)),

@@ -40,6 +40,12 @@ class EngineCoreSettings(ServiceSettings):
     long_prefill_token_threshold: int = Field(
         0, ge=0, description="Most tokens of one request in a step that others share. 0: no limit."
     )
+    max_decode_slowdown: float = Field(
+        2.0,
+        ge=0,
+        description="How many times as long as without prompts a step with decodes may take: prompts are split accordingly, by "
+        "measured times. 0: as long as max_num_batched_tokens takes.",
+    )
     scheduling_policy: Literal["fcfs", "priority"] = Field("fcfs", description="Order in which requests are served.")
     priority_order: Literal["high_first", "low_first"] = Field(
         "high_first", description="Whether larger (ours) or smaller (vLLM's) priorities are more urgent."
@@ -69,4 +75,11 @@ class EngineCoreSettings(ServiceSettings):
     def _power_of_two(cls, value: int) -> int:
         if value & (value - 1):
             raise ValueError("block_size must be a power of two")
+        return value
+
+    @field_validator("max_decode_slowdown")
+    @classmethod
+    def _not_faster(cls, value: float) -> float:
+        if 0 < value < 1:
+            raise ValueError("max_decode_slowdown must be at least 1, or 0 for no limit")
         return value

@@ -188,6 +188,7 @@ def result_from_wire(message: worker_pb2.ModelRunnerOutput) -> ModelRunnerOutput
         logprobs={key: rows for group in message.logprobs_by_width for key, rows in _logprobs_by_key(group).items()},
         prompt_logprobs={entry.handle: _logprobs_from_wire(entry.columns) for entry in message.prompt_logprobs},
         failures={failure.handle: from_status(failure.status) for failure in message.failures},
+        compute_s=message.compute_seconds,
     )
 
 

@@ -38,6 +38,7 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
             "max_num_seqs",
             "max_num_batched_tokens",
             "long_prefill_token_threshold",
+            "max_decode_slowdown",
             "pipeline_depth",
             "scheduling_policy",
             "priority_order",
@@ -122,6 +123,7 @@ class EngineArgs:
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     long_prefill_token_threshold: int = 0
+    max_decode_slowdown: float = 2.0
     scheduling_policy: str = "fcfs"
     priority_order: str = "high_first"
     seed: int | None = None

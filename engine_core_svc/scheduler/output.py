@@ -117,6 +117,8 @@ class ModelRunnerOutput:
     logprobs: dict[int, Logprobs] = field(default_factory=dict)
     prompt_logprobs: dict[int, Logprobs] = field(default_factory=dict)
     failures: dict[int, TetradError] = field(default_factory=dict)
+    compute_s: float = 0.0
+    """Seconds on the device; 0: not told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.request import Request, RequestStatus
+from tetrad.engine_core_svc.scheduler.budget import StepBudget
 from tetrad.engine_core_svc.scheduler.fence import Fence
 from tetrad.engine_core_svc.scheduler.output import (
     FINISH_REASONS,
@@ -21,6 +22,7 @@ from tetrad.engine_core_svc.scheduler.output import (
     PrefillStats,
     SchedulerOutput,
 )
+from tetrad.engine_core_svc.scheduler.pacer import NoPacer, Pacer
 from tetrad.engine_core_svc.scheduler.policy import ORDER_KEYS, PolicyName, RequestQueue, RequestSet
 from tetrad.engine_core_svc.scheduler.running import RunningList
 from tetrad.engine_core_svc.scheduler.stopping import check_stop
@@ -58,13 +60,21 @@ class Scheduler:
         limits: see SchedulerLimits.
         kv_cache: the block tables; not shared with anyone.
         grammars: of the constrained requests; not shared with anyone. None: masks are computed at once, on this thread.
+        pacer: holds prompts back for those that decode. None: nothing does.
     """
 
-    def __init__(self, limits: SchedulerLimits, kv_cache: KVCacheManager, grammars: Grammars | None = None) -> None:
+    def __init__(
+        self,
+        limits: SchedulerLimits,
+        kv_cache: KVCacheManager,
+        grammars: Grammars | None = None,
+        pacer: Pacer | None = None,
+    ) -> None:
         key = ORDER_KEYS[limits.policy]
         self.limits = limits
         self.kv_cache = kv_cache
         self.grammars = Grammars(InlineFiller()) if grammars is None else grammars
+        self.pacer = NoPacer() if pacer is None else pacer
         self.waiting = RequestQueue(key)
         self.running = RunningList(key)
         self.requests: dict[int, Request] = {}
@@ -74,6 +84,7 @@ class Scheduler:
         self.fence = Fence(kv_cache.release)
         self._waiting_for_grammar = RequestSet()
         self._removed_keys: list[int] = []
+        self._num_sampling = 0  # requests that the last plan brings a token; they decode from then on
 
     # --- requests come and go ---------------------------------------------------------------------------------------
 
@@ -135,20 +146,35 @@ class Scheduler:
         plan = SchedulerOutput(step_id=self.step_counter)
         make_room = self.limits.policy == "priority" and self._preempt_for_urgent_arrival()
         preemptions_before = self.num_preemptions
-        budget = self._schedule_running(plan, self.limits.max_num_batched_tokens)
+        budget = self._budget()
+        self._schedule_running(plan, budget)
         if self.num_preemptions == preemptions_before or make_room:
             self._schedule_waiting(plan, budget)
+        self._num_sampling = len(plan.sampling_keys)
         if plan.num_requests == 0:
             return None
+        self.pacer.note_planned(plan.step_id, budget.num_decodes, plan.total_num_scheduled_tokens - budget.num_decodes)
         plan.removed_keys, self._removed_keys = self._removed_keys, []
         plan.grammar_masks = self.grammars.masks(plan)
         self.step_counter += 1
         return plan
 
-    def _schedule_running(self, plan: SchedulerOutput, budget: int) -> int:
-        """Plan tokens of running requests, the first in order first; return the budget that is left."""
+    def _budget(self) -> StepBudget:
+        most, threshold = self.limits.max_num_batched_tokens, self.limits.long_prefill_token_threshold
+        num_decoding = min(self._num_sampling, len(self.running))
+        num_waiting = len(self.running) - num_decoding + len(self.waiting)
+        paced = self.pacer.prompt_tokens(num_decoding, num_waiting)
+        is_alone = num_decoding + num_waiting <= 1
+        return StepBudget(
+            most,
+            prompt_tokens=most if paced is None else paced,
+            chunk=most if is_alone or threshold == 0 else threshold,
+        )
+
+    def _schedule_running(self, plan: SchedulerOutput, budget: StepBudget) -> None:
+        """Plan tokens of running requests, the first in order first."""
         index = 0
-        while index < len(self.running) and budget > 0:
+        while index < len(self.running) and budget.num_tokens > 0:
             request = self.running[index]
             num_new = self._num_tokens_to_compute(request, budget)
             if num_new == 0:
@@ -160,7 +186,7 @@ class Scheduler:
                 victim = self.running[-1]
                 self._preempt(victim)
                 if victim is request:
-                    return budget
+                    return
                 blocks = self.kv_cache.extend(request, num_new)
             columns = plan.cached_requests
             columns.keys.append(request.key)
@@ -169,18 +195,17 @@ class Scheduler:
             columns.num_new_blocks.append(len(blocks))
             columns.new_block_ids.extend(blocks)
             self._advance(plan, request, num_new)
-            budget -= num_new
+            budget.spend(num_new)
             index += 1
-        return budget
 
-    def _schedule_waiting(self, plan: SchedulerOutput, budget: int) -> None:
+    def _schedule_waiting(self, plan: SchedulerOutput, budget: StepBudget) -> None:
         """Admit waiting requests in order until one does not fit; nobody behind it overtakes.
 
         Those that must not be planned now are passed, but nobody takes their room: they would never find any.
         """
         held_back: list[Request] = []
         num_reserved = 0  # blocks, of those held back
-        while self.admitting and budget > 0 and len(self.running) + len(held_back) < self.limits.max_num_seqs:
+        while self.admitting and budget.num_tokens > 0 and len(self.running) + len(held_back) < self.limits.max_num_seqs:
             request = self.waiting.peek()
             if request is None:
                 break
@@ -197,18 +222,18 @@ class Scheduler:
             if num_new == 0:
                 break
             self._add_new_request(plan, request, num_new)
-            budget -= num_new
+            budget.spend(num_new)
         for request in held_back:
             self.waiting.add(request)
 
-    def _admit(self, request: Request, budget: int, num_reserved: int) -> int:
+    def _admit(self, request: Request, budget: StepBudget, num_reserved: int) -> int:
         """Give a waiting request its blocks; return the tokens to compute now, 0 if it cannot run in this step."""
         prefix = self.kv_cache.find_prefix(request)
         remaining = request.num_tokens - len(prefix) * self.kv_cache.block_size
-        if remaining > budget and not self.limits.enable_chunked_prefill:
+        if remaining > budget.num_tokens and not self.limits.enable_chunked_prefill:
             return 0
-        num_new = min(remaining, self._chunk_limit(), budget)
-        return num_new if self.kv_cache.admit(request, num_new, prefix, num_reserved=num_reserved) else 0
+        num_new = budget.grant(remaining)
+        return num_new if num_new and self.kv_cache.admit(request, num_new, prefix, num_reserved=num_reserved) else 0
 
     def _add_new_request(self, plan: SchedulerOutput, request: Request, num_new: int) -> None:
         self.waiting.remove(request)
@@ -240,18 +265,13 @@ class Scheduler:
             request.num_placeholders += 1
             plan.sampling_keys.append(request.key)
 
-    def _num_tokens_to_compute(self, request: Request, budget: int) -> int:
+    def _num_tokens_to_compute(self, request: Request, budget: StepBudget) -> int:
         if request.is_held:
             return 0
         known = request.num_tokens + request.num_placeholders
         if request.num_placeholders and known >= request.max_total_tokens:
             return 0  # its last token is on the way
-        return min(known - request.num_computed_tokens, self._chunk_limit(), budget)
-
-    def _chunk_limit(self) -> int:
-        threshold = self.limits.long_prefill_token_threshold
-        alone = len(self.running) + len(self.waiting) <= 1
-        return self.limits.max_num_batched_tokens if alone or threshold == 0 else threshold
+        return budget.grant(known - request.num_computed_tokens)
 
     # --- preemption -------------------------------------------------------------------------------------------------
 
@@ -308,6 +328,7 @@ class Scheduler:
             request.num_placeholders = 0
             request.last_step_id = -1
         self._removed_keys.clear()
+        self.pacer.forget_steps()
         self.fence.clear()
         self.grammars.forget_worker()
         self.kv_cache.rebuild()
@@ -327,6 +348,7 @@ class Scheduler:
             ended = self.finish_requests([key], RequestStatus.FINISHED_ERROR)
             outputs += [EngineCoreOutput(request, [], FINISH_REASONS[request.status], error=error) for request in ended]
         self.fence.note_returned(result.step_id)
+        self.pacer.note_returned(result.step_id, result.compute_s)
         return outputs
 
     def _append_tokens(self, request: Request, token_ids: Iterable[int], result: ModelRunnerOutput) -> EngineCoreOutput:

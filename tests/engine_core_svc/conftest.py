@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.request import Request, RequestStatus, StopRules
 from tetrad.engine_core_svc.scheduler.output import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
+from tetrad.engine_core_svc.scheduler.pacer import Pacer
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler, SchedulerLimits
 from tetrad.engine_core_svc.structured_output.compiled import CompiledGrammar
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language
@@ -38,10 +39,15 @@ VOCAB_SIZE = 340
 
 @dataclass
 class Bench:
-    """Drives one scheduler. `next_token` decides what the worker samples, from the request's key and known length."""
+    """Drives one scheduler.
+
+    `next_token` decides what the worker samples, from the request's key and known length; `takes_s` how many seconds it says a
+    step took, from the tokens of its requests.
+    """
 
     scheduler: Scheduler
     next_token: Callable[[int, int], int] = lambda key, length: 1000 + key
+    takes_s: Callable[[list[int]], float] = lambda tokens: 0.0
     in_flight: deque[tuple[SchedulerOutput, list[tuple[int, int]]]] = field(default_factory=deque)
     plans: list[SchedulerOutput] = field(default_factory=list)
     worker_lengths: dict[int, int] = field(default_factory=dict)
@@ -105,7 +111,9 @@ class Bench:
         """Give the oldest result back; `tokens` replaces what the worker sampled, by key."""
         plan, sampled = self.in_flight.popleft()
         rows: dict[int, Sequence[int]] = {key: (token,) for key, token in sampled} | (tokens or {})
-        outputs = self.scheduler.update(ModelRunnerOutput(plan.step_id, list(rows), [tuple(row) for row in rows.values()]))
+        result = ModelRunnerOutput(plan.step_id, list(rows), [tuple(row) for row in rows.values()])
+        result.compute_s = self.takes_s(list(plan.num_scheduled_tokens().values()))
+        outputs = self.scheduler.update(result)
         return outputs + self.scheduler.finish_constrained()
 
     def step(self, tokens: dict[int, Sequence[int]] | None = None) -> dict[int, int]:
@@ -144,9 +152,16 @@ class Bench:
 def make_bench() -> Callable[..., Bench]:
     """Return a maker of benches; keyword arguments are SchedulerLimits' and the cache's."""
 
-    def make(*, num_blocks: int = 10_000, block_size: int = 16, enable_caching: bool = True, **limits: object) -> Bench:
+    def make(
+        *,
+        num_blocks: int = 10_000,
+        block_size: int = 16,
+        enable_caching: bool = True,
+        pacer: Pacer | None = None,
+        **limits: object,
+    ) -> Bench:
         kv_cache = KVCacheManager(num_blocks, block_size, enable_caching=enable_caching)
-        return Bench(Scheduler(SchedulerLimits(**limits), kv_cache))  # type: ignore[arg-type]
+        return Bench(Scheduler(SchedulerLimits(**limits), kv_cache, pacer=pacer))  # type: ignore[arg-type]
 
     return make
 

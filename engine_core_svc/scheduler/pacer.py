@@ -1,0 +1,104 @@
+"""Pacers: how many tokens of prompts a step may compute while others decode.
+
+Asked by the scheduler for each plan, told of each plan and each result. A prompt of thousands of tokens that fills a step holds
+up every stream for as long as it takes; cut into small pieces it costs the same and holds up nobody for long. How small depends
+on model and machine, so it is measured. Knows no requests; reads no clock.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from tetrad.engine_core_svc.scheduler.step_times import StepTimes
+
+_MIN_TOKENS = 16
+"""Prompts always go on."""
+_UNNOTICED_S = 0.025
+"""No reader is held up by steps of this length."""
+_PROBE_EVERY = 8
+"""Steps of which one has the fewest tokens: if all had the same, they would not show what time is whose."""
+
+
+class Pacer(Protocol):
+    """What a scheduler asks and tells."""
+
+    def prompt_tokens(self, num_decoding: int, num_waiting: int) -> int | None:
+        """Return how many tokens of prompts the next step may have; None: as many as fit it.
+
+        Args:
+            num_decoding: requests whose next token every such token holds up.
+            num_waiting: requests whose prompts are not computed yet.
+        """
+
+    def note_planned(self, step_id: int, num_decodes: int, num_prompt_tokens: int) -> None:
+        """A step with so many tokens is on its way."""
+
+    def note_returned(self, step_id: int, compute_s: float) -> None:
+        """A step is back and took so many seconds on the device."""
+
+    def forget_steps(self) -> None:
+        """The steps on their way will not come back."""
+
+
+class NoPacer:
+    """Prompts fill every step, as in vLLM."""
+
+    def prompt_tokens(self, num_decoding: int, num_waiting: int) -> int | None:
+        """As many as fit."""
+
+    def note_planned(self, step_id: int, num_decodes: int, num_prompt_tokens: int) -> None:
+        """Not needed."""
+
+    def note_returned(self, step_id: int, compute_s: float) -> None:
+        """Not needed."""
+
+    def forget_steps(self) -> None:
+        """Not needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    step_id: int
+    num_decodes: int
+    num_prompt_tokens: int
+
+
+class MeasuringPacer:
+    """Holds a step with decodes to a multiple of what it takes without prompts.
+
+    Args:
+        max_slowdown: that multiple, above 1. Where more requests wait for their prompts than decode, the time for prompts grows
+            with their ratio: a burst is let in rather than fed drop by drop past the few that came first.
+    """
+
+    def __init__(self, max_slowdown: float) -> None:
+        self._share = max_slowdown - 1
+        self._times = StepTimes()
+        self._planned: deque[_Planned] = deque()
+        self._num_paced = 0
+
+    def prompt_tokens(self, num_decoding: int, num_waiting: int) -> int | None:
+        """Return what fits the time that this step may take longer; None if nothing decodes or nothing is known yet."""
+        decode_s, token_s = self._times.decode_s, self._times.token_s
+        if not num_decoding or not num_waiting or not decode_s or not token_s:
+            return None
+        self._num_paced += 1
+        if self._num_paced % _PROBE_EVERY == 0:
+            return _MIN_TOKENS
+        seconds = self._share * decode_s * max(1.0, num_waiting / num_decoding)
+        return max(_MIN_TOKENS, int(max(seconds, _UNNOTICED_S - decode_s) / token_s))
+
+    def note_planned(self, step_id: int, num_decodes: int, num_prompt_tokens: int) -> None:
+        """Remember what a step has until it is back."""
+        self._planned.append(_Planned(step_id, num_decodes, num_prompt_tokens))
+
+    def note_returned(self, step_id: int, compute_s: float) -> None:
+        """Learn from a step; one that does not say how long it took teaches nothing."""
+        while self._planned and self._planned[0].step_id <= step_id:
+            planned = self._planned.popleft()
+            if planned.step_id == step_id and compute_s > 0:
+                self._times.observe(planned.num_decodes, planned.num_prompt_tokens, compute_s)
+
+    def forget_steps(self) -> None:
+        """What was learned stays: the next worker is most likely such a one, too."""
+        self._planned.clear()

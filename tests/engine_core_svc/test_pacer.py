@@ -1,0 +1,148 @@
+"""How much of a prompt is in a step while others decode. The device is arithmetic."""
+
+import pytest
+
+from tetrad.engine_core_svc.scheduler.pacer import MeasuringPacer, NoPacer
+
+DECODES_S, TOKEN_S = 0.040, 0.001
+"""Seconds: of a step's decodes, and of a token of a prompt."""
+
+
+def device(tokens: list[int]) -> float:
+    """Return the seconds of a step: reading the weights once for all decodes, and multiplying for each token of a prompt."""
+    prompt_tokens = sum(count for count in tokens if count > 1)
+    return DECODES_S * (1 in tokens) + TOKEN_S * prompt_tokens
+
+
+@pytest.fixture
+def make_paced(make_bench):
+    """Return a maker of benches on that device; 16 requests decode, and the pacer has seen them do it."""
+
+    def make(pacer, takes_s=device, num_decoding=16, **limits):
+        bench = make_bench(pacer=pacer, **limits)
+        bench.takes_s = takes_s
+        for _ in range(num_decoding):
+            bench.add(100, max_tokens=5000)
+        for _ in range(20):
+            bench.step()
+        return bench
+
+    return make
+
+
+def seconds_until_computed(bench, request) -> list[float]:
+    """Step until a prompt is computed; return what each step took."""
+    seconds = []
+    while not request.first_output_sent:
+        seconds.append(device(list(bench.step().values())))
+    return seconds
+
+
+def test_a_long_prompt_is_cut_so_that_steps_take_at_most_twice_as_long(make_paced):
+    bench = make_paced(MeasuringPacer(2.0))
+
+    seconds = seconds_until_computed(bench, bench.add(2000))
+
+    assert max(seconds) <= 2.05 * DECODES_S
+    assert len(seconds) == pytest.approx(2000 * TOKEN_S / DECODES_S, rel=0.1)
+
+
+def test_without_a_pacer_the_prompt_holds_up_everyone(make_paced):
+    bench = make_paced(NoPacer())
+
+    assert len(seconds_until_computed(bench, bench.add(2000))) == 1
+
+
+def test_where_nothing_decodes_prompts_fill_the_step(make_bench):
+    bench = make_bench(pacer=MeasuringPacer(2.0))
+    bench.takes_s = device
+    bench.add(100, max_tokens=10)
+    bench.run()
+    request = bench.add(3000)
+
+    assert bench.step() == {request.key: 2048}
+    assert bench.step() == {request.key: 952}
+
+
+def test_a_burst_is_let_in_though_a_few_decode(make_paced):
+    """Sixty that wait for one that decodes are given sixty times the time of its step."""
+    bench = make_paced(MeasuringPacer(2.0), num_decoding=1)
+    burst = [bench.add(20) for _ in range(60)]
+
+    assert len(bench.step()) == 1 + len(burst)
+
+
+def test_steps_that_nobody_notices_are_not_shortened(make_paced):
+    bench = make_paced(MeasuringPacer(2.0), takes_s=lambda tokens: device(tokens) / 1000)
+    request = bench.add(2000)
+
+    bench.step()
+
+    assert request.num_computed_tokens == 2000
+
+
+def test_what_was_learned_follows_the_device(make_paced):
+    """Prompts cost twice as much from now on, and there is always one: after some steps they are cut half as long."""
+    bench = make_paced(MeasuringPacer(2.0))
+    bench.takes_s = lambda tokens: DECODES_S * (1 in tokens) + 2 * TOKEN_S * sum(count for count in tokens if count > 1)
+    for _ in range(4):
+        request = bench.add(1000, max_tokens=1)
+        while not request.first_output_sent:
+            bench.step()
+
+    late = bench.add(1000)
+    bench.step()
+
+    assert late.num_computed_tokens == pytest.approx(DECODES_S / (2 * TOKEN_S), rel=0.2)
+
+
+def test_a_prompt_goes_on_even_if_a_few_of_its_tokens_take_longer_than_all_decodes(make_paced):
+    bench = make_paced(MeasuringPacer(1.0), takes_s=lambda tokens: 50 * device(tokens))
+    request = bench.add(2000)
+
+    bench.step()
+
+    assert request.num_computed_tokens == 16
+
+
+def test_a_prompt_in_pieces_does_not_starve_those_behind_it_in_order(make_paced):
+    """It is more urgent, so it stands before them, and takes none of the tokens they need."""
+    bench = make_paced(MeasuringPacer(2.0), policy="priority", max_num_batched_tokens=64, num_decoding=4)
+    long = bench.add(2000, priority=1)
+    bench.step()
+
+    planned = bench.step()
+
+    assert bench.scheduler.running[0] is long
+    assert sorted(planned.values())[:4] == [1] * 4
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_everything_ends_whatever_is_paced(make_bench, depth):
+    bench = make_bench(pacer=MeasuringPacer(1.5), max_num_seqs=8, num_blocks=400, enable_caching=False)
+    bench.takes_s = device
+    for number in range(40):
+        bench.add(1 + 97 * number % 700, max_tokens=1 + number % 13)
+
+    bench.run(depth=depth)
+
+
+def test_steps_that_were_lost_with_their_worker_teach_nothing():
+    pacer = MeasuringPacer(2.0)
+    pacer.note_planned(0, 0, 1000)
+    pacer.forget_steps()
+    pacer.note_planned(1, 0, 100)
+    pacer.note_returned(1, 0.1)
+    pacer.note_planned(2, 4, 0)
+    pacer.note_returned(2, 0.04)
+
+    assert pacer.prompt_tokens(4, 1) == pytest.approx(40, abs=1)
+
+
+def test_a_worker_that_does_not_say_how_long_steps_took_is_not_paced():
+    pacer = MeasuringPacer(2.0)
+    for step_id, (decodes, tokens) in enumerate([(0, 1000), (4, 0)]):
+        pacer.note_planned(step_id, decodes, tokens)
+        pacer.note_returned(step_id, 0.0)
+
+    assert pacer.prompt_tokens(4, 1) is None
