@@ -166,16 +166,19 @@ class DetokenizerClient:
         return tokenizer_pb2.DetokenizeRequest(open=opens, append=append, close=pack_u32(closed))
 
     async def _run(self) -> None:
+        last: Replica | None = None
         while True:
             await self._replicas.wait_usable()
-            replicas = self._replicas.in_order()
+            # Where all are suspects, the one that has just failed is not tried again before the others.
+            replicas = sorted(self._replicas.in_order(), key=lambda each: (each.suspect, each is last))
             if not replicas:
                 continue
+            last = replicas[0]
             try:
-                await self._serve(replicas[0])
+                await self._serve(last)
             except _BROKEN as error:
                 self._on_lost(_reason(error))
-            replicas[0].suspect = True
+            last.suspect = True
             # Another one that is well is tried at once: nobody shall wait for this one to come back.
             if all(replica.suspect for replica in self._replicas.in_order()):
                 await self._backoff.wait()

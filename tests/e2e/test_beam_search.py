@@ -79,7 +79,7 @@ def test_sequences_and_scores_are_those_of_transformers(llm, prompts, model, par
     for prompt, output in zip(prompts, outputs, strict=True):
         expected = reference(model, prompt, params, eos)
         assert [each.tokens for each in output.sequences] == [ids for ids, _ in expected]
-        assert [each.score for each in output.sequences] == pytest.approx([score for _, score in expected], rel=1e-5, abs=1e-4)
+        assert [each.score for each in output.sequences] == pytest.approx([score for _, score in expected], rel=3e-5, abs=1e-4)
 
 
 def test_a_sequence_tells_how_it_ended_and_why_it_ranks(llm, prompts):

@@ -32,7 +32,7 @@ def model(openai_client):
 
 
 def test_a_response_streamed_and_read_again(openai_client, model):
-    request = {"model": model, "input": "What is the capital of France?", "max_output_tokens": 12, "temperature": 0}
+    request = {"model": model, "input": "Name the capital of France.", "max_output_tokens": 12, "temperature": 0}
     whole = openai_client.responses.create(**request)
 
     with openai_client.responses.stream(**request) as stream:
@@ -108,7 +108,7 @@ def test_a_tool_round_trip_of_chats(openai_client, model):
 
 
 def test_a_message_streamed_and_counted(anthropic_client, model):
-    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    messages = [{"role": "user", "content": "Name the capital of France."}]
     request = {"model": model, "messages": messages, "max_tokens": 12, "extra_body": {"temperature": 0}}
     whole = anthropic_client.messages.create(**request)
 

@@ -36,7 +36,7 @@ def test_the_quick_start_script(llm, capsys):
 
 def test_a_chat(llm):
     [output] = llm.chat(
-        [{"role": "user", "content": "What is the capital of France?"}],
+        [{"role": "user", "content": "Name the capital of France."}],
         SamplingParams(temperature=0, max_tokens=40),
         use_tqdm=False,
     )

@@ -34,7 +34,7 @@ def test_the_text_of_a_stream_is_the_text_of_the_whole(client):
 def test_a_chat_streams_an_answer_and_its_usage(client):
     chunks = list(
         client.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": "What is the capital of France?"}], temperature=0,
+            model=MODEL, messages=[{"role": "user", "content": "Name the capital of France."}], temperature=0,
             max_tokens=40, stream=True, stream_options={"include_usage": True},
         )
     )  # fmt: skip

@@ -7,6 +7,7 @@ request must continue with is known.
 import asyncio
 import codecs
 import json
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -25,6 +26,14 @@ TEXT = "The quick brown fox jumps over the lazy dog. "
 
 def text_of(ids, errors="replace"):
     return bytes(i for i in ids if i < 256).decode(errors=errors)
+
+
+def _num_steps(append):
+    """Return how many tokens a request gets at most."""
+    counts = Counter()
+    for handle, num_tokens in zip(unpack_u32(append.handles), unpack_u32(append.num_tokens), strict=True):
+        counts[handle] += num_tokens
+    return max(counts.values())
 
 
 class _Decoder:
@@ -70,6 +79,7 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
         self.hash = "fake"
         self.num_calls = 0  # of Encode and RenderChat
         self.num_appends = 0
+        self.num_steps = 0  # steps of the engine's that these brought: the frontend joins those that it finds together
         self.appends = asyncio.Condition()
         self.open_handles = set()
         self.num_encoded = 0
@@ -134,6 +144,7 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
                 if request.append.handles:
                     async with self.appends:
                         self.num_appends += 1
+                        self.num_steps += _num_steps(request.append)
                         self.appends.notify_all()
                 yield self._answer(decoders, request.append)
             for handle in unpack_u32(request.close):

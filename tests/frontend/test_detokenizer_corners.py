@@ -61,7 +61,7 @@ async def test_an_answer_that_contradicts_itself_is_asked_for_again(llm, engine,
         nonlocal num
         num += bool(append.handles)
         response = real(decoders, append)
-        if num == 5:
+        if num == 2:
             garble(response)
         return response
 
@@ -79,7 +79,7 @@ async def test_an_answer_to_nothing_ends_the_stream(llm, engine, tokenizer, monk
     async def twice(request_iterator, context):
         async for response in real(request_iterator, context):
             yield response
-            if tokenizer.num_appends == 5:
+            if tokenizer.num_appends == 2:
                 yield response
 
     monkeypatch.setattr(tokenizer, "Detokenize", twice)
@@ -137,7 +137,7 @@ async def test_a_replica_that_comes_while_another_stalls_gets_the_step(connect, 
     task = start(llm)
     await engine.until(lambda: engine.running)
     await steps(engine, 7)
-    await until(lambda: tokenizer.num_appends == 7)
+    await until(lambda: tokenizer.num_steps == 7)
 
     tokenizer.hung.clear()
     await engine.allow(None)

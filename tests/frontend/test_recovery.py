@@ -268,7 +268,7 @@ async def until_unhealthy(llm):
 
 async def at_least(tokenizer, number):
     async with asyncio.timeout(10), tokenizer.appends:
-        await tokenizer.appends.wait_for(lambda: tokenizer.num_appends >= number)
+        await tokenizer.appends.wait_for(lambda: tokenizer.num_steps >= number)
 
 
 def crash_on(engine, seed):

@@ -164,5 +164,5 @@ async def steps(engine, number):
 async def seen(tokenizer, second, number):
     """Wait until the one that has the stream was sent so many steps."""
     async with asyncio.timeout(10):
-        while max(tokenizer.num_appends, second.num_appends) < number:  # noqa: ASYNC110 - either of two may be told
+        while max(tokenizer.num_steps, second.num_steps) < number:  # noqa: ASYNC110 - either of two may be told
             await asyncio.sleep(0.005)
