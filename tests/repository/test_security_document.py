@@ -36,6 +36,7 @@ def test_a_limit_is_the_setting_s_default(name, default, owner):
 def test_every_limit_of_sizes_and_numbers_is_in_the_table(owner):
     # What a service may use, not what a request may ask.
     own_use = {"max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "max_queued_steps"}
+    own_use.add("max_decode_slowdown")
     named = {name for name in OWNERS[owner].model_fields if name.startswith("max_")} - own_use
     listed = {name for name, _, _ in LIMITS}
 
