@@ -41,7 +41,7 @@ class EngineCoreSettings(ServiceSettings):
         0, ge=0, description="Most tokens of one request in a step that others share. 0: no limit."
     )
     max_decode_slowdown: float = Field(
-        2.0,
+        1.5,
         ge=0,
         description="How many times as long as without prompts a step with decodes may take: prompts are split accordingly, by "
         "measured times. 0: as long as max_num_batched_tokens takes.",

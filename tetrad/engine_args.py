@@ -123,7 +123,7 @@ class EngineArgs:
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     long_prefill_token_threshold: int = 0
-    max_decode_slowdown: float = 2.0
+    max_decode_slowdown: float = 1.5
     scheduling_policy: str = "fcfs"
     priority_order: str = "high_first"
     seed: int | None = None

@@ -10,28 +10,26 @@ class StepBudget:
 
     Args:
         num_tokens: of all requests together.
-        prompt_tokens: of those that compute more than one token.
+        prompt_tokens: of those that want more than one.
         chunk: of one request.
+
+    Attributes:
+        num_prompt_tokens: that were spent on those.
     """
 
-    __slots__ = ("_chunk", "_prompt_tokens", "num_decodes", "num_tokens")
+    __slots__ = ("_chunk", "_max_prompt_tokens", "num_prompt_tokens", "num_tokens")
 
     def __init__(self, num_tokens: int, *, prompt_tokens: int, chunk: int) -> None:
         self.num_tokens = num_tokens
-        self.num_decodes = 0
-        self._prompt_tokens = prompt_tokens
+        self.num_prompt_tokens = 0
+        self._max_prompt_tokens = prompt_tokens
         self._chunk = chunk
 
-    def grant(self, num_wanted: int) -> int:
-        """Return how many of the tokens that a request wants it may have; nothing is spent yet."""
+    def take(self, num_wanted: int) -> int:
+        """Spend what a request that wants so many tokens may have, and return it. Whoever cannot use it plans no further."""
+        num_tokens = min(num_wanted, self.num_tokens)
         if num_wanted > 1:
-            return min(num_wanted, self._chunk, self._prompt_tokens, self.num_tokens)
-        return min(num_wanted, self.num_tokens)
-
-    def spend(self, num_tokens: int) -> None:
-        """Take what a request was granted."""
+            num_tokens = min(num_tokens, self._chunk, self._max_prompt_tokens - self.num_prompt_tokens)
+            self.num_prompt_tokens += num_tokens
         self.num_tokens -= num_tokens
-        if num_tokens > 1:
-            self._prompt_tokens -= num_tokens
-        else:
-            self.num_decodes += 1
+        return num_tokens

@@ -11,12 +11,12 @@ from typing import Protocol
 
 from tetrad.engine_core_svc.scheduler.step_times import StepTimes
 
-_MIN_TOKENS = 16
-"""Prompts always go on."""
+_MIN_TOKENS = 8
+"""Prompts go on even where a few of their tokens take longer than that."""
 _UNNOTICED_S = 0.025
 """No reader is held up by steps of this length."""
-_PROBE_EVERY = 8
-"""Steps of which one has the fewest tokens: if all had the same, they would not show what time is whose."""
+_PROBE_EVERY = 16
+"""Paced steps of which one has nearly no prompt, so that it stays known what decodes take alone."""
 
 
 class Pacer(Protocol):
@@ -84,7 +84,7 @@ class MeasuringPacer:
             return None
         self._num_paced += 1
         if self._num_paced % _PROBE_EVERY == 0:
-            return _MIN_TOKENS
+            return 1
         seconds = self._share * decode_s * max(1.0, num_waiting / num_decoding)
         return max(_MIN_TOKENS, int(max(seconds, _UNNOTICED_S - decode_s) / token_s))
 

@@ -153,7 +153,8 @@ class Scheduler:
         self._num_sampling = len(plan.sampling_keys)
         if plan.num_requests == 0:
             return None
-        self.pacer.note_planned(plan.step_id, budget.num_decodes, plan.total_num_scheduled_tokens - budget.num_decodes)
+        num_decodes = plan.total_num_scheduled_tokens - budget.num_prompt_tokens
+        self.pacer.note_planned(plan.step_id, num_decodes, budget.num_prompt_tokens)
         plan.removed_keys, self._removed_keys = self._removed_keys, []
         plan.grammar_masks = self.grammars.masks(plan)
         self.step_counter += 1
@@ -195,7 +196,6 @@ class Scheduler:
             columns.num_new_blocks.append(len(blocks))
             columns.new_block_ids.extend(blocks)
             self._advance(plan, request, num_new)
-            budget.spend(num_new)
             index += 1
 
     def _schedule_waiting(self, plan: SchedulerOutput, budget: StepBudget) -> None:
@@ -222,7 +222,6 @@ class Scheduler:
             if num_new == 0:
                 break
             self._add_new_request(plan, request, num_new)
-            budget.spend(num_new)
         for request in held_back:
             self.waiting.add(request)
 
@@ -232,7 +231,7 @@ class Scheduler:
         remaining = request.num_tokens - len(prefix) * self.kv_cache.block_size
         if remaining > budget.num_tokens and not self.limits.enable_chunked_prefill:
             return 0
-        num_new = budget.grant(remaining)
+        num_new = budget.take(remaining)
         return num_new if num_new and self.kv_cache.admit(request, num_new, prefix, num_reserved=num_reserved) else 0
 
     def _add_new_request(self, plan: SchedulerOutput, request: Request, num_new: int) -> None:
@@ -271,7 +270,7 @@ class Scheduler:
         known = request.num_tokens + request.num_placeholders
         if request.num_placeholders and known >= request.max_total_tokens:
             return 0  # its last token is on the way
-        return budget.grant(known - request.num_computed_tokens)
+        return budget.take(known - request.num_computed_tokens)
 
     # --- preemption -------------------------------------------------------------------------------------------------
 

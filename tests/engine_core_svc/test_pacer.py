@@ -44,7 +44,7 @@ def test_a_long_prompt_is_cut_so_that_steps_take_at_most_twice_as_long(make_pace
     seconds = seconds_until_computed(bench, bench.add(2000))
 
     assert max(seconds) <= 2.05 * DECODES_S
-    assert len(seconds) == pytest.approx(2000 * TOKEN_S / DECODES_S, rel=0.1)
+    assert len(seconds) == pytest.approx(2000 * TOKEN_S / DECODES_S, rel=0.15)
 
 
 def test_without_a_pacer_the_prompt_holds_up_everyone(make_paced):
@@ -102,7 +102,7 @@ def test_a_prompt_goes_on_even_if_a_few_of_its_tokens_take_longer_than_all_decod
 
     bench.step()
 
-    assert request.num_computed_tokens == 16
+    assert request.num_computed_tokens == 8
 
 
 def test_a_prompt_in_pieces_does_not_starve_those_behind_it_in_order(make_paced):
@@ -115,6 +115,19 @@ def test_a_prompt_in_pieces_does_not_starve_those_behind_it_in_order(make_paced)
 
     assert bench.scheduler.running[0] is long
     assert sorted(planned.values())[:4] == [1] * 4
+
+
+def test_short_prompts_beside_decodes_teach_what_long_ones_cost(make_bench):
+    bench = make_bench(pacer=MeasuringPacer(2.0))
+    bench.takes_s = device
+    for _ in range(16):
+        bench.add(20, max_tokens=500)
+        bench.step()
+    long = bench.add(2000)
+
+    bench.step()
+
+    assert long.num_computed_tokens == pytest.approx(DECODES_S / TOKEN_S, rel=0.2)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
