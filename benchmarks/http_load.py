@@ -16,6 +16,10 @@ from benchmarks.figures import median
 from benchmarks.streams import StreamClient, new_prompt, stream_once
 
 
+_REST_S = 0.5
+"""OpenMP's threads, a peer's, spin for 0.2 s behind their last computation and take the cores from whoever is next."""
+
+
 @dataclass(frozen=True)
 class LoadResult:
     """What a run measured. Latencies in seconds, one a request; gaps are those between the chunks of every stream."""
@@ -99,8 +103,14 @@ async def run_load(
     )
 
 
+def rest() -> None:
+    """Wait until whoever computed before has come to rest."""
+    time.sleep(_REST_S)
+
+
 def load(url: str, model: str, concurrency: int, **arguments: object) -> LoadResult:
-    """Run one load on an event loop of its own; see run_load."""
+    """Run one load on an event loop of its own, after a rest; see run_load."""
+    rest()
     requests = run_load(url, model=model, concurrency=concurrency, **arguments)  # type: ignore[arg-type] # run_load's own
     result: LoadResult = uvloop.run(requests)
     return result

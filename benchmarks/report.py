@@ -12,8 +12,8 @@ from benchmarks.machine import facts
 from benchmarks.options import Options
 
 ORDER = (
-    "control_plane", "split_tax", "decode", "contexts", "prefill", "prefix_cache", "mixed", "startup", "engine_step", "scaling",
-    "request_costs",
+    "control_plane", "split_tax", "decode", "contexts", "prefill", "prefix_cache", "mixed", "startup", "engine_step", "hops",
+    "scaling", "request_costs",
 )  # fmt: skip
 """The benchmarks, as they stand in the report and are run by run.py."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from benchmarks.figures import median
-from benchmarks.http_load import load
+from benchmarks.http_load import load, rest
 from benchmarks.options import Options
 from benchmarks.peers.installed import LLAMA_CPP, SMOL_FP32, SMOL_GGUF, TRANSFORMERS, VLLM, home, is_installed, python_of
 from benchmarks.peers.lines import DrivenEngine
@@ -70,10 +70,12 @@ class Library:
 
     def decode(self, batch: int, steps: int, context: int) -> float:
         """See System."""
+        rest()
         return batch * steps / self.engine.decode(batch, steps, context)
 
     def prefill(self, length: int) -> float:
         """See System."""
+        rest()
         return length / self.engine.prefill(length)
 
 

@@ -15,6 +15,8 @@ _MIN_TOKENS = 8
 """Prompts go on even where a few of their tokens take longer than that."""
 _UNNOTICED_S = 0.025
 """No reader is held up by steps of this length."""
+_URGENCY = 4
+"""Requests that decode, as many of which a request that waits for its first token outweighs."""
 _PROBE_EVERY = 16
 """Paced steps of which one has nearly no prompt, so that it stays known what decodes take alone."""
 
@@ -67,8 +69,8 @@ class MeasuringPacer:
     """Holds a step with decodes to a multiple of what it takes without prompts.
 
     Args:
-        max_slowdown: that multiple, above 1. Where more requests wait for their prompts than decode, the time for prompts grows
-            with their ratio: a burst is let in rather than fed drop by drop past the few that came first.
+        max_slowdown: that multiple, above 1. Where many wait for their prompts and few decode, the time for prompts grows with
+            their ratio: a burst is let in rather than fed drop by drop past those that came first.
     """
 
     def __init__(self, max_slowdown: float) -> None:
@@ -85,7 +87,7 @@ class MeasuringPacer:
         self._num_paced += 1
         if self._num_paced % _PROBE_EVERY == 0:
             return 1
-        seconds = self._share * decode_s * max(1.0, num_waiting / num_decoding)
+        seconds = self._share * decode_s * max(1.0, _URGENCY * num_waiting / num_decoding)
         return max(_MIN_TOKENS, int(max(seconds, _UNNOTICED_S - decode_s) / token_s))
 
     def note_planned(self, step_id: int, num_decodes: int, num_prompt_tokens: int) -> None:

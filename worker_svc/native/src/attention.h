@@ -63,19 +63,24 @@ inline void write_key_value(const Heads& heads, Element* cache, int64_t slot, co
   }
 }
 
-// Ask for memory ahead of its use: the processor follows a page by itself, but not from one to the next.
+// Ask for a vector's memory ahead of its use: the processor follows a page by itself, but not from one to the next. In the loops
+// that compute, one at a time: the line buffers are few, and a burst of requests holds up the loads behind it.
 template <typename Element>
-inline void prefetch(const Element* at, int64_t count) {
-  for (int64_t i = 0; i < count; i += 64 / sizeof(Element)) __builtin_prefetch(at + i, 0, 2);  // into the second-level cache
+inline void prefetch(const Element* at) {
+  __builtin_prefetch(at, 0, 2);  // into the second-level cache
 }
 
-// scores[row][key] of the vectors of keys that `keys` points at, one pointer for each.
+// scores[row][key] of the vectors of keys that `keys` points at, one pointer for each; those at `next_keys` come next.
 template <int ROWS, typename Element>
-inline void score(const float* const* queries, const Element* const* keys, int64_t head_dim, int64_t pitch, float (*scores)[STRIDE]) {
+inline void score(const float* const* queries, const Element* const* keys, const Element* const* next_keys, int64_t head_dim,
+                  int64_t pitch, float (*scores)[STRIDE]) {
   vf totals[ROWS][KEY_VECTORS] = {};
   for (int64_t d = 0; d < head_dim; d++) {
     vf key[KEY_VECTORS];
-    for (int i = 0; i < KEY_VECTORS; i++) key[i] = load(keys[i] + d * pitch);
+    for (int i = 0; i < KEY_VECTORS; i++) {
+      key[i] = load(keys[i] + d * pitch);
+      prefetch(next_keys[i] + d * pitch);
+    }
     for (int row = 0; row < ROWS; row++) {
       const vf query = splat(queries[row][d]);
       for (int i = 0; i < KEY_VECTORS; i++) totals[row][i] += query * key[i];
@@ -85,16 +90,20 @@ inline void score(const float* const* queries, const Element* const* keys, int64
     for (int i = 0; i < KEY_VECTORS; i++) store(scores[row] + i * LANES, totals[row][i]);
 }
 
-// out[row][dims] += weights[row][key] * value[key][dims] for DIMS vectors of dimensions and keys first_key .. num_keys.
+// out[row][dims] += weights[row][key] * value[key][dims] for DIMS vectors of dimensions and keys first_key .. num_keys; the values
+// at `next_values` come next.
 template <int ROWS, int DIMS, typename Element>
-inline void add_values(const float (*weights)[STRIDE], const Element* const* values, int first_key, int num_keys, int64_t at,
-                       float (*out)[MAX_HEAD_DIM]) {
+inline void add_values(const float (*weights)[STRIDE], const Element* const* values, const Element* const* next_values, int first_key,
+                       int num_keys, int64_t at, float (*out)[MAX_HEAD_DIM]) {
   vf totals[ROWS][DIMS];
   for (int row = 0; row < ROWS; row++)
     for (int i = 0; i < DIMS; i++) totals[row][i] = load(out[row] + at + i * LANES);
   for (int key = first_key; key < num_keys; key++) {
     vf value[DIMS];
-    for (int i = 0; i < DIMS; i++) value[i] = load(values[key] + at + i * LANES);
+    for (int i = 0; i < DIMS; i++) {
+      value[i] = load(values[key] + at + i * LANES);
+      if (i * LANES * sizeof(Element) % 64 == 0) prefetch(next_values[key] + at + i * LANES);
+    }
     for (int row = 0; row < ROWS; row++) {
       const vf weight = splat(weights[row][key]);
       for (int i = 0; i < DIMS; i++) totals[row][i] += weight * value[i];
@@ -172,20 +181,26 @@ template <int ROWS, typename Element>
 inline void attend_stride(const Heads& heads, const Element* cache, const Sequence& sequence, int64_t kv_head,
                           const Sight<ROWS>& sight, int64_t begin, int64_t end, int64_t last, Running<ROWS>& state) {
   const int64_t size = heads.head_dim, block_size = heads.block_size;
-  const auto page_of = [&](int64_t key) { return cache + sequence.pages[key / block_size] * heads.page_size(); };
-  const auto prefetch_next = [&](int64_t at) {
-    for (int64_t key = end; key < last && key < end + STRIDE; key += block_size) prefetch(page_of(key) + at, size * block_size);
+  const auto key_of = [&](int64_t key) {
+    return cache + sequence.pages[key / block_size] * heads.page_size() + heads.key_at(kv_head) + key % block_size;
+  };
+  // Pointers to the values of keys from .. to, a division a page.
+  const auto find_values = [&](int64_t from, int64_t to, const Element** found) {
+    for (int64_t key = from; key < to;) {
+      const Element* page = cache + sequence.pages[key / block_size] * heads.page_size() + heads.value_at(kv_head);
+      for (int64_t slot = key % block_size; slot < block_size && key < to; slot++, key++) *found++ = page + slot * size;
+    }
   };
   alignas(64) float scores[ROWS][STRIDE];
-  prefetch_next(heads.key_at(kv_head));
   if (block_size % LANES == 0) {
-    const Element* keys[KEY_VECTORS];
+    const Element *keys[KEY_VECTORS], *next_keys[KEY_VECTORS];
     for (int i = 0; i < KEY_VECTORS; i++) {
       // Vectors behind the end are read from the last page that there is, and masked.
-      const int64_t key = begin + i * LANES < end ? begin + i * LANES : begin;
-      keys[i] = page_of(key) + heads.key_at(kv_head) + key % block_size;
+      const int64_t key = begin + i * LANES, next = end + i * LANES;
+      keys[i] = key_of(key < end ? key : begin);
+      next_keys[i] = next < last ? key_of(next) : keys[i];
     }
-    score<ROWS>(state.queries, keys, size, block_size, scores);
+    score<ROWS>(state.queries, keys, next_keys, size, block_size, scores);
   } else {
     alignas(64) float gathered[KEY_VECTORS][MAX_HEAD_DIM * LANES];
     const float* keys[KEY_VECTORS];
@@ -193,18 +208,20 @@ inline void attend_stride(const Heads& heads, const Element* cache, const Sequen
       gather_keys(heads, cache, sequence, kv_head, begin + i * LANES, end, gathered[i]);
       keys[i] = gathered[i];
     }
-    score<ROWS>(state.queries, keys, size, LANES, scores);
+    score<ROWS>(state.queries, keys, keys, size, LANES, scores);
   }
-  prefetch_next(heads.value_at(kv_head));
   weigh<ROWS>(sight, begin, size, 1.0f / std::sqrt(static_cast<float>(size)), scores, state);
-  const Element* values[STRIDE];
+  const Element *values[STRIDE], *next_values[STRIDE];
   const int num_keys = static_cast<int>(end - begin);
   const int first_key = static_cast<int>(sight.hidden[0] > begin ? sight.hidden[0] - begin : 0);
-  for (int key = first_key; key < num_keys; key++)
-    values[key] = page_of(begin + key) + heads.value_at(kv_head) + (begin + key) % block_size * size;
+  const int num_next = static_cast<int>(last - end < STRIDE ? last - end : STRIDE);
+  find_values(begin, end, values);
+  find_values(end, end + num_next, next_values);
+  for (int key = num_next; key < num_keys; key++) next_values[key] = values[key];
   int64_t d = 0;
-  for (; d + 4 * LANES <= size; d += 4 * LANES) add_values<ROWS, 4>(scores, values, first_key, num_keys, d, state.totals);
-  for (; d < size; d += LANES) add_values<ROWS, 1>(scores, values, first_key, num_keys, d, state.totals);
+  for (; d + 4 * LANES <= size; d += 4 * LANES)
+    add_values<ROWS, 4>(scores, values, next_values, first_key, num_keys, d, state.totals);
+  for (; d < size; d += LANES) add_values<ROWS, 1>(scores, values, next_values, first_key, num_keys, d, state.totals);
 }
 
 template <int ROWS, typename Element>

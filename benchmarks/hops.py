@@ -1,0 +1,206 @@
+"""The hops: what goes over each of them in a decode step, and what that costs in CPU time.
+
+`python -m benchmarks.hops`. The services' own functions write and read the real messages of a step; what gRPC adds is measured
+with messages of those sizes, to and fro on one stream between two processes. Microseconds of CPU time, not of waiting.
+"""
+
+import asyncio
+import multiprocessing
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import psutil
+from google.protobuf.message import Message
+
+from benchmarks.figures import median, spread
+from benchmarks.options import read_options
+from benchmarks.report import Section, write_section
+from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.outbox import StepOutputs
+from tetrad.engine_core_svc.request import Request
+from tetrad.engine_core_svc.scheduler.output import EngineCoreOutput
+from tetrad.engine_core_svc.scheduler.scheduler import Scheduler, SchedulerLimits
+from tetrad.engine_core_svc.wire import WorkerPayload, message_to_wire, plan_to_wire, result_from_wire
+from tetrad.frontend.wire import step_of
+from tetrad.services.columns import pack_u32, split_rows, unpack_u32
+from tetrad.v1 import tokenizer_pb2, types_pb2, worker_pb2
+from tetrad.worker_svc.plan import StepResult
+from tetrad.worker_svc.wire import read_plan, write_result
+
+_BATCHES = (1, 16, 64, 256)
+_REPEATS = 300
+_EXCHANGES = 2000
+_METHOD = "/benchmarks.Echo/Echo"
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One message of a step.
+
+    Attributes:
+        name: from whom to whom.
+        write: makes it from the sender's own values.
+        read: makes the receiver's own values of it.
+    """
+
+    name: str
+    write: Callable[[], Message]
+    read: Callable[[Any], object]
+
+
+def hops(batch: int) -> list[Hop]:
+    """Return the messages of a decode step of `batch` plain requests, in the order in which they go."""
+    scheduler = Scheduler(SchedulerLimits(max_num_seqs=batch, max_num_batched_tokens=65_536), KVCacheManager(40_000, 16))
+    payload = WorkerPayload(types_pb2.SamplingParams(), None)
+    requests = [
+        Request(
+            key=key, request_id=str(key), token_ids=[7] * 100, num_prompt_tokens=100, max_total_tokens=8000,
+            sequence_number=key, handle=key, payload=payload,
+        )
+        for key in range(batch)
+    ]  # fmt: skip
+    for request in requests:
+        scheduler.add_request(request)
+    scheduler.schedule()
+    plan = scheduler.schedule()
+    assert plan is not None
+    assert not plan.new_requests
+    handles = np.arange(batch, dtype=np.uint32)
+    result = StepResult(plan.step_id, handles, np.full(batch, 1234, np.uint32), compute_seconds=0.01)
+    outputs = [EngineCoreOutput(request, [1234]) for request in requests]
+    return [
+        Hop("engine core to worker: the plan", lambda: plan_to_wire(plan), lambda message: read_plan(message.step)),
+        Hop(
+            "worker to engine core: the result",
+            lambda: worker_pb2.ExecuteResponse(output=write_result(result)),
+            lambda message: result_from_wire(message.output),
+        ),
+        Hop(
+            "engine core to frontend: the outputs",
+            lambda: message_to_wire(StepOutputs(plan.step_id, outputs)),
+            lambda message: step_of(message.outputs),
+        ),
+        Hop("frontend to tokenizer: the ids", lambda: _ids(batch), _read_ids),
+        Hop(
+            "tokenizer to frontend: the text",
+            lambda: _texts(batch),
+            lambda message: (unpack_u32(message.handles), list(message.deltas)),
+        ),
+    ]
+
+
+def _ids(batch: int) -> tokenizer_pb2.DetokenizeRequest:
+    columns = {"handles": pack_u32(range(batch)), "num_tokens": pack_u32([1] * batch), "token_ids": pack_u32([1234] * batch)}
+    return tokenizer_pb2.DetokenizeRequest(append=tokenizer_pb2.DetokenizeAppend(**columns))
+
+
+def _read_ids(message: tokenizer_pb2.DetokenizeRequest) -> object:
+    append = message.append
+    return unpack_u32(append.handles), split_rows(unpack_u32(append.token_ids), unpack_u32(append.num_tokens))
+
+
+def _texts(batch: int) -> tokenizer_pb2.DetokenizeResponse:
+    return tokenizer_pb2.DetokenizeResponse(handles=pack_u32(range(batch)), deltas=[" word"] * batch)
+
+
+def microseconds(call: Callable[[], object]) -> float:
+    """Return the median of what a call takes."""
+    times = []
+    for _ in range(_REPEATS):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return 1e6 * median(times)
+
+
+# --- gRPC alone -------------------------------------------------------------------------------------------------------
+
+
+def _serve_echo(path: str) -> None:
+    async def echo(requests: AsyncIterator[bytes], _: object) -> AsyncIterator[bytes]:
+        async for request in requests:
+            yield request
+
+    async def serve() -> None:
+        server = grpc.aio.server()
+        handler = grpc.stream_stream_rpc_method_handler(echo)
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("benchmarks.Echo", {"Echo": handler})])
+        server.add_insecure_port(f"unix:{path}")
+        await server.start()
+        await server.wait_for_termination()
+
+    asyncio.run(serve())
+
+
+async def _exchange(path: str, size: int, server: psutil.Process) -> float:
+    """Return the CPU microseconds of one message, sender and receiver together, of a stream to and fro."""
+    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        call = channel.stream_stream(_METHOD)(wait_for_ready=True)
+        message = bytes(size)
+        for _ in range(20):
+            await call.write(message)
+            await call.read()
+        before = time.process_time() + sum(server.cpu_times()[:2])
+        for _ in range(_EXCHANGES):
+            await call.write(message)
+            await call.read()
+        used = time.process_time() + sum(server.cpu_times()[:2]) - before
+        call.cancel()
+    return 1e6 * used / (2 * _EXCHANGES)
+
+
+def transport(sizes: list[int], rounds: int) -> dict[int, list[float]]:
+    """Return what gRPC takes for messages of these sizes, round by round."""
+    found: dict[int, list[float]] = {size: [] for size in sizes}
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "echo")
+        process = multiprocessing.get_context("spawn").Process(target=_serve_echo, args=(path,), daemon=True)
+        process.start()
+        try:
+            assert process.pid is not None
+            server = psutil.Process(process.pid)
+            for _ in range(rounds):
+                for size, costs in found.items():
+                    costs.append(asyncio.run(_exchange(path, size, server)))
+        finally:
+            process.terminate()
+            process.join()
+    return found
+
+
+def main() -> None:
+    """Measure and report."""
+    options = read_options("hops", __doc__)
+    batches = _BATCHES[:2] if options.quick else _BATCHES
+    made = {batch: [(hop, hop.write()) for hop in hops(batch)] for batch in batches}
+    sizes = sorted({message.ByteSize() for pairs in made.values() for _, message in pairs})
+    carried = transport([sizes[0], sizes[-1]], options.rounds)
+    section = Section("The hops of a decode step: messages, bytes, CPU time")
+    section.text(
+        "One message of each kind a step, for however many requests. CPU microseconds to write it (own values to bytes) and "
+        "to read it (bytes to own values), without gRPC."
+    )
+    rows = []
+    for place, (hop, _) in enumerate(made[batches[0]]):
+        for batch in batches:
+            each, message = made[batch][place]
+            data, kind = message.SerializeToString(), type(message)
+            write = [microseconds(lambda: each.write().SerializeToString()) for _ in range(options.rounds)]  # noqa: B023 - at once
+            read = [microseconds(lambda: each.read(kind.FromString(data))) for _ in range(options.rounds)]  # noqa: B023 - at once
+            rows.append(
+                [hop.name if batch == batches[0] else "", str(batch), f"{len(data):,}", spread(write, 1), spread(read, 1)]
+            )
+    section.table(["", "requests", "bytes", "write", "read"], rows)
+    section.text("What gRPC adds to each message, sender and receiver together, to and fro between two processes:")
+    section.table(["bytes", "CPU microseconds"], [[f"{size:,}", spread(costs)] for size, costs in carried.items()])
+    write_section("hops", section, options)
+
+
+if __name__ == "__main__":
+    main()
