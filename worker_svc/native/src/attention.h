@@ -8,6 +8,7 @@
 //   computed beside it. What a row may not see has weight 0; what no row of the tile may see is not touched, since a slot that
 //   was never written may hold anything.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -48,6 +49,21 @@ struct Sequence {
   int64_t first_token;   // in the step
   int64_t num_computed;  // position of that token
 };
+
+// Keys begin .. end of a sequence, for KV heads from kv_head on: what a thread most likely reads next.
+struct Ahead {
+  const Sequence* sequence;
+  int32_t kv_head;
+  int64_t begin, end;
+};
+
+// The first keys that the tile reads.
+inline Ahead start_of(const Heads& heads, const Sequence* sequences, const Tile& tile) {
+  const Sequence* sequence = &sequences[tile.sequence];
+  const int64_t seen = sequence->num_computed + tile.first / heads.group() + 1;
+  const int64_t hidden = heads.window && seen > heads.window ? seen - heads.window : 0;
+  return {sequence, tile.kv_head, hidden / STRIDE * STRIDE, seen};
+}
 
 template <typename Element>
 inline void write_key_value(const Heads& heads, Element* cache, int64_t slot, const float* keys, const float* values) {
@@ -176,18 +192,18 @@ inline void weigh(const Sight<ROWS>& sight, int64_t begin, int64_t head_dim, flo
   }
 }
 
-// Take a tile's rows over the keys begin .. end, at most STRIDE of them, of one KV head; those up to `last` come next.
+// Take a tile's rows over the keys begin .. end, at most STRIDE of them, of one KV head.
 template <int ROWS, typename Element>
 inline void attend_stride(const Heads& heads, const Element* cache, const Sequence& sequence, int64_t kv_head,
-                          const Sight<ROWS>& sight, int64_t begin, int64_t end, int64_t last, Running<ROWS>& state) {
+                          const Sight<ROWS>& sight, int64_t begin, int64_t end, const Ahead& ahead, Running<ROWS>& state) {
   const int64_t size = heads.head_dim, block_size = heads.block_size;
-  const auto key_of = [&](int64_t key) {
-    return cache + sequence.pages[key / block_size] * heads.page_size() + heads.key_at(kv_head) + key % block_size;
+  const auto key_of = [&](const Sequence& its, int64_t head, int64_t key) {
+    return cache + its.pages[key / block_size] * heads.page_size() + heads.key_at(head) + key % block_size;
   };
   // Pointers to the values of keys from .. to, a division a page.
-  const auto find_values = [&](int64_t from, int64_t to, const Element** found) {
+  const auto find_values = [&](const Sequence& its, int64_t head, int64_t from, int64_t to, const Element** found) {
     for (int64_t key = from; key < to;) {
-      const Element* page = cache + sequence.pages[key / block_size] * heads.page_size() + heads.value_at(kv_head);
+      const Element* page = cache + its.pages[key / block_size] * heads.page_size() + heads.value_at(head);
       for (int64_t slot = key % block_size; slot < block_size && key < to; slot++, key++) *found++ = page + slot * size;
     }
   };
@@ -196,9 +212,9 @@ inline void attend_stride(const Heads& heads, const Element* cache, const Sequen
     const Element *keys[KEY_VECTORS], *next_keys[KEY_VECTORS];
     for (int i = 0; i < KEY_VECTORS; i++) {
       // Vectors behind the end are read from the last page that there is, and masked.
-      const int64_t key = begin + i * LANES, next = end + i * LANES;
-      keys[i] = key_of(key < end ? key : begin);
-      next_keys[i] = next < last ? key_of(next) : keys[i];
+      const int64_t key = begin + i * LANES, next = ahead.begin + i * LANES;
+      keys[i] = key_of(sequence, kv_head, key < end ? key : begin);
+      next_keys[i] = next < ahead.end ? key_of(*ahead.sequence, ahead.kv_head, next) : keys[i];
     }
     score<ROWS>(state.queries, keys, next_keys, size, block_size, scores);
   } else {
@@ -214,9 +230,9 @@ inline void attend_stride(const Heads& heads, const Element* cache, const Sequen
   const Element *values[STRIDE], *next_values[STRIDE];
   const int num_keys = static_cast<int>(end - begin);
   const int first_key = static_cast<int>(sight.hidden[0] > begin ? sight.hidden[0] - begin : 0);
-  const int num_next = static_cast<int>(last - end < STRIDE ? last - end : STRIDE);
-  find_values(begin, end, values);
-  find_values(end, end + num_next, next_values);
+  const int num_next = static_cast<int>(std::min<int64_t>(ahead.end - ahead.begin, num_keys));
+  find_values(sequence, kv_head, begin, end, values);
+  find_values(*ahead.sequence, ahead.kv_head, ahead.begin, ahead.begin + num_next, next_values);
   for (int key = num_next; key < num_keys; key++) next_values[key] = values[key];
   int64_t d = 0;
   for (; d + 4 * LANES <= size; d += 4 * LANES)
@@ -225,8 +241,8 @@ inline void attend_stride(const Heads& heads, const Element* cache, const Sequen
 }
 
 template <int ROWS, typename Element>
-inline void attend_rows(const Heads& heads, const Element* cache, const Sequence& sequence, const Tile& tile, const float* queries,
-                        int64_t query_stride, float* output, int64_t output_stride) {
+inline void attend_rows(const Heads& heads, const Element* cache, const Sequence& sequence, const Tile& tile, const Ahead& following,
+                        const float* queries, int64_t query_stride, float* output, int64_t output_stride) {
   const int64_t group = heads.group(), size = heads.head_dim;
   const auto token_of = [&](int row) { return (tile.first + row) / group; };
   const auto head_of = [&](int kv_head, int row) { return (tile.kv_head + kv_head) * group + (tile.first + row) % group; };
@@ -246,8 +262,11 @@ inline void attend_rows(const Heads& heads, const Element* cache, const Sequence
   const int64_t last = sight.seen[ROWS - 1];
   for (int64_t begin = sight.hidden[0] / STRIDE * STRIDE; begin < last; begin += STRIDE) {
     const int64_t end = begin + STRIDE < last ? begin + STRIDE : last;
-    for (int h = 0; h < tile.num_kv_heads; h++)
-      attend_stride<ROWS>(heads, cache, sequence, tile.kv_head + h, sight, begin, end, last, states[h]);
+    for (int h = 0; h < tile.num_kv_heads; h++) {
+      Ahead ahead = end < last ? Ahead{&sequence, tile.kv_head, end, last} : following;
+      ahead.kv_head = std::min(ahead.kv_head + h, heads.num_kv_heads - 1);
+      attend_stride<ROWS>(heads, cache, sequence, tile.kv_head + h, sight, begin, end, ahead, states[h]);
+    }
   }
   for (int h = 0; h < tile.num_kv_heads; h++)
     for (int row = 0; row < ROWS; row++) {
@@ -258,16 +277,16 @@ inline void attend_rows(const Heads& heads, const Element* cache, const Sequence
 }
 
 template <typename Element>
-inline void attend_tile(const Heads& heads, const Element* cache, const Sequence& sequence, const Tile& tile, const float* queries,
-                        int64_t query_stride, float* output, int64_t output_stride) {
+inline void attend_tile(const Heads& heads, const Element* cache, const Sequence& sequence, const Tile& tile, const Ahead& following,
+                        const float* queries, int64_t query_stride, float* output, int64_t output_stride) {
   switch (tile.count) {
-    case 1: return attend_rows<1>(heads, cache, sequence, tile, queries, query_stride, output, output_stride);
-    case 2: return attend_rows<2>(heads, cache, sequence, tile, queries, query_stride, output, output_stride);
-    case 3: return attend_rows<3>(heads, cache, sequence, tile, queries, query_stride, output, output_stride);
+    case 1: return attend_rows<1>(heads, cache, sequence, tile, following, queries, query_stride, output, output_stride);
+    case 2: return attend_rows<2>(heads, cache, sequence, tile, following, queries, query_stride, output, output_stride);
+    case 3: return attend_rows<3>(heads, cache, sequence, tile, following, queries, query_stride, output, output_stride);
 #if defined(TETRAD_AVX512)
-    case 4: return attend_rows<4>(heads, cache, sequence, tile, queries, query_stride, output, output_stride);
-    case 5: return attend_rows<5>(heads, cache, sequence, tile, queries, query_stride, output, output_stride);
-    case 6: return attend_rows<6>(heads, cache, sequence, tile, queries, query_stride, output, output_stride);
+    case 4: return attend_rows<4>(heads, cache, sequence, tile, following, queries, query_stride, output, output_stride);
+    case 5: return attend_rows<5>(heads, cache, sequence, tile, following, queries, query_stride, output, output_stride);
+    case 6: return attend_rows<6>(heads, cache, sequence, tile, following, queries, query_stride, output, output_stride);
 #endif
   }
 }

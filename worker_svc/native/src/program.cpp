@@ -249,9 +249,13 @@ class Run {
   template <typename Element>
   void attend_to(const Operation& operation, const Element* cache, Phase& phase) {
     const auto& tiles = program_.tiles;
-    phase.work_off(static_cast<int64_t>(tiles.size()), [&](int64_t index) {
+    const auto& sequences = program_.sequences;
+    const int64_t count = static_cast<int64_t>(tiles.size());
+    phase.work_off(count, [&](int64_t index) {
       const Tile& tile = tiles[index];
-      attend_tile(program_.heads, cache, program_.sequences[tile.sequence], tile, buffers_[operation.source],
+      // The others take those between, as long as all are as quick.
+      const Ahead following = start_of(program_.heads, sequences.data(), tiles[std::min(index + team_.size(), count - 1)]);
+      attend_tile(program_.heads, cache, sequences[tile.sequence], tile, following, buffers_[operation.source],
                   width(operation.source), buffers_[operation.target], width(operation.target));
     });
   }
