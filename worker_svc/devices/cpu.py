@@ -9,7 +9,7 @@ from tetrad.services.errors import ModelError
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.devices.cpu_models import CpuModels
-from tetrad.worker_svc.devices.host import available_memory_bytes, usable_cores
+from tetrad.worker_svc.devices.host import available_memory_bytes, give_back_memory, usable_cores
 from tetrad.worker_svc.devices.interface import KvGroup, KvLayout, LoadedModel, LoadRequest, ModelInfo, Progress
 from tetrad.worker_svc.layout_check import check_host_cache
 from tetrad.worker_svc.model_runner import ModelRunner
@@ -82,6 +82,8 @@ class CpuDevice:
             num_layers=config.num_layers,
             hidden_size=config.hidden_size,
         )
+        del source, weights
+        give_back_memory()
         return CpuModel(model, info)
 
     def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:
