@@ -15,7 +15,6 @@ import uvloop
 from benchmarks.figures import median
 from benchmarks.streams import StreamClient, new_prompt, stream_once
 
-
 _REST_S = 0.5
 """OpenMP's threads, a peer's, spin for 0.2 s behind their last computation and take the cores from whoever is next."""
 
