@@ -19,6 +19,8 @@ _URGENCY = 4
 """Requests that decode, as many of which a request that waits for its first token outweighs."""
 _PROBE_EVERY = 16
 """Paced steps of which one has nearly no prompt, so that it stays known what decodes take alone."""
+_LONGEST_S = 3600.0
+"""No step takes longer; a worker that says so is not believed."""
 
 
 class Pacer(Protocol):
@@ -95,10 +97,10 @@ class MeasuringPacer:
         self._planned.append(_Planned(step_id, num_decodes, num_prompt_tokens))
 
     def note_returned(self, step_id: int, compute_s: float) -> None:
-        """Learn from a step; one that does not say how long it took teaches nothing."""
+        """Learn from a step; one that does not say how long it took, or nonsense, teaches nothing."""
         while self._planned and self._planned[0].step_id <= step_id:
             planned = self._planned.popleft()
-            if planned.step_id == step_id and compute_s > 0:
+            if planned.step_id == step_id and 0 < compute_s < _LONGEST_S:
                 self._times.observe(planned.num_decodes, planned.num_prompt_tokens, compute_s)
 
     def forget_steps(self) -> None:

@@ -152,10 +152,11 @@ def test_steps_that_were_lost_with_their_worker_teach_nothing():
     assert pacer.prompt_tokens(4, 1) == pytest.approx(40, abs=1)
 
 
-def test_a_worker_that_does_not_say_how_long_steps_took_is_not_paced():
+@pytest.mark.parametrize("compute_s", [0.0, -1.0, float("nan"), float("inf"), 1e308])
+def test_a_worker_that_does_not_say_how_long_steps_took_is_not_paced(compute_s):
     pacer = MeasuringPacer(2.0)
     for step_id, (decodes, tokens) in enumerate([(0, 1000), (4, 0)]):
         pacer.note_planned(step_id, decodes, tokens)
-        pacer.note_returned(step_id, 0.0)
+        pacer.note_returned(step_id, compute_s)
 
     assert pacer.prompt_tokens(4, 1) is None
