@@ -1,7 +1,6 @@
 """Host: cores and memory that this process may use, container limits included. Linux; elsewhere what Python knows."""
 
 import ctypes
-import gc
 import os
 from pathlib import Path
 
@@ -31,7 +30,6 @@ def available_memory_bytes() -> int:
 
 def give_back_memory() -> None:
     """Return to the system what the allocator keeps of freed objects; does nothing where the C library has no such call."""
-    gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
     if trim is not None:
         trim(0)
