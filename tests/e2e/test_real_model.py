@@ -1,5 +1,7 @@
 """The real model through the whole stack, as users ask it."""
 
+from collections.abc import Iterator
+
 import httpx
 import openai
 import pytest
@@ -9,8 +11,9 @@ FRANCE = "The capital of France is"
 
 
 @pytest.fixture
-def client(server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
+def client(server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as opened:
+        yield opened
 
 
 def test_the_capital_of_france(client):

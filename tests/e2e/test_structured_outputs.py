@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from collections.abc import Iterator
 
 import httpx
 import jsonschema
@@ -36,8 +37,9 @@ SCHEMAS = {
 
 
 @pytest.fixture
-def client(server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
+def client(server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as opened:
+        yield opened
 
 
 def in_schema(schema):

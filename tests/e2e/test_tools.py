@@ -1,6 +1,7 @@
 """Tools by the official client and over gRPC on the real model: calls that satisfy their schema, their results, streams."""
 
 import json
+from collections.abc import Iterator
 
 import grpc
 import jsonschema
@@ -35,8 +36,9 @@ NAMED = {"type": "function", "function": {"name": "get_weather"}}
 
 
 @pytest.fixture
-def client(server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+def client(server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as opened:
+        yield opened
 
 
 def ask(client, messages=QUESTION, **options):
