@@ -83,6 +83,6 @@ def _announce(settings: StackSettings) -> None:
     url, name = f"{scheme}://{host}:{frontend.port}", frontend.served_model_names[0]
     grpc = "" if frontend.grpc_port is None else f", gRPC on {host}:{frontend.grpc_port}"
     print(f"Tetrad serves {name} at {url}/v1{grpc} (Ctrl-C stops it). Try:")
-    messages = '[{"role": "user", "content": "What is the capital of France?"}]'
+    messages = '[{"role": "user", "content": "Name the capital of France."}]'
     body = f'{{"model": "{name}", "messages": {messages}, "temperature": 0}}'
     print(f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'", flush=True)
