@@ -151,10 +151,7 @@ class Executor:
         """Send plans in order; when the stream breaks, the reader says why."""
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
             while True:
-                request = await self._outbound.get()
-                if call.done():  # writing to it would put gRPC's own error in the place of how the worker ended it
-                    return
-                await call.write(request)
+                await call.write(await self._outbound.get())
 
     async def _read(self, call: grpc.aio.StreamStreamCall) -> None:
         """Put results aside until the stream ends; a worker that sends anything else is given up."""

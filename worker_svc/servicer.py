@@ -6,6 +6,7 @@ ends because it drains, is told so. Lifecycle RPCs are in lifecycle.py.
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -20,6 +21,9 @@ from tetrad.worker_svc.wire import read_plan, write_result
 from tetrad.worker_svc.worker import Worker, stale_epoch
 
 _HELLO_TIMEOUT_S = 10.0
+_QUIET_S = 0.05
+"""An engine core that has sent nothing for so long waits for results: its pipeline is full."""
+_SETTLE_TIMEOUT_S = 1.0
 
 log = get_logger()
 
@@ -92,6 +96,7 @@ class _Stream:
         self._worker, self._compute, self._stream_id = worker, compute, stream_id
         self._results: asyncio.Queue[asyncio.Future[StepResult] | None] = asyncio.Queue()
         self._room = asyncio.Semaphore(max_queued_steps)
+        self._arrived = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
         self._is_stopped = False
         self._error: TetradError | None = None
@@ -99,36 +104,48 @@ class _Stream:
     async def run(self, requests: _Requests) -> AsyncIterator[worker_pb2.ModelRunnerOutput]:
         """Yield the plans' results in order; raise what ended the stream unless that was in good order."""
         self._reader = asyncio.create_task(self._queue_plans(requests))
-        if self._is_stopped:
-            self._reader.cancel()
+        self._reader.add_done_callback(_mark_seen)
         try:
             while (result := await self._results.get()) is not None:
                 self._room.release()
                 yield _write(await result)
-            await asyncio.wait([self._reader])
             if self._error is not None:
                 raise self._error
-            if not self._is_stopped:
-                self._reader.result()
+            if self._is_stopped:
+                await self._settle()
+            else:
+                await self._reader
         finally:
             self._reader.cancel()
 
     def stop(self, error: TetradError | None) -> None:
-        """Read no more plans; the stream ends behind those that are here, with this error or in good order."""
+        """Take no more plans; the stream ends behind those that are here, with this error or in good order."""
         self._is_stopped, self._error = True, self._error or error
-        if self._reader is not None:
-            self._reader.cancel()
+        self._results.put_nowait(None)
 
     async def _queue_plans(self, requests: _Requests) -> None:
         """Hand each plan to the compute thread as it arrives; None ends the queue, whether the stream ended or broke."""
         try:
             async for request in requests:
-                await self._room.acquire()
+                self._arrived.set()
+                if not self._is_stopped:
+                    await self._room.acquire()
+                if self._is_stopped:
+                    continue  # it was sent before the stream's end is seen, and is made again elsewhere
                 future = self._compute.submit(self._worker.execute, self._stream_id, _read(request))
                 future.add_done_callback(_mark_seen)
                 self._results.put_nowait(future)
         finally:
             self._results.put_nowait(None)
+
+    async def _settle(self) -> None:
+        """Wait until nothing more comes: a stream that ends while the engine core writes to it looks broken there."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLE_TIMEOUT_S):
+                while True:
+                    self._arrived.clear()
+                    async with asyncio.timeout(_QUIET_S):
+                        await self._arrived.wait()
 
 
 def _read(request: worker_pb2.ExecuteRequest) -> StepPlan:
@@ -166,7 +183,7 @@ async def _read_hello(requests: _Requests) -> int:
     return request.hello.epoch
 
 
-def _mark_seen(future: asyncio.Future[StepResult]) -> None:
-    """Look at the error of a step whose stream is gone, so that asyncio does not report it as forgotten."""
+def _mark_seen(future: asyncio.Future[Any]) -> None:
+    """Look at the error of what nobody waits for any more, so that asyncio does not report it as forgotten."""
     if not future.cancelled():
         future.exception()

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 import signal
 import sys
 from contextlib import asynccontextmanager, suppress
@@ -106,5 +105,4 @@ async def test_a_worker_that_is_killed_or_stopped_costs_no_token(worker_and_stac
         assert {handle: client.tokens.pop(handle) for handle in range(1, 7)} == undisturbed
         assert client.notices == ["WORKER_LOST", "RECOVERED"] * number
         client.finished.clear()
-    # A write that met the end of the stream has gRPC's own error in its place.
-    assert re.search("good order|Internal error from Core", client.notice_texts[2])
+    assert "good order" in client.notice_texts[2]
