@@ -23,24 +23,28 @@ def assert_attention(case: PagedAttention) -> None:
 
 
 @pytest.mark.parametrize("block_size", [1, 4, 8, 16, 32])
-def test_block_sizes(team, block_size):
-    assert_attention(PagedAttention(team, Heads(6, 2, 16, block_size, 0), [*DECODES, *MIXED]))
+@pytest.mark.parametrize("chunks", [DECODES, MIXED, [*DECODES, *MIXED]], ids=["decodes", "mixed", "both"])
+def test_block_sizes(team, block_size, chunks):
+    assert_attention(PagedAttention(team, Heads(6, 2, 16, block_size, 0), chunks))
 
 
-@pytest.mark.parametrize(("head_dim", "group"), [(16, 8), (64, 1), (64, 3), (80, 8), (96, 3), (128, 1), (256, 3)])
+@pytest.mark.parametrize("head_dim", [16, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("group", [1, 3, 8])
 def test_sizes_and_groups_of_heads(team, head_dim, group):
     assert_attention(PagedAttention(team, Heads(2 * group, 2, head_dim, 16, 0), MIXED))
 
 
-@pytest.mark.parametrize(("block_size", "head_dim"), [(1, 80), (4, 16), (8, 16), (16, 256), (32, 80)])
+@pytest.mark.parametrize("block_size", [1, 4, 8, 16, 32])
+@pytest.mark.parametrize("head_dim", [16, 80, 256])
 def test_keys_and_values_in_half_precision(team, block_size, head_dim):
     assert_attention(PagedAttention(team, Heads(6, 2, head_dim, block_size, 0, 1), MIXED))
 
 
-@pytest.mark.parametrize(("window", "block_size"), [(1, 16), (7, 4), (7, 16), (16, 16), (64, 16), (65, 4), (1000, 16)])
+@pytest.mark.parametrize("window", [1, 7, 16, 64, 65, 1000])
+@pytest.mark.parametrize("block_size", [4, 16])
 def test_sliding_windows(team, window, block_size):
-    chunks = [Chunk(300, 1), Chunk(0, 1), Chunk(150, 20), Chunk(0, 70)]
-    assert_attention(PagedAttention(team, Heads(2, 1, 16, block_size, window), chunks))
+    chunks = [Chunk(300, 1), Chunk(0, 1), Chunk(150, 40), Chunk(0, 90)]
+    assert_attention(PagedAttention(team, Heads(4, 2, 32, block_size, window), chunks))
 
 
 @pytest.mark.parametrize("block_size", [4, 16])

@@ -11,7 +11,7 @@ from tetrad.worker_svc.native.weights import GGUF_FORMATS, pack_float, pack_gguf
 from tetrad.worker_svc.weights.source import QuantizedTensor
 
 Kind = gguf.GGMLQuantizationType
-ROWS = [1, 2, 3, 4, 5, 6, 7, 8, 20, 130]
+ROWS = [*range(1, 10), 17, 20, 65, 130]
 
 
 @pytest.fixture(scope="module", params=RUNNABLE)
@@ -122,10 +122,10 @@ def test_quantized_matrices_unpack_to_what_gguf_says(team, kind):
 
 @pytest.mark.parametrize("kind", GGUF_FORMATS, ids=lambda kind: kind.name)
 def test_quantized_products(team, kind):
-    for shape, counts in (((37, 256), (1, 2, 3, 4, 6, 7, 67)), ((16, 768), (5, 8, 9))):
+    for shape in ((37, 256), (16, 768)):
         tensor = quantized(kind, *shape, seed=shape[0])
         matrix, bias = pack_gguf(team, tensor), drawn(shape[0], seed=1)
-        for num_rows in counts:
+        for num_rows in (*range(1, 10), 67):
             x = activations(num_rows, shape[1], seed=num_rows)
 
             found = product(team, matrix, x, bias=bias)
