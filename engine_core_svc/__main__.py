@@ -23,12 +23,12 @@ from tetrad.engine_core_svc.structured_output.filler import ThreadFiller
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
 from tetrad.engine_core_svc.structured_output.tokenizer_link import TokenizerLink
 from tetrad.engine_core_svc.structured_output.trial import Trial
+from tetrad.engine_core_svc.trace_points import trace_points
 from tetrad.engine_core_svc.worker_link import WorkerFacts, WorkerLink
 from tetrad.services.errors import Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.process import run_service
 from tetrad.services.settings import load_settings
-from tetrad.services.trace import Points
 from tetrad.services.version import SCHEMA_REVISION, VERSION
 from tetrad.v1 import engine_core_pb2
 
@@ -151,14 +151,7 @@ async def _first_of(stopping: asyncio.Task[Literal[True]], task: asyncio.Task[T]
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the service with these flags (by default the process's) and exit."""
     settings = load_settings(EngineCoreSettings, sys.argv[1:] if argv is None else argv, prog=PROG)
-    run_service("engine-core", settings, partial(serve, settings), trace_points=_trace_points)
-
-
-def _trace_points() -> Points:
-    # Imported for a trace only.
-    from tetrad.engine_core_svc.trace_points import trace_points
-
-    return trace_points()
+    run_service("engine-core", settings, partial(serve, settings), trace_points=trace_points)
 
 
 if __name__ == "__main__":

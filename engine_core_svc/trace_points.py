@@ -1,4 +1,4 @@
-"""Trace points: which calls of an engine core are spans of its trace (services/trace.py). Imported only when there is one."""
+"""Trace points: which calls of an engine core are spans of its trace (services/trace.py)."""
 
 import grpc
 

@@ -9,9 +9,9 @@ from typing import NoReturn
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.garbage import settle_garbage_collection
 from tetrad.frontend.serve import serve
+from tetrad.frontend.trace_points import trace_points
 from tetrad.services.process import run_service
 from tetrad.services.settings import load_settings
-from tetrad.services.trace import Points
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -19,14 +19,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     settings = load_settings(FrontendSettings, sys.argv[1:] if argv is None else argv, prog="tetrad frontend")
     retire = asyncio.Event()
     serving = partial(serve, settings, retire=retire, on_ready=lambda *_: settle_garbage_collection())
-    run_service("frontend", settings, serving, on_retire=retire.set, trace_points=_trace_points)
-
-
-def _trace_points() -> Points:
-    # Imported for a trace only.
-    from tetrad.frontend.trace_points import trace_points
-
-    return trace_points()
+    run_service("frontend", settings, serving, on_retire=retire.set, trace_points=trace_points)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Trace points: which calls of a frontend are spans of its trace (services/trace.py). Imported only when there is one."""
+"""Trace points: which calls of a frontend are spans of its trace (services/trace.py)."""
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 

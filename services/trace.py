@@ -179,7 +179,7 @@ def tracing(process: str, path: Path | None, find_points: Callable[[], Points]) 
     Args:
         process: the service's name.
         path: of the file.
-        find_points: names the calls; called only if there is a path, as it imports what a service may not need.
+        find_points: names the calls; called only if there is a path, as it may import what the service would not otherwise.
     """
     if path is None:
         yield

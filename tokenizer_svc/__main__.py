@@ -12,11 +12,11 @@ from tetrad.services.log import get_logger
 from tetrad.services.process import run_service
 from tetrad.services.server import Server
 from tetrad.services.settings import load_settings
-from tetrad.services.trace import Points
 from tetrad.tokenizer_svc.chat import ChatLimits, ChatRenderer
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.tokenizer_svc.loading import load_tokenizer
 from tetrad.tokenizer_svc.servicer import TokenizerServicer
+from tetrad.tokenizer_svc.trace_points import trace_points
 from tetrad.v1 import tokenizer_pb2_grpc
 
 PROG = "tetrad tokenizer"
@@ -52,14 +52,7 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event) -> None:
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the service with these flags (by default the process's) and exit."""
     settings = load_settings(TokenizerSettings, sys.argv[1:] if argv is None else argv, prog=PROG)
-    run_service("tokenizer", settings, partial(serve, settings), trace_points=_trace_points)
-
-
-def _trace_points() -> Points:
-    # Imported for a trace only.
-    from tetrad.tokenizer_svc.trace_points import trace_points
-
-    return trace_points()
+    run_service("tokenizer", settings, partial(serve, settings), trace_points=trace_points)
 
 
 if __name__ == "__main__":

@@ -5,24 +5,17 @@ import sys
 
 from tetrad.services.process import run_service
 from tetrad.services.settings import load_settings
-from tetrad.services.trace import Points
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.service import serve
+from tetrad.worker_svc.trace_points import trace_points
 
 
 def main() -> None:
     """Read the settings and serve until SIGTERM."""
     settings = load_settings(WorkerSettings, sys.argv[1:], prog="tetrad-worker")
     run_service(
-        "worker", settings, functools.partial(serve, settings), trace_points=functools.partial(_trace_points, settings.device)
+        "worker", settings, functools.partial(serve, settings), trace_points=functools.partial(trace_points, settings.device)
     )
-
-
-def _trace_points(device: str) -> Points:
-    # Imported for a trace only.
-    from tetrad.worker_svc.trace_points import trace_points
-
-    return trace_points(device)
 
 
 if __name__ == "__main__":

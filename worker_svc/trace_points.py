@@ -1,4 +1,4 @@
-"""Trace points: which calls of a worker are spans of its trace (services/trace.py). Imported only when there is one."""
+"""Trace points: which calls of a worker are spans of its trace (services/trace.py)."""
 
 from tetrad.services.trace import Point, Points
 from tetrad.worker_svc import servicer, worker
