@@ -80,7 +80,7 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
         self.num_calls = 0  # of Encode and RenderChat
         self.num_appends = 0
         self.num_steps = 0  # steps of the engine's that these brought: the frontend joins those that it finds together
-        self.appends = asyncio.Condition()
+        self._appends = asyncio.Condition()
         self.open_handles = set()
         self.num_encoded = 0
         self.failing_handles = set()
@@ -88,6 +88,11 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
         self.opened = []  # every DetokenizeOpen received
         self.hung = asyncio.Event()
         self.hung.set()
+
+    async def until_brought(self, num_steps):
+        """Wait until so many steps of the engine's were brought."""
+        async with asyncio.timeout(10), self._appends:
+            await self._appends.wait_for(lambda: self.num_steps >= num_steps)
 
     def _register(self, server):
         tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(self, server)
@@ -142,10 +147,10 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
             if request.HasField("append"):
                 await self.hung.wait()
                 if request.append.handles:
-                    async with self.appends:
+                    async with self._appends:
                         self.num_appends += 1
                         self.num_steps += _num_steps(request.append)
-                        self.appends.notify_all()
+                        self._appends.notify_all()
                 yield self._answer(decoders, request.append)
             for handle in unpack_u32(request.close):
                 decoders.pop(handle, None)
@@ -239,6 +244,12 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         async with self._changed:
             self._permits = None if steps is None else (self._permits or 0) + steps
             self._changed.notify_all()
+
+    async def take(self, steps):
+        """Permit so many steps and wait until they are taken."""
+        before = self.num_steps
+        await self.allow(steps)
+        await self.until(lambda: self.num_steps == before + steps)
 
     async def tell(self, kind):
         """Send a notice on the latest session."""

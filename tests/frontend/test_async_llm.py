@@ -184,8 +184,7 @@ async def test_abort_ends_with_a_synthetic_output(llm, engine):
     engine.pause()
     task = asyncio.create_task(run(llm, max_tokens=400, output_kind=DELTA))
     await engine.until(lambda: engine.running)
-    await engine.allow(3)
-    await engine.until(lambda: engine.num_steps == 3)
+    await engine.take(3)
 
     await llm.abort(["r", "unknown"])
     outputs = await task

@@ -26,12 +26,6 @@ async def until(condition):
             await asyncio.sleep(0.005)
 
 
-async def steps(engine, number):
-    before = engine.num_steps
-    await engine.allow(number)
-    await engine.until(lambda: engine.num_steps == before + number)
-
-
 @pytest.fixture
 async def second(sockets):
     fake = FakeTokenizer(sockets / "t2")
@@ -94,7 +88,7 @@ async def test_a_sequence_that_ends_while_it_waits_for_a_tokenizer_is_not_left_o
     task = start(llm)
     await engine.until(lambda: engine.running)
     await tokenizer.kill()
-    await steps(engine, 1)
+    await engine.take(1)
     await until(llm._backends.detokenizer._turn.locked)
 
     await llm.abort("r")
@@ -136,8 +130,8 @@ async def test_a_replica_that_comes_while_another_stalls_gets_the_step(connect, 
     engine.pause()
     task = start(llm)
     await engine.until(lambda: engine.running)
-    await steps(engine, 7)
-    await until(lambda: tokenizer.num_steps == 7)
+    await engine.take(7)
+    await tokenizer.until_brought(7)
 
     tokenizer.hung.clear()
     await engine.allow(None)

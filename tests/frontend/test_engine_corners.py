@@ -22,12 +22,6 @@ def start(llm, request_id="r", *, rank=None, **params):
     return asyncio.create_task(collect())
 
 
-async def steps(engine, number):
-    before = engine.num_steps
-    await engine.allow(number)
-    await engine.until(lambda: engine.num_steps == before + number)
-
-
 async def until(condition):
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
@@ -195,7 +189,7 @@ async def test_of_n_outputs_only_those_that_go_on_are_resumed(llm, engine):
     ending = next(each for each in engine.running.values() if each.request.sampling_params.seed == 6)
     ending.prompt = [0]
     engine.reply = lambda prompt, position: 1 if prompt == [0] else LONG.encode()[position]
-    await steps(engine, 5)
+    await engine.take(5)
     await until(lambda: llm._engines.engines[0].num_unfinished == 1)
 
     await engine.kill()
@@ -230,7 +224,7 @@ async def test_one_piece_of_nonsense_is_forgiven_with_the_first_good_step(connec
     await engine.until(lambda: engine.running)
     await engine.say(engine_core_pb2.SessionResponse())
     await engine.until(lambda: len(engine.requests) == 2)
-    await steps(engine, 3)
+    await engine.take(3)
 
     await asyncio.sleep(0.7)  # longer than it may talk nonsense
 
@@ -257,7 +251,7 @@ async def test_log_probabilities_of_another_number_of_tokens_end_the_session(llm
     engine.pause()
     task = start(llm, logprobs=1)
     await engine.until(lambda: engine.running)
-    await steps(engine, 4)
+    await engine.take(4)
     output = engine_core_pb2.EngineCoreOutput(handle=engine.requests[0].handle, new_token_ids=pack_u32([88, 89]))
     output.new_logprobs.token_ids = pack_u32([88, 88])
     output.new_logprobs.logprobs = b"\0" * 8

@@ -23,12 +23,6 @@ def start(llm, request_id="r", *, rank=None, **params):
     return asyncio.create_task(collect())
 
 
-async def steps(engine, number):
-    before = engine.num_steps
-    await engine.allow(number)
-    await engine.until(lambda: engine.num_steps == before + number)
-
-
 def outputs_of(request, step_id, ids=(88,), **columns):
     fields = {"handles": pack_u32([request.handle]), "num_tokens": pack_u32([len(ids)]), "token_ids": pack_u32(ids)}
     decode = engine_core_pb2.DecodeBatch(**(fields | columns))
@@ -51,7 +45,7 @@ async def test_nonsense_ends_the_session_and_reaches_no_client(connect, engine, 
     engine.pause()
     task = start(llm)
     await engine.until(lambda: engine.running)
-    await steps(engine, 10)
+    await engine.take(10)
 
     await engine.say(NONSENSE[kind](engine.requests[0]))
     await engine.until(lambda: len(engine.requests) == 2)
@@ -68,7 +62,7 @@ async def test_outputs_of_a_handle_that_nobody_has_are_ignored(connect, engine):
     engine.pause()
     task = start(llm)
     await engine.until(lambda: engine.running)
-    await steps(engine, 10)
+    await engine.take(10)
 
     await engine.say(outputs_of(engine_core_pb2.EngineCoreRequest(handle=4711), 10))
     engine.num_steps += 10
@@ -134,7 +128,7 @@ async def test_another_engine_goes_on_for_one_that_stays_away(pair, engine, seco
     tasks = [start(pair, f"r{i}") for i in range(4)]
     await engine.until(lambda: len(engine.running) == 2)
     await second.until(lambda: len(second.running) == 2)
-    await steps(engine, 10)
+    await engine.take(10)
 
     await engine.kill()
     await second.until(lambda: len(second.running) == 4)

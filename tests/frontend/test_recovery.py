@@ -28,17 +28,11 @@ def whole(outputs):
     return text, bytes(ids).decode()
 
 
-async def steps(engine, number):
-    before = engine.num_steps
-    await engine.allow(number)
-    await engine.until(lambda: engine.num_steps == before + number)
-
-
 async def test_engine_restart_loses_and_repeats_no_token(llm, engine):
     engine.pause()
     tasks = [start(llm, f"r{i}") for i in range(8)]
     await engine.until(lambda: len(engine.running) == 8)
-    await steps(engine, 20)
+    await engine.take(20)
 
     await engine.kill()
     await engine.start()
@@ -93,7 +87,7 @@ async def test_an_engine_restart_changes_no_answer(llm, engine, kind):
     task = start(llm, "r", **KINDS[kind])
     num = KINDS[kind].get("n", 1)
     await engine.until(lambda: len(engine.running) == num)
-    await steps(engine, 13)
+    await engine.take(13)
 
     await engine.kill()
     await engine.start()
@@ -181,8 +175,8 @@ async def test_tokenizer_restart_loses_and_repeats_no_character(llm, engine, tok
     tasks = [start(llm, f"r{i}") for i in range(4)]
     await engine.until(lambda: len(engine.running) == 4)
     # 18 bytes: in the middle of a character of the second text.
-    await steps(engine, 18)
-    await at_least(tokenizer, 18)
+    await engine.take(18)
+    await tokenizer.until_brought(18)
 
     await tokenizer.kill()
     await tokenizer.start()
@@ -197,8 +191,8 @@ async def test_stop_string_across_a_tokenizer_restart_is_found(llm, engine, toke
     engine.pause()
     task = start(llm, "r", stop=["quick"])
     await engine.until(lambda: engine.running)
-    await steps(engine, 6)
-    await at_least(tokenizer, 6)
+    await engine.take(6)
+    await tokenizer.until_brought(6)
 
     await tokenizer.kill()
     await tokenizer.start()
@@ -266,11 +260,6 @@ async def until_unhealthy(llm):
     await until_healthy(llm, healthy=False)
 
 
-async def at_least(tokenizer, number):
-    async with asyncio.timeout(10), tokenizer.appends:
-        await tokenizer.appends.wait_for(lambda: tokenizer.num_steps >= number)
-
-
 def crash_on(engine, seed):
     """Let the engine die of requests with this seed before it answers anybody; return who was there each time."""
     deaths = []
@@ -317,7 +306,7 @@ async def test_requests_that_come_on_are_never_blamed_for_engine_cores_that_die(
     tasks = [start(llm, f"r{i}") for i in range(3)]
     for death in range(8):
         await engine.until(lambda: len(engine.running) == 3)
-        await steps(engine, 1 if death else 2)
+        await engine.take(1 if death else 2)
         await engine.kill()
         await engine.start()
     await engine.allow(None)

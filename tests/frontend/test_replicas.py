@@ -99,7 +99,7 @@ async def test_the_text_goes_on_at_another_replica_at_once(llm, engine, tokenize
     engine.pause()
     tasks = [start(llm, f"r{i}") for i in range(4)]
     await engine.until(lambda: len(engine.running) == 4)
-    await steps(engine, 18)
+    await engine.take(18)
     await seen(tokenizer, second, 18)
 
     await stream_holder(tokenizer, second)[0].kill()
@@ -116,7 +116,7 @@ async def test_a_step_that_is_not_answered_moves_the_stream(llm, engine, tokeniz
     engine.pause()
     task = start(llm)
     await engine.until(lambda: engine.running)
-    await steps(engine, 7)
+    await engine.take(7)
     await seen(tokenizer, second, 7)
 
     stalled, other = stream_holder(tokenizer, second)
@@ -153,12 +153,6 @@ async def test_ids_alone_do_not_wait_for_a_tokenizer(connect, engine, tokenizer)
 
     assert text == ""
     assert len(engine.requests) == 1
-
-
-async def steps(engine, number):
-    before = engine.num_steps
-    await engine.allow(number)
-    await engine.until(lambda: engine.num_steps == before + number)
 
 
 async def seen(tokenizer, second, number):

@@ -220,8 +220,7 @@ async def test_client_that_leaves_aborts_its_request(frontend, engine, stream):
         body = {"prompt": "hi", "max_tokens": 400, "stream": stream}
         task = asyncio.create_task(client.post("/v1/completions", json=body))
         await engine.until(lambda: engine.running)
-        await engine.allow(3)
-        await engine.until(lambda: engine.num_steps == 3)
+        await engine.take(3)
 
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -338,8 +337,7 @@ async def test_late_error_of_a_stream_is_an_event_before_done(serve_frontend, en
     async with serve_frontend(recovery_timeout_s=0.2) as frontend:
         task = asyncio.create_task(events(frontend.http, "/v1/completions", prompt="hi", max_tokens=50))
         await engine.until(lambda: engine.running)
-        await engine.allow(3)
-        await engine.until(lambda: engine.num_steps == 3)
+        await engine.take(3)
         await asyncio.sleep(0.05)  # let the first chunk start the response
         await engine.kill()
 
