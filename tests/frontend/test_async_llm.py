@@ -239,18 +239,21 @@ async def test_slow_consumer_gets_merged_deltas_and_holds_nobody_up(llm, engine)
     assert len(outputs[0].outputs[0].token_ids) == 100
 
 
-async def test_one_add_message_a_tick_and_at_most_one_detokenize_message_a_step(llm, engine, tokenizer):
+async def test_one_add_message_a_tick_and_one_detokenize_message_a_step(llm, engine, tokenizer):
     engine.pause()
     tasks = [asyncio.create_task(run(llm, [i + 1], f"r{i}", max_tokens=30)) for i in range(64)]
     await engine.until(lambda: len(engine.running) == 64)
 
-    await engine.allow(None)
+    # Steps that are found together are joined: none begins before the last was brought.
+    for num_steps in range(1, 31):
+        await engine.allow(1)
+        await tokenizer.until_brought(num_steps)
     results = await asyncio.gather(*tasks)
 
     assert all(result[0].outputs[0].text == TEXT[:30] for result in results)
     assert engine.num_add_messages == 1
     assert engine.num_steps == 30
-    assert tokenizer.num_appends == llm.num_engine_steps <= 30
+    assert tokenizer.num_appends == llm.num_engine_steps == 30
 
 
 async def test_one_failing_handle_fails_alone(llm, engine, tokenizer):
