@@ -119,6 +119,14 @@ def microseconds(call: Callable[[], object]) -> float:
     return 1e6 * median(times)
 
 
+def _costs(hop: Hop, message: Message, rounds: int) -> list[str]:
+    """Return how long a message is, and what it takes to write and to read it."""
+    data, kind = message.SerializeToString(), type(message)
+    write = [microseconds(lambda: hop.write().SerializeToString()) for _ in range(rounds)]
+    read = [microseconds(lambda: hop.read(kind.FromString(data))) for _ in range(rounds)]
+    return [f"{len(data):,}", spread(write, 1), spread(read, 1)]
+
+
 # --- gRPC alone -------------------------------------------------------------------------------------------------------
 
 
@@ -186,16 +194,11 @@ def main() -> None:
         "One message of each kind a step, for however many requests. CPU microseconds to write it (own values to bytes) and "
         "to read it (bytes to own values), without gRPC."
     )
-    rows = []
-    for place, (hop, _) in enumerate(made[batches[0]]):
-        for batch in batches:
-            each, message = made[batch][place]
-            data, kind = message.SerializeToString(), type(message)
-            write = [microseconds(lambda: each.write().SerializeToString()) for _ in range(options.rounds)]  # noqa: B023 - at once
-            read = [microseconds(lambda: each.read(kind.FromString(data))) for _ in range(options.rounds)]  # noqa: B023 - at once
-            rows.append(
-                [hop.name if batch == batches[0] else "", str(batch), f"{len(data):,}", spread(write, 1), spread(read, 1)]
-            )
+    rows = [
+        [hop.name if batch == batches[0] else "", str(batch), *_costs(*made[batch][place], options.rounds)]
+        for place, (hop, _) in enumerate(made[batches[0]])
+        for batch in batches
+    ]
     section.table(["", "requests", "bytes", "write", "read"], rows)
     section.text("What gRPC adds to each message, sender and receiver together, to and fro between two processes:")
     section.table(["bytes", "CPU microseconds"], [[f"{size:,}", spread(costs)] for size, costs in carried.items()])

@@ -107,10 +107,23 @@ def rest() -> None:
     time.sleep(_REST_S)
 
 
-def load(url: str, model: str, concurrency: int, **arguments: object) -> LoadResult:
+def load(
+    url: str,
+    model: str,
+    concurrency: int,
+    *,
+    num_requests: int,
+    max_tokens: int,
+    prompt_len: int = 32,
+    prompts: Sequence[Sequence[int]] | None = None,
+    fields: Mapping[str, object] | None = None,
+) -> LoadResult:
     """Run one load on an event loop of its own, after a rest; see run_load."""
     rest()
-    requests = run_load(url, model=model, concurrency=concurrency, **arguments)  # type: ignore[arg-type] # run_load's own
+    requests = run_load(
+        url, model=model, concurrency=concurrency, num_requests=num_requests, max_tokens=max_tokens,
+        prompt_len=prompt_len, prompts=prompts, fields=fields,
+    )  # fmt: skip
     result: LoadResult = uvloop.run(requests)
     return result
 
