@@ -161,7 +161,7 @@ def make_bench() -> Callable[..., Bench]:
         **limits: object,
     ) -> Bench:
         kv_cache = KVCacheManager(num_blocks, block_size, enable_caching=enable_caching)
-        return Bench(Scheduler(SchedulerLimits(**limits), kv_cache, pacer=pacer))  # type: ignore[arg-type]
+        return Bench(Scheduler(SchedulerLimits(**limits), kv_cache, pacer=pacer))
 
     return make
 

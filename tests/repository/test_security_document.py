@@ -31,7 +31,7 @@ OWN_USE = {
     "max_queued_steps",
     "max_decode_slowdown",
 }
-"""What a service may use, not what a request may ask."""
+"""What a service may use and how it paces itself, not what a request may ask."""
 LIMITS = re.findall(r"^\| `(\w+)` \| (\d+) \| ([\w ]+) \|$", TEXT, re.MULTILINE)
 PORTS = re.findall(r"^\| (\d+) \| `(\w+)` of the ([\w ]+) \|", TEXT, re.MULTILINE)
 
