@@ -41,10 +41,13 @@ def measure(num_running: int, num_waiting: int) -> float:
     plan = scheduler.schedule()
     assert plan is not None
     keys = [new.key for new in plan.new_requests]
-    columns = {"handles": pack_u32(keys), "num_tokens": pack_u32([1] * len(keys)), "token_ids": pack_u32([7] * len(keys))}
+    output = worker_pb2.ModelRunnerOutput(
+        handles=pack_u32(keys), num_tokens=pack_u32([1] * len(keys)), token_ids=pack_u32([7] * len(keys))
+    )
     times = []
     for _ in range(_STEPS):
-        result = worker_pb2.ModelRunnerOutput(step_id=plan.step_id, **columns).SerializeToString()
+        output.step_id = plan.step_id
+        result = output.SerializeToString()
         start = time.perf_counter()
         outputs = scheduler.update(result_from_wire(worker_pb2.ModelRunnerOutput.FromString(result)))
         message_to_wire(StepOutputs(plan.step_id, outputs)).SerializeToString()

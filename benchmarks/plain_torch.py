@@ -72,7 +72,7 @@ class PlainLlama:
         cos, sin = angles.cos(), angles.sin()
         sizes = [config.num_heads * config.head_dim, *[config.num_kv_heads * config.head_dim] * 2]
         for (norm, qkv, out, mlp_norm, gate_up, down), (keys, values) in zip(self._layers, cache, strict=True):
-            heads = F.linear(F.rms_norm(x, norm.shape, norm, config.rms_norm_eps), qkv).split(sizes, -1)
+            heads = torch.split(F.linear(F.rms_norm(x, norm.shape, norm, config.rms_norm_eps), qkv), sizes, -1)
             q, k, v = (part.view(batch, length, -1, config.head_dim).transpose(1, 2) for part in heads)
             end = start + length
             keys[:, :, start:end], values[:, :, start:end] = _rotate(k, cos, sin), v

@@ -143,7 +143,7 @@ def load_settings(cls: type[S], argv: Sequence[str], *, prog: str) -> S:
             cli_avoid_json=True,
             cli_hide_none_type=True,
         )
-        return cls(_cli_settings_source=source)  # type: ignore[call-arg] # a BaseSettings argument that its plugin hides
+        return cls(_cli_settings_source=source)
     except ValidationError as error:
         name, message = first_problem(cls, error)
         _exit_usage(prog, f"{name.replace('_', '-') or 'settings'}: {message}")

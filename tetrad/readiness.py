@@ -108,7 +108,7 @@ _PREFIXES = {
 
 def own_identity(service: str) -> TlsFiles | None:
     """Return the identity of a service that is configured by this environment, as health checks in its container are."""
-    return TlsSettings(_env_prefix=_PREFIXES.get(service, "TETRAD_")).tls  # type: ignore[call-arg] # as in load_settings
+    return TlsSettings(_env_prefix=_PREFIXES.get(service, "TETRAD_")).tls
 
 
 def _main(address: str, service: str) -> int:

@@ -15,18 +15,15 @@ _MAX_BATCH = 64
 _MAX_LENGTH = 128
 """Tokens of a sequence where many decode; a prompt alone has a context of its own."""
 _MAX_PROMPT = 2048
-
-
-@llama_cpp.llama_log_callback
-def _drop_logs(_level: int, _text: bytes, _data: object) -> None:
-    """Drop what llama.cpp says of itself."""
+# llama.cpp's log goes nowhere.
+_DROP_LOGS = llama_cpp.llama_log_callback(lambda *_: None)
 
 
 class LlamaCpp:
     """See lines.Engine."""
 
     def __init__(self, path: str) -> None:
-        llama_cpp.llama_log_set(_drop_logs, ctypes.c_void_p(0))
+        llama_cpp.llama_log_set(_DROP_LOGS, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
         self._model = llama_cpp.llama_model_load_from_file(path.encode(), llama_cpp.llama_model_default_params())
         if not self._model:
@@ -61,7 +58,7 @@ class LlamaCpp:
         params.n_ctx, params.n_seq_max = num_cells, num_sequences
         params.n_batch = _MAX_PROMPT
         params.n_threads = params.n_threads_batch = len(os.sched_getaffinity(0))
-        context = llama_cpp.llama_init_from_model(self._model, params)
+        context: ctypes.c_void_p = llama_cpp.llama_init_from_model(self._model, params)
         if not context:
             raise RuntimeError(f"llama.cpp has no context of {num_cells} tokens for {num_sequences} sequences.")
         return context

