@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Sequence
 
 
+# Not interpolated as those of `tetrad bench`: a bar is held against a value that was measured.
 def percentile(values: Sequence[float], share: float) -> float:
     """Return the value that this share of all values does not exceed; 0 if there are none."""
     ranked = sorted(values)

@@ -21,6 +21,7 @@ _TAIL_BYTES = 1024
 """Kept of what came last: the end mark, and the usage before it."""
 
 
+# Not `tetrad bench`'s client: that one has no use for sizes of chunks and for leaving, and its clock starts once connected.
 class StreamClient(asyncio.Protocol):
     """One streamed completion on a connection of its own.
 
