@@ -18,7 +18,7 @@ QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 # What to compare the contracts with: the last release, or before the first one the commit before.
 AGAINST ?= $(shell git describe --tags --abbrev=0 2>/dev/null || git rev-parse --verify --quiet HEAD~1)
 
-.PHONY: help setup serve test fuzz chaos chaos-model perplexity check lint types protos check-protos check-breaking bench bench-peers peers soak lock clean
+.PHONY: help setup serve test fuzz fuzz-files fuzz-services chaos chaos-model perplexity check lint types sanitize protos check-protos check-breaking bench bench-peers peers soak lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -52,6 +52,15 @@ chaos-model: setup ## The same with 10 kills on SmolLM2 in float32
 
 perplexity: setup ## Compare the perplexity of quantized weights over TOKENS (20000) tokens with that of the same in float32
 	TETRAD_PERPLEXITY_TOKENS=$(TOKENS) $(BIN)/python -m pytest -q tests/worker_svc/test_native_perplexity.py $(PYTEST_ARGS)
+
+SANITIZED := $(or $(TMPDIR),/tmp)/tetrad-kernels-$(shell id -u).so
+
+sanitize: setup ## Test the native kernels under the address and undefined behaviour sanitizers
+	cd worker_svc/native/src && g++ -std=c++17 -O1 -g -march=x86-64-v3 -shared -fPIC -pthread -fsanitize=address,undefined \
+	  -fno-sanitize=vptr -o $(SANITIZED) program.cpp
+	TETRAD_TEST_KERNELS=avx2=$(SANITIZED) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
+	  LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
+	  $(BIN)/python -m pytest tests/worker_svc/test_native_products.py tests/worker_svc/test_native_attention.py $(PYTEST_ARGS)
 
 fuzz-files: setup ## Load random model files for SECONDS (600) a kind of file: a model or one line, never a crash
 	TETRAD_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest tests/fuzz/test_files.py $(PYTEST_ARGS)

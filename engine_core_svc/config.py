@@ -9,7 +9,7 @@ from tetrad.services.settings import Names, ServiceSettings
 
 
 class EngineCoreSettings(ServiceSettings):
-    """Flags, TETRAD_ENGINE_CORE_* variables or YAML keys."""
+    """Flags, TETRAD_ENGINE_CORE_* variables or the keys of a YAML file (--config FILE)."""
 
     model_config = SettingsConfigDict(env_prefix="TETRAD_ENGINE_CORE_")
 

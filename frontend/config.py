@@ -14,7 +14,7 @@ from tetrad.services.tls import TlsFiles
 
 
 class FrontendSettings(ServiceSettings):
-    """Where to listen, whom to ask, what to refuse."""
+    """Flags, TETRAD_FRONTEND_* variables or the keys of a YAML file (--config FILE)."""
 
     model_config = SettingsConfigDict(env_prefix="TETRAD_FRONTEND_")
 

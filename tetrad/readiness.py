@@ -4,6 +4,7 @@ Called by the supervisor, by `tetrad status`, and as `python -m tetrad.readiness
 containers. Watches rather than asks again and again; survives the death of the service it watches. Knows nothing of processes.
 """
 
+import argparse
 import asyncio
 import contextlib
 import sys
@@ -124,5 +125,15 @@ def _main(address: str, service: str) -> int:
     return 0 if ready else 1
 
 
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tetrad.readiness", description="Exit with 0 if a service takes work now.")
+    parser.add_argument("address", metavar="ADDRESS", help="host:port or unix:/path.")
+    parser.add_argument(
+        "service", metavar="SERVICE", help='full gRPC name, as tetrad.v1.WorkerService; "": is it alive at all.'
+    )
+    return parser.parse_args()
+
+
 if __name__ == "__main__":
-    sys.exit(_main(*sys.argv[1:3]))
+    given = _arguments()
+    sys.exit(_main(given.address, given.service))

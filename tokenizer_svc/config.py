@@ -10,7 +10,7 @@ from tetrad.services.settings import ServiceSettings
 
 
 class TokenizerSettings(ServiceSettings):
-    """Flags, TETRAD_TOKENIZER_* variables or YAML keys."""
+    """Flags, TETRAD_TOKENIZER_* variables or the keys of a YAML file (--config FILE)."""
 
     model_config = SettingsConfigDict(env_prefix="TETRAD_TOKENIZER_")
 

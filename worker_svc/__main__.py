@@ -12,7 +12,7 @@ from tetrad.worker_svc.trace_points import trace_points
 
 def main() -> None:
     """Read the settings and serve until SIGTERM."""
-    settings = load_settings(WorkerSettings, sys.argv[1:], prog="tetrad-worker")
+    settings = load_settings(WorkerSettings, sys.argv[1:], prog="tetrad worker")
     run_service(
         "worker", settings, functools.partial(serve, settings), trace_points=functools.partial(trace_points, settings.device)
     )

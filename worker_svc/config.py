@@ -9,7 +9,7 @@ from tetrad.services.settings import ServiceSettings
 
 
 class WorkerSettings(ServiceSettings):
-    """What a worker can be told: flags, TETRAD_WORKER_* variables or a YAML file."""
+    """Flags, TETRAD_WORKER_* variables or the keys of a YAML file (--config FILE)."""
 
     model_config = SettingsConfigDict(env_prefix="TETRAD_WORKER_")
 

@@ -1,4 +1,4 @@
-"""Links in documents lead somewhere, and the flags they name exist."""
+"""Links in documents lead somewhere, the flags they name exist, and the commands they show are run by a test."""
 
 import functools
 import re
@@ -25,7 +25,7 @@ def test_every_local_link_leads_to_a_file(document):
 @functools.cache
 def help_of_all_commands() -> str:
     texts = []
-    for command in ("serve", "frontend", "run-batch", "chat", "bench"):
+    for command in ("serve", "frontend", "tokenizer", "engine-core", "worker", "run-batch", "chat", "bench"):
         call = [sys.executable, "-m", "tetrad.cli", command, "--help"]
         texts.append(subprocess.run(call, capture_output=True, text=True, check=True, timeout=60).stdout)
     return "\n".join(texts)
@@ -40,6 +40,21 @@ def test_every_flag_and_variable_exists(document):
     known = set(re.findall(r"--[a-z][a-z-]+", help_of_all_commands()))
 
     assert flags <= known
+
+
+@pytest.mark.parametrize("document", [path for path in DOCUMENTS if path.parent.name == "docs"], ids=lambda path: path.name)
+def test_every_command_is_run_by_the_test_that_the_line_above_it_names(document):
+    claims = re.findall(r"^(.*)\n+```(?:bash|sh)$", document.read_text(), re.MULTILINE)
+
+    unclaimed = [line for line in claims if not is_run(document, line)]
+
+    assert not unclaimed
+
+
+def is_run(document: Path, line: str) -> bool:
+    claim = re.fullmatch(r"<!-- run by (tests/\S+\.py) -->", line)
+    # A test that runs a page's commands reads them from the page.
+    return claim is not None and (ROOT / claim[1]).is_file() and document.name in (ROOT / claim[1]).read_text()
 
 
 def points_somewhere(document: Path, link: str) -> bool:

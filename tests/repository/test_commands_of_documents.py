@@ -1,0 +1,88 @@
+"""The commands of docs/contracts.md, kernels.md, recovery.md and security.md, as they stand there.
+
+What takes minutes is a make target; of these, the command that make would run is looked at, and where it can be cut short it is run.
+"""
+
+import os
+import re
+import shlex
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```(?:bash|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SCRIPTS = Path(sys.executable).parent
+
+
+def commands(page: str, word: str) -> str:
+    """Return the one block of docs/`page` that holds `word`."""
+    (found,) = [text for text in BLOCK.findall((ROOT / "docs" / page).read_text()) if word in text]
+    return str(found)
+
+
+def run(text: str, cwd: Path) -> str:
+    path = f"{SCRIPTS}:{os.environ['PATH']}"
+    call = ["bash", "-euc", text]
+    ran = subprocess.run(call, cwd=cwd, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+def what_make_would_run(line: str) -> str:
+    """Return what a `make` command comes to; values behind it included."""
+    asked = shlex.split(line, comments=True)
+    told = subprocess.run([asked[0], "-n", *asked[1:]], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return told.strip().splitlines()[-1]
+
+
+def test_stubs_are_generated_from_the_files_alone(tmp_path):
+    (tmp_path / "protos").symlink_to(ROOT / "protos")
+
+    run(commands("contracts.md", "grpc_tools"), tmp_path)
+    loaded = run(
+        "cd stubs && python -c 'from tetrad.v1 import inference_pb2_grpc as g; print(g.InferenceServiceStub.__name__)'",
+        tmp_path,
+    )
+
+    assert loaded == "InferenceServiceStub\n"
+
+
+def test_the_contracts_are_checked_by_buf():
+    asked = commands("contracts.md", "make check-protos")
+
+    told = subprocess.run(
+        ["bash", "-c", asked.replace("make", "make -n", 1)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+
+    assert "buf lint" in told.stdout
+    assert "buf breaking" in told.stdout
+
+
+def test_the_kernels_are_tested_under_sanitizers():
+    assert commands("kernels.md", "make") == "make sanitize\n"
+    assert "tests/worker_svc/test_native_attention.py" in what_make_would_run("make sanitize")
+
+
+@pytest.mark.parametrize("word", ["python -m tests.chaos", "make chaos"])
+def test_chaos_takes_what_the_page_gives_it(word):
+    """tests/chaos/test_chaos.py runs it; here it is asked for help instead, behind the page's arguments."""
+    lines = commands("recovery.md", word).strip().splitlines()
+
+    asked = [what_make_would_run(line) if line.startswith("make") else line for line in lines]
+
+    for command in asked:
+        assert "-m tests.chaos" in command
+        assert "usage:" in run(command.replace(".venv/bin/", "") + " --help", ROOT)
+
+
+def test_the_authority_that_openssl_makes_signs_what_a_server_shows(tmp_path):
+    run(commands("security.md", "openssl"), tmp_path)
+
+    said = run("openssl verify -CAfile ca.crt worker.crt", tmp_path)
+    ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tmp_path / "worker.crt", tmp_path / "worker.key")
+
+    assert said == "worker.crt: OK\n"
