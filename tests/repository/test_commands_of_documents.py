@@ -1,6 +1,6 @@
 """The commands of docs/contracts.md, kernels.md, recovery.md and security.md, as they stand there.
 
-What takes minutes is a make target; of these, the command that make would run is looked at, and where it can be cut short it is run.
+What takes minutes is a make target; of these, the command that make would run is looked at.
 """
 
 import os
