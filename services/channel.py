@@ -17,6 +17,8 @@ CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 200),
+    # A container that is started again has another address: ask for it as soon, not after gRPC's 30 s.
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
 )
 
 
