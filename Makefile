@@ -77,8 +77,9 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-protos: setup ## Write tetrad/v1 anew from protos/
+protos: setup ## Write tetrad/v1 and docs/api-reference.md anew from protos/
 	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. --grpc_python_out=. protos/tetrad/v1/*.proto
+	$(BIN)/python tools/api_reference.py > docs/api-reference.md
 
 check-protos: setup ## Lint the contracts
 	$(BIN)/buf lint

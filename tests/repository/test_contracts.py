@@ -1,5 +1,6 @@
 """The contracts: lint, and stubs that are what the generator writes."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,3 +25,15 @@ def test_the_contracts_pass_the_linter():
     result = subprocess.run([buf, "lint"], cwd=ROOT, capture_output=True, text=True)
 
     assert result.returncode == 0, result.stdout
+
+
+def test_the_reference_is_what_the_comments_say():
+    written = subprocess.run([sys.executable, "tools/api_reference.py"], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert written.stdout == (ROOT / "docs/api-reference.md").read_text()
+
+
+def test_every_method_is_documented():
+    page = (ROOT / "docs/api-reference.md").read_text()
+
+    assert not re.findall(r"^\| `(\w+)` \| .* \|  \|$", page, re.MULTILINE)

@@ -219,7 +219,8 @@ class ModelServiceServicer:
     """
 
     def ListModels(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """The models that are served, by all their names.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
