@@ -12,6 +12,7 @@ from tetrad.engine_core_svc.admission import Admission, AdmissionLimits
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.engine import Engine
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.kv_event_log import KvEventLog
 from tetrad.engine_core_svc.layout import KVCacheLayout
 from tetrad.engine_core_svc.ports import Ports
 from tetrad.engine_core_svc.queue_limits import QueueLimits
@@ -82,7 +83,10 @@ async def start_engine(settings: EngineCoreSettings, link: WorkerLink) -> Engine
     )
     slowdown = settings.max_decode_slowdown if settings.enable_chunked_prefill else 0
     pacer = MeasuringPacer(slowdown) if slowdown else NoPacer()
-    kv_cache = KVCacheManager(layout.num_blocks, layout.block_size, enable_caching=settings.enable_prefix_caching)
+    kv_events = KvEventLog(layout.block_size, epoch=link.epoch)
+    kv_cache = KVCacheManager(
+        layout.num_blocks, layout.block_size, enable_caching=settings.enable_prefix_caching, events=kv_events
+    )
     admission = Admission(AdmissionLimits(layout.max_model_len, facts.vocab_size, settings.priority_order))
     tokenizer = TokenizerLink(
         settings.tokenizer_targets, facts.vocab_size, max_message_bytes=settings.max_message_bytes, tls=settings.tls
@@ -95,6 +99,7 @@ async def start_engine(settings: EngineCoreSettings, link: WorkerLink) -> Engine
         recovery_timeout_s=settings.recovery_timeout_s,
         acquitted_after=settings.pipeline_depth + 1,
         queue_limits=QueueLimits(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
+        kv_events=kv_events,
     )
 
 
@@ -102,6 +107,7 @@ def describe(settings: EngineCoreSettings, link: WorkerLink) -> engine_core_pb2.
     """Return how an engine introduces itself; its worker must have been brought up."""
     layout, facts = link.require_up()
     return engine_core_pb2.EngineInfo(
+        engine_index=settings.data_parallel_rank,
         epoch=link.epoch,
         model=settings.model,
         max_model_len=layout.max_model_len,

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import grpc
 
 from tetrad.engine_core_svc.engine import Engine
+from tetrad.engine_core_svc.kv_events_wire import kv_events_to_wire
 from tetrad.engine_core_svc.stats import take_stats
 from tetrad.engine_core_svc.wire import stats_to_wire
 from tetrad.services.errors import FailedPrecondition, Unavailable
@@ -82,6 +83,14 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
     async def IsSleeping(self, request: pb.IsSleepingRequest, context: grpc.aio.ServicerContext) -> pb.IsSleepingResponse:
         """Return whether device memory was given up; this engine never does."""
         return pb.IsSleepingResponse(is_sleeping=False)
+
+    async def SubscribeKvEvents(
+        self, request: pb.SubscribeKvEventsRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.SubscribeKvEventsResponse]:
+        """Send what enters and leaves the prefix cache."""
+        events = self._engine.kv_events
+        async for batch in events.follow(request.start_sequence_number):
+            yield kv_events_to_wire(batch, events.block_size)
 
     async def StartProfile(
         self, request: pb.EngineCoreAdminServiceStartProfileRequest, context: grpc.aio.ServicerContext

@@ -17,6 +17,9 @@ class EngineCoreSettings(ServiceSettings):
     admin_listen: str = Field(
         "127.0.0.1:50054", description="Address of the operators' gRPC server: host:port or unix:/path. Empty: there is none."
     )
+    data_parallel_rank: int = Field(
+        0, ge=0, description="Place of this engine among several that serve the model: requests can be pinned to it by that."
+    )
     model: str = Field("smollm2-135m-instruct", description="Built-in name, directory or .gguf file, as the workers see it.")
     worker_target: str = Field("127.0.0.1:50053", description="Address of the worker.")
     tokenizer_targets: Names = Field(

@@ -14,7 +14,8 @@ from tetrad.engine_core_svc.condition import Condition
 from tetrad.engine_core_svc.deadlines import Deadlines
 from tetrad.engine_core_svc.executor import Executor, Loss
 from tetrad.engine_core_svc.guard import Guard
-from tetrad.engine_core_svc.outbox import Notice, Rejection, StepOutputs
+from tetrad.engine_core_svc.kv_event_log import KvEventLog
+from tetrad.engine_core_svc.outbox import Notice, Rejection
 from tetrad.engine_core_svc.queue_limits import QueueLimits
 from tetrad.engine_core_svc.recovery import Recovery
 from tetrad.engine_core_svc.request import Request, RequestStatus
@@ -45,6 +46,7 @@ class Engine:
         recovery_timeout_s: how long requests wait for a lost worker.
         acquitted_after: see Suspects.
         queue_limits: refuse what would wait too long.
+        kv_events: what the scheduler's prefix cache tells, for those who listen.
     """
 
     def __init__(
@@ -57,8 +59,10 @@ class Engine:
         recovery_timeout_s: float,
         acquitted_after: int,
         queue_limits: QueueLimits,
+        kv_events: KvEventLog,
     ) -> None:
         self.scheduler = scheduler
+        self.kv_events = kv_events
         self.sessions = Sessions()
         self.condition = Condition()
         self.link = link
@@ -288,9 +292,7 @@ class Engine:
     def _tell_that_idle(self) -> None:
         """Send the stats that no step carries after the last abort: gauges would stay up without them."""
         self._idle_is_news = False
-        session = next(iter(self.sessions), None)
-        if session is not None:
-            session.outbox.put(StepOutputs(self._last_step_id, stats=take_stats(self.scheduler)))
+        self.sessions.publish(self._last_step_id, [], take_stats(self.scheduler))
 
     def _notify(self) -> None:
         for event in self._observers:

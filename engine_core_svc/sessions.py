@@ -4,6 +4,7 @@ Owned by the engine, on the event loop. A session's requests end with it. Knows 
 """
 
 import itertools
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -12,6 +13,9 @@ from tetrad.engine_core_svc.request import Request
 from tetrad.engine_core_svc.scheduler.output import EngineCoreOutput
 from tetrad.engine_core_svc.stats import SchedulerStats
 from tetrad.services.errors import AlreadyExists
+
+_STATS_INTERVAL_S = 0.1
+"""How often a session without outputs hears how busy the engine is: its frontend chooses engines by that."""
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +28,7 @@ class Session:
         outbox: what it still has to be told.
         request_keys: request id -> the engine's key, unfinished requests only.
         handles: handles in use.
+        told: the last stats it was sent, and when, on the monotonic clock.
     """
 
     key: int
@@ -31,6 +36,19 @@ class Session:
     outbox: Outbox = field(default_factory=Outbox)
     request_keys: dict[str, int] = field(default_factory=dict)
     handles: set[int] = field(default_factory=set)
+    told: tuple[SchedulerStats | None, float] = field(default_factory=lambda: (None, time.monotonic()))
+
+    def wants(self, stats: SchedulerStats, now: float) -> bool:
+        """Return whether it should hear of these stats without outputs: it heard none for a while, or all has ended since."""
+        last, told_at = self.told
+        if stats.is_idle:
+            return last is not None and not last.is_idle
+        return now - told_at >= _STATS_INTERVAL_S
+
+    def tell(self, step: StepOutputs, stats: SchedulerStats, now: float) -> None:
+        """Send outputs, if any, with stats."""
+        step.stats, self.told = stats, (stats, now)
+        self.outbox.put(step)
 
     def check_free(self, request_id: str, handle: int) -> None:
         """AlreadyExists if an unfinished request has this id or this handle."""
@@ -84,8 +102,8 @@ class Sessions:
                 session.request_keys.pop(request.request_id, None)
                 session.handles.discard(request.handle)
 
-    def publish(self, step_id: int, outputs: Iterable[EngineCoreOutput], stats: SchedulerStats | None) -> None:
-        """Put one message into the outbox of each session that has outputs; the first of them carries the stats."""
+    def publish(self, step_id: int, outputs: Iterable[EngineCoreOutput], stats: SchedulerStats) -> None:
+        """Put one message into the outbox of each session that has outputs, or has not heard of stats lately."""
         steps: dict[int, StepOutputs] = {}
         for output in outputs:
             key = output.request.session_key
@@ -95,12 +113,14 @@ class Sessions:
             step.outputs.append(output)
             if output.finish_reason is not None:
                 self.strike([output.request])
-        for key, step in steps.items():
-            session = self._by_key.get(key)
-            if session is not None:
-                step.stats, stats = stats, None
-                session.outbox.put(step)
+        now = time.monotonic()
+        for session in self:
+            step = steps.get(session.key)
+            if step is not None:
+                session.tell(step, stats, now)
                 self.num_output_messages += 1
+            elif session.wants(stats, now):
+                session.tell(StepOutputs(step_id), stats, now)
 
     def tell_all(self, message: Message) -> None:
         """Put the same message into every outbox."""

@@ -17,6 +17,11 @@ class SchedulerStats:
     num_preemptions: int
     step_counter: int
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether there are no requests and nothing of any is left."""
+        return not (self.num_running_reqs or self.num_waiting_reqs or self.kv_cache_usage)
+
 
 def take_stats(scheduler: Scheduler) -> SchedulerStats:
     """Return the scheduler's numbers at this moment."""

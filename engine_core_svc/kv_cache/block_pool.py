@@ -7,6 +7,8 @@ Rules as in vLLM's BlockPool: a hash is evicted when its block is handed out aga
 
 from collections.abc import Iterable, Sequence
 
+from tetrad.engine_core_svc.kv_cache.events import KvEvents, NoKvEvents
+
 NULL_BLOCK = 0
 """Never handed out, never freed, never cached; fills holes in block tables."""
 
@@ -70,12 +72,14 @@ class BlockPool:
 
     Args:
         num_blocks: the null block included; at least 2.
+        events: told of what is evicted and forgotten.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, events: KvEvents | None = None) -> None:
         if num_blocks < 2:
             raise ValueError(f"a pool needs at least 2 blocks, one of them the null block; got {num_blocks}")
         self.num_blocks = num_blocks
+        self._events = events or NoKvEvents()
         self._free = FreeBlockQueue(num_blocks)
         self._references = [0] * num_blocks
         self._hash_of: list[bytes | None] = [None] * num_blocks
@@ -149,6 +153,7 @@ class BlockPool:
         """Empty the prefix cache; references are untouched."""
         self._hash_of = [None] * self.num_blocks
         self._blocks_of = {}
+        self._events.cleared()
 
     def _evict(self, block: int) -> None:
         block_hash = self._hash_of[block]
@@ -159,3 +164,4 @@ class BlockPool:
         blocks.remove(block)
         if not blocks:
             del self._blocks_of[block_hash]
+            self._events.removed(block_hash)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tetrad.engine_core_svc.kv_cache.block_pool import BlockPool
+from tetrad.engine_core_svc.kv_cache.events import KvEvents, NoKvEvents
 from tetrad.engine_core_svc.kv_cache.prefix_hash import extend_block_hashes
 from tetrad.engine_core_svc.request import Request
 
@@ -28,10 +29,14 @@ class KVCacheManager:
         num_blocks: the null block included.
         block_size: tokens per block.
         enable_caching: share prefixes between requests.
+        events: told of what enters and leaves the prefix cache.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, *, enable_caching: bool = True) -> None:
-        self.pool = BlockPool(num_blocks)
+    def __init__(
+        self, num_blocks: int, block_size: int, *, enable_caching: bool = True, events: KvEvents | None = None
+    ) -> None:
+        self._events = events or NoKvEvents()
+        self.pool = BlockPool(num_blocks, self._events)
         self.block_size = block_size
         self.stats = PrefixCacheStats()
         self._enable_caching = enable_caching
@@ -101,7 +106,8 @@ class KVCacheManager:
 
     def rebuild(self) -> None:
         """Start over with all blocks free and nothing cached: their content is gone with the worker."""
-        self.pool = BlockPool(self.pool.num_blocks)
+        self.pool = BlockPool(self.pool.num_blocks, self._events)
+        self._events.cleared()
 
     def _missing(self, request: Request, prefix: Sequence[int]) -> int:
         # Adopting a cached block that nobody holds takes it out of the free ones as well.
@@ -115,4 +121,5 @@ class KVCacheManager:
         extend_block_hashes(request, self.block_size)
         for index in range(request.num_cached_blocks, num_full):
             self.pool.cache(request.block_ids[index], request.block_hashes[index])
+        self._events.stored(request, request.num_cached_blocks, num_full)
         request.num_cached_blocks = num_full

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from tetrad.engine_core_svc.kv_cache.events import KvEvents
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.request import Request, RequestStatus, StopRules
 from tetrad.engine_core_svc.scheduler.output import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
@@ -158,9 +159,10 @@ def make_bench() -> Callable[..., Bench]:
         block_size: int = 16,
         enable_caching: bool = True,
         pacer: Pacer | None = None,
+        events: KvEvents | None = None,
         **limits: object,
     ) -> Bench:
-        kv_cache = KVCacheManager(num_blocks, block_size, enable_caching=enable_caching)
+        kv_cache = KVCacheManager(num_blocks, block_size, enable_caching=enable_caching, events=events)
         return Bench(Scheduler(SchedulerLimits(**limits), kv_cache, pacer=pacer))
 
     return make

@@ -140,6 +140,24 @@ async def test_the_gauges_fall_to_zero_after_the_last_abort(stack):
     assert client.messages[-1].scheduler_stats.kv_cache_usage == 0
 
 
+async def test_every_frontend_hears_how_busy_the_engine_is_and_when_it_no_longer_is(stack):
+    """A frontend chooses engines by that, and may have no request at this one."""
+    busy, other = await stack.client(), await stack.client()
+
+    busy.add(1, [1], max_tokens=100)
+    await other.read()
+    heard = [other.messages[-1].scheduler_stats]
+    while heard[-1].num_running_reqs:
+        await other.read()
+        heard.append(other.messages[-1].scheduler_stats)
+    await busy.until_finished(1)
+
+    assert heard[0].num_running_reqs == 1
+    assert heard[-1].kv_cache_usage == 0
+    assert all(message.HasField("scheduler_stats") for message in busy.messages)
+    assert len(other.messages) < len(busy.messages) / 2, "not after every step"
+
+
 async def test_requests_end_with_their_session(stack):
     client = await stack.client()
     stack.worker.go.clear()
