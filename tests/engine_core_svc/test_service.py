@@ -7,6 +7,7 @@ import grpc
 import pytest
 from engine_core_service_fakes import MAX_LEN, VOCAB_SIZE, WAIT_S, Stack
 
+from tetrad.engine_core_svc import sessions
 from tetrad.services.columns import pack_u32
 from tetrad.services.errors import FailedPrecondition
 from tetrad.v1 import engine_core_pb2 as pb
@@ -140,11 +141,12 @@ async def test_the_gauges_fall_to_zero_after_the_last_abort(stack):
     assert client.messages[-1].scheduler_stats.kv_cache_usage == 0
 
 
-async def test_every_frontend_hears_how_busy_the_engine_is_and_when_it_no_longer_is(stack):
+async def test_every_frontend_hears_how_busy_the_engine_is_and_when_it_no_longer_is(stack, monkeypatch):
     """A frontend chooses engines by that, and may have no request at this one."""
+    monkeypatch.setattr(sessions, "_STATS_INTERVAL_S", 0.01)
     busy, other = await stack.client(), await stack.client()
 
-    busy.add(1, [1], max_tokens=100)
+    busy.add(1, [1], max_tokens=200)
     await other.read()
     heard = [other.messages[-1].scheduler_stats]
     while heard[-1].num_running_reqs:
