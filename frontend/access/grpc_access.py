@@ -3,7 +3,7 @@
 Health and reflection stay open: probes have no keys, and the contract is public.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import NoReturn
 
 import grpc
@@ -32,10 +32,19 @@ class RequireApiKey(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc sh
         """Return the handler, or one that refuses."""
         if not details.method.startswith(_OPEN_SERVICES):
             try:
-                self._guard.check_user(_presented(details))
+                self._guard.check_user(presented_keys(details.invocation_metadata))
             except Unauthenticated as error:
                 return _refusal(error)
         return await continuation(details)
+
+
+def presented_keys(metadata: Iterable[tuple[str, str]] | None) -> Iterator[str]:
+    """Yield the keys in a call's metadata."""
+    for name, value in metadata or ():
+        if name == "authorization" and (key := bearer_key(value)) is not None:
+            yield key
+        elif name == "x-api-key":
+            yield value
 
 
 def _refusal(error: Unauthenticated) -> grpc.RpcMethodHandler:
@@ -44,11 +53,3 @@ def _refusal(error: Unauthenticated) -> grpc.RpcMethodHandler:
 
     # An error is the same on the wire for calls of every shape.
     return grpc.unary_unary_rpc_method_handler(refuse)
-
-
-def _presented(details: grpc.HandlerCallDetails) -> Iterator[str]:
-    for name, value in details.invocation_metadata or ():
-        if name == "authorization" and (key := bearer_key(value)) is not None:
-            yield key
-        elif name == "x-api-key":
-            yield value

@@ -59,13 +59,17 @@ def truncation_of(request: PublicRequest) -> dict[str, Any]:
     return {"truncate_prompt_tokens": tokens, "truncation_side": side}
 
 
+def as_written(value: float) -> float:
+    """Return the number that was meant by a float32: 0.7 came as 0.699999988."""
+    return float(f"{value:.7g}")
+
+
 def _params_of(message: types_pb2.SamplingParams) -> dict[str, Any]:
     if message.bad_words_token_ids:
         text = "sampling_params.bad_words_token_ids is not taken here: give the words as text_options.bad_words."
         raise InvalidRequest(text, field="bad_words_token_ids")
     fields: dict[str, Any] = {name: getattr(message, name) for name in _SCALARS if message.HasField(name)}
-    # float32 on the wire: 0.7 must not become 0.699999988.
-    fields |= {name: float(f"{value:.7g}") for name, value in fields.items() if isinstance(value, float)}
+    fields |= {name: as_written(value) for name, value in fields.items() if isinstance(value, float)}
     fields |= {name: list(getattr(message, name)) for name in _LISTS if getattr(message, name)}
     fields["ignore_eos"] = message.ignore_eos
     if message.logit_bias:

@@ -6,14 +6,13 @@ which aborts the request.
 
 from collections.abc import AsyncIterator
 from contextlib import closing
-from dataclasses import dataclass
 
 import grpc
 
 from tetrad.frontend.async_llm import AsyncLLM
 from tetrad.frontend.chat.turns import start_turn
-from tetrad.frontend.deadlines import tighten_deadline
 from tetrad.frontend.grpc_api.answers import Answers
+from tetrad.frontend.grpc_api.call_limits import CallLimits, admit
 from tetrad.frontend.grpc_api.chat_bodies import chat_body_of
 from tetrad.frontend.grpc_api.sampling_fields import sampling_fields_of, truncation_of
 from tetrad.frontend.grpc_api.slow_calls import SlowCall
@@ -24,19 +23,6 @@ from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.services.server import Register
 from tetrad.v1 import inference_pb2, inference_pb2_grpc
-
-
-@dataclass(frozen=True)
-class CallLimits:
-    """How long calls may take.
-
-    Attributes:
-        request_timeout_s: from their arrival to their end; None: any time.
-        slow_client_timeout_s: for a message to be taken by the client.
-    """
-
-    request_timeout_s: float | None
-    slow_client_timeout_s: float
 
 
 class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
@@ -55,7 +41,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[inference_pb2.GenerateResponse]:
         """Stream the deltas of a completion."""
-        self._admit(context)
+        admit(self._llm, self._limits, context)
         self._llm.model_names.resolve(request.model)
         prompt = _prompt_of(request)
         add_special = request.add_special_tokens if request.HasField("add_special_tokens") else True
@@ -84,7 +70,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.ChatRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[inference_pb2.ChatResponse]:
         """Stream the deltas of the assistant's next turn."""
-        self._admit(context)
+        admit(self._llm, self._limits, context)
         self._llm.model_names.resolve(request.model)
         params = self._params(request)
         truncation = truncation_of(request)
@@ -116,12 +102,6 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         """Refuse: the models served here generate."""
         name = self._llm.model_names.resolve(request.model)
         raise Unsupported(f"The model `{name}` does not support embeddings.")
-
-    def _admit(self, context: grpc.aio.ServicerContext) -> None:
-        """Refuse a call, before anything of it is looked at, if none can be taken; give others their deadline."""
-        tighten_deadline(self._limits.request_timeout_s)
-        tighten_deadline(context.time_remaining())
-        self._llm.admission.check()
 
     def _params(self, request: inference_pb2.GenerateRequest | inference_pb2.ChatRequest) -> SamplingParams:
         fields = {"max_tokens": None, **self._llm.default_sampling_fields(), **sampling_fields_of(request)}
