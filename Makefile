@@ -77,8 +77,11 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-protos: setup ## Write tetrad/v1 and docs/api-reference.md anew from protos/
-	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. --grpc_python_out=. protos/tetrad/v1/*.proto
+PROTOC = $(BIN)/python -m grpc_tools.protoc --python_out=. --pyi_out=. --grpc_python_out=.
+
+protos: setup ## Write tetrad/v1, tetrad/vllm_api and docs/api-reference.md anew from protos/
+	$(PROTOC) -Iprotos protos/tetrad/v1/*.proto
+	$(PROTOC) -Iprotos/third_party protos/third_party/tetrad/vllm_api/*.proto
 	$(BIN)/python tools/api_reference.py > docs/api-reference.md
 
 check-protos: setup ## Lint the contracts

@@ -26,6 +26,7 @@ from tetrad.frontend.output_stream import OutputStream
 from tetrad.frontend.outputs import LoRARequest, RequestOutput
 from tetrad.frontend.prompts import PromptType, TokensPrompt, estimated_prompt_tokens, normalize_prompt
 from tetrad.frontend.sampling_params import SamplingParams
+from tetrad.frontend.tokenizer_bundle_client import BundleChunk
 from tetrad.frontend.wire import engine_request
 from tetrad.services.errors import InvalidRequest, Unavailable, Unsupported
 from tetrad.services.log import get_logger
@@ -116,6 +117,11 @@ class AsyncLLM:
     def max_model_len(self) -> int:
         """Longest prompt plus output, in tokens."""
         return self._require_inputs().limits.max_model_len
+
+    @property
+    def num_engines(self) -> int:
+        """Engine cores that requests go to."""
+        return len(self._engines)
 
     @property
     def num_unfinished_requests(self) -> int:
@@ -355,6 +361,10 @@ class AsyncLLM:
         ids = set(token_ids)
         await self._tokenizer.load_token_texts(ids)
         return {token_id: self._tokenizer.text_of(token_id) or "" for token_id in ids}
+
+    def tokenizer_bundle(self) -> AsyncGenerator[BundleChunk, None]:
+        """Return the tokenizer's files as a zip archive in pieces, for those who make prompts themselves."""
+        return self._backends.tokenizer_bundle()
 
     def withdraw(self) -> None:
         """Be unhealthy from now on, for load balancers to look elsewhere; requests are still taken."""

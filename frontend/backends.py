@@ -4,6 +4,7 @@ Built and owned by AsyncLLM. Knows which clients there are and how they hang tog
 """
 
 import asyncio
+from collections.abc import AsyncGenerator
 from functools import partial
 
 from tetrad.frontend.config import FrontendSettings
@@ -14,6 +15,7 @@ from tetrad.frontend.facts import TokenizerInfo
 from tetrad.frontend.metrics import FrontendMetrics
 from tetrad.frontend.output_processor import OutputProcessor
 from tetrad.frontend.readiness import Readiness
+from tetrad.frontend.tokenizer_bundle_client import BundleChunk, bundle_chunks
 from tetrad.frontend.tokenizer_client import TokenizerClient
 from tetrad.frontend.tokenizer_replicas import TokenizerReplicas
 from tetrad.services.channel import open_channel, problem_of
@@ -67,6 +69,10 @@ class Backends:
             raise errors.exceptions[0] from None
         assert self._replicas.info is not None
         return self._replicas.info
+
+    def tokenizer_bundle(self) -> AsyncGenerator[BundleChunk, None]:
+        """Return the tokenizer's files; see tokenizer_bundle_client.py."""
+        return bundle_chunks(self._replicas, self._settings.recovery_timeout_s)
 
     async def close(self) -> None:
         """End all connections."""

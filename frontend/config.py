@@ -12,6 +12,8 @@ from tetrad.services.errors import InvalidRequest
 from tetrad.services.settings import Names, ServiceSettings
 from tetrad.services.tls import TlsFiles
 
+GATEWAY_APIS = ("smg", "vllm")
+
 
 class FrontendSettings(ServiceSettings):
     """Flags, TETRAD_FRONTEND_* variables or the keys of a YAML file (--config FILE)."""
@@ -31,6 +33,12 @@ class FrontendSettings(ServiceSettings):
         "",
         description="The gRPC API for whoever supervises this frontend, besides the public one: unix:/path. Two frontends that "
         "have one may share the public port, for the moment in which one succeeds the other. Empty: none.",
+    )
+
+    gateway_apis: Names = Field(
+        ("auto",),
+        description="Foreign gRPC APIs on the port of the public one, separated by commas: smg (vllm.grpc.engine, needs the"
+        " package smg-grpc-proto), vllm (vllm.Inference, vllm.Control). auto: those that can be served. Empty: none.",
     )
 
     tokenizer_targets: Names = Field(
@@ -161,6 +169,13 @@ class FrontendSettings(ServiceSettings):
     @classmethod
     def _check_reasoning_parser(cls, value: str) -> str:
         return _checked(REASONING_FORMATS, value)
+
+    @field_validator("gateway_apis")
+    @classmethod
+    def _check_gateway_apis(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if value != ("auto",) and (unknown := set(value) - set(GATEWAY_APIS)):
+            raise ValueError(f"there is no API {min(unknown)!r}; there are auto, {', '.join(GATEWAY_APIS)}")
+        return value
 
     @model_validator(mode="after")
     def _check_public_tls(self) -> Self:

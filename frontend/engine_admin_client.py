@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import grpc
 
+from tetrad.frontend.facts import EngineLoad
+from tetrad.frontend.wire import engine_load_of
 from tetrad.services.channel import open_channel
 from tetrad.services.errors import DeadlineExceeded, FailedPrecondition, Unavailable, from_rpc_error
 from tetrad.services.tls import TlsFiles
@@ -69,8 +71,12 @@ class EngineAdminClient:
 
     async def is_paused(self) -> bool:
         """Return whether any engine is paused."""
+        return any(load.paused for load in await self.loads())
+
+    async def loads(self) -> list[EngineLoad]:
+        """Return how busy each engine is."""
         answers = await self._ask_all("GetLoad", engine_core_pb2.GetLoadRequest())
-        return any(answer.load.paused for answer in answers)
+        return [engine_load_of(answer.load) for answer in answers]
 
     async def _ask_all(self, method: str, request: object) -> list[Any]:
         if not self._stubs:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from tetrad.frontend.steps import SchedulerFacts
+
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
@@ -25,6 +27,16 @@ class EngineInfo:
     version: str
     supports_lora: bool
     priority_scheduling: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """How busy an engine core is at one moment; see engine_core.proto."""
+
+    scheduler: SchedulerFacts
+    num_waiting_tokens: int
+    num_gpu_blocks: int
+    paused: bool
 
 
 @dataclass(frozen=True, slots=True)

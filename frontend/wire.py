@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from google.protobuf import json_format
 
 from tetrad.frontend.chat.formats import MarkIds
-from tetrad.frontend.facts import EngineInfo, TokenizerInfo
+from tetrad.frontend.facts import EngineInfo, EngineLoad, TokenizerInfo
 from tetrad.frontend.outputs import FinishReasonName
 from tetrad.frontend.sequence import Sequence
 from tetrad.frontend.steps import LogprobRows, RichUpdate, SchedulerFacts, Step
@@ -207,6 +207,16 @@ def engine_info_of(message: engine_core_pb2.EngineInfo) -> EngineInfo:
     """Return what an engine says of itself."""
     names = EngineInfo.__slots__
     return EngineInfo(**{name: getattr(message, name) for name in names})
+
+
+def engine_load_of(message: engine_core_pb2.EngineLoad) -> EngineLoad:
+    """Return how busy an engine says it is."""
+    return EngineLoad(
+        scheduler=_scheduler(message.stats),
+        num_waiting_tokens=message.num_waiting_tokens,
+        num_gpu_blocks=message.num_gpu_blocks,
+        paused=message.paused,
+    )
 
 
 def tokenizer_info_request() -> tokenizer_pb2.GetInfoRequest:

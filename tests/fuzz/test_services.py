@@ -24,12 +24,14 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from hypothesis import note
 from hypothesis import strategies as st
+from smg_grpc_proto.generated import vllm_engine_pb2
 
 from tests.e2e.conftest import Server
 from tests.fuzz.messages import messages
 from tetrad.services.columns import pack_u32
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2, inference_pb2, tokenizer_pb2, worker_pb2, worker_pb2_grpc
+from tetrad.vllm_api import inference_pb2 as vllm_inference_pb2
 
 DEADLINE_S = 20
 WATCH_DEADLINE_S = 0.15
@@ -193,6 +195,11 @@ def test_engine_core_admin(stack, unharmed, send):
 
 def test_public_api(stack, unharmed, send):
     send(stack.grpc_target, calls(inference_pb2.DESCRIPTOR), "InferenceService and ModelService")
+
+
+def test_gateway_apis(stack, unharmed, send):
+    files = (vllm_engine_pb2.DESCRIPTOR, vllm_inference_pb2.DESCRIPTOR)
+    send(stack.grpc_target, calls(*files), "VllmEngine and Inference")
 
 
 @pytest.mark.parametrize("socket", ["frontend", "tokenizer", "engine-core", "worker"])

@@ -5,17 +5,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_committed_stubs_are_what_the_generator_writes(tmp_path):
-    sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "protos/tetrad/v1").glob("*.proto"))
+@pytest.mark.parametrize(("root", "package"), [("protos", "tetrad/v1"), ("protos/third_party", "tetrad/vllm_api")])
+def test_the_committed_stubs_are_what_the_generator_writes(tmp_path, root, package):
+    sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / root / package).glob("*.proto"))
     outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
 
-    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", "-Iprotos", *outputs, *sources], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", f"-I{root}", *outputs, *sources], cwd=ROOT, check=True)
 
-    written = {path.name: path.read_text() for path in (tmp_path / "tetrad/v1").iterdir()}
-    committed = {path.name: path.read_text() for path in (ROOT / "tetrad/v1").glob("*_pb2*")}
+    written = {path.name: path.read_text() for path in (tmp_path / package).iterdir()}
+    committed = {path.name: path.read_text() for path in (ROOT / package).glob("*_pb2*")}
     assert written == committed
 
 

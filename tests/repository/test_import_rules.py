@@ -11,12 +11,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SERVICES = ("frontend", "tokenizer_svc", "engine_core_svc", "worker_svc")
 # Names of the root package that are none of its files.
-OWN = {"services", "v1", *SERVICES}
+OWN = {"services", "v1", "vllm_api", *SERVICES}
+MESSAGES = ("tetrad.v1", "tetrad.vllm_api", "smg_grpc_proto")
 
 KIT = {"grpc", "grpc_health", "grpc_reflection", "grpc_status", "google", "structlog", "pydantic", "pydantic_settings"}
 THIRD_PARTY = {
     "services": KIT | {"uvloop", "prometheus_client", "huggingface_hub"},
-    "frontend": KIT | {"pydantic_core", "fastapi", "starlette", "uvicorn", "msgspec", "prometheus_client"},
+    "frontend": KIT | {"pydantic_core", "fastapi", "starlette", "uvicorn", "msgspec", "prometheus_client", "smg_grpc_proto"},
     "tokenizer_svc": KIT | {"transformers", "tokenizers", "jinja2", "gguf", "numpy"},
     "engine_core_svc": KIT | {"numpy", "llguidance", "prometheus_client"},
     "worker_svc": KIT | {"torch", "triton", "safetensors", "gguf", "transformers", "numpy"},
@@ -25,6 +26,7 @@ THIRD_PARTY = {
 OURS = {
     "services": {"v1", "services"},
     **{name: {"v1", "services", name} for name in SERVICES},
+    "frontend": {"v1", "vllm_api", "services", "frontend"},
     "tetrad": OWN | {"tetrad"},
 }
 
@@ -103,7 +105,7 @@ def test_messages_are_known_only_where_the_wire_is():
         f"{path.relative_to(ROOT)}: {name}"
         for room, path in ALL_FILES
         for name, _ in imports_of(path)
-        if name.startswith("tetrad.v1") and not name.endswith("_pb2_grpc") and not knows_the_wire(path)
+        if name.startswith(MESSAGES) and not name.endswith("_pb2_grpc") and not knows_the_wire(path)
     ]
 
     assert not wrong
@@ -111,7 +113,7 @@ def test_messages_are_known_only_where_the_wire_is():
 
 def knows_the_wire(path: Path) -> bool:
     """Servicers, clients (the executor and the link are the worker's) and wire files; `__main__` registers them."""
-    words = ("servicer", "client", "wire", "grpc_api", "admin", "lifecycle", "executor", "link")
+    words = ("servicer", "client", "wire", "grpc_api", "gateways", "admin", "lifecycle", "executor", "link")
     return path.name == "__main__.py" or any(word in part for word in words for part in path.relative_to(ROOT).parts)
 
 

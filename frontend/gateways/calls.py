@@ -1,0 +1,93 @@
+"""Gateway calls: runs the requests of one foreign API, and ends those that it is told to. Knows no messages.
+
+Gateways end a request in one of two ways: they cancel its call, or they name it in another one (Abort) and leave the first one
+open. Both free what it holds; the second also ends the open call, with what there is and finish reason "abort".
+"""
+
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import grpc
+
+from tetrad.frontend.async_llm import AsyncLLM
+from tetrad.frontend.grpc_api.call_limits import CallLimits, admit
+from tetrad.frontend.grpc_api.slow_calls import SlowCall
+from tetrad.frontend.http.request_ids import checked_request_id, request_id_from
+from tetrad.frontend.outputs import RequestOutput
+from tetrad.frontend.prompts import PromptType
+from tetrad.frontend.sampling_params import SamplingParams
+
+Message = TypeVar("Message")
+
+
+@dataclass(frozen=True)
+class GatewayRequest:
+    """What a foreign message asks for, as arguments of AsyncLLM.add_request.
+
+    Attributes:
+        request_id: the gateway's; empty: one is made.
+        prompt: text or ids.
+        params: how to sample, and what to return.
+        options: further arguments by name.
+    """
+
+    request_id: str
+    prompt: PromptType
+    params: SamplingParams
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+class GatewayCalls:
+    """The calls of one API.
+
+    Args:
+        llm: what generates.
+        limits: of time, for clients.
+    """
+
+    def __init__(self, llm: AsyncLLM, limits: CallLimits) -> None:
+        self._llm = llm
+        self._limits = limits
+        self._open_ids: Counter[str] = Counter()
+
+    def admit(self, context: grpc.aio.ServicerContext) -> None:
+        """Refuse a call if none can be taken now."""
+        admit(self._llm, self._limits, context)
+
+    async def run(
+        self, request: GatewayRequest, messages_of: Callable[[RequestOutput], Iterable[Message]]
+    ) -> AsyncGenerator[Message, None]:
+        """Yield the messages of a request's outputs. In the task of its handler; leaving early aborts the request.
+
+        Args:
+            request: what to generate.
+            messages_of: makes the messages of one output.
+
+        Raises:
+            TetradError: the request is wrong, or cannot be taken or finished.
+        """
+        request_id = checked_request_id(request.request_id) if request.request_id else request_id_from("")
+        stream = await self._llm.add_request(request_id, request.prompt, request.params, **request.options)
+        with self._noted(request_id), closing(stream), SlowCall(self._limits.slow_client_timeout_s) as call:
+            async for output in stream:
+                for message in messages_of(output):
+                    call.begin()
+                    yield message
+                    call.end()
+
+    async def abort(self, request_ids: Iterable[str]) -> None:
+        """End requests of this API; ids that it does not have are ignored, those of other APIs' requests, too."""
+        await self._llm.abort(request_id for request_id in request_ids if request_id in self._open_ids)
+
+    @contextmanager
+    def _noted(self, request_id: str) -> Iterator[None]:
+        self._open_ids[request_id] += 1
+        try:
+            yield
+        finally:
+            self._open_ids[request_id] -= 1
+            if not self._open_ids[request_id]:
+                del self._open_ids[request_id]

@@ -1,0 +1,12 @@
+"""Refusals: what the messages of foreign APIs can ask for, and nothing that is served here can do."""
+
+from collections.abc import Collection, Iterable
+
+from tetrad.services.errors import InvalidRequest
+
+
+def refuse(given: Collection[str], fields: Iterable[str], reason: str) -> None:
+    """Raise InvalidRequest with `reason` if any of these fields is given."""
+    for name in fields:
+        if name in given:
+            raise InvalidRequest(f"{name} is not supported: {reason}.", field=name)

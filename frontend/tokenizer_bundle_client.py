@@ -1,0 +1,36 @@
+"""Tokenizer bundle client: the tokenizer's files, passed on from any replica to a gateway that makes prompts itself."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import NamedTuple
+
+import grpc
+
+from tetrad.frontend.tokenizer_replicas import TokenizerReplicas
+from tetrad.services.errors import Unavailable, from_rpc_error
+from tetrad.v1 import tokenizer_pb2
+
+
+class BundleChunk(NamedTuple):
+    """A piece of a zip archive; `sha256`, hexadecimal, of the whole comes with the last one."""
+
+    data: bytes
+    sha256: str
+
+
+async def bundle_chunks(replicas: TokenizerReplicas, timeout_s: float) -> AsyncGenerator[BundleChunk, None]:
+    """Yield the archive. One that breaks off is not gone on with: whoever asked asks again.
+
+    Raises:
+        Unavailable: no tokenizer is there within `timeout_s`, or it was lost.
+    """
+    try:
+        await asyncio.wait_for(replicas.wait_usable(), timeout_s)
+    except TimeoutError:
+        raise Unavailable(f"The tokenizer at {replicas} did not answer within {timeout_s:g} s; try again later.") from None
+    replica = replicas.in_order()[0]
+    try:
+        async for chunk in replica.stub.GetBundle(tokenizer_pb2.GetBundleRequest(), timeout=timeout_s):
+            yield BundleChunk(chunk.data, chunk.sha256)
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error) from error
