@@ -20,7 +20,7 @@ from tetrad.frontend.engine_admin_client import EngineAdminClient
 from tetrad.frontend.facts import EngineInfo, TokenizerInfo
 from tetrad.frontend.input_processor import InputProcessor, PromptOptions
 from tetrad.frontend.limits import Limits
-from tetrad.frontend.metrics import FrontendMetrics
+from tetrad.frontend.metrics import FrontendMetrics, counting_errors
 from tetrad.frontend.model_names import ModelNames
 from tetrad.frontend.output_stream import OutputStream
 from tetrad.frontend.outputs import LoRARequest, RequestOutput
@@ -188,6 +188,7 @@ class AsyncLLM:
         finally:
             stream.close()
 
+    @counting_errors
     async def add_request(
         self,
         request_id: str,
@@ -268,6 +269,7 @@ class AsyncLLM:
             ticket.release()
             raise
         state.hold(ticket)
+        state.metrics.submitted_time = time.time()
         self._processor.add(state, engine)
         if deadline is not None:
             state.expire_after(deadline.remaining_s, lambda: self._processor.fail_request(state, deadline.error()))
@@ -299,6 +301,7 @@ class AsyncLLM:
         """End requests; their last output has finish_reason "abort". Unknown ids are ignored."""
         self._processor.abort([request_id] if isinstance(request_id, str) else request_id)
 
+    @counting_errors
     async def encode_chat(
         self,
         messages: Sequence[dict[str, Any]],

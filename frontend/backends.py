@@ -36,7 +36,7 @@ class Backends:
         connect = partial(open_channel, max_message_bytes=settings.max_message_bytes, tls=settings.tls)
         patience = {"recovery_timeout_s": settings.recovery_timeout_s, "stall_s": settings.tokenizer_stall_s}
         self._replicas = TokenizerReplicas(settings.tokenizer_targets, connect, self._on_change)
-        self.tokenizer = TokenizerClient(self._replicas, **patience)
+        self.tokenizer = TokenizerClient(self._replicas, **patience, on_answer=metrics.observe_tokenizer_call)
         self.detokenizer = DetokenizerClient(self._replicas, **patience)
         self.processor = OutputProcessor(self.detokenizer, self.tokenizer, metrics)
         self.engines = EnginePool(
@@ -90,7 +90,7 @@ class Backends:
     def _on_change(self) -> None:
         self._metrics.observe_backends(
             num_tokenizers=sum(replica.usable for replica in self._replicas.replicas),
-            num_engines=sum(engine.connected for engine in self.engines.engines),
+            engines=[each.info for each in self.engines.engines if each.connected and each.info is not None],
             num_losses=self._replicas.num_losses + self.engines.num_losses,
         )
         self.readiness.note_change()

@@ -6,6 +6,7 @@ beyond their collectors and no engines beyond their abort.
 """
 
 import asyncio
+import time
 from collections.abc import Iterable
 
 from tetrad.frontend.detokenizer_client import DetokenizerClient
@@ -14,6 +15,7 @@ from tetrad.frontend.metrics import FrontendMetrics
 from tetrad.frontend.outputs import PositionLogprobs
 from tetrad.frontend.request_state import RequestState
 from tetrad.frontend.sequence import Sequence
+from tetrad.frontend.step_tally import StepTally
 from tetrad.frontend.step_update import PLAIN, Engine, Live, StepUpdate
 from tetrad.frontend.steps import LogprobRows, RichUpdate, Step
 from tetrad.frontend.tokenizer_client import TokenizerClient
@@ -118,25 +120,28 @@ class OutputProcessor:
         updates = [
             StepUpdate(live, ids, rich) for handle, ids, rich in step.updates if (live := self._live.get(handle)) is not None
         ]
-        self._metrics.observe_step(step, sum(len(update.ids) for update in updates))
+        self._metrics.observe_scheduler(step)
         if not updates:
             return
         self.num_steps += 1
+        tally = StepTally()
         worded = [update for update in updates if update.live.sequence.params.detokenize]
         for update in updates:
             # What needs no tokenizer does not wait for one that may be lost.
             if not update.live.sequence.params.detokenize:
-                self._apply_safely(update)
+                self._apply_safely(update, step, tally)
         await self._detokenize(worded)
         await self._load_logprob_texts(worded)
+        tally.now = time.time()
         for update in worded:
-            self._apply_safely(update)
+            self._apply_safely(update, step, tally)
+        self._metrics.observe_step(tally)
 
-    def _apply_safely(self, update: StepUpdate) -> None:
+    def _apply_safely(self, update: StepUpdate, step: Step, tally: StepTally) -> None:
         """Apply what came for one sequence, unless it ended meanwhile; a bug of ours ends this sequence alone."""
         try:
             if not update.live.sequence.finished:
-                self._apply(update)
+                self._apply(update, step, tally)
         except Exception as error:  # other sequences of the step must have their tokens
             log.exception("step.not_applied", request_id=update.live.sequence.request_id)
             self._fail(update.live, InternalError(f"The server could not handle its own output: {error!r}"))
@@ -146,12 +151,14 @@ class OutputProcessor:
         if not rows:
             return
         ends = [update.live.sequence.handle for update in updates if update.rows and update.rich.finish_reason is not None]
+        started = time.perf_counter()
         try:
             deltas = iter(await self._detokenizer.append(rows, ends))
         except TetradError as error:
             for update in updates:
                 update.deltas = [error] * len(update.rows)
             return
+        self._metrics.observe_detokenized(time.perf_counter() - started)
         for update in updates:
             update.deltas = [next(deltas) for _ in update.rows]
 
@@ -180,7 +187,7 @@ class OutputProcessor:
             ids = first + rows.token_ids[:: rows.width]
             update.prompt_texts = (await texts_in_context(ids, self._tokenizer.text_of, self._decode))[1:]
 
-    def _apply(self, update: StepUpdate) -> None:
+    def _apply(self, update: StepUpdate, step: Step, tally: StepTally) -> None:
         live, rich = update.live, update.rich
         sequence, request = live.sequence, live.request
         if rich.error is not None or rich.finish_reason == "error":
@@ -200,7 +207,10 @@ class OutputProcessor:
         if not stopped_by_text:
             # What has no text: everything if none is wanted, else the id that stopped the engine.
             sequence.add_token_ids(update.ids[len(sequence.output_token_ids) - num_before :])
-        self._take_facts(update, len(sequence.output_token_ids) - num_before)
+        num_tokens = len(sequence.output_token_ids) - num_before
+        self._take_facts(update, num_tokens)
+        if num_tokens:
+            self._count(live, num_tokens, step, tally)
         if stopped_by_text:
             live.engine.abort([sequence.request_id])
         elif rich.finish_reason is not None:
@@ -212,21 +222,28 @@ class OutputProcessor:
             self._retire(request)
 
     def _take_facts(self, update: StepUpdate, num_tokens: int) -> None:
-        """Take what is counted, and log-probabilities of the `num_tokens` ids that were kept."""
+        """Take what came besides tokens, and log-probabilities of the `num_tokens` ids that were kept."""
         request, rich = update.live.request, update.rich
-        if num_tokens and request.count_tokens(num_tokens):
-            self._metrics.observe_first_token(request)
         if rich is PLAIN:
             return
         if rich.num_cached_tokens is not None and request.num_cached_tokens is None:
             request.num_cached_tokens = rich.num_cached_tokens
         request.metrics.num_preemptions += rich.num_preemptions
-        if rich.queued_time_s is not None:
-            request.metrics.queued_time_s = rich.queued_time_s
+        if rich.queued_time_s is not None and request.metrics.queued_time_s is None:
+            request.metrics.queued_time_s, request.metrics.prefill_time_s = rich.queued_time_s, rich.prefill_time_s
         if rich.logprobs is not None:
             update.live.sequence.add_logprobs(self._positions(rich.logprobs, update.texts())[:num_tokens])
         if rich.prompt_logprobs is not None:
             request.set_prompt_logprobs(self._positions(rich.prompt_logprobs, update.prompt_texts))
+
+    def _count(self, live: Live, num_tokens: int, step: Step, tally: StepTally) -> None:
+        """Note when tokens were there."""
+        sequence, request = live.sequence, live.request
+        tally.add(sequence.last_token_time, num_tokens)
+        sequence.last_token_time = tally.now
+        if request.count_tokens(num_tokens, tally.now):
+            request.metrics.received_time = step.received_time
+            tally.first.append(request)
 
     def _positions(self, rows: LogprobRows, texts: list[str | None]) -> list[PositionLogprobs]:
         return positions_of(rows, self._tokenizer.text_of, texts)
@@ -264,7 +281,7 @@ class OutputProcessor:
             del self._requests[request.request_id]
         if not self._requests:
             self._idle.set()
-        self._metrics.observe_finished(request, idle=not self._requests)
+        self._metrics.observe_finished(request, error, idle=not self._requests)
         log.info(
             "request.finished",
             request_id=request.request_id,

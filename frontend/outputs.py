@@ -30,15 +30,25 @@ class LoRARequest:
 
 @dataclass(slots=True)
 class RequestMetrics:
-    """When things happened to a request: wall clock in seconds since 1970, and durations in seconds."""
+    """When things happened to a request: wall clock in seconds since 1970, and durations in seconds.
+
+    Attributes:
+        submitted_time: it went to an engine core.
+        received_time: the engine core's first tokens were here.
+        first_token_time, last_token_time: tokens were there for their reader, as text if that is wanted.
+        queued_time_s, prefill_time_s: until it was scheduled first, and then until its first token, on the engine's clock.
+    """
 
     arrival_time: float
+    submitted_time: float | None = None
+    received_time: float | None = None
     first_token_time: float | None = None
     last_token_time: float | None = None
     finished_time: float | None = None
     num_generation_tokens: int = 0
     num_preemptions: int = 0
     queued_time_s: float | None = None
+    prefill_time_s: float | None = None
 
     @property
     def first_token_latency(self) -> float | None:

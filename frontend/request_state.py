@@ -79,9 +79,8 @@ class RequestState:
         self.sequences.append(sequence)
         self.num_unfinished += 1
 
-    def count_tokens(self, number: int) -> bool:
-        """Note that tokens came; returns True for the first ones."""
-        now = time.time()
+    def count_tokens(self, number: int, now: float) -> bool:
+        """Note that tokens came, at a time of the wall clock; returns True for the first ones."""
         metrics = self.metrics
         metrics.num_generation_tokens += number
         metrics.last_token_time = now

@@ -34,6 +34,7 @@ class Sequence:
         "finish_reason",
         "handle",
         "index",
+        "last_token_time",
         "logprobs",
         "lora_request",
         "max_tokens",
@@ -70,6 +71,7 @@ class Sequence:
         self.max_tokens = max_tokens
         self.lora_request = lora_request
         self.output_token_ids: list[int] = []
+        self.last_token_time: float | None = None
         self.text = ""
         # Characters the tokenizer has sent; more than len(text) once a stop string cut it.
         self.num_raw_chars = 0

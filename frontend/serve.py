@@ -16,6 +16,7 @@ from tetrad.frontend.http.app import create_app
 from tetrad.frontend.http.open_files import raise_open_files_limit
 from tetrad.frontend.http.server import HttpServer
 from tetrad.frontend.http.timed_connection import ConnectionLimits
+from tetrad.services.metrics import shown
 from tetrad.services.server import Server
 from tetrad.services.tls import TlsFiles
 
@@ -47,7 +48,8 @@ async def serve(
     """
     guard = Guard(settings)
     async with AsyncLLM(settings) as llm:
-        await _serve_llm(llm, settings, guard, _Ends(shutdown, retire or asyncio.Event()), on_ready)
+        with shown(llm.metrics.registry):
+            await _serve_llm(llm, settings, guard, _Ends(shutdown, retire or asyncio.Event()), on_ready)
 
 
 async def _serve_llm(

@@ -1,5 +1,6 @@
 """Steps: what one engine step brought, as the output processor sees it. Plain values between wire.py and the processor."""
 
+import time
 from dataclasses import dataclass, field, replace
 
 from tetrad.frontend.outputs import FinishReasonName
@@ -27,8 +28,9 @@ class RichUpdate:
     prompt_logprobs: LogprobRows | None = None
     num_cached_tokens: int | None = None
     num_preemptions: int = 0
-    # From queued to first scheduled, on the engine's clock.
+    # From queued to first scheduled, and from there to the first token, on the engine's clock.
     queued_time_s: float | None = None
+    prefill_time_s: float | None = None
 
     @property
     def stands_alone(self) -> bool:
@@ -59,6 +61,8 @@ class Step:
     # (handle, new token ids, anything more)
     updates: list[tuple[int, list[int], RichUpdate | None]] = field(default_factory=list)
     scheduler: SchedulerFacts | None = None
+    # Wall clock in seconds.
+    received_time: float = field(default_factory=time.time)
 
     def try_join(self, later: "Step") -> bool:
         """Take the next step of the same engine in, the tokens of each sequence behind those it has here.
@@ -92,4 +96,5 @@ def _joined(earlier: RichUpdate | None, later: RichUpdate | None) -> RichUpdate 
         num_cached_tokens=later.num_cached_tokens if earlier.num_cached_tokens is None else earlier.num_cached_tokens,
         num_preemptions=earlier.num_preemptions + later.num_preemptions,
         queued_time_s=later.queued_time_s if earlier.queued_time_s is None else earlier.queued_time_s,
+        prefill_time_s=later.prefill_time_s if earlier.prefill_time_s is None else earlier.prefill_time_s,
     )

@@ -8,7 +8,8 @@ under which two were lost are made one at a time, and one under which three were
 import asyncio
 import contextlib
 import json
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,12 +46,21 @@ class TokenizerClient:
         replicas: whom to ask; owned by the caller.
         recovery_timeout_s: how long a call may take, waiting for a lost tokenizer included.
         stall_s: how long one replica may keep a call before another is asked as well.
+        on_answer: called with the method of every call that was answered, and its seconds, waiting included.
     """
 
-    def __init__(self, replicas: TokenizerReplicas, *, recovery_timeout_s: float, stall_s: float) -> None:
+    def __init__(
+        self,
+        replicas: TokenizerReplicas,
+        *,
+        recovery_timeout_s: float,
+        stall_s: float,
+        on_answer: Callable[[str, float], None],
+    ) -> None:
         self._replicas = replicas
         self._timeout_s = recovery_timeout_s
         self._stall_s = stall_s
+        self._on_answer = on_answer
         self._token_texts: dict[int, str] = {}
         # Guards the tokenizers from more than one call that may be what ends them, and the harmless of these from the others.
         self._suspects = asyncio.Lock()
@@ -150,6 +160,7 @@ class TokenizerClient:
         """Return the answer of any replica."""
         backoff = Backoff()
         lost: set[Connection] = set()
+        started = time.perf_counter()
         try:
             async with asyncio.timeout(self._timeout_s):
                 while True:
@@ -157,6 +168,7 @@ class TokenizerClient:
                         await self._replicas.wait_usable()
                         answer = await self._first_answer(method, request, lost)
                     if answer is not None:
+                        self._on_answer(method, time.perf_counter() - started)
                         return answer
                     await backoff.wait()
         except TimeoutError:

@@ -149,13 +149,14 @@ def step_of(message: engine_core_pb2.EngineCoreOutputs) -> Step:
         rows = split_rows(unpack_u32(decode.token_ids), counts)
         step.updates = [(handle, list(row), None) for handle, row in zip(handles, rows, strict=True)]
     for output in message.outputs:
-        step.updates.append((output.handle, unpack_u32(output.new_token_ids), _rich(output)))
+        rich = _rich(output, message.timestamp_monotonic_s)
+        step.updates.append((output.handle, unpack_u32(output.new_token_ids), rich))
     if message.HasField("scheduler_stats"):
         step.scheduler = _scheduler(message.scheduler_stats)
     return step
 
 
-def _rich(output: engine_core_pb2.EngineCoreOutput) -> RichUpdate:
+def _rich(output: engine_core_pb2.EngineCoreOutput, told_at: float) -> RichUpdate:
     rich = RichUpdate(finish_reason=_FINISH.get(output.finish_reason))
     reason = output.stop_reason.WhichOneof("reason")
     if reason is not None:
@@ -175,7 +176,7 @@ def _rich(output: engine_core_pb2.EngineCoreOutput) -> RichUpdate:
         preempted = engine_core_pb2.ENGINE_CORE_EVENT_TYPE_PREEMPTED
         rich.num_preemptions = sum(event.type == preempted for event in output.events)
         if queued is not None and scheduled is not None:
-            rich.queued_time_s = scheduled - queued
+            rich.queued_time_s, rich.prefill_time_s = scheduled - queued, told_at - scheduled
     return rich
 
 

@@ -1,13 +1,92 @@
-"""Metrics: each service's own Prometheus endpoint on a port of its own. Counted per request or per step, never per token."""
+"""Metrics: what every process of ours counts, and the Prometheus endpoint that shows it with what its service counts.
 
-from prometheus_client import REGISTRY, CollectorRegistry, start_http_server
+Counted per request or per step, never per token; what can be asked for is read when somebody scrapes. A service keeps its
+metrics in a registry of its own, so that several fit one process.
+"""
+
+import contextlib
+import platform
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import (
+    CollectorRegistry,
+    Gauge,
+    GCCollector,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+    start_http_server,
+)
+from prometheus_client.core import Metric
 
 from tetrad.services.log import get_logger
+from tetrad.services.version import SCHEMA_REVISION, VERSION
+
+disable_created_metrics()  # type: ignore[no-untyped-call] # a series more for each counter, which nobody asks for
+
+PROCESS = CollectorRegistry()
+"""What every process has: its memory and CPU time, its version, and the calls of its gRPC server (call_metrics.py)."""
+ProcessCollector(registry=PROCESS)
+GCCollector(registry=PROCESS)
+
+SECONDS_OF_A_STEP = (
+    *(1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 0.001, 0.0025, 0.005),
+    *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+)
+"""Limits of buckets for the parts of a step, in seconds: from microseconds of bookkeeping to a prompt on a slow CPU."""
+TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000)
+"""Limits of buckets for numbers of tokens, as vLLM has them."""
+REQUESTS_OF_A_STEP = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+_SERVED = CollectorRegistry()
+_BUILD = Gauge(
+    "tetrad:build_info",
+    "1; which release runs, of which service.",
+    ["service", "version", "schema_revision", "python"],
+    registry=PROCESS,
+)
 
 log = get_logger()
 
 
-def serve_metrics(host: str, port: int | None, registry: CollectorRegistry = REGISTRY) -> None:
+class _Shown:
+    """A registry as a collector of another one. It has no names of its own: two services of one process have the same."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        return self._registry.collect()
+
+
+_SERVED.register(_Shown(PROCESS))
+
+
+@contextlib.contextmanager
+def shown(registry: CollectorRegistry) -> Iterator[None]:
+    """Show a service's metrics on the process's endpoint while the context is open."""
+    collector = _Shown(registry)
+    _SERVED.register(collector)
+    try:
+        yield
+    finally:
+        _SERVED.unregister(collector)
+
+
+def render(registry: CollectorRegistry) -> bytes:
+    """Return a service's metrics, and those of the process, in Prometheus' text format."""
+    return bytes(generate_latest(registry) + generate_latest(PROCESS))
+
+
+def note_build(service: str) -> None:
+    """Say which service this process is."""
+    _BUILD.labels(service, VERSION, str(SCHEMA_REVISION), platform.python_version()).set(1)
+
+
+def serve_metrics(host: str, port: int | None) -> None:
     """Serve /metrics on `host`:`port` from a thread that sleeps between scrapes; None: do nothing.
 
     A port that is taken is logged, not fatal: metrics must not take a service down.
@@ -15,6 +94,6 @@ def serve_metrics(host: str, port: int | None, registry: CollectorRegistry = REG
     if port is None:
         return
     try:
-        start_http_server(port, addr=host, registry=registry)
+        start_http_server(port, addr=host, registry=_SERVED)
     except OSError as error:
         log.error("metrics.not_served", host=host, port=port, error=str(error))

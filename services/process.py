@@ -17,7 +17,7 @@ import uvloop
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, NotFound, TetradError, Unsupported
 from tetrad.services.log import configure_logging, get_logger
 from tetrad.services.loop_watchdog import LoopWatchdog
-from tetrad.services.metrics import serve_metrics
+from tetrad.services.metrics import note_build, serve_metrics
 from tetrad.services.settings import ServiceSettings
 from tetrad.services.trace import Points, tracing
 
@@ -47,6 +47,7 @@ def run_service(
         trace_points: called if the settings ask for a trace: what is in it.
     """
     configure_logging(name, level=settings.log_level, json=settings.log_json)
+    note_build(name)
     serve_metrics(settings.metrics_host, settings.metrics_port)
     if settings.lifeline_fd is not None:
         threading.Thread(target=_watch_lifeline, args=(settings.lifeline_fd,), daemon=True, name="lifeline").start()

@@ -12,6 +12,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from tetrad.services.call_metrics import CallMetrics
 from tetrad.services.health import Health
 from tetrad.services.interceptors import ErrorsAndRequestIds
 from tetrad.services.listening import bind, warn_if_open
@@ -74,7 +75,7 @@ class Server:
             ("grpc.absolute_max_metadata_size", settings.max_metadata_bytes),
             ("grpc.max_concurrent_streams", settings.max_concurrent_streams),
         )
-        self._server = grpc.aio.server(interceptors=[ErrorsAndRequestIds(), *interceptors], options=options)
+        self._server = grpc.aio.server(interceptors=[CallMetrics(), ErrorsAndRequestIds(), *interceptors], options=options)
         for register in services.values():
             register(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health.servicer, self._server)

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from tetrad.frontend.access.guard import Guard
@@ -25,6 +26,7 @@ from tetrad.frontend.http.chat_api import router as chat
 from tetrad.frontend.http.documentation.page import docs_page
 from tetrad.frontend.http.documentation.routes import TAGS
 from tetrad.frontend.http.errors import on_bug, on_router_error, on_tetrad_error, on_wrong_parameter
+from tetrad.frontend.http.http_metrics import HttpMetrics
 from tetrad.frontend.http.messages_api import router as messages
 from tetrad.frontend.http.request_ids import HEADER, RequestIds
 from tetrad.frontend.http.request_timeouts import RequestTimeouts
@@ -101,7 +103,8 @@ def create_app(llm: AsyncLLM, settings: FrontendSettings, guard: Guard) -> ASGIA
     app.add_exception_handler(Exception, on_bug)
     # Outside of everything, so that even the answer to a bug carries its id.
     limited = RequestTimeouts(app, settings.request_timeout_s)
-    return RequestIds(_with_cors(Access(limited, guard), settings))
+    paths = [route.path for route in app.routes if isinstance(route, Route)]
+    return RequestIds(HttpMetrics(_with_cors(Access(limited, guard), settings), paths, llm.metrics.observe_http))
 
 
 @asynccontextmanager

@@ -1,0 +1,102 @@
+"""Call metrics: a gRPC server's calls by method: how many began, how they ended, how long they took.
+
+One interceptor for every server, outside of all others, so that it sees what callers see. The names are those that gRPC's
+interceptors in other languages use, so that their dashboards show Tetrad, too. A stream counts once, however much it carries.
+"""
+
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+from prometheus_client import Counter, Histogram
+
+from tetrad.services.metrics import PROCESS
+
+_LABELS = ("grpc_type", "grpc_service", "grpc_method")
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 600)
+_STARTED = Counter("grpc_server_started", "Calls that began.", _LABELS, registry=PROCESS)
+_HANDLED = Counter("grpc_server_handled", "Calls that ended, by status.", (*_LABELS, "grpc_code"), registry=PROCESS)
+_HANDLING = Histogram("grpc_server_handling_seconds", "Begin to end of a call.", _LABELS, buckets=_SECONDS, registry=PROCESS)
+_SHAPE = {False: "unary", True: "stream"}
+_TYPES = {
+    "unary_unary": "unary",
+    "stream_unary": "client_stream",
+    "unary_stream": "server_stream",
+    "stream_stream": "bidi_stream",
+}
+
+Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]]
+
+
+class CallMetrics(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc ships no types
+    """Counts every call of a method that the server has."""
+
+    async def intercept_service(
+        self, continuation: Continuation, details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler | None:
+        """Return the handler, wrapped."""
+        handler = await continuation(details)
+        if handler is None:
+            return None
+        kind = f"{_SHAPE[handler.request_streaming]}_{_SHAPE[handler.response_streaming]}"
+        behavior = getattr(handler, kind)
+        wrap = _wrap_generator if inspect.isasyncgenfunction(behavior) else _wrap_coroutine
+        _, service, method = details.method.split("/", 2)
+        return getattr(grpc, f"{kind}_rpc_method_handler")(
+            wrap(behavior, (_TYPES[kind], service, method)),
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+
+class _Call:
+    """One call while it runs."""
+
+    def __init__(self, labels: tuple[str, str, str], context: grpc.aio.ServicerContext) -> None:
+        self._labels, self._context, self._started = labels, context, time.perf_counter()
+        _STARTED.labels(*labels).inc()
+
+    def end(self, error: BaseException | None) -> None:
+        _HANDLING.labels(*self._labels).observe(time.perf_counter() - self._started)
+        _HANDLED.labels(*self._labels, self._code(error)).inc()
+
+    def _code(self, error: BaseException | None) -> str:
+        if error is None:
+            return "OK"
+        if isinstance(error, (asyncio.CancelledError, GeneratorExit)):
+            return "CANCELLED"
+        code = self._context.code()
+        return code.name if isinstance(code, grpc.StatusCode) else "UNKNOWN"
+
+
+def _wrap_coroutine(behavior: Callable[..., Awaitable[Any]], labels: tuple[str, str, str]) -> Callable[..., Awaitable[Any]]:
+    async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
+        counted = _Call(labels, context)
+        try:
+            response = await behavior(request, context)
+        except BaseException as error:
+            counted.end(error)
+            raise
+        counted.end(None)
+        return response
+
+    return call
+
+
+def _wrap_generator(
+    behavior: Callable[..., AsyncIterator[Any]], labels: tuple[str, str, str]
+) -> Callable[..., AsyncIterator[Any]]:
+    async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+        counted = _Call(labels, context)
+        try:
+            async for response in behavior(request, context):
+                yield response
+        except BaseException as error:
+            counted.end(error)
+            raise
+        counted.end(None)
+
+    return call
