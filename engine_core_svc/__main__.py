@@ -14,6 +14,7 @@ from tetrad.engine_core_svc.engine import Engine
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.kv_event_log import KvEventLog
 from tetrad.engine_core_svc.layout import KVCacheLayout
+from tetrad.engine_core_svc.metrics import EngineMetrics
 from tetrad.engine_core_svc.ports import Ports
 from tetrad.engine_core_svc.queue_limits import QueueLimits
 from tetrad.engine_core_svc.scheduler.pacer import MeasuringPacer, NoPacer
@@ -28,6 +29,7 @@ from tetrad.engine_core_svc.trace_points import trace_points
 from tetrad.engine_core_svc.worker_link import WorkerFacts, WorkerLink
 from tetrad.services.errors import Unavailable
 from tetrad.services.log import get_logger
+from tetrad.services.metrics import shown
 from tetrad.services.process import run_service
 from tetrad.services.settings import load_settings
 from tetrad.services.version import SCHEMA_REVISION, VERSION
@@ -42,6 +44,12 @@ log = get_logger()
 
 async def serve(settings: EngineCoreSettings, shutdown: asyncio.Event) -> None:
     """Serve until `shutdown` is set, then drain. Raises the worker's error if it can never serve the model."""
+    metrics = EngineMetrics()
+    with shown(metrics.registry):
+        await _serve(settings, shutdown, metrics)
+
+
+async def _serve(settings: EngineCoreSettings, shutdown: asyncio.Event, metrics: EngineMetrics) -> None:
     servicer, admin = EngineCoreServicer(), EngineCoreAdminServicer()
     ports = Ports(settings, servicer, admin)
     await ports.start()
@@ -50,7 +58,7 @@ async def serve(settings: EngineCoreSettings, shutdown: asyncio.Event) -> None:
     tasks: list[asyncio.Task[None]] = []
     engine: Engine | None = None
     try:
-        engine = await _first_of(stopping, asyncio.create_task(start_engine(settings, link)))
+        engine = await _first_of(stopping, asyncio.create_task(start_engine(settings, link, metrics)))
         if engine is None:
             return
         info = describe(settings, link)
@@ -71,7 +79,7 @@ async def serve(settings: EngineCoreSettings, shutdown: asyncio.Event) -> None:
         await link.close()
 
 
-async def start_engine(settings: EngineCoreSettings, link: WorkerLink) -> Engine:
+async def start_engine(settings: EngineCoreSettings, link: WorkerLink, metrics: EngineMetrics) -> Engine:
     """Wait for a worker that can serve the model, and return an engine that fits it."""
     layout, facts = await _first_worker(link)
     limits = SchedulerLimits(
@@ -95,11 +103,12 @@ async def start_engine(settings: EngineCoreSettings, link: WorkerLink) -> Engine
         Scheduler(limits, kv_cache, Grammars(ThreadFiller(settings.grammar_threads)), pacer),
         admission,
         link,
-        GrammarCompiler(tokenizer.vocabulary, Trial(settings.grammar_timeout_s)),
+        GrammarCompiler(tokenizer.vocabulary, Trial(settings.grammar_timeout_s), metrics.grammar_seconds.observe),
         recovery_timeout_s=settings.recovery_timeout_s,
         acquitted_after=settings.pipeline_depth + 1,
         queue_limits=QueueLimits(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
         kv_events=kv_events,
+        metrics=metrics,
     )
 
 

@@ -15,11 +15,12 @@ from tetrad.engine_core_svc.deadlines import Deadlines
 from tetrad.engine_core_svc.executor import Executor, Loss
 from tetrad.engine_core_svc.guard import Guard
 from tetrad.engine_core_svc.kv_event_log import KvEventLog
+from tetrad.engine_core_svc.metrics import EngineMetrics
 from tetrad.engine_core_svc.outbox import Notice, Rejection
 from tetrad.engine_core_svc.queue_limits import QueueLimits
 from tetrad.engine_core_svc.recovery import Recovery
 from tetrad.engine_core_svc.request import Request, RequestStatus
-from tetrad.engine_core_svc.scheduler.output import EngineCoreOutput, FinishReason, SchedulerOutput
+from tetrad.engine_core_svc.scheduler.output import FINISH_REASONS, EngineCoreOutput, FinishReason, SchedulerOutput
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.sessions import Session, Sessions
 from tetrad.engine_core_svc.stats import take_stats
@@ -47,6 +48,7 @@ class Engine:
         acquitted_after: see Suspects.
         queue_limits: refuse what would wait too long.
         kv_events: what the scheduler's prefix cache tells, for those who listen.
+        metrics: of this engine alone.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Engine:
         acquitted_after: int,
         queue_limits: QueueLimits,
         kv_events: KvEventLog,
+        metrics: EngineMetrics,
     ) -> None:
         self.scheduler = scheduler
         self.kv_events = kv_events
@@ -88,6 +91,10 @@ class Engine:
         scheduler.grammars.on_change = self._changed.set
         self._idle = asyncio.Event()
         self._idle.set()
+        self._metrics = metrics
+        self._schedule = metrics.timed(metrics.schedule_seconds, scheduler.schedule)
+        self._update = metrics.timed(metrics.update_seconds, scheduler.update)
+        metrics.watch(self)
         self._observers: set[asyncio.Event] = set()
         self._draining = False
         self._idle_is_news = False
@@ -104,6 +111,7 @@ class Engine:
             self._convict(self._recovery.regain(executor.instance_id))
             try:
                 loss = await self._run_steps(executor)
+                self._metrics.note_loss(loss.error.reason)
                 self._recovery.lose(loss, executor.instance_id)
             finally:
                 await executor.close()
@@ -124,12 +132,14 @@ class Engine:
         """Apply the results that are there, then plan as far ahead as the pipeline allows."""
         for result in executor.take_results():
             self._last_step_id = result.step_id
-            self._publish(self.scheduler.update(result))
+            self._metrics.note_result(result.step_id)
+            self._publish(self._update(result))
         if ended := self.scheduler.finish_constrained():
             self._publish(ended)
         self._suspects.choose(executor.num_in_flight)
-        while not self.paused and executor.has_room and (plan := self.scheduler.schedule()) is not None:
+        while not self.paused and executor.has_room and (plan := self._schedule()) is not None:
             self._note_admissions(plan)
+            self._metrics.note_plan(plan)
             executor.dispatch(plan)
         if self._idle_is_news and executor.num_in_flight == 0:
             self._tell_that_idle()
@@ -196,6 +206,7 @@ class Engine:
     def reject(self, session: Session, request_id: str, error: TetradError) -> None:
         """Tell a session that a request was not taken."""
         log.info("request.rejected", request_id=request_id, reason=error.reason, error=error.message)
+        self._metrics.rejected.labels(error.reason).inc()
         session.outbox.put(Rejection(request_id, error))
 
     def abort_requests(self, session: Session, request_ids: Iterable[str]) -> None:
@@ -278,6 +289,7 @@ class Engine:
         for request in requests:
             self._deadlines.forget(request.key)
             self._preparations.stop(request)
+            self._metrics.finished.labels(FINISH_REASONS[request.status].name.lower()).inc()
             log.info(
                 "request.finished",
                 request_id=request.request_id,

@@ -237,7 +237,7 @@ def _notice_to_wire(notice: Notice) -> engine_core_pb2.EngineNotice:
 def _outputs_to_wire(step: StepOutputs, engine_index: int) -> engine_core_pb2.EngineCoreOutputs:
     plain = [output for output in step.outputs if output.is_plain]
     message = engine_core_pb2.EngineCoreOutputs(
-        outputs=[_output_to_wire(output) for output in step.outputs if not output.is_plain],
+        outputs=[_output_to_wire(output, step.timestamp) for output in step.outputs if not output.is_plain],
         step_id=step.step_id,
         engine_index=engine_index,
         timestamp_monotonic_s=step.timestamp,
@@ -251,7 +251,7 @@ def _outputs_to_wire(step: StepOutputs, engine_index: int) -> engine_core_pb2.En
     return message
 
 
-def _output_to_wire(output: EngineCoreOutput) -> engine_core_pb2.EngineCoreOutput:
+def _output_to_wire(output: EngineCoreOutput, timestamp: float) -> engine_core_pb2.EngineCoreOutput:
     message = engine_core_pb2.EngineCoreOutput(
         handle=output.request.handle,
         request_id=output.request.request_id,
@@ -278,6 +278,9 @@ def _output_to_wire(output: EngineCoreOutput) -> engine_core_pb2.EngineCoreOutpu
         message.events.add(
             type=engine_core_pb2.ENGINE_CORE_EVENT_TYPE_SCHEDULED, timestamp_monotonic_s=output.request.scheduled_at
         )
+    if output.finish_reason is not None:
+        for _ in range(output.request.num_preemptions):
+            message.events.add(type=engine_core_pb2.ENGINE_CORE_EVENT_TYPE_PREEMPTED, timestamp_monotonic_s=timestamp)
     return message
 
 

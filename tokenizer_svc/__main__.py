@@ -9,12 +9,14 @@ from functools import partial
 from typing import NoReturn
 
 from tetrad.services.log import get_logger
+from tetrad.services.metrics import shown
 from tetrad.services.process import run_service
 from tetrad.services.server import Server
 from tetrad.services.settings import load_settings
 from tetrad.tokenizer_svc.chat import ChatLimits, ChatRenderer
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.tokenizer_svc.loading import load_tokenizer
+from tetrad.tokenizer_svc.metrics import TokenizerMetrics
 from tetrad.tokenizer_svc.servicer import TokenizerServicer
 from tetrad.tokenizer_svc.trace_points import trace_points
 from tetrad.v1 import tokenizer_pb2_grpc
@@ -32,7 +34,10 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event) -> None:
     limits = ChatLimits(settings.chat_template_timeout_s, settings.chat_template_memory_bytes, settings.max_text_bytes)
     chat = ChatRenderer(tokenizer.facts, limits)
     pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="encode")
-    servicer = TokenizerServicer(tokenizer, chat, pool, model=settings.model, max_text_bytes=settings.max_text_bytes)
+    metrics = TokenizerMetrics()
+    servicer = TokenizerServicer(
+        tokenizer, chat, pool, model=settings.model, max_text_bytes=settings.max_text_bytes, metrics=metrics
+    )
     register = partial(tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server, servicer)
     server = Server(settings, {"tetrad.v1.TokenizerService": register})
     try:
@@ -41,8 +46,9 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event) -> None:
         log.info("tokenizer.loaded", model=settings.model, vocab_size=tokenizer.vocab_size, hash=tokenizer.hash)
         await server.health.set_ready(True)
         log.info("tokenizer.ready", seconds=round(time.monotonic() - started, 3))
-        await shutdown.wait()
-        await server.drain(servicer.drain)
+        with shown(metrics.registry):
+            await shutdown.wait()
+            await server.drain(servicer.drain)
     finally:
         await server.stop()
         await chat.close()

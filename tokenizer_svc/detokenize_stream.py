@@ -48,6 +48,11 @@ class DetokenizeStream:
         self._carried: dict[int, str] = {}  # text of a resumed handle that the client does not have yet
         self._failed: dict[int, TetradError] = {}
 
+    @property
+    def num_open(self) -> int:
+        """Handles that are open."""
+        return len(self._open)
+
     def open(self, request: OpenHandle) -> None:
         """Start a handle. An error is kept and answers the handle's next Append: an Open has no answer of its own."""
         handle = request.handle

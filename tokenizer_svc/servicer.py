@@ -6,6 +6,7 @@ nothing to do but Detokenize messages, which take microseconds.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,9 +18,11 @@ from tetrad.services.columns import unpack_u32
 from tetrad.services.errors import InvalidRequest
 from tetrad.tokenizer_svc.chat import ChatRenderer
 from tetrad.tokenizer_svc.detokenize_stream import DetokenizeStream
+from tetrad.tokenizer_svc.metrics import TokenizerMetrics
 from tetrad.tokenizer_svc.tokenizer import Tokenizer, Truncation
 from tetrad.tokenizer_svc.wire import (
     adds_special_tokens,
+    append_sizes,
     apply_to_stream,
     conversation_of,
     encoding_to_wire,
@@ -41,16 +44,25 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         pool: where texts are encoded; owned by the caller.
         model: the model's name, as it was given at start.
         max_text_bytes: longest text to encode, in bytes of UTF-8.
+        metrics: of this servicer; its own, if not given.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, chat: ChatRenderer, pool: ThreadPoolExecutor, *, model: str, max_text_bytes: int
+        self,
+        tokenizer: Tokenizer,
+        chat: ChatRenderer,
+        pool: ThreadPoolExecutor,
+        *,
+        model: str,
+        max_text_bytes: int,
+        metrics: TokenizerMetrics | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._chat = chat
         self._pool = pool
         self._info = info_to_wire(tokenizer, model)
         self._max_text_bytes = max_text_bytes
+        self._metrics = metrics or TokenizerMetrics()
         self._calls: set[asyncio.Future[None]] = set()
 
     async def Encode(
@@ -86,7 +98,8 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     ) -> tokenizer_pb2.RenderChatResponse:
         """Turn a conversation into a prompt and its ids."""
         with self._in_flight():
-            prompt = await self._chat.render(conversation_of(request))
+            with self._metrics.render.time():
+                prompt = await self._chat.render(conversation_of(request))
             encode = partial(
                 self._encode_to_wire,
                 prompt,
@@ -105,10 +118,13 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     ) -> AsyncIterator[tokenizer_pb2.DetokenizeResponse]:
         """Turn ids into text deltas, one engine step after the other."""
         stream = DetokenizeStream(self._tokenizer)
-        async for request in request_iterator:
-            response = apply_to_stream(stream, request)
-            if response is not None:
-                yield response
+        with self._metrics.stream(stream):
+            async for request in request_iterator:
+                started = time.perf_counter()
+                response = apply_to_stream(stream, request)
+                if response is not None:
+                    self._metrics.observe_message(time.perf_counter() - started, *append_sizes(request))
+                    yield response
 
     async def GetInfo(
         self,
@@ -155,9 +171,11 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         field: str = "texts",
     ) -> tokenizer_pb2.Encoding:
         self._check_text(text, field)
+        started = time.perf_counter()
         encoded = self._tokenizer.encode(
             text, add_special_tokens=add_special_tokens, truncation=truncation, with_strings=with_strings
         )
+        self._metrics.observe_encoded(time.perf_counter() - started, len(encoded.token_ids))
         return encoding_to_wire(encoded)
 
     def _decode(self, request: tokenizer_pb2.DecodeRequest) -> list[str]:

@@ -10,6 +10,9 @@ from tetrad.tokenizer_svc.detokenize_stream import Deltas, DetokenizeStream, Ope
 from tetrad.tokenizer_svc.tokenizer import EncodedText, Tokenizer, Truncation
 from tetrad.v1 import tokenizer_pb2
 
+_ENTRY_BYTES = 4
+"""Of a u32 in a column."""
+
 
 def truncation_of(request: tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChatRequest) -> Truncation | None:
     """Return how to shorten texts; None: not at all."""
@@ -73,6 +76,11 @@ def apply_to_stream(
     if request.close:
         stream.close(unpack_u32(request.close))
     return response
+
+
+def append_sizes(request: tokenizer_pb2.DetokenizeRequest) -> tuple[int, int]:
+    """Return how many handles and how many tokens a message appends."""
+    return len(request.append.handles) // _ENTRY_BYTES, len(request.append.token_ids) // _ENTRY_BYTES
 
 
 def info_to_wire(tokenizer: Tokenizer, model: str) -> tokenizer_pb2.GetInfoResponse:

@@ -60,6 +60,7 @@ class ModelRunner:
         if not len(rows.slots):
             return StepResult(plan.step_id, _NONE, _NONE, failures=rows.failures)
         inputs = build_step_inputs(self._batch, rows.slots, rows.num_computed, rows.num_scheduled)
+        input_seconds = time.perf_counter() - started
         hidden = self._forward(inputs)
         prompt_logprobs = self._prompt_logprobs.collect(inputs, self._batch, hidden, self._model.logits)
         slots, sampled = self._sample(plan, inputs, hidden)
@@ -76,6 +77,7 @@ class ModelRunner:
             prompt_logprobs=prompt_logprobs,
             failures=[*rows.failures, *failures],
             compute_seconds=time.perf_counter() - started,
+            input_seconds=input_seconds,
         )
 
     def forget_all(self) -> None:

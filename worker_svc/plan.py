@@ -145,6 +145,7 @@ class StepResult:
     prompt_logprobs: Sequence[PromptLogprobs] = ()
     failures: Sequence[tuple[int, TetradError]] = ()
     compute_seconds: float = 0.0
+    input_seconds: float = 0.0
 
 
 class Runner(Protocol):

@@ -7,6 +7,7 @@ import uuid
 from pathlib import Path
 
 from tetrad.services.log import get_logger
+from tetrad.services.metrics import shown
 from tetrad.services.server import Server
 from tetrad.v1 import worker_pb2_grpc
 from tetrad.worker_svc.collective import CollectiveMethods
@@ -14,6 +15,7 @@ from tetrad.worker_svc.compute_thread import ComputeThread
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.devices import open_device
 from tetrad.worker_svc.lifecycle import LifecycleServicer
+from tetrad.worker_svc.metrics import WorkerMetrics
 from tetrad.worker_svc.profiler import Profiler
 from tetrad.worker_svc.servicer import WorkerServicer
 from tetrad.worker_svc.stuck_device import StuckDevice
@@ -28,6 +30,7 @@ class WorkerServer:
     def __init__(self, settings: WorkerSettings, worker: Worker, compute: ComputeThread) -> None:
         self._compute = compute
         self.worker = worker
+        self.metrics = WorkerMetrics(worker.snapshot)
         self.stuck = StuckDevice(settings.stuck_timeout_s)
         instance_id = uuid.uuid4().hex
         self._execute = execute = WorkerServicer(
@@ -37,6 +40,7 @@ class WorkerServer:
             instance_id=instance_id,
             max_queued_steps=settings.max_queued_steps,
             stuck=self.stuck,
+            metrics=self.metrics,
         )
         lifecycle = LifecycleServicer(
             worker,
@@ -85,6 +89,11 @@ class WorkerServer:
 async def serve(settings: WorkerSettings, shutdown: asyncio.Event) -> None:
     """Serve until `shutdown` is set; InternalError if the device is stuck: the process is of no more use."""
     served = await WorkerServer.start(settings)
+    with shown(served.metrics.registry):
+        await _serve(served, shutdown)
+
+
+async def _serve(served: WorkerServer, shutdown: asyncio.Event) -> None:
     stuck = asyncio.create_task(served.stuck.wait())
     stopping = asyncio.create_task(shutdown.wait())
     try:

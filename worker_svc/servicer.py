@@ -7,7 +7,9 @@ ends because it drains, is told so. Lifecycle RPCs are in lifecycle.py.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest, TetradError, Unavailable
@@ -15,6 +17,7 @@ from tetrad.services.log import get_logger
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import worker_pb2, worker_pb2_grpc
 from tetrad.worker_svc.compute_thread import ComputeThread
+from tetrad.worker_svc.metrics import WorkerMetrics
 from tetrad.worker_svc.plan import StepPlan, StepResult
 from tetrad.worker_svc.stuck_device import StuckDevice
 from tetrad.worker_svc.wire import read_plan, write_result
@@ -39,12 +42,21 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         rank, instance_id: for ExecuteReady.
         max_queued_steps: plans read ahead of the device.
         stuck: told of every stream's end.
+        metrics: of the worker.
     """
 
     def __init__(
-        self, worker: Worker, compute: ComputeThread, *, rank: int, instance_id: str, max_queued_steps: int, stuck: StuckDevice
+        self,
+        worker: Worker,
+        compute: ComputeThread,
+        *,
+        rank: int,
+        instance_id: str,
+        max_queued_steps: int,
+        stuck: StuckDevice,
+        metrics: WorkerMetrics,
     ) -> None:
-        self._worker, self._compute, self._stuck = worker, compute, stuck
+        self._worker, self._compute, self._stuck, self._metrics = worker, compute, stuck, metrics
         self._ready = worker_pb2.ExecuteReady(schema_revision=SCHEMA_REVISION, rank=rank, instance_id=instance_id)
         self._max_queued_steps = max_queued_steps
         self._streams: set[_Stream] = set()
@@ -60,7 +72,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         for other in self._streams:
             other.stop(stale_epoch())
         log.info("stream.started", peer=context.peer(), epoch=epoch)
-        stream = _Stream(self._worker, self._compute, stream_id, self._max_queued_steps)
+        stream = _Stream(self._worker, self._compute, self._metrics, stream_id, self._max_queued_steps)
         self._streams.add(stream)
         self._none_open.clear()
         try:
@@ -92,8 +104,11 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 class _Stream:
     """The plans of one Execute stream, between the loop and the compute thread."""
 
-    def __init__(self, worker: Worker, compute: ComputeThread, stream_id: int, max_queued_steps: int) -> None:
-        self._worker, self._compute, self._stream_id = worker, compute, stream_id
+    def __init__(
+        self, worker: Worker, compute: ComputeThread, metrics: WorkerMetrics, stream_id: int, max_queued_steps: int
+    ) -> None:
+        self._compute, self._metrics = compute, metrics
+        self._execute = partial(worker.execute, stream_id)
         self._results: asyncio.Queue[asyncio.Future[StepResult] | None] = asyncio.Queue()
         self._room = asyncio.Semaphore(max_queued_steps)
         self._arrived = asyncio.Event()
@@ -132,7 +147,8 @@ class _Stream:
                     await self._room.acquire()
                 if self._is_stopped:
                     continue  # it was sent before the stream's end is seen, and is made again elsewhere
-                future = self._compute.submit(self._worker.execute, self._stream_id, _read(request))
+                queued_at = time.perf_counter()
+                future = self._compute.submit(self._metrics.run_step, _read(request), queued_at, self._execute)
                 future.add_done_callback(_mark_seen)
                 self._results.put_nowait(future)
         finally:

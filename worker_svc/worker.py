@@ -4,6 +4,7 @@ Every method runs on the compute thread, except `snapshot`, which only reads. Kn
 loaded, or the layout that is allocated, changes nothing, so an engine core that restarts is served at once.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -45,6 +46,8 @@ class Snapshot:
     layout: KvLayout | None
     num_requests: int
     epoch: int  # of the engine core whose stream is open; 0: none is
+    model_load_s: float  # 0: none is loaded
+    kv_cache_bytes: int
 
 
 class Worker:
@@ -62,6 +65,8 @@ class Worker:
         self._layout: KvLayout | None = None
         self._runner: Runner | None = None
         self._is_warm = False
+        self._model_load_s = 0.0
+        self._kv_cache_bytes = 0
         self._stream_id = 0
         self._epoch = 0
         self._measured: tuple[tuple[float, int], int] | None = None  # what was asked of the memory, and the answer
@@ -71,14 +76,25 @@ class Worker:
         runner, model = self._runner, self._model
         state = State.READY if self._is_warm else State.LOADED if model else State.STARTED
         num_requests = runner.num_requests if runner else 0
-        return Snapshot(state, self._device.name, model.info if model else None, self._layout, num_requests, self._epoch)
+        return Snapshot(
+            state=state,
+            device=self._device.name,
+            model=model.info if model else None,
+            layout=self._layout,
+            num_requests=num_requests,
+            epoch=self._epoch,
+            model_load_s=self._model_load_s,
+            kv_cache_bytes=self._kv_cache_bytes,
+        )
 
     def load_model(self, model: str, report: Progress, **options: str | int | bool) -> ModelInfo:
         """Load a model, dropping another one; NotFound or ModelError if that cannot be."""
         request = LoadRequest(model=model, path=resolve_model(model), **options)  # type: ignore[arg-type] # LoadRequest's fields
         if self._model is None or request != self._load_request:
             self._drop_model()
+            started = time.monotonic()
             self._model = self._device.load_model(request, report)
+            self._model_load_s = time.monotonic() - started
             self._load_request = request
             log.info("model.loaded", model=model, architecture=self._model.info.architecture)
         return self._model.info
@@ -109,6 +125,7 @@ class Worker:
             self._drop_runner()
             self._runner = model.make_runner(layout)
             self._layout = layout
+            self._kv_cache_bytes = layout.num_blocks * block_size_bytes
             log.info("kv_cache.allocated", num_blocks=layout.num_blocks, block_size=layout.block_size)
         return layout.num_blocks * block_size_bytes
 
@@ -175,11 +192,11 @@ class Worker:
     def _drop_runner(self) -> None:
         self._stream_id += 1
         self._epoch = 0
-        self._runner, self._layout, self._is_warm = None, None, False
+        self._runner, self._layout, self._is_warm, self._kv_cache_bytes = None, None, False, 0
 
     def _drop_model(self) -> None:
         self._drop_runner()
-        self._model, self._load_request = None, None
+        self._model, self._load_request, self._model_load_s = None, None, 0.0
 
 
 def stale_epoch() -> FailedPrecondition:

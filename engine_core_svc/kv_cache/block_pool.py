@@ -73,6 +73,9 @@ class BlockPool:
     Args:
         num_blocks: the null block included; at least 2.
         events: told of what is evicted and forgotten.
+
+    Attributes:
+        num_cached, num_evicted: blocks whose content was registered, and lost to others, since start.
     """
 
     def __init__(self, num_blocks: int, events: KvEvents | None = None) -> None:
@@ -86,6 +89,7 @@ class BlockPool:
         # Several blocks may hold the same content: those computed side by side both stay.
         self._blocks_of: dict[bytes, list[int]] = {}
         self._free.remove(NULL_BLOCK)
+        self.num_cached = self.num_evicted = 0
 
     @property
     def num_free(self) -> int:
@@ -134,6 +138,7 @@ class BlockPool:
         """Register the content of a full block, so that others find it."""
         if self._hash_of[block] is None:
             self._hash_of[block] = block_hash
+            self.num_cached += 1
             self._blocks_of.setdefault(block_hash, []).append(block)
 
     def find(self, block_hash: bytes) -> int | None:
@@ -160,6 +165,7 @@ class BlockPool:
         if block_hash is None:
             return
         self._hash_of[block] = None
+        self.num_evicted += 1
         blocks = self._blocks_of[block_hash]
         blocks.remove(block)
         if not blocks:

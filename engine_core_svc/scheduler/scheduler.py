@@ -125,6 +125,11 @@ class Scheduler:
         return len(self.waiting) + len(self._waiting_for_grammar)
 
     @property
+    def num_waiting_for_grammars(self) -> int:
+        """Those of them that wait for their grammars."""
+        return len(self._waiting_for_grammar)
+
+    @property
     def num_waiting_tokens(self) -> int:
         """Tokens of those requests, as many as they had when they began to wait."""
         return self.waiting.num_tokens + self._waiting_for_grammar.num_tokens

@@ -5,6 +5,7 @@ here is known to end, and to end well.
 """
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -43,12 +44,21 @@ class GrammarCompiler:
     Args:
         vocabulary: returns the model's, the same one each time; its error is each request's.
         trial: closed with this.
+        on_compiled: called with the seconds that each compilation took, waiting for its turn included.
         cache_size: grammars that are kept.
     """
 
-    def __init__(self, vocabulary: Callable[[], Awaitable[Vocabulary]], trial: TrialPort, *, cache_size: int = 128) -> None:
+    def __init__(
+        self,
+        vocabulary: Callable[[], Awaitable[Vocabulary]],
+        trial: TrialPort,
+        on_compiled: Callable[[float], None] = lambda _: None,
+        *,
+        cache_size: int = 128,
+    ) -> None:
         self._vocabulary = vocabulary
         self._trial = trial
+        self._on_compiled = on_compiled
         self._cache_size = cache_size
         self._cache: OrderedDict[bytes, CompiledGrammar] = OrderedDict()
         self._compiling: dict[bytes, _Compilation] = {}
@@ -96,8 +106,9 @@ class GrammarCompiler:
 
     async def _compile(self, key: bytes, language: Language) -> CompiledGrammar:
         vocabulary = await self._vocabulary()
-        loop = asyncio.get_running_loop()
+        loop, started = asyncio.get_running_loop(), time.perf_counter()
         grammar = self._cache[key] = await loop.run_in_executor(self._thread, self._try_and_compile, language, vocabulary)
+        self._on_compiled(time.perf_counter() - started)
         if len(self._cache) > self._cache_size:
             self._cache.popitem(last=False)
         return grammar

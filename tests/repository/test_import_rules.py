@@ -18,9 +18,9 @@ KIT = {"grpc", "grpc_health", "grpc_reflection", "grpc_status", "google", "struc
 THIRD_PARTY = {
     "services": KIT | {"uvloop", "prometheus_client", "huggingface_hub"},
     "frontend": KIT | {"pydantic_core", "fastapi", "starlette", "uvicorn", "msgspec", "prometheus_client", "smg_grpc_proto"},
-    "tokenizer_svc": KIT | {"transformers", "tokenizers", "jinja2", "gguf", "numpy"},
+    "tokenizer_svc": KIT | {"transformers", "tokenizers", "jinja2", "gguf", "numpy", "prometheus_client"},
     "engine_core_svc": KIT | {"numpy", "llguidance", "prometheus_client"},
-    "worker_svc": KIT | {"torch", "triton", "safetensors", "gguf", "transformers", "numpy"},
+    "worker_svc": KIT | {"torch", "triton", "safetensors", "gguf", "transformers", "numpy", "prometheus_client"},
     "tetrad": KIT | {"prometheus_client", "httpx", "tqdm", "uvloop"},
 }
 OURS = {

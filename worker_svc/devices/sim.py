@@ -131,6 +131,7 @@ class SimRunner:
         if self._crash_token_id is not None:
             self._crash_if_told(plan.new_requests)
         rows = self._requests.apply(plan)
+        input_seconds = time.perf_counter() - started
         is_last = rows.num_computed + rows.num_scheduled == self._batch.num_tokens[rows.slots]
         slots = rows.slots[is_last]
         tokens = self.token_ids(self._seeds.of(slots), self._batch.num_tokens[slots])
@@ -146,6 +147,7 @@ class SimRunner:
             logprobs=self._logprobs(slots, tokens),
             failures=rows.failures,
             compute_seconds=time.perf_counter() - started,
+            input_seconds=input_seconds,
         )
 
     def forget_all(self) -> None:
