@@ -4,7 +4,7 @@ An order that one engine does not take is an error, though others may have taken
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Literal
 
 import grpc
@@ -78,10 +78,22 @@ class EngineAdminClient:
         answers = await self._ask_all("GetLoad", engine_core_pb2.GetLoadRequest())
         return [engine_load_of(answer.load) for answer in answers]
 
+    def kv_events(self) -> list[AsyncIterator[engine_core_pb2.SubscribeKvEventsResponse]]:
+        """Return, for each engine, what its prefix cache holds and what changes in it; the streams never end by themselves.
+
+        Raises:
+            FailedPrecondition: nobody can ask them.
+        """
+        request = engine_core_pb2.SubscribeKvEventsRequest()
+        return [_mapped(stub.SubscribeKvEvents(request)) for stub in self._reachable()]
+
     async def _ask_all(self, method: str, request: object) -> list[Any]:
+        return list(await asyncio.gather(*(self._ask(getattr(stub, method), request) for stub in self._reachable())))
+
+    def _reachable(self) -> list[engine_core_pb2_grpc.EngineCoreAdminServiceStub]:
         if not self._stubs:
             raise FailedPrecondition("This frontend was told no admin port of an engine core (--engine-admin-targets).")
-        return list(await asyncio.gather(*(self._ask(getattr(stub, method), request) for stub in self._stubs)))
+        return self._stubs
 
     async def _ask(self, call: Callable[..., Awaitable[Any]], request: object) -> Any:
         try:
@@ -91,3 +103,14 @@ class EngineAdminClient:
             if isinstance(mapped, DeadlineExceeded):
                 raise Unavailable(f"An engine core did not answer within {_TIMEOUT_S:g} s; try again.") from error
             raise mapped from error
+
+
+async def _mapped(
+    stream: AsyncIterator[engine_core_pb2.SubscribeKvEventsResponse],
+) -> AsyncIterator[engine_core_pb2.SubscribeKvEventsResponse]:
+    """Yield what a stream brings; its failure is one of ours."""
+    try:
+        async for message in stream:
+            yield message
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error) from error

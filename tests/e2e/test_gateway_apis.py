@@ -1,5 +1,6 @@
 """The APIs of foreign gateways on a live stack, over their own messages. `make gateways-test` has the gateways themselves."""
 
+import contextlib
 import hashlib
 import io
 import json
@@ -119,3 +120,41 @@ def test_the_load_counts_what_runs(engine):
 
     assert (load.num_running_reqs, load.num_total_reqs) == (1, 1)
     assert 0 < load.num_used_tokens < load.max_total_num_tokens
+
+
+def test_kv_events_begin_with_what_is_cached_and_go_on_with_what_changes(sim_server, engine):
+    # Before the first listener nothing is noted.
+    with subscribed(engine) as events:
+        assert next(events).events[0].HasField("cleared")
+        run(engine, prompt := list(range(1000, 1064)))
+        first = stored_in(events)
+
+    with subscribed(engine, start=40) as events:
+        cleared, told = next(events), next(events)
+
+    assert [i for block in first for i in block.token_ids] == prompt[: len(first) * first[0].block_size]
+    assert len(first) >= 3
+    assert (cleared.sequence_number, told.sequence_number, told.dp_rank) == (40, 41, 0)
+    known = {block.block_hash: list(block.token_ids) for event in told.events for block in event.stored.blocks}
+    assert {block.block_hash: list(block.token_ids) for block in first}.items() <= known.items()
+
+
+@contextlib.contextmanager
+def subscribed(engine, start=0):
+    call = engine.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest(start_sequence_number=start))
+    yield call
+    call.cancel()
+
+
+def run(engine, ids):
+    request = engine_request(max_tokens=2)
+    request.tokenized.input_ids[:] = ids
+    list(engine.Generate(request))
+
+
+def stored_in(events):
+    """Return the blocks of the next batch that stores any."""
+    for batch in events:
+        if blocks := [block for event in batch.events for block in event.stored.blocks]:
+            return blocks
+    return []

@@ -16,13 +16,14 @@ from tetrad.frontend.gateways.calls import GatewayCalls
 from tetrad.frontend.gateways.operators import check_operator
 from tetrad.frontend.gateways.vllm_engine.answers import EngineAnswers
 from tetrad.frontend.gateways.vllm_engine.facts import loads, model_info, server_info
+from tetrad.frontend.gateways.vllm_engine.kv_events import KvEventBatches, merged
 from tetrad.frontend.gateways.vllm_engine.requests import request_of
 from tetrad.frontend.grpc_api.call_limits import CallLimits
 from tetrad.services.errors import FailedPrecondition, Unsupported
 
 
 class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc] # the package ships no types
-    """Every method but SubscribeKvEvents, StartProfile and StopProfile, which are UNIMPLEMENTED.
+    """Every method but Embed, StartProfile and StopProfile, which are UNIMPLEMENTED.
 
     Args:
         llm: what generates.
@@ -97,6 +98,15 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
         async with aclosing(self._llm.tokenizer_bundle()) as chunks:
             async for chunk in chunks:
                 yield common_pb2.GetTokenizerChunk(data=chunk.data, sha256=chunk.sha256)
+
+    async def SubscribeKvEvents(
+        self, request: common_pb2.SubscribeKvEventsRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[common_pb2.KvEventBatch]:
+        """Stream what the prefix caches of the engine cores hold, and what changes in them."""
+        batches = KvEventBatches(request.start_sequence_number)
+        async with aclosing(merged(self._llm.engine_admin.kv_events())) as events:
+            async for rank, told in events:
+                yield batches.of(rank, told)
 
     async def FlushCache(
         self, request: common_pb2.FlushCacheRequest, context: grpc.aio.ServicerContext

@@ -1,0 +1,102 @@
+"""KV events: what every engine core's prefix cache holds, as one stream of KvEventBatches, for gateways that route by prefix.
+
+Each subscription begins with everything forgotten and told anew, numbered on from what the gateway asks for; so nothing is kept
+here between two of them, and no number is ever missing. Engines are ranks, each with numbers of its own.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+
+from smg_grpc_proto.generated import common_pb2
+
+from tetrad.services.columns import unpack_u32
+from tetrad.v1 import engine_core_pb2
+
+_CAPACITY = 16
+"""Batches that are read ahead; a gateway that is slower gets a snapshot some time, like any listener of an engine core."""
+
+Told = tuple[int, engine_core_pb2.SubscribeKvEventsResponse]
+
+
+class KvEventBatches:
+    """Makes the batches of one subscription.
+
+    Args:
+        start: number that the gateway wants next; 0: any.
+    """
+
+    def __init__(self, start: int) -> None:
+        self._first = start or 1
+        self._num_sent: Counter[int] = Counter()
+
+    def of(self, rank: int, told: engine_core_pb2.SubscribeKvEventsResponse) -> common_pb2.KvEventBatch:
+        """Return what one engine told."""
+        number = self._first + self._num_sent[rank]
+        self._num_sent[rank] += 1
+        return common_pb2.KvEventBatch(
+            sequence_number=number,
+            timestamp=told.timestamp_unix_s,
+            events=[_event(number, event) for event in told.events],
+            dp_rank=rank,
+        )
+
+
+async def merged(
+    streams: Sequence[AsyncIterator[engine_core_pb2.SubscribeKvEventsResponse]],
+) -> AsyncGenerator[Told, None]:
+    """Yield what streams bring, each with its place among them, until one of them ends; raises as that one does."""
+    queue: asyncio.Queue[Told] = asyncio.Queue(_CAPACITY)
+
+    async def read(rank: int, stream: AsyncIterator[engine_core_pb2.SubscribeKvEventsResponse]) -> None:
+        async for told in stream:
+            await queue.put((rank, told))
+
+    readers = [asyncio.create_task(read(rank, stream)) for rank, stream in enumerate(streams)]
+    getting = asyncio.create_task(queue.get())
+    try:
+        while True:
+            await asyncio.wait({getting, *readers}, return_when=asyncio.FIRST_COMPLETED)
+            if getting.done():
+                yield getting.result()
+                getting = asyncio.create_task(queue.get())
+                continue
+            for reader in readers:
+                if reader.done():
+                    reader.result()
+            return
+    finally:
+        for task in (getting, *readers):
+            task.cancel()
+        await asyncio.gather(getting, *readers, return_exceptions=True)
+
+
+def _event(number: int, event: engine_core_pb2.KvCacheEvent) -> common_pb2.KvCacheEvent:
+    match event.WhichOneof("event"):
+        case "stored":
+            return common_pb2.KvCacheEvent(event_id=number, stored=_stored(event.stored))
+        case "removed":
+            hashes = [_short(name) for name in event.removed.block_hashes]
+            return common_pb2.KvCacheEvent(event_id=number, removed=common_pb2.KvBlocksRemoved(block_hashes=hashes))
+        case _:
+            return common_pb2.KvCacheEvent(event_id=number, cleared=common_pb2.KvCacheCleared())
+
+
+def _stored(run: engine_core_pb2.KvBlocksStored) -> common_pb2.KvBlocksStored:
+    ids, size = unpack_u32(run.token_ids), run.block_size
+    blocks = [
+        common_pb2.KvBlock(block_hash=_short(name), token_ids=ids[place * size : (place + 1) * size], block_size=size)
+        for place, name in enumerate(run.block_hashes)
+    ]
+    return common_pb2.KvBlocksStored(
+        blocks=blocks,
+        parent_block_hash=_short(run.parent_block_hash) if run.HasField("parent_block_hash") else None,
+        tier=common_pb2.KV_CACHE_TIER_DEVICE,
+        medium=run.medium,
+        cache_salt=run.cache_salt or None,
+    )
+
+
+def _short(name: bytes) -> int:
+    """Return a block's name as that API has it: 64 bits of ours."""
+    return int.from_bytes(name[:8], "little", signed=True)
