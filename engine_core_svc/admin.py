@@ -1,6 +1,7 @@
 """EngineCoreAdminService: what operators and routers ask of an engine."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import grpc
@@ -133,4 +134,12 @@ def _load_of(engine: Engine) -> pb.EngineLoad:
         # After PAUSE_MODE_WAIT what runs goes on, but nothing new begins.
         paused=engine.paused or not scheduler.admitting,
         problem=engine.condition.problem,
+        workers=[_worker_of(engine)],
     )
+
+
+def _worker_of(engine: Engine) -> pb.WorkerStatus:
+    _, facts = engine.link.require_up()
+    since_s = engine.worker_since_s
+    connected_s = None if since_s is None else time.monotonic() - since_s
+    return pb.WorkerStatus(rank=0, version=facts.version, device=facts.device, connected_s=connected_s)

@@ -70,6 +70,7 @@ class Engine:
         self.condition = Condition()
         self.link = link
         self.paused = False
+        self.worker_since_s: float | None = None  # monotonic; None: there is no worker
         self._last_step_id = 0
         self._admission = admission
         self._queue_limits = queue_limits
@@ -109,11 +110,13 @@ class Engine:
         while True:
             executor = await self._recovery.find_worker(self.link, self._changed.set)
             self._convict(self._recovery.regain(executor.instance_id))
+            self.worker_since_s = time.monotonic()
             try:
                 loss = await self._run_steps(executor)
                 self._metrics.note_loss(loss.error.reason)
                 self._recovery.lose(loss, executor.instance_id)
             finally:
+                self.worker_since_s = None
                 await executor.close()
             if loss.error.reason == "STALE_EPOCH":
                 raise loss.error

@@ -36,6 +36,7 @@ class WorkerFacts:
     dtype: str
     vocab_size: int
     max_position_embeddings: int
+    version: str = ""
 
 
 class WorkerLink:
@@ -136,7 +137,7 @@ class WorkerLink:
         if model is None:
             raise FailedPrecondition("The worker ended LoadModel without saying what it loaded.")
         log.info("model.loaded", model=model.model, weights_size_bytes=model.weights_size_bytes, dtype=model.dtype)
-        return WorkerFacts(info.device, model.dtype, model.vocab_size, model.max_position_embeddings)
+        return WorkerFacts(info.device, model.dtype, model.vocab_size, model.max_position_embeddings, info.version)
 
     async def _find_layout(self, facts: WorkerFacts) -> KVCacheLayout:
         settings = self._settings

@@ -95,6 +95,11 @@ class AsyncLLM:
         log.info("frontend.ready", model=root, max_model_len=limits.max_model_len, num_engines=len(self._engines))
 
     @property
+    def backends(self) -> Backends:
+        """The services behind, for whoever shows how they are."""
+        return self._backends
+
+    @property
     def engine_info(self) -> EngineInfo:
         """What the first engine said of itself last."""
         return self._engines.info
@@ -105,6 +110,11 @@ class AsyncLLM:
         if self._tokenizer_info is None:
             raise _starting()
         return self._tokenizer_info
+
+    @property
+    def started(self) -> bool:
+        """Whether `start` has returned once."""
+        return self._inputs is not None
 
     @property
     def model_names(self) -> ModelNames:

@@ -15,11 +15,14 @@ from tetrad.frontend.facts import TokenizerInfo
 from tetrad.frontend.metrics import FrontendMetrics
 from tetrad.frontend.output_processor import OutputProcessor
 from tetrad.frontend.readiness import Readiness
+from tetrad.frontend.recent_requests import RecentRequests
 from tetrad.frontend.tokenizer_bundle_client import BundleChunk, bundle_chunks
 from tetrad.frontend.tokenizer_client import TokenizerClient
-from tetrad.frontend.tokenizer_replicas import TokenizerReplicas
+from tetrad.frontend.tokenizer_replicas import Replica, TokenizerReplicas
 from tetrad.services.channel import open_channel, problem_of
 from tetrad.services.errors import Unavailable
+
+_NUM_RECENT_REQUESTS = 100
 
 
 class Backends:
@@ -38,7 +41,8 @@ class Backends:
         self._replicas = TokenizerReplicas(settings.tokenizer_targets, connect, self._on_change)
         self.tokenizer = TokenizerClient(self._replicas, **patience, on_answer=metrics.observe_tokenizer_call)
         self.detokenizer = DetokenizerClient(self._replicas, **patience)
-        self.processor = OutputProcessor(self.detokenizer, self.tokenizer, metrics)
+        self.recent = RecentRequests(_NUM_RECENT_REQUESTS if settings.console else 0)
+        self.processor = OutputProcessor(self.detokenizer, self.tokenizer, metrics, self.recent)
         self.engines = EnginePool(
             [
                 EngineClient(target, connect(target), self.processor, recovery_timeout_s=settings.recovery_timeout_s)
@@ -48,6 +52,11 @@ class Backends:
             on_moved=self.processor.move,
         )
         self.readiness = Readiness(self._replicas, self.engines)
+
+    @property
+    def tokenizers(self) -> list[Replica]:
+        """The tokenizers, in the order of the settings."""
+        return self._replicas.replicas
 
     async def start(self, timeout_s: float) -> TokenizerInfo:
         """Connect, and return what the tokenizer says of itself when all is there that requests need.

@@ -87,6 +87,8 @@ class FrontendSettings(ServiceSettings):
     allowed_headers: Names = Field(("*",), description="Headers that those pages may send, separated by commas; * is any.")
     allow_credentials: bool = Field(False, description="Let those pages send cookies; needs allowed-origins without *.")
 
+    console: bool = Field(True, description="Serve the console, a web page, at / of the HTTP server.")
+
     ready_timeout_s: float = Field(
         600.0,
         gt=0,

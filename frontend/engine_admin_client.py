@@ -24,6 +24,8 @@ _MODES: dict[PauseMode, engine_core_pb2.PauseMode] = {
     "keep": engine_core_pb2.PAUSE_MODE_KEEP,
 }
 _TIMEOUT_S = 10.0
+_LOAD_TIMEOUT_S = 0.8
+"""For somebody who asks every second."""
 
 
 class EngineAdminClient:
@@ -77,6 +79,14 @@ class EngineAdminClient:
         """Return how busy each engine is."""
         answers = await self._ask_all("GetLoad", engine_core_pb2.GetLoadRequest())
         return [engine_load_of(answer.load) for answer in answers]
+
+    async def loads_known(self) -> list[EngineLoad | None]:
+        """Return how busy each engine is, in the order of the targets; None where it does not say so at once."""
+        answers = await asyncio.gather(
+            *(stub.GetLoad(engine_core_pb2.GetLoadRequest(), timeout=_LOAD_TIMEOUT_S) for stub in self._stubs),
+            return_exceptions=True,
+        )
+        return [engine_load_of(each.load) if isinstance(each, engine_core_pb2.GetLoadResponse) else None for each in answers]
 
     def kv_events(self) -> list[AsyncIterator[engine_core_pb2.SubscribeKvEventsResponse]]:
         """Return, for each engine, what its prefix cache holds and what changes in it; the streams never end by themselves.

@@ -7,6 +7,7 @@ been given.
 """
 
 import asyncio
+import time
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -28,7 +29,8 @@ from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 
 log = get_logger()
 
-_PROBLEM_OF_NOTICE = {"WORKER_LOST": "its worker is lost", "DRAINING": "draining", "SLEEPING": "asleep"}
+WORKER_LOST, DRAINING, SLEEPING = "its worker is lost", "draining", "asleep"
+_PROBLEM_OF_NOTICE = {"WORKER_LOST": WORKER_LOST, "DRAINING": DRAINING, "SLEEPING": SLEEPING}
 _GOOD_NOTICES = ("RECOVERED", "AWAKE")
 
 
@@ -67,6 +69,7 @@ class EngineClient:
     Attributes:
         problem: why it makes no progress now, in words for people outside; empty: it does.
         observer: set by the pool.
+        since: wall clock in seconds at which a session was opened or lost last.
     """
 
     def __init__(self, target: str, channel: grpc.aio.Channel, sink: StepSink, *, recovery_timeout_s: float) -> None:
@@ -90,6 +93,7 @@ class EngineClient:
         self._has_broken = False
         self.info: EngineInfo | None = None
         self.num_sessions = 0
+        self.since = time.time()
 
     @property
     def connected(self) -> bool:
@@ -250,7 +254,7 @@ class EngineClient:
             self.forget(rejection.request_id)
             self._sink.fail(found[0], rejection.error)
             return
-        self._set_problem(_PROBLEM_OF_NOTICE["DRAINING"])
+        self._set_problem(DRAINING)
         if not _is_pinned(found) and self.observer is not None and self.observer.place_elsewhere(self, [found]):
             self.forget(rejection.request_id)
         else:
@@ -270,6 +274,7 @@ class EngineClient:
         self._has_broken = False
         self.info = info
         self.num_sessions += 1
+        self.since = time.time()
         self._refused.clear()
         may_go = self._trials.begin(sequence for sequence, _ in self._unfinished.values())
         num_resumed = self._outgoing.begin_session(self._unfinished[each.request_id] for each in may_go)
@@ -296,6 +301,7 @@ class EngineClient:
             return
         log.warning("engine.lost", target=self.target, reason=str(self._lost_reason), num_unfinished=self.num_unfinished)
         self._ready.clear()
+        self.since = time.time()
         self._refused.clear()
         self._start_expiry()
         self._set_problem("not connected")

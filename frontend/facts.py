@@ -30,13 +30,25 @@ class EngineInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """How an engine core sees a worker; `connected_s` is None while it is lost."""
+
+    rank: int
+    version: str
+    device: str
+    connected_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """How busy an engine core is at one moment; see engine_core.proto."""
+    """How busy an engine core is at one moment, with the requests of all frontends; see engine_core.proto."""
 
     scheduler: SchedulerFacts
     num_waiting_tokens: int
     num_gpu_blocks: int
     paused: bool
+    problem: str
+    workers: list[WorkerStatus]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,4 +64,5 @@ class TokenizerInfo:
     chat_template: str
     model_max_length: int | None
     tokenizer_hash: str
+    version: str = ""
     generation_config: dict[str, Any] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from tetrad.frontend.detokenizer_client import DetokenizerClient
 from tetrad.frontend.logprobs import positions_of, texts_in_context
 from tetrad.frontend.metrics import FrontendMetrics
 from tetrad.frontend.outputs import PositionLogprobs
+from tetrad.frontend.recent_requests import RecentRequests
 from tetrad.frontend.request_state import RequestState
 from tetrad.frontend.sequence import Sequence
 from tetrad.frontend.step_tally import StepTally
@@ -33,6 +34,7 @@ class OutputProcessor:
         tokenizer: names the tokens of log-probabilities.
         eos_token_ids: ids that end generation; their stop reason is None.
         metrics: counted per step and per request.
+        recent: remembers requests that ended; None: nobody wants to know.
     """
 
     def __init__(
@@ -40,12 +42,14 @@ class OutputProcessor:
         detokenizer: DetokenizerClient,
         tokenizer: TokenizerClient,
         metrics: FrontendMetrics,
+        recent: RecentRequests | None = None,
         *,
         eos_token_ids: frozenset[int] = frozenset(),
     ) -> None:
         self._detokenizer = detokenizer
         self._tokenizer = tokenizer
         self._metrics = metrics
+        self._recent = recent or RecentRequests(0)
         self.eos_token_ids = eos_token_ids
         self._live: dict[int, Live] = {}
         self._requests: dict[str, list[RequestState]] = {}
@@ -282,6 +286,7 @@ class OutputProcessor:
         if not self._requests:
             self._idle.set()
         self._metrics.observe_finished(request, error, idle=not self._requests)
+        self._recent.note(request, error)
         log.info(
             "request.finished",
             request_id=request.request_id,

@@ -60,6 +60,8 @@ class Readiness:
         self._changed = asyncio.Event()
         self._draining = False
         self._started = False
+        self.leaving = asyncio.Event()
+        """Set when the end has begun or a successor is there: whoever follows this frontend should look for another one."""
 
     def note_change(self) -> None:
         """Tell those who follow that something may be different."""
@@ -74,6 +76,7 @@ class Readiness:
     def note_draining(self) -> None:
         """Note that the end has begun."""
         self._draining = True
+        self.leaving.set()
         self.note_change()
 
     def report(self) -> Report:

@@ -5,6 +5,7 @@ is the same tokenizer as the first one that answered: text of one and ids of ano
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 import grpc
@@ -29,6 +30,8 @@ class Replica:
         num_connections: how often it became usable.
         suspect: it failed a call or left one unanswered, and has answered none since: others are asked first.
         problem: why it is not usable, in words for people outside; empty if it is.
+        since: wall clock in seconds at which it became usable or ceased to be.
+        info: what it said of itself last; None before it did.
     """
 
     def __init__(self, target: str, channel: grpc.aio.Channel) -> None:
@@ -39,6 +42,8 @@ class Replica:
         self.num_connections = 0
         self.suspect = False
         self.problem = "not connected"
+        self.since = time.time()
+        self.info: TokenizerInfo | None = None
 
     async def wait_connected(self) -> None:
         """Wait until the connection stands."""
@@ -119,6 +124,7 @@ class TokenizerReplicas:
             self._set_usable(replica, "not connected")
 
     def _judge(self, replica: Replica, info: TokenizerInfo) -> None:
+        replica.info = info
         if self.info is None:
             self.info = info
         if info.tokenizer_hash == self.info.tokenizer_hash:
@@ -140,6 +146,7 @@ class TokenizerReplicas:
             self.num_losses += 1
         replica.usable, replica.problem, replica.suspect = not problem, problem, False
         replica.num_connections += replica.usable
+        replica.since = time.time()
         if any(each.usable for each in self.replicas):
             self._any_usable.set()
         else:

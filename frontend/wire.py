@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from google.protobuf import json_format
 
 from tetrad.frontend.chat.formats import MarkIds
-from tetrad.frontend.facts import EngineInfo, EngineLoad, TokenizerInfo
+from tetrad.frontend.facts import EngineInfo, EngineLoad, TokenizerInfo, WorkerStatus
 from tetrad.frontend.outputs import FinishReasonName
 from tetrad.frontend.sequence import Sequence
 from tetrad.frontend.steps import LogprobRows, RichUpdate, SchedulerFacts, Step
@@ -217,6 +217,11 @@ def engine_load_of(message: engine_core_pb2.EngineLoad) -> EngineLoad:
         num_waiting_tokens=message.num_waiting_tokens,
         num_gpu_blocks=message.num_gpu_blocks,
         paused=message.paused,
+        problem=message.problem,
+        workers=[
+            WorkerStatus(each.rank, each.version, each.device, each.connected_s if each.HasField("connected_s") else None)
+            for each in message.workers
+        ],
     )
 
 
@@ -237,5 +242,6 @@ def tokenizer_info_of(message: tokenizer_pb2.GetInfoResponse) -> TokenizerInfo:
         chat_template=message.chat_template,
         model_max_length=message.model_max_length if message.HasField("model_max_length") else None,
         tokenizer_hash=message.tokenizer_hash,
+        version=message.version,
         generation_config=json.loads(message.generation_config_json or "{}"),
     )

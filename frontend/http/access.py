@@ -14,7 +14,11 @@ from tetrad.frontend.access.guard import Guard, bearer_key
 from tetrad.frontend.http.refusals import refusal
 from tetrad.services.errors import Unauthenticated
 
-OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/ping", "/version", "/metrics", "/docs", "/openapi.json"})
+OPEN_PATHS = frozenset(
+    {"/", "/health", "/health/live", "/health/ready", "/ping", "/version", "/metrics", "/docs", "/openapi.json"}
+)
+CONSOLE_FILES = "/console/static/"
+"""Open, too, with all below: the console's own files."""
 
 
 class Access:
@@ -31,13 +35,17 @@ class Access:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+        if scope["type"] == "http" and not _is_open(scope["path"]):
             try:
                 self._guard.check_user(presented_keys(scope))
             except Unauthenticated as error:
                 await refusal(scope, error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+def _is_open(path: str) -> bool:
+    return path in OPEN_PATHS or path.startswith(CONSOLE_FILES)
 
 
 async def require_operator(request: Request) -> None:

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from tetrad.frontend.access.guard import Guard
 from tetrad.frontend.async_llm import AsyncLLM
 from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.console.routes import add_console
 from tetrad.frontend.http import completions, models, operations, operator, tokens
 from tetrad.frontend.http.access import Access
 from tetrad.frontend.http.body_budget import BodyBudget
@@ -96,6 +97,8 @@ def create_app(llm: AsyncLLM, settings: FrontendSettings, guard: Guard) -> ASGIA
     app.state.responses = ResponsesService.of(settings)
     for module in _MODULES:
         app.include_router(module.router)
+    if settings.console:
+        add_console(app, llm, guard, settings.metrics_prefix)
     app.add_exception_handler(TetradError, on_tetrad_error)
     app.add_exception_handler(HTTPException, on_router_error)
     app.add_exception_handler(RequestValidationError, on_wrong_parameter)

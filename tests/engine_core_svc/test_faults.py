@@ -202,6 +202,24 @@ async def test_an_engine_without_a_worker_says_so_and_why(stack):
     assert client.tokens[1] == expected(1, 20)
 
 
+async def test_load_says_how_the_worker_is(stack):
+    client, watch = await stack.client(), await readiness(stack)
+    [before] = (await stack.load()).workers
+    stack.worker.refuses = True
+    stack.worker.cut.set()
+
+    client.add(1, [1], max_tokens=20)
+    await until_status(watch, health_pb2.HealthCheckResponse.NOT_SERVING)
+    [lost] = (await stack.load()).workers
+    stack.worker.refuses = False
+    await client.until_finished(1)
+    [after] = (await stack.load()).workers
+
+    assert [each.device for each in (before, lost, after)] == [before.device] * 3
+    assert [each.HasField("connected_s") for each in (before, lost, after)] == [True, False, True]
+    assert after.connected_s < before.connected_s + 60
+
+
 async def test_requests_do_not_wait_for_a_worker_for_ever(directory):
     async with Stack(directory, recovery_timeout_s=0.3) as stack:
         client = await stack.client()

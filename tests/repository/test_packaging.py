@@ -44,6 +44,16 @@ def test_the_wheel_holds_every_file_of_a_room(wheel_files, room):
     assert {f"tetrad/{name}" for name in tracked.split()} <= wheel_files
 
 
+def test_the_wheel_holds_the_console_s_page(wheel_files):
+    tracked = subprocess.run(
+        ["git", "ls-files", "frontend/console/static"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+
+    names = {f"tetrad/{name}" for name in tracked.stdout.split()}
+    assert "tetrad/frontend/console/static/index.html" in names
+    assert names <= wheel_files
+
+
 def test_the_wheel_holds_stubs_types_and_the_command(wheel_files):
     assert {"tetrad/py.typed", "tetrad/v1/types_pb2.py", "tetrad/v1/types_pb2.pyi", "tetrad/cli/__init__.py"} <= wheel_files
     assert any(name.endswith("entry_points.txt") for name in wheel_files)

@@ -82,7 +82,8 @@ def _announce(settings: StackSettings) -> None:
     scheme = "http" if frontend.public_tls is None else "https"
     url, name = f"{scheme}://{host}:{frontend.port}", frontend.served_model_names[0]
     grpc = "" if frontend.grpc_port is None else f", gRPC on {host}:{frontend.grpc_port}"
-    print(f"Tetrad serves {name} at {url}/v1{grpc} (Ctrl-C stops it). Try:")
+    console = f", console at {url}/" if frontend.console else ""
+    print(f"Tetrad serves {name} at {url}/v1{grpc}{console} (Ctrl-C stops it). Try:")
     messages = '[{"role": "user", "content": "Name the capital of France."}]'
     body = f'{{"model": "{name}", "messages": {messages}, "temperature": 0}}'
     print(f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'", flush=True)

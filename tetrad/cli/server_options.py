@@ -23,6 +23,7 @@ _FIELDS = (
     "allowed_methods",
     "allowed_headers",
     "allow_credentials",
+    "console",
     "max_body_bytes",
     "max_header_bytes",
     "max_n",

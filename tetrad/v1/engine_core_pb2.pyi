@@ -356,7 +356,7 @@ class WatchLoadResponse(_message.Message):
     def __init__(self, load: _Optional[_Union[EngineLoad, _Mapping]] = ...) -> None: ...
 
 class EngineLoad(_message.Message):
-    __slots__ = ("stats", "num_gpu_blocks", "num_free_blocks", "num_sessions", "num_waiting_tokens", "num_output_messages", "paused", "sleeping", "problem")
+    __slots__ = ("stats", "num_gpu_blocks", "num_free_blocks", "num_sessions", "num_waiting_tokens", "num_output_messages", "paused", "sleeping", "problem", "workers")
     STATS_FIELD_NUMBER: _ClassVar[int]
     NUM_GPU_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     NUM_FREE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -366,6 +366,7 @@ class EngineLoad(_message.Message):
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     SLEEPING_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
     stats: SchedulerStats
     num_gpu_blocks: int
     num_free_blocks: int
@@ -375,7 +376,20 @@ class EngineLoad(_message.Message):
     paused: bool
     sleeping: bool
     problem: str
-    def __init__(self, stats: _Optional[_Union[SchedulerStats, _Mapping]] = ..., num_gpu_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_sessions: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_output_messages: _Optional[int] = ..., paused: _Optional[bool] = ..., sleeping: _Optional[bool] = ..., problem: _Optional[str] = ...) -> None: ...
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
+    def __init__(self, stats: _Optional[_Union[SchedulerStats, _Mapping]] = ..., num_gpu_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_sessions: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_output_messages: _Optional[int] = ..., paused: _Optional[bool] = ..., sleeping: _Optional[bool] = ..., problem: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ...) -> None: ...
+
+class WorkerStatus(_message.Message):
+    __slots__ = ("rank", "version", "device", "connected_s")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_S_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    version: str
+    device: str
+    connected_s: float
+    def __init__(self, rank: _Optional[int] = ..., version: _Optional[str] = ..., device: _Optional[str] = ..., connected_s: _Optional[float] = ...) -> None: ...
 
 class ResetPrefixCacheRequest(_message.Message):
     __slots__ = ("reset_running_requests",)

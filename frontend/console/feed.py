@@ -1,0 +1,80 @@
+"""Feed: what the page gets once a second as long as somebody looks, and the right to see it. Does nothing otherwise."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from tetrad.frontend.access.guard import Guard
+from tetrad.frontend.async_llm import AsyncLLM
+from tetrad.frontend.console.load import load_of
+from tetrad.frontend.console.topology import topology_of
+from tetrad.frontend.http.responses import event
+from tetrad.services.errors import PermissionDenied, Unauthenticated
+
+_INTERVAL_S = 1.0
+
+
+class Feed:
+    """Snapshots of one frontend.
+
+    Args:
+        llm: of the frontend.
+        guard: whom snapshots are for: how the services are and how busy is for all who may send requests; who asked for what
+            and how long that took is for operators.
+        metrics_prefix: of the frontend's metrics.
+    """
+
+    def __init__(self, llm: AsyncLLM, guard: Guard, metrics_prefix: str) -> None:
+        self._llm = llm
+        self._guard = guard
+        self._prefix = metrics_prefix
+        self._started = time.time()
+
+    async def follow(self, keys: Sequence[str], origin: str | None) -> AsyncIterator[bytes]:
+        """Yield an event a second, until this frontend is about to leave.
+
+        Args:
+            keys: that the watcher has presented; looked at each time, as keys may be taken away.
+            origin: of the page that watches, if another one.
+
+        Raises:
+            Unauthenticated: no key is good, or none is any more.
+        """
+        leaving = self._llm.readiness.leaving
+        number = 0
+        while True:
+            self._guard.check_user(keys)
+            is_last = leaving.is_set()
+            snapshot = await self._snapshot()
+            refusal = self._refusal(keys, origin)
+            snapshot["requests_refused"] = refusal
+            requests = [] if refusal else self._llm.backends.recent.after(number)
+            number = requests[-1].number if requests else number
+            snapshot["requests"] = [asdict(request) for request in requests]
+            yield event(snapshot)
+            if is_last:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_INTERVAL_S):
+                    await leaving.wait()
+
+    async def _snapshot(self) -> dict[str, Any]:
+        llm = self._llm
+        loads = await llm.engine_admin.loads_known()
+        return {
+            "time": time.time(),
+            "model": llm.model_names.names[0] if llm.started else "",
+            "topology": topology_of(llm, loads, self._started),
+            "load": load_of(llm.metrics.registry, self._prefix, loads),
+        }
+
+    def _refusal(self, keys: Sequence[str], origin: str | None) -> str:
+        """Return why these keys do not show requests of others; empty: they do."""
+        try:
+            self._guard.check_operator(keys, origin=origin)
+        except (PermissionDenied, Unauthenticated) as error:
+            return error.message
+        return ""

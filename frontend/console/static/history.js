@@ -1,0 +1,70 @@
+// History: the snapshots of the last minutes, and what charts make of them: values, rates of counters, means of durations.
+
+const MOST_S = 300;
+const MINUTE_S = 60;
+// Between two snapshots of an open stream it is a second; more is a gap.
+const GAP_S = 4;
+
+export class History {
+  constructor() {
+    this.snapshots = [];
+  }
+
+  add(time, load) {
+    this.snapshots.push({ time, load });
+    const first = this.snapshots.findIndex((each) => each.time >= time - MOST_S - 1);
+    this.snapshots.splice(0, first);
+  }
+
+  get end() {
+    return this.snapshots.at(-1)?.time ?? 0;
+  }
+
+  /** The seconds that charts show: whole minutes, as many as there is something to show of. */
+  get span() {
+    const seconds = this.end - (this.snapshots[0]?.time ?? this.end);
+    return Math.min(MOST_S, MINUTE_S * Math.max(1, Math.ceil((seconds - 2) / MINUTE_S)));
+  }
+
+  /** Points {time, value} of a gauge; value null breaks the line. */
+  gauge(name) {
+    return this.points((now) => now.load[name], 0);
+  }
+
+  /** Growth of a counter in a second, over the last `overS` seconds. */
+  rate(name, overS) {
+    return this.points((now, then) => grown(now.load[name], then.load[name]) / (now.time - then.time), overS);
+  }
+
+  /** Mean of the durations that ended in the last `overS` seconds; null where none did. */
+  mean(name, overS) {
+    return this.points((now, then) => ratio(grown(now.load[name][0], then.load[name][0]), grown(now.load[name][1], then.load[name][1])), overS);
+  }
+
+  /** Growth of one counter by that of another, over the last `overS` seconds; null where the other did not grow. */
+  share(part, whole, overS) {
+    return this.points((now, then) => ratio(grown(now.load[part], then.load[part]), grown(now.load[whole], then.load[whole])), overS);
+  }
+
+  points(valueOf, overS) {
+    let then = 0;
+    let begin = 0;
+    const points = [];
+    this.snapshots.forEach((now, place) => {
+      const before = this.snapshots[place - 1];
+      if (before && now.time - before.time > GAP_S) {
+        points.push({ time: before.time, value: null });
+        begin = place;
+      }
+      then = Math.max(then, begin);
+      while (then < place - 1 && this.snapshots[then].time < now.time - overS) then += 1;
+      if (overS && place === begin) return;
+      points.push({ time: now.time, value: valueOf(now, this.snapshots[then]) });
+    });
+    return points;
+  }
+}
+
+// A counter that fell belongs to a process that was started anew.
+const grown = (now, then) => (now >= then ? now - then : now);
+const ratio = (sum, number) => (number > 0 ? sum / number : null);

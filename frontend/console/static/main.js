@@ -1,0 +1,60 @@
+// The page: what the server tells goes to the overview, the playground talks to it, and both ask for a key where one is needed.
+
+import { Charts } from "./charts.js";
+import { byId, setText } from "./dom.js";
+import { Feed } from "./feed.js";
+import { History } from "./history.js";
+import { KeyDialog } from "./key_dialog.js";
+import { Playground } from "./playground.js";
+import { Requests } from "./requests.js";
+import { Topology } from "./topology.js";
+
+const STATES = { live: "Live", lost: "Reconnecting", key: "Key needed", connecting: "Connecting" };
+const VIEWS = ["overview", "playground"];
+
+const history = new History();
+const charts = new Charts(byId("charts"));
+const topology = new Topology(byId("topology"), byId("topology-news"));
+const requests = new Requests(byId("request-rows"), byId("requests-empty"));
+
+const keyDialog = new KeyDialog(() => {
+  feed.start();
+  playground.loadModels();
+});
+const playground = new Playground((error) => keyDialog.open(error));
+const feed = new Feed(onSnapshot, onState);
+let isFirst = true;
+
+function onSnapshot(snapshot) {
+  setText(byId("model"), snapshot.model);
+  history.add(snapshot.time, snapshot.load);
+  topology.update(snapshot.topology, snapshot.time);
+  charts.update(history);
+  requests.update(snapshot.requests, snapshot.requests_refused, snapshot.model, isFirst);
+  isFirst = false;
+}
+
+function onState(state, error) {
+  byId("link").dataset.state = state;
+  setText(byId("link").lastChild, STATES[state]);
+  if (state === "live") return;
+  isFirst = true;
+  if (state === "lost") topology.lose(Date.now() / 1000);
+  if (state === "key") keyDialog.open(error);
+}
+
+function showView() {
+  const view = VIEWS.find((name) => `#${name}` === location.hash) ?? VIEWS[0];
+  for (const name of VIEWS) byId(name).hidden = name !== view;
+  for (const link of document.querySelectorAll("[data-view]")) {
+    if (link.dataset.view === view) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  if (view === "playground") playground.focus();
+}
+
+addEventListener("hashchange", showView);
+byId("key-button").addEventListener("click", () => keyDialog.open());
+showView();
+playground.loadModels();
+feed.start();

@@ -1,0 +1,111 @@
+// Playground: a conversation with the model, kept in this page alone.
+
+import { Answer } from "./answer.js";
+import { byId, el, setText } from "./dom.js";
+import { ask, events } from "./server.js";
+import { Sampling } from "./sampling.js";
+
+export class Playground {
+  /** onKeyNeeded: called with the error of a server that wants a key. */
+  constructor(onKeyNeeded) {
+    this.onKeyNeeded = onKeyNeeded;
+    this.sampling = new Sampling();
+    this.turns = [];
+    this.running = null;
+    this.messages = byId("messages");
+    this.input = byId("message");
+    this.listen();
+  }
+
+  focus() {
+    if (matchMedia("(pointer: fine)").matches) this.input.focus({ preventScroll: true });
+  }
+
+  async loadModels() {
+    try {
+      const models = await (await ask("v1/models")).json();
+      this.sampling.setModels(models.data.map((model) => model.id));
+    } catch {
+      // The feed tells that the server is away or wants a key; a request without a model gets the server's.
+    }
+  }
+
+  listen() {
+    byId("composer").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.send();
+    });
+    this.input.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      this.send();
+    });
+    byId("stop").addEventListener("click", () => this.running?.abort());
+    byId("playground").addEventListener("keydown", (event) => event.key === "Escape" && this.running?.abort());
+    byId("clear").addEventListener("click", () => this.clear());
+    byId("settings-toggle").addEventListener("click", (event) => {
+      const open = byId("settings").classList.toggle("open");
+      event.currentTarget.setAttribute("aria-expanded", String(open));
+    });
+  }
+
+  clear() {
+    this.running?.abort();
+    this.turns = [];
+    this.messages.replaceChildren(byId("welcome") ?? this.welcome);
+    this.focus();
+  }
+
+  async send() {
+    const content = this.input.value.trim();
+    const fields = this.running || !content ? null : this.sampling.fields();
+    if (!fields) return;
+    this.welcome ??= byId("welcome");
+    this.welcome.remove();
+    this.input.value = "";
+    const turns = this.turns;
+    const question = { role: "user", content };
+    const answer = new Answer({ shade: this.sampling.shade });
+    this.messages.append(el("article", { class: "message user" }, el("div", { class: "body" }, content)), answer.element);
+    this.messages.scrollTop = this.messages.scrollHeight;
+    const system = this.sampling.system ? [{ role: "system", content: this.sampling.system }] : [];
+    const body = { ...fields, messages: [...system, ...this.turns, question], stream: true };
+    body.stream_options = { include_usage: true, continuous_usage_stats: true };
+    await this.stream(answer, body);
+    // What failed before it said anything was never asked.
+    if (answer.text) turns.push(question, { role: "assistant", content: answer.text });
+  }
+
+  async stream(answer, body) {
+    this.setRunning(new AbortController());
+    try {
+      const response = await ask("v1/chat/completions", { body, signal: this.running.signal });
+      for await (const chunk of events(response)) this.follow(() => answer.take(chunk));
+      this.follow(() => answer.end("done"));
+      setText(byId("chat-news"), `Answer complete: ${answer.text}`);
+    } catch (error) {
+      const stopped = error.name === "AbortError";
+      this.follow(() => answer.end(stopped ? "stopped" : "failed", stopped ? null : error));
+      if (stopped) setText(byId("chat-news"), "Stopped.");
+      if (error.status === 401) this.onKeyNeeded(error);
+    } finally {
+      this.setRunning(null);
+    }
+  }
+
+  /** Change what is shown, and stay at the end if the reader is there. */
+  follow(change) {
+    const { messages } = this;
+    const atEnd = messages.scrollHeight - messages.scrollTop - messages.clientHeight < 40;
+    change();
+    if (atEnd) messages.scrollTop = messages.scrollHeight;
+  }
+
+  setRunning(running) {
+    const hadFocus = document.activeElement === byId("stop") || document.activeElement === byId("send");
+    this.running = running;
+    byId("send").hidden = Boolean(running);
+    byId("stop").hidden = !running;
+    if (hadFocus) byId(running ? "stop" : "send").focus();
+  }
+}
