@@ -18,7 +18,7 @@ QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 # What to compare the contracts with: the last release, or before the first one the commit before.
 AGAINST ?= $(shell git describe --tags --abbrev=0 2>/dev/null || git rev-parse --verify --quiet HEAD~1)
 
-.PHONY: help setup serve test fuzz fuzz-files fuzz-services chaos chaos-model perplexity check lint types sanitize protos check-protos check-breaking bench bench-peers peers soak lock clean
+.PHONY: help setup serve test fuzz fuzz-files fuzz-services clients-test chaos chaos-model perplexity check lint types sanitize protos check-protos check-breaking bench bench-peers peers soak lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -38,6 +38,14 @@ serve: setup ## Serve MODEL (default: smollm2-135m-instruct) at http://127.0.0.1
 
 test: setup lint types ## Lint, check types, run every test
 	$(BIN)/python -m pytest -n 2 --dist loadscope $(PYTEST_ARGS)
+
+JAVA_PACKAGES := default-jdk-headless protobuf-compiler protobuf-compiler-grpc-java-plugin libgrpc-java libnetty-java \
+  libperfmark-java libgeronimo-annotation-1.3-spec-java
+
+clients-test: setup ## Build the TypeScript and Java clients from the .proto files and stream a completion with each
+	@command -v npm >/dev/null || { echo "make: Node 20 and npm are needed" >&2; exit 1; }
+	@command -v grpc_java_plugin >/dev/null || apt-get install -y $(JAVA_PACKAGES)
+	$(BIN)/python -m pytest tests/foreign_languages $(PYTEST_ARGS)
 
 fuzz: setup ## Send EXAMPLES (2000) random requests over HTTP and as many over gRPC: no server error
 	TETRAD_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/e2e/test_fuzz.py $(PYTEST_ARGS)
@@ -79,9 +87,10 @@ types: setup
 
 PROTOC = $(BIN)/python -m grpc_tools.protoc --python_out=. --pyi_out=. --grpc_python_out=.
 
-protos: setup ## Write tetrad/v1, tetrad/vllm_api and docs/api-reference.md anew from protos/
+protos: setup ## Write tetrad/v1, tetrad/vllm_api, the Python client's stubs and docs/api-reference.md anew from protos/
 	$(PROTOC) -Iprotos protos/tetrad/v1/*.proto
 	$(PROTOC) -Iprotos/third_party protos/third_party/tetrad/vllm_api/*.proto
+	$(BIN)/python tools/client_stubs.py
 	$(BIN)/python tools/api_reference.py > docs/api-reference.md
 
 check-protos: setup ## Lint the contracts

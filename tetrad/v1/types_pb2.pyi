@@ -216,14 +216,14 @@ class SharedMemoryRef(_message.Message):
     def __init__(self, name: _Optional[str] = ..., offset_bytes: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class RemoteRef(_message.Message):
-    __slots__ = ("transport", "descriptor", "size_bytes")
+    __slots__ = ("transport", "size_bytes", "locator")
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
-    DESCRIPTOR_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOCATOR_FIELD_NUMBER: _ClassVar[int]
     transport: str
-    descriptor: bytes
     size_bytes: int
-    def __init__(self, transport: _Optional[str] = ..., descriptor: _Optional[bytes] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+    locator: bytes
+    def __init__(self, transport: _Optional[str] = ..., size_bytes: _Optional[int] = ..., locator: _Optional[bytes] = ...) -> None: ...
 
 class MultiModalFeature(_message.Message):
     __slots__ = ("modality", "identifier", "hash", "offset", "length", "tensors")

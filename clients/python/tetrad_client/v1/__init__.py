@@ -1,0 +1,1 @@
+"""Generated stubs of tetrad.v1: the public API."""

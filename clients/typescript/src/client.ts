@@ -1,0 +1,101 @@
+/**
+ * A typed client of tetrad.v1.InferenceService and ModelService, made from the .proto files at run time.
+ *
+ * Streams are async iterables: leaving the loop ends the request on the server. Knows no HTTP.
+ */
+import { fileURLToPath } from "node:url";
+import * as grpc from "@grpc/grpc-js";
+import { loadSync } from "@grpc/proto-loader";
+import type { ProtoGrpcType } from "./generated/inference.js";
+import type { ChatRequest } from "./generated/tetrad/v1/ChatRequest.js";
+import type { ChatResponse__Output } from "./generated/tetrad/v1/ChatResponse.js";
+import type { GenerateRequest } from "./generated/tetrad/v1/GenerateRequest.js";
+import type { GenerateResponse__Output } from "./generated/tetrad/v1/GenerateResponse.js";
+import type { InferenceServiceClient } from "./generated/tetrad/v1/InferenceService.js";
+import type { ModelCard__Output } from "./generated/tetrad/v1/ModelCard.js";
+import type { ModelServiceClient } from "./generated/tetrad/v1/ModelService.js";
+
+export type { ChatRequest, ChatResponse__Output, GenerateRequest, GenerateResponse__Output, ModelCard__Output };
+
+const PROTOS = fileURLToPath(new URL("../protos", import.meta.url));
+const FILES = ["tetrad/v1/inference.proto"];
+const FORM = { includeDirs: [PROTOS], keepCase: true, longs: Number, enums: String, defaults: true, oneofs: true };
+
+// A call that the server refused before its first message is made again; what has begun never is.
+const SERVICE_CONFIG = JSON.stringify({
+  methodConfig: [
+    {
+      name: [{ service: "tetrad.v1.InferenceService" }],
+      retryPolicy: {
+        maxAttempts: 5,
+        initialBackoff: "0.1s",
+        maxBackoff: "2s",
+        backoffMultiplier: 2,
+        retryableStatusCodes: ["UNAVAILABLE"],
+      },
+    },
+  ],
+});
+
+export interface ClientOptions {
+  /** Key of the server. Absent: none. */
+  apiKey?: string;
+  /** How to connect. Absent: in plain text. */
+  credentials?: grpc.ChannelCredentials;
+}
+
+export class TetradClient {
+  readonly #inference: InferenceServiceClient;
+  readonly #models: ModelServiceClient;
+  readonly #metadata = new grpc.Metadata();
+
+  /** @param target "host:port" of a frontend's gRPC port. */
+  constructor(target: string, { apiKey, credentials = grpc.credentials.createInsecure() }: ClientOptions = {}) {
+    const { tetrad } = grpc.loadPackageDefinition(loadSync(FILES, FORM)) as unknown as ProtoGrpcType;
+    const options = { "grpc.service_config": SERVICE_CONFIG, "grpc.keepalive_time_ms": 30_000 };
+    this.#inference = new tetrad.v1.InferenceService(target, credentials, options);
+    this.#models = new tetrad.v1.ModelService(target, credentials, options);
+    if (apiKey !== undefined) this.#metadata.set("authorization", `Bearer ${apiKey}`);
+  }
+
+  /** Streams what follows a prompt; each message has what is new of one of its `n` outputs. */
+  generate(request: GenerateRequest): AsyncIterable<GenerateResponse__Output> {
+    return untilLeft(this.#inference.generate(request, this.#metadata));
+  }
+
+  /** Streams the assistant's next turn. */
+  chat(request: ChatRequest): AsyncIterable<ChatResponse__Output> {
+    return untilLeft(this.#inference.chat(request, this.#metadata));
+  }
+
+  /** Returns the whole text that follows a prompt. */
+  async complete(request: GenerateRequest): Promise<string> {
+    let text = "";
+    for await (const delta of this.generate(request)) text += delta.text;
+    return text;
+  }
+
+  /** Returns the models that are served. */
+  listModels(): Promise<ModelCard__Output[]> {
+    return new Promise((resolve, reject) => {
+      this.#models.listModels({}, this.#metadata, (error, response) => {
+        if (error) reject(error);
+        else resolve(response?.models ?? []);
+      });
+    });
+  }
+
+  /** Ends the connection; what runs on it ends with an error. */
+  close(): void {
+    this.#inference.close();
+    this.#models.close();
+  }
+}
+
+async function* untilLeft<T>(call: grpc.ClientReadableStream<T>): AsyncIterable<T> {
+  try {
+    for await (const message of call) yield message as T;
+  } finally {
+    call.cancel();
+  }
+}

@@ -1,0 +1,104 @@
+"""clients/python, as docs/clients.md shows it, against a running stack."""
+
+import ast
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Server
+
+ROOT = Path(__file__).parents[2]
+CLIENT = ROOT / "clients/python"
+PAGE = (ROOT / "docs/clients.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def sim(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("sim") / "log", "--device", "sim")
+    try:
+        yield server.wait_ready()
+    finally:
+        server.stop()
+
+
+def run(source: str) -> str:
+    """Run a program that finds the client's sources and nothing of ours."""
+    program = f"import sys; sys.path.insert(0, {str(CLIENT)!r})\n{source}"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def program(word: str) -> str:
+    (found,) = [text for text in re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL) if word in text]
+    return str(found)
+
+
+def test_the_program_of_the_page_streams_and_tells_what_is_wrong(sim):
+    said = run(program("tetrad_client").replace("127.0.0.1:50050", sim.grpc_target))
+
+    assert len(said) > 32
+    assert said.endswith("-1.0. StatusCode.INVALID_ARGUMENT INVALID_ARGUMENT temperature None\n")
+
+
+def test_a_server_tells_its_contract(sim):
+    said = run(program("reflection").replace("127.0.0.1:50050", sim.grpc_target))
+
+    assert {"tetrad.v1.InferenceService", "grpc.health.v1.Health"} <= set(ast.literal_eval(said))
+
+
+def test_leaving_a_loop_ends_the_request(sim):
+    run(f"""
+from tetrad_client import Client
+with Client({sim.grpc_target!r}) as client:
+    for delta in client.generate([1, 2, 3], max_tokens=8000, ignore_eos=True):
+        break
+""")
+
+    sim.wait_idle(10)
+
+
+def test_all_outputs_stop_strings_and_models(sim):
+    said = run(f"""
+from tetrad_client import Client
+with Client({sim.grpc_target!r}) as client:
+    deltas = list(client.generate("x", n=2, max_tokens=5, text_options={{"stop": ["never"]}}))
+    print(sorted({{delta.index for delta in deltas}}), sum(len(delta.token_ids) for delta in deltas), client.list_models())
+""")
+
+    assert said == "[0, 1] 10 ['smollm2-135m-instruct']\n"
+
+
+def test_the_package_installs_by_itself(tmp_path):
+    assert "pip install ./clients/python\n" in PAGE
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(tmp_path / "out"),
+        str(tmp_path / "src"),
+    ]
+    subprocess.run(["cp", "-r", str(CLIENT), str(tmp_path / "src")], check=True)
+
+    subprocess.run(command, check=True, capture_output=True)
+
+    names = zipfile.ZipFile(next((tmp_path / "out").glob("*.whl"))).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"tetrad_client"}
+    assert {"tetrad_client/v1/inference_pb2_grpc.py", "tetrad_client/py.typed"} <= set(names)
+
+
+def test_the_stubs_are_what_the_generator_writes(tmp_path):
+    source = "import sys; sys.path.insert(0, 'tools'); import client_stubs, pathlib, json"
+    source += f"; print(json.dumps(client_stubs.render(pathlib.Path({str(tmp_path)!r}))))"
+
+    ran = subprocess.run([sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    committed = {path.name: path.read_text() for path in (CLIENT / "tetrad_client/v1").glob("*_pb2*")}
+    assert ast.literal_eval(ran.stdout) == committed

@@ -1,0 +1,32 @@
+"""Writes the stubs of clients/python: those of the public API, in a package of their own, so that `tetrad` fits beside it."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+OUT = ROOT / "clients/python/tetrad_client/v1"
+FILES = ("types", "inference")
+
+
+def render(folder: Path) -> dict[str, str]:
+    """Return the files by name, generated in `folder`."""
+    outs = [f"--{kind}_out={folder}" for kind in ("python", "pyi", "grpc_python")]
+    sources = [f"tetrad/v1/{name}.proto" for name in FILES]
+    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", "-Iprotos", *outs, *sources], cwd=ROOT, check=True)
+    made = {path.name: path.read_text() for path in (folder / "tetrad/v1").iterdir()}
+    # types.proto has no service.
+    del made["types_pb2_grpc.py"]
+    return {name: text.replace("from tetrad.v1 import", "from tetrad_client.v1 import") for name, text in made.items()}
+
+
+def main() -> None:
+    """Write the files."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in render(Path(folder)).items():
+            (OUT / name).write_text(text)
+
+
+if __name__ == "__main__":
+    main()
