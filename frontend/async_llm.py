@@ -49,7 +49,9 @@ class AsyncLLM:
         self._tokenizer, self._processor, self._engines = backends.tokenizer, backends.processor, backends.engines
         self.readiness = backends.readiness
         self.engine_admin = EngineAdminClient(
-            settings.engine_admin_targets, max_message_bytes=settings.max_message_bytes, tls=settings.tls
+            functools.partial(self._engines.admin_endpoints, settings.engine_admin_targets),
+            max_message_bytes=settings.max_message_bytes,
+            tls=settings.tls,
         )
         self._draining = False
         self._tokenizer_info: TokenizerInfo | None = None
@@ -274,7 +276,7 @@ class AsyncLLM:
                 for sequence in state.sequences
             ]
             # Not before: an engine may be lost while a prompt is tokenized.
-            engine = self._engines.choose(data_parallel_rank)
+            engine = self._engines.choose(data_parallel_rank, messages[0].prompt_token_ids, messages[0].cache_salt)
         except BaseException:
             ticket.release()
             raise

@@ -4,11 +4,14 @@ Built and owned by AsyncLLM. Knows which clients there are and how they hang tog
 """
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator
-from functools import partial
+
+import grpc
 
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.detokenizer_client import DetokenizerClient
+from tetrad.frontend.discovery import Discovery, Endpoint
 from tetrad.frontend.engine_client import EngineClient
 from tetrad.frontend.engine_pool import EnginePool
 from tetrad.frontend.facts import TokenizerInfo
@@ -16,6 +19,10 @@ from tetrad.frontend.metrics import FrontendMetrics
 from tetrad.frontend.output_processor import OutputProcessor
 from tetrad.frontend.readiness import Readiness
 from tetrad.frontend.recent_requests import RecentRequests
+from tetrad.frontend.routing.kv_events_client import KvEventsClient
+from tetrad.frontend.routing.member import Member
+from tetrad.frontend.routing.prefix_memory import PrefixMemory
+from tetrad.frontend.routing.router import Router
 from tetrad.frontend.tokenizer_bundle_client import BundleChunk, bundle_chunks
 from tetrad.frontend.tokenizer_client import TokenizerClient
 from tetrad.frontend.tokenizer_replicas import Replica, TokenizerReplicas
@@ -36,18 +43,23 @@ class Backends:
     def __init__(self, settings: FrontendSettings, metrics: FrontendMetrics) -> None:
         self._metrics = metrics
         self._settings = settings
-        connect = partial(open_channel, max_message_bytes=settings.max_message_bytes, tls=settings.tls)
+        self._engine_numbers = itertools.count()
+        tokenizers, engines = (
+            Discovery(targets, interval_s=settings.dns_refresh_interval_s)
+            for targets in (settings.tokenizer_targets, settings.engine_targets)
+        )
+        # Where there can only be one engine nobody asks who holds a prefix.
+        self._prefix_affinity = 0.0 if engines.is_single else settings.prefix_affinity
         patience = {"recovery_timeout_s": settings.recovery_timeout_s, "stall_s": settings.tokenizer_stall_s}
-        self._replicas = TokenizerReplicas(settings.tokenizer_targets, connect, self._on_change)
+        self._replicas = TokenizerReplicas(tokenizers, self._connect, self._on_change)
         self.tokenizer = TokenizerClient(self._replicas, **patience, on_answer=metrics.observe_tokenizer_call)
         self.detokenizer = DetokenizerClient(self._replicas, **patience)
         self.recent = RecentRequests(_NUM_RECENT_REQUESTS if settings.console else 0)
         self.processor = OutputProcessor(self.detokenizer, self.tokenizer, metrics, self.recent)
         self.engines = EnginePool(
-            [
-                EngineClient(target, connect(target), self.processor, recovery_timeout_s=settings.recovery_timeout_s)
-                for target in settings.engine_targets
-            ],
+            engines,
+            self._join,
+            Router(self._prefix_affinity),
             on_change=self._on_change,
             on_moved=self.processor.move,
         )
@@ -89,7 +101,26 @@ class Backends:
         await self.detokenizer.close()
         await self._replicas.close()
 
+    def _connect(self, endpoint: Endpoint) -> grpc.aio.Channel:
+        limit, tls = self._settings.max_message_bytes, self._settings.tls
+        return open_channel(endpoint.target, server_name=endpoint.server_name, max_message_bytes=limit, tls=tls)
+
+    def _join(self, endpoint: Endpoint) -> Member:
+        """Return a member for an engine core, which listens to its KV events if these are of use and can be had."""
+        number, timeout_s = next(self._engine_numbers), self._settings.recovery_timeout_s
+        engine = EngineClient(
+            endpoint.target, self._connect(endpoint), self.processor, recovery_timeout_s=timeout_s, number=number
+        )
+        prefixes, events = PrefixMemory(), None
+        admin = endpoint.on_port_of(self._settings.engine_admin_targets) if self._prefix_affinity else None
+        if admin is not None:
+            events = KvEventsClient(admin.target, self._connect(admin), prefixes)
+        return Member(endpoint, engine, prefixes, events)
+
     def _not_ready(self, timeout_s: float) -> Unavailable:
+        if not self.engines.engines:
+            text = f"No engine core was found within {timeout_s:g} s: {self.engines.discovery.problem}."
+            return Unavailable(text)
         lost = next((engine for engine in self.engines.engines if engine.info is None), None)
         if lost is not None:
             return lost.not_ready(timeout_s)

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from tetrad.frontend.discovery import check_target
 from tetrad.frontend.parsing.registry import REASONING_FORMATS, TOOL_FORMATS, Format, choose_format
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.settings import Names, ServiceSettings
@@ -44,14 +45,27 @@ class FrontendSettings(ServiceSettings):
     tokenizer_targets: Names = Field(
         ("127.0.0.1:50051",),
         min_length=1,
-        description="Tokenizers of the same model, separated by commas: host:port, dns:///name:port or unix:/path. Each can"
-        " answer for another that is lost.",
+        description="Tokenizers of the same model, separated by commas: host:port, unix:/path, or dns:///name:port for all that"
+        " have the name. Each can answer for another that is lost.",
     )
     engine_targets: Names = Field(
-        ("127.0.0.1:50052",), min_length=1, description="Engine cores, separated by commas; requests go to the least busy."
+        ("127.0.0.1:50052",),
+        min_length=1,
+        description="Engine cores of the same model, written as the tokenizers are; see prefix-affinity.",
     )
     engine_admin_targets: Names = Field(
-        ("127.0.0.1:50054",), description="Admin ports of the engine cores, separated by commas. Empty: nobody operates them."
+        ("127.0.0.1:50054",),
+        description="Admin ports of the engine cores, in the same order, and by name where these are. Empty: nobody operates"
+        " them, and what their caches hold is guessed.",
+    )
+    dns_refresh_interval_s: float = Field(
+        5.0, gt=0, description="Seconds after which the names in targets are looked up again; at once when somebody is lost."
+    )
+    prefix_affinity: float = Field(
+        16.0,
+        ge=0,
+        description="Requests that an engine core may have more than others and still get those whose prompt is in its cache"
+        " (half of what each has on average, if that is more). 0: the least busy gets each request.",
     )
 
     model: str = Field("", description="What the served names stand for, for /v1/models. Empty: as the tokenizer says.")
@@ -161,6 +175,16 @@ class FrontendSettings(ServiceSettings):
     responses_store_max_age_s: float = Field(30 * 86_400.0, gt=0, description="Seconds a response is kept.")
     metrics_prefix: str = Field("tetrad", description="Prefix of metric names; `vllm` serves existing dashboards.")
     use_generation_config: bool = Field(True, description="Take sampling defaults from the model's generation config.")
+
+    @field_validator("tokenizer_targets", "engine_targets", "engine_admin_targets")
+    @classmethod
+    def _check_targets(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for target in value:
+            try:
+                check_target(target)
+            except InvalidRequest as error:
+                raise ValueError(error.message) from None
+        return value
 
     @field_validator("tool_call_parser")
     @classmethod

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import grpc
 
+from tetrad.frontend.discovery import Endpoint
 from tetrad.frontend.facts import EngineLoad
 from tetrad.frontend.wire import engine_load_of
 from tetrad.services.channel import open_channel
@@ -32,18 +33,23 @@ class EngineAdminClient:
     """The operator's side of the engine cores.
 
     Args:
-        targets: admin ports, one per engine; none: nobody can operate them.
+        endpoints: returns where the admin ports are now, one per engine; none: nobody can operate them.
         max_message_bytes: largest message.
         tls: identity of this process; None: connections are plain.
     """
 
-    def __init__(self, targets: Sequence[str], *, max_message_bytes: int, tls: TlsFiles | None = None) -> None:
-        self._channels = [open_channel(target, max_message_bytes=max_message_bytes, tls=tls) for target in targets]
-        self._stubs = [engine_core_pb2_grpc.EngineCoreAdminServiceStub(channel) for channel in self._channels]
+    def __init__(
+        self, endpoints: Callable[[], Sequence[Endpoint]], *, max_message_bytes: int, tls: TlsFiles | None = None
+    ) -> None:
+        self._endpoints = endpoints
+        self._max_message_bytes = max_message_bytes
+        self._tls = tls
+        self._channels: dict[Endpoint, grpc.aio.Channel] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         """Close the connections."""
-        await asyncio.gather(*(channel.close() for channel in self._channels))
+        await asyncio.gather(*self._closing, *(channel.close() for channel in self._channels.values()))
 
     async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
         """Forget all cached prefixes; return whether every engine could: none can while requests hold blocks.
@@ -83,7 +89,7 @@ class EngineAdminClient:
     async def loads_known(self) -> list[EngineLoad | None]:
         """Return how busy each engine is, in the order of the targets; None where it does not say so at once."""
         answers = await asyncio.gather(
-            *(stub.GetLoad(engine_core_pb2.GetLoadRequest(), timeout=_LOAD_TIMEOUT_S) for stub in self._stubs),
+            *(stub.GetLoad(engine_core_pb2.GetLoadRequest(), timeout=_LOAD_TIMEOUT_S) for stub in self._stubs()),
             return_exceptions=True,
         )
         return [engine_load_of(each.load) if isinstance(each, engine_core_pb2.GetLoadResponse) else None for each in answers]
@@ -101,9 +107,23 @@ class EngineAdminClient:
         return list(await asyncio.gather(*(self._ask(getattr(stub, method), request) for stub in self._reachable())))
 
     def _reachable(self) -> list[engine_core_pb2_grpc.EngineCoreAdminServiceStub]:
-        if not self._stubs:
+        stubs = self._stubs()
+        if not stubs:
             raise FailedPrecondition("This frontend was told no admin port of an engine core (--engine-admin-targets).")
-        return self._stubs
+        return stubs
+
+    def _stubs(self) -> list[engine_core_pb2_grpc.EngineCoreAdminServiceStub]:
+        """Return one for each engine that there is; let the connections to others go."""
+        endpoints = list(self._endpoints())
+        for endpoint in set(self._channels) - set(endpoints):
+            closing = asyncio.create_task(self._channels.pop(endpoint).close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        for endpoint in set(endpoints) - set(self._channels):
+            self._channels[endpoint] = open_channel(
+                endpoint.target, server_name=endpoint.server_name, max_message_bytes=self._max_message_bytes, tls=self._tls
+            )
+        return [engine_core_pb2_grpc.EngineCoreAdminServiceStub(self._channels[endpoint]) for endpoint in endpoints]
 
     async def _ask(self, call: Callable[..., Awaitable[Any]], request: object) -> Any:
         try:

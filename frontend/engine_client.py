@@ -20,6 +20,7 @@ from tetrad.frontend.engine_session_client import EngineSession, Notice, Protoco
 from tetrad.frontend.engine_trials import EngineTrials
 from tetrad.frontend.facts import EngineInfo
 from tetrad.frontend.refused_requests import RefusedRequests
+from tetrad.frontend.routing.load import EngineLoad
 from tetrad.frontend.sequence import Sequence
 from tetrad.frontend.steps import Step
 from tetrad.services.channel import problem_of
@@ -65,16 +66,24 @@ class EngineClient:
         channel: to it; owned from now on.
         sink: takes outputs and failures.
         recovery_timeout_s: how long requests wait for an engine that is lost.
+        number: this frontend's number for it, which its steps bear.
 
     Attributes:
+        load: how busy it is.
+        is_draining: it said that it is leaving; it is not expected back when it is lost.
         problem: why it makes no progress now, in words for people outside; empty: it does.
         observer: set by the pool.
         since: wall clock in seconds at which a session was opened or lost last.
     """
 
-    def __init__(self, target: str, channel: grpc.aio.Channel, sink: StepSink, *, recovery_timeout_s: float) -> None:
+    def __init__(
+        self, target: str, channel: grpc.aio.Channel, sink: StepSink, *, recovery_timeout_s: float, number: int = 0
+    ) -> None:
         self.target = target
         self.channel = channel
+        self.load = EngineLoad()
+        self.is_draining = False
+        self._number = number
         self.problem = "not connected"
         self.observer: EngineObserver | None = None
         self._sink = sink
@@ -143,6 +152,7 @@ class EngineClient:
         if self.given_up:
             raise self._unavailable()
         self._unfinished[sequence.request_id] = (sequence, request)
+        self.load.note_sent()
         if self.connected and not self._trials.hold(sequence):
             self._outgoing.add([(sequence, request)])
 
@@ -228,6 +238,7 @@ class EngineClient:
     async def _take(self, received: Step | Rejection | Notice) -> None:
         if isinstance(received, Step):
             self._note_progress()
+            self._note_step(received)
             await self._sink.process(received)
             self._go_on()
         elif isinstance(received, Rejection):
@@ -235,9 +246,16 @@ class EngineClient:
         else:
             log.info("engine.notice", target=self.target, kind=received.kind, text=received.text)
             if received.kind in _PROBLEM_OF_NOTICE:
+                self.is_draining |= received.kind == "DRAINING"
                 self._set_problem(_PROBLEM_OF_NOTICE[received.kind])
             elif received.kind in _GOOD_NOTICES:
                 self._set_problem("")
+
+    def _note_step(self, step: Step) -> None:
+        """Take what a step tells of the engine itself."""
+        step.engine_index = self._number
+        if step.scheduler is not None:
+            self.load.note_report(step.scheduler)
 
     def _note_progress(self) -> None:
         """Note that the session brought something that can be believed."""
@@ -254,6 +272,7 @@ class EngineClient:
             self.forget(rejection.request_id)
             self._sink.fail(found[0], rejection.error)
             return
+        self.is_draining = True
         self._set_problem(DRAINING)
         if not _is_pinned(found) and self.observer is not None and self.observer.place_elsewhere(self, [found]):
             self.forget(rejection.request_id)
@@ -271,7 +290,7 @@ class EngineClient:
             self._cancel_expiry()
         if self._has_broken and self.info is not None and info.epoch != self.info.epoch:
             self._judge()
-        self._has_broken = False
+        self._has_broken = self.is_draining = False
         self.info = info
         self.num_sessions += 1
         self.since = time.time()
@@ -303,6 +322,7 @@ class EngineClient:
         self._ready.clear()
         self.since = time.time()
         self._refused.clear()
+        self.load.note_lost()
         self._start_expiry()
         self._set_problem("not connected")
         if self.observer is not None:

@@ -1,18 +1,20 @@
 """EnginePool: the engine cores of one model, which of them gets the next request, and who goes on for one that stays away.
 
-Knows engines and how well they are; knows nothing of sessions. A request is whole in itself: any engine can go on with it.
+Knows engines and how well they are; knows nothing of sessions. Engines come and go with what their names stand for (discovery);
+which of those that are well gets a request is the router's. A request is whole in itself: any engine can go on with it.
 """
 
 import asyncio
 from collections.abc import Callable
 
-import grpc
-
+from tetrad.frontend.discovery import Discovery, Endpoint, fixed_endpoints
 from tetrad.frontend.engine_client import EngineClient
 from tetrad.frontend.engine_client_outgoing import Unfinished
 from tetrad.frontend.facts import EngineInfo
+from tetrad.frontend.routing.member import Member
+from tetrad.frontend.routing.router import Router
 from tetrad.frontend.sequence import Sequence
-from tetrad.services.errors import InvalidRequest, Unavailable
+from tetrad.services.errors import InvalidRequest, TetradError, Unavailable
 from tetrad.services.log import get_logger
 
 log = get_logger()
@@ -27,30 +29,42 @@ class EnginePool:
     """All engine cores.
 
     Args:
-        engines: at least one; owned by the pool from now on.
-        on_change: called when an engine was connected or lost, or has another problem.
+        discovery: finds them; owned by the pool from now on.
+        join: makes a member of an endpoint; it is closed by the pool.
+        router: chooses among those that are well.
+        on_change: called when an engine was connected or lost, came or went, or has another problem.
         on_moved: called with each sequence that another engine goes on with, and that engine.
         take_over_after_s: how long an engine may be lost before its requests go to others.
     """
 
     def __init__(
         self,
-        engines: list[EngineClient],
+        discovery: Discovery,
+        join: Callable[[Endpoint], Member],
+        router: Router,
         *,
         on_change: Callable[[], None] = lambda: None,
         on_moved: Callable[[Sequence, EngineClient], None] = lambda _, __: None,
         take_over_after_s: float = _TAKE_OVER_AFTER_S,
     ) -> None:
-        self.engines = engines
-        self._next = 0
+        self.discovery = discovery
+        self._join = join
+        self._router = router
+        self._members: list[Member] = []
         self._notify = on_change
         self._on_moved = on_moved
         self._take_over_after_s = take_over_after_s
         self._timers: dict[EngineClient, asyncio.TimerHandle] = {}
         self._overdue: set[EngineClient] = set()
+        self._first_ready: asyncio.Future[None] | None = None
+        self._starting: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
         self.num_losses = 0
-        for engine in engines:
-            engine.observer = self
+
+    @property
+    def engines(self) -> list[EngineClient]:
+        """All engine cores, in the order that pinned requests count by."""
+        return [member.engine for member in self._members]
 
     @property
     def info(self) -> EngineInfo:
@@ -65,10 +79,10 @@ class EnginePool:
         """Longest prompt plus output that every engine takes, in tokens."""
         return min(engine.info.max_model_len for engine in self.engines if engine.info is not None)
 
-    @property
-    def channels(self) -> list[grpc.aio.Channel]:
-        """The connections to all engines, for calls that concern no request."""
-        return [engine.channel for engine in self.engines]
+    def admin_endpoints(self, targets: tuple[str, ...]) -> list[Endpoint]:
+        """Return the admin ports among `targets` that are known now: first the engines' own, in their order."""
+        own = [admin for member in self._members if (admin := member.endpoint.on_port_of(targets)) is not None]
+        return own + [each for each in fixed_endpoints(targets) if each not in own]
 
     @property
     def num_add_messages(self) -> int:
@@ -76,78 +90,147 @@ class EnginePool:
         return sum(engine.num_add_messages for engine in self.engines)
 
     def __len__(self) -> int:
-        return len(self.engines)
+        return len(self._members)
 
     async def start(self) -> None:
-        """Open the sessions and wait for the engines: for the first as long as it takes, then for the others a moment.
+        """Find the engines and open the sessions: wait for the first as long as it takes, then for the others a moment.
 
         Raises:
-            FailedPrecondition: there can never be a session with one of them.
+            FailedPrecondition: there can never be a session with the first that answers.
         """
-        for engine in self.engines:
-            engine.start()
-        waiting = {asyncio.create_task(engine.wait_ready()) for engine in self.engines}
-        try:
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if waiting:
-                also_done, waiting = await asyncio.wait(waiting, timeout=_LATECOMERS_S)
-                done |= also_done
-            for task in done:
-                task.result()
-        finally:
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+        self._first_ready = asyncio.get_running_loop().create_future()
+        self.discovery.start(self._take_round)
+        await self._first_ready
+        if self._starting:
+            await asyncio.wait(self._starting, timeout=_LATECOMERS_S)
 
     async def close(self) -> None:
         """End all sessions."""
+        await self.discovery.close()
         for timer in self._timers.values():
             timer.cancel()
-        for engine in self.engines:
-            engine.observer = None
-            await engine.close()
+        for task in self._starting:
+            task.cancel()
+        await asyncio.gather(*self._starting, *self._closing, return_exceptions=True)
+        for member in self._members:
+            member.engine.observer = None
+            await member.close()
 
-    def choose(self, rank: int | None) -> EngineClient:
-        """Return the engine for a request: the one at `rank`, else the least busy of the well, the connected, the expected.
+    # --- who is there -----------------------------------------------------------------------------------------------
 
-        All n outputs of a request go to one engine: they share its prompt, so they share its prefix cache.
-        """
-        count = len(self.engines)
-        if rank is not None:
-            if not 0 <= rank < count:
-                raise InvalidRequest(f"data_parallel_rank {rank} is out of range [0, {count}).", field="data_parallel_rank")
-            return self.engines[rank]
-        # A rotating start spreads requests over engines that are equally busy.
-        start, self._next = self._next, (self._next + 1) % count
-        order = self.engines[start:] + self.engines[:start]
-        return min(order, key=_reluctance)
+    def _take_round(self, endpoints: list[Endpoint]) -> None:
+        """Take what discovery found: who is new joins, who is no longer there gets nothing more."""
+        known = {member.endpoint for member in self._members}
+        for endpoint in endpoints:
+            if endpoint not in known:
+                self._add(endpoint)
+        present = set(endpoints)
+        for member in self._members:
+            if member.is_gone is not (member.endpoint not in present):
+                member.is_gone = not member.is_gone
+                log.info("engine.gone" if member.is_gone else "engine.back", target=member.endpoint.target)
+        self.on_change()
 
-    def on_change(self) -> None:
-        """Pass on that an engine was connected or lost, or has another problem."""
-        for engine in self.engines:
-            if engine.connected:
-                self._overdue.discard(engine)
+    def _add(self, endpoint: Endpoint) -> None:
+        member = self._join(endpoint)
+        # As many as another has: it owes no one the prefixes that came before it.
+        member.num_new_prefixes = min((each.num_new_prefixes for each in self._members), default=0)
+        member.engine.observer = self
+        self._members.append(member)
+        member.engine.start()
+        _keep(self._starting, asyncio.create_task(self._wait_ready(member.engine)))
+
+    async def _wait_ready(self, engine: EngineClient) -> None:
+        """Tell `start` when an engine is ready, or can never be."""
+        assert self._first_ready is not None
+        try:
+            await engine.wait_ready()
+        except TetradError as error:
+            log.error("engine.unusable", target=engine.target, reason=str(error))
+            if not self._first_ready.done():
+                self._first_ready.set_exception(error)
+            return
+        if not self._first_ready.done():
+            self._first_ready.set_result(None)
+
+    def _let_go(self) -> None:
+        """Part with those whose names no longer stand for them, as soon as nothing is lost by that."""
+        for member in [each for each in self._members if each.is_gone]:
+            engine = member.engine
+            if not engine.connected and any(each.is_well for each in self._members):
+                self.place_elsewhere(engine, engine.release())
+            if not engine.num_unfinished:
+                self._members.remove(member)
                 if timer := self._timers.pop(engine, None):
                     timer.cancel()
+                self._overdue.discard(engine)
+                engine.observer = None
+                _keep(self._closing, asyncio.create_task(member.close()))
+                log.info("engine.let_go", target=engine.target)
+
+    # --- who gets a request -----------------------------------------------------------------------------------------
+
+    def choose(self, rank: int | None, token_ids: bytes = b"", cache_salt: str = "") -> EngineClient:
+        """Return the engine for a request: the one at `rank`, else one of the well, the connected, the expected.
+
+        All n outputs of a request go to one engine: they share its prompt, so they share its prefix cache.
+
+        Args:
+            rank: place of the engine that the request is pinned to.
+            token_ids: the prompt, a u32 column.
+            cache_salt: only requests with the same one share prefixes.
+        """
+        if rank is not None:
+            return self._at(rank).engine
+        if not self._members:
+            raise Unavailable(f"No engine core is known: {self.discovery.problem}.", retry_after_s=1.0)
+        least = min(member.reluctance for member in self._members)
+        return self._router.choose([each for each in self._members if each.reluctance == least], token_ids, cache_salt).engine
+
+    def _at(self, rank: int) -> Member:
+        """Return the engine of a rank: where all have ranks of their own, the one that has it; else the one at that place."""
+        present = [member for member in self._members if not member.is_gone]
+        own = {info.engine_index: each for each in present if (info := each.engine.info) is not None}
+        ranks = own if len(own) == len(present) else dict(enumerate(present))
+        if rank in ranks:
+            return ranks[rank]
+        count = max(ranks, default=-1) + 1
+        if 0 <= rank < count:
+            raise Unavailable(f"The engine core of data_parallel_rank {rank} is not there now.", retry_after_s=1.0)
+        raise InvalidRequest(f"data_parallel_rank {rank} is out of range [0, {count}).", field="data_parallel_rank")
+
+    def on_change(self) -> None:
+        """Take in that an engine was connected or lost, came or went, or has another problem; and pass it on."""
+        for member in self._members:
+            member.note_connected()
+            if member.engine.connected:
+                self._overdue.discard(member.engine)
+                if timer := self._timers.pop(member.engine, None):
+                    timer.cancel()
+        self._members.sort(key=lambda member: member.rank)
         self._relieve()
+        self._let_go()
         self._notify()
 
     def on_lost(self, engine: EngineClient) -> None:
-        """Give its requests to other engines, if it is not back in a moment."""
+        """Give its requests to other engines: at once if it was leaving, else if it is not back in a moment."""
         self.num_losses += 1
-        if len(self.engines) > 1 and engine not in self._timers:
-            loop = asyncio.get_running_loop()
-            self._timers[engine] = loop.call_later(self._take_over_after_s, self._note_overdue, engine)
+        self.discovery.look_again()
+        if engine in self._timers:
+            return
+        after_s = 0.0 if engine.is_draining else self._take_over_after_s
+        self._timers[engine] = asyncio.get_running_loop().call_later(after_s, self._note_overdue, engine)
 
     def place_elsewhere(self, engine: EngineClient, requests: list[Unfinished]) -> bool:
         """Give requests that `engine` has no more to another one; False: there is none that would take them."""
-        for request in requests:
-            successor = self.choose(None)
-            if successor is engine or not successor.connected or successor.problem:
+        for sequence, request in requests:
+            others = [member for member in self._members if member.is_well and member.engine is not engine]
+            if not others:
                 return False
-            log.info("request.moved", request_id=request[0].request_id, target=successor.target)
-            successor.take_over([request])
-            self._on_moved(request[0], successor)
+            successor = self._router.choose(others, request.prompt_token_ids, request.cache_salt).engine
+            log.info("request.moved", request_id=sequence.request_id, target=successor.target)
+            successor.take_over([(sequence, request)])
+            self._on_moved(sequence, successor)
         return True
 
     def _note_overdue(self, engine: EngineClient) -> None:
@@ -157,11 +240,13 @@ class EnginePool:
 
     def _relieve(self) -> None:
         """Let others go on for the engines that have been away for too long, if any is well."""
-        if any(each.connected and not each.problem for each in self.engines):
+        if any(member.is_well for member in self._members):
             for engine in self._overdue:
                 # It stays overdue until it is back: when all were lost, new requests may have come to wait for it.
                 self.place_elsewhere(engine, engine.release())
 
 
-def _reluctance(engine: EngineClient) -> tuple[bool, bool, bool, int]:
-    return not engine.connected, engine.given_up, bool(engine.problem), engine.num_unfinished
+def _keep(tasks: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:
+    """Hold a task until it is done."""
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)

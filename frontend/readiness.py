@@ -14,6 +14,8 @@ from tetrad.frontend.tokenizer_replicas import TokenizerReplicas
 from tetrad.services.channel import problem_of
 from tetrad.services.errors import Unavailable
 
+_NOBODY = "none is known"
+
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
@@ -88,9 +90,9 @@ class Readiness:
         if self._draining:
             problem = "This server is shutting down; try again."
         elif all(tokenizer_problems):
-            problem = f"No tokenizer is reachable ({_summary(tokenizer_problems)})."
+            problem = f"No tokenizer is reachable ({_summary(tokenizer_problems or [_NOBODY])})."
         elif not any(each.connected for each in engines):
-            problem = f"No engine core is reachable ({_summary(engine_problems)})."
+            problem = f"No engine core is reachable ({_summary(engine_problems or [_NOBODY])})."
         elif all(engine_problems):
             problem = f"No engine core makes progress ({_summary(engine_problems)})."
         elif not self._started:

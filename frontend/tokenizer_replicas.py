@@ -6,11 +6,12 @@ is the same tokenizer as the first one that answered: text of one and ids of ano
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import grpc
 
 from tetrad.frontend.backoff import Backoff
+from tetrad.frontend.discovery import Discovery, Endpoint
 from tetrad.frontend.facts import TokenizerInfo
 from tetrad.frontend.wire import tokenizer_info_of, tokenizer_info_request
 from tetrad.services.log import get_logger
@@ -32,10 +33,13 @@ class Replica:
         problem: why it is not usable, in words for people outside; empty if it is.
         since: wall clock in seconds at which it became usable or ceased to be.
         info: what it said of itself last; None before it did.
+        is_gone: its name no longer stands for it; it is let go when it is lost.
     """
 
-    def __init__(self, target: str, channel: grpc.aio.Channel) -> None:
-        self.target = target
+    def __init__(self, endpoint: Endpoint, channel: grpc.aio.Channel) -> None:
+        self.endpoint = endpoint
+        self.target = endpoint.target
+        self.is_gone = False
         self.channel = channel
         self.stub = tokenizer_pb2_grpc.TokenizerServiceStub(channel)
         self.usable = False
@@ -60,24 +64,30 @@ class TokenizerReplicas:
     """All tokenizers.
 
     Args:
-        targets: their addresses, at least one.
-        connect: opens a channel to an address.
+        discovery: finds them; owned from now on.
+        connect: opens a channel to one of them.
         on_change: called whenever a replica becomes usable or ceases to be.
     """
 
     def __init__(
-        self, targets: Sequence[str], connect: Callable[[str], grpc.aio.Channel], on_change: Callable[[], None] = lambda: None
+        self,
+        discovery: Discovery,
+        connect: Callable[[Endpoint], grpc.aio.Channel],
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        self.replicas = [Replica(target, connect(target)) for target in targets]
+        self.replicas: list[Replica] = []
+        self._discovery = discovery
+        self._connect = connect
         self.info: TokenizerInfo | None = None
         self.num_losses = 0
         self._on_change = on_change
         self._any_usable = asyncio.Event()
         self._turn = 0
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[Replica, asyncio.Task[None]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     def __str__(self) -> str:
-        return ", ".join(replica.target for replica in self.replicas)
+        return str(self._discovery)
 
     @property
     def usable(self) -> bool:
@@ -86,7 +96,7 @@ class TokenizerReplicas:
 
     def start(self) -> None:
         """Begin to connect."""
-        self._tasks = [asyncio.create_task(self._watch(each), name=f"tokenizer {each.target}") for each in self.replicas]
+        self._discovery.start(self._take_round)
 
     async def wait_usable(self) -> None:
         """Wait until a replica is."""
@@ -94,17 +104,40 @@ class TokenizerReplicas:
 
     def in_order(self) -> list[Replica]:
         """Return the usable replicas, the one to ask first in front: in turn, the suspects last."""
-        self._turn = (self._turn + 1) % len(self.replicas)
+        self._turn = (self._turn + 1) % max(1, len(self.replicas))
         order = self.replicas[self._turn :] + self.replicas[: self._turn]
         return sorted((replica for replica in order if replica.usable), key=lambda replica: replica.suspect)
 
     async def close(self) -> None:
         """End all connections."""
-        for task in self._tasks:
+        await self._discovery.close()
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), *self._closing, return_exceptions=True)
         for replica in self.replicas:
             await replica.channel.close()
+
+    def _take_round(self, endpoints: list[Endpoint]) -> None:
+        """Take what discovery found: who is new joins; who is no longer there is let go when it is lost, like any that ends."""
+        known, present = {replica.endpoint for replica in self.replicas}, set(endpoints)
+        for endpoint in endpoints:
+            if endpoint not in known:
+                replica = Replica(endpoint, self._connect(endpoint))
+                self.replicas.append(replica)
+                self._tasks[replica] = asyncio.create_task(self._watch(replica), name=f"tokenizer {replica.target}")
+        for replica in list(self.replicas):
+            replica.is_gone = replica.endpoint not in present
+            if replica.is_gone and not replica.usable:
+                self._let_go(replica)
+        self._on_change()
+
+    def _let_go(self, replica: Replica) -> None:
+        log.info("tokenizer.let_go", target=replica.target)
+        self.replicas.remove(replica)
+        self._tasks.pop(replica).cancel()
+        closing = asyncio.create_task(replica.channel.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     async def _watch(self, replica: Replica) -> None:
         backoff = Backoff()
@@ -144,6 +177,7 @@ class TokenizerReplicas:
         if replica.usable and problem:
             log.warning("tokenizer.lost", target=replica.target)
             self.num_losses += 1
+            self._discovery.look_again()
         replica.usable, replica.problem, replica.suspect = not problem, problem, False
         replica.num_connections += replica.usable
         replica.since = time.time()

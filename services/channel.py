@@ -22,11 +22,14 @@ CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
-def open_channel(target: str, *, max_message_bytes: int = 32 << 20, tls: TlsFiles | None = None) -> grpc.aio.Channel:
+def open_channel(
+    target: str, *, server_name: str = "", max_message_bytes: int = 32 << 20, tls: TlsFiles | None = None
+) -> grpc.aio.Channel:
     """Return a channel to `target` ("host:port", "dns:///name:port" or "unix:/path"); it connects when first used.
 
     Args:
         target: address of the server.
+        server_name: name that its certificate must carry, where `target` is an address of that name. Empty: the target's.
         max_message_bytes: largest message either way.
         tls: identity of this process; None: connections are plain. Those to Unix sockets always are.
 
@@ -38,8 +41,13 @@ def open_channel(target: str, *, max_message_bytes: int = 32 << 20, tls: TlsFile
         ("grpc.max_send_message_length", max_message_bytes),
     )
     if tls is not None and not target.startswith("unix:"):
-        return TlsChannel(target, CLIENT_OPTIONS + limits, Identity(tls))
+        return TlsChannel(target, (*CLIENT_OPTIONS, *limits, *name_options(server_name)), Identity(tls))
     return grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS + limits)
+
+
+def name_options(server_name: str) -> tuple[tuple[str, str], ...]:
+    """Return the options that make a channel check the certificate of its server against a name that is not in its target."""
+    return (("grpc.ssl_target_name_override", server_name),) if server_name else ()
 
 
 def problem_of(channel: grpc.aio.Channel) -> str:

@@ -34,7 +34,7 @@ class TlsChannel(grpc.aio.Channel):  # type: ignore[misc] # grpc ships no types
         identity: what to show and whom to trust.
     """
 
-    def __init__(self, target: str, options: Sequence[tuple[str, int]], identity: Identity) -> None:
+    def __init__(self, target: str, options: Sequence[tuple[str, int | str]], identity: Identity) -> None:
         self._target = target
         self._options = options
         self._identity = identity

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from grpc._cython import cygrpc
 
-from tetrad.services.channel import CLIENT_OPTIONS
+from tetrad.services.channel import CLIENT_OPTIONS, name_options
 from tetrad.services.server import SERVER_OPTIONS
 
 LIMITS = (
@@ -15,7 +15,7 @@ LIMITS = (
     "grpc.absolute_max_metadata_size",
     "grpc.max_concurrent_streams",
 )
-KEYS = sorted({key for key, _ in (*CLIENT_OPTIONS, *SERVER_OPTIONS)} | set(LIMITS))
+KEYS = sorted({key for key, _ in (*CLIENT_OPTIONS, *SERVER_OPTIONS, *name_options("a"))} | set(LIMITS))
 
 
 @pytest.fixture(scope="module")

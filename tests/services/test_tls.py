@@ -56,8 +56,8 @@ async def connect():
     """Return an opener of channels: address, TlsFiles or None."""
     channels = []
 
-    def open_one(address: str, tls: TlsFiles | None) -> grpc.aio.Channel:
-        channels.append(open_channel(address, tls=tls))
+    def open_one(address: str, tls: TlsFiles | None, server_name: str = "") -> grpc.aio.Channel:
+        channels.append(open_channel(address, tls=tls, server_name=server_name))
         return channels[-1]
 
     yield open_one
@@ -138,6 +138,16 @@ async def test_a_server_for_another_host_is_refused(authority, serve_tls, connec
 
     with pytest.raises(grpc.aio.AioRpcError, match="Hostname Verification Check failed"):
         await call(connect(address, files(authority.certificate("client"))))
+
+
+async def test_an_address_of_a_name_is_checked_against_the_name(authority, serve_tls, connect):
+    """The certificate is for localhost; 127.0.0.2 is not in it."""
+    server = await serve_tls(authority.certificate("server"), listen="0.0.0.0:0")
+    address, own = server.address.replace("0.0.0.0", "ipv4:127.0.0.2"), files(authority.certificate("client"))
+
+    assert await call(connect(address, own, "localhost")) == b"x"
+    with pytest.raises(grpc.aio.AioRpcError, match="Hostname Verification Check failed"):
+        await call(connect(address, own, "other.example"))
 
 
 async def test_without_authorities_a_server_asks_callers_for_nothing(authority, connect):

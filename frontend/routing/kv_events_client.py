@@ -1,0 +1,101 @@
+"""KvEventsClient: keeps the memory of one engine's prefixes true, by its KV events.
+
+A subscription that breaks goes on where it was; the engine begins with a snapshot where that is not possible. Nothing waits for
+it: without events, as where an engine has no admin port, the memory is what this frontend routed. One event loop.
+"""
+
+import asyncio
+
+import grpc
+
+from tetrad.frontend.backoff import Backoff
+from tetrad.frontend.routing.prefix_memory import PrefixMemory
+from tetrad.services.log import get_logger
+from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
+
+log = get_logger()
+
+
+class KvEventsClient:
+    """The subscription to one engine.
+
+    Args:
+        target: its admin port, for logs.
+        channel: to that; owned from now on.
+        prefixes: what is kept true.
+
+    Attributes:
+        is_live: whether events arrive.
+    """
+
+    def __init__(self, target: str, channel: grpc.aio.Channel, prefixes: PrefixMemory) -> None:
+        self.is_live = False
+        self._target = target
+        self._channel = channel
+        self._stub = engine_core_pb2_grpc.EngineCoreAdminServiceStub(channel)
+        self._prefixes = prefixes
+        self._task: asyncio.Task[None] | None = None
+        self._next_number = 0
+        self._said_wrong = False
+
+    def follow(self, epoch: int) -> None:
+        """Listen to the engine core of this epoch, from the beginning."""
+        if self._task is not None:
+            self._task.cancel()
+        self._next_number = 0
+        self._task = asyncio.create_task(self._run(epoch), name=f"kv events {self._target}")
+
+    async def close(self) -> None:
+        """Listen no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._channel.close()
+
+    async def _run(self, epoch: int) -> None:
+        backoff = Backoff()
+        while True:
+            try:
+                if await self._is_of(epoch):
+                    await self._listen(backoff)
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+                log.debug("kv_events.lost", target=self._target, reason=str(error))
+            finally:
+                self.is_live = False
+            await backoff.wait()
+
+    async def _is_of(self, epoch: int) -> bool:
+        """Return whether the port is that engine core's: another one's events would send requests astray."""
+        request = engine_core_pb2.EngineCoreAdminServiceGetInfoRequest()
+        answer = await self._stub.GetInfo(request, wait_for_ready=True)
+        if answer.info.epoch == epoch:
+            return True
+        if not self._said_wrong:
+            self._said_wrong = True
+            text = "the admin port of another engine core; engine-admin-targets go in the order of engine-targets"
+            log.warning("kv_events.wrong_engine", target=self._target, reason=text)
+        return False
+
+    async def _listen(self, backoff: Backoff) -> None:
+        request = engine_core_pb2.SubscribeKvEventsRequest(start_sequence_number=self._next_number)
+        async for batch in self._stub.SubscribeKvEvents(request):
+            if not batch.snapshot and batch.sequence_number != self._next_number:
+                log.warning("kv_events.gap", target=self._target, expected=self._next_number, got=batch.sequence_number)
+                self._next_number = 0
+                return
+            self._next_number = batch.sequence_number + 1
+            for event in batch.events:
+                self._take(event)
+            self.is_live = True
+            backoff.reset()
+
+    def _take(self, event: engine_core_pb2.KvCacheEvent) -> None:
+        kind = event.WhichOneof("event")
+        if kind == "stored" and event.stored.block_size == self._prefixes.block_size:
+            stored = event.stored
+            parent = stored.parent_block_hash if stored.HasField("parent_block_hash") else None
+            self._prefixes.store(stored.block_hashes, parent, stored.token_ids, stored.cache_salt)
+        elif kind == "removed":
+            self._prefixes.remove(event.removed.block_hashes)
+        elif kind == "cleared":
+            self._prefixes.clear()

@@ -1,0 +1,77 @@
+"""Member: one engine core of the pool, with what routing knows of it. Owned by the engine pool; a Candidate to the router."""
+
+from dataclasses import dataclass, field
+
+from tetrad.frontend.discovery import Endpoint
+from tetrad.frontend.engine_client import EngineClient
+from tetrad.frontend.routing.kv_events_client import KvEventsClient
+from tetrad.frontend.routing.prefix_memory import PrefixMemory
+
+
+@dataclass(eq=False, slots=True)
+class Member:
+    """One engine core.
+
+    Attributes:
+        endpoint: where it is.
+        engine: its sessions and requests.
+        events: where its KV events come from; None: they cannot be had.
+        prefixes: what it holds.
+        num_new_prefixes: see Candidate.
+        is_gone: its name no longer stands for it: it gets nothing new, and is let go when it is lost or has nothing left.
+    """
+
+    endpoint: Endpoint
+    engine: EngineClient
+    prefixes: PrefixMemory
+    events: KvEventsClient | None
+    num_new_prefixes: int = 0
+    is_gone: bool = False
+    _epoch: int = field(default=0, init=False)
+
+    @property
+    def identity(self) -> bytes:
+        """Name of the engine that every frontend knows; before it is connected, its address."""
+        return str(self._epoch).encode() if self._epoch else self.endpoint.target.encode()[:64]
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that it has."""
+        return self.engine.load.num_requests(self.engine.num_unfinished)
+
+    @property
+    def kv_cache_usage(self) -> float:
+        """Share of its KV blocks in use, 0 to 1."""
+        return self.engine.load.kv_cache_usage
+
+    @property
+    def rank(self) -> tuple[int, int, str]:
+        """Its place in the order that pinned requests count by: the target's, its own data_parallel_rank, its address."""
+        info = self.engine.info
+        return self.endpoint.place, 0 if info is None else info.engine_index, self.endpoint.target
+
+    @property
+    def is_well(self) -> bool:
+        """Whether requests that could go elsewhere should come to it."""
+        return self.engine.connected and not self.engine.problem and not self.is_gone
+
+    @property
+    def reluctance(self) -> tuple[bool, bool, bool]:
+        """How little it should be chosen, whatever its load: the well come before the connected, these before the expected."""
+        engine = self.engine
+        return not engine.connected, engine.given_up, bool(engine.problem) or self.is_gone
+
+    def note_connected(self) -> None:
+        """Forget what it held if it is another engine core than before."""
+        info = self.engine.info
+        if self.engine.connected and info is not None and info.epoch != self._epoch:
+            self._epoch = info.epoch
+            self.prefixes.begin(info.block_size, info.num_gpu_blocks)
+            if self.events is not None:
+                self.events.follow(info.epoch)
+
+    async def close(self) -> None:
+        """End all connections to it."""
+        if self.events is not None:
+            await self.events.close()
+        await self.engine.close()

@@ -1,0 +1,93 @@
+"""PrefixMemory: which prefixes one engine holds, as far as this frontend knows.
+
+Two sources fill it: what this frontend routed to the engine (it will hold that in a moment), and the engine's KV events, which
+tell what others routed there, what was generated, and what was evicted. Without events, the first alone makes it the usual
+approximation. Bounded by what the engine can hold; what was not used for longest is forgotten first. Knows no engines' names.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from tetrad.frontend.routing.block_keys import block_keys, first_parent
+
+_MAX_BLOCKS = 65_536
+"""About 15 MB, with events; a million tokens at 16 a block."""
+
+
+class PrefixMemory:
+    """The blocks of one engine, by this process's keys.
+
+    Attributes:
+        block_size: tokens per block; 0 before the engine has said.
+    """
+
+    def __init__(self) -> None:
+        self.block_size = 0
+        self._max_blocks = 0
+        # The engine's own name of each, where it has told. The one to forget first comes first.
+        self._held: OrderedDict[int, bytes | None] = OrderedDict()
+        self._key_of: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def begin(self, block_size: int, num_blocks: int) -> None:
+        """Start over with an engine that has so many blocks, all empty."""
+        self.block_size, self._max_blocks = block_size, min(num_blocks, _MAX_BLOCKS)
+        self.clear()
+
+    def num_held(self, keys: Iterable[int]) -> int:
+        """Return how many blocks the engine holds from the first on, without a gap."""
+        held, count = self._held, 0
+        for key in keys:
+            if key not in held:
+                break
+            count += 1
+        return count
+
+    def expect(self, keys: Sequence[int]) -> None:
+        """Note that a prompt is on its way to the engine, which will hold its blocks."""
+        held = self._held
+        # The head last: whoever comes back needs it more than the tail.
+        for key in reversed(keys):
+            if key in held:
+                held.move_to_end(key)
+            else:
+                held[key] = None
+        self._shrink()
+
+    def store(self, hashes: Sequence[bytes], parent: bytes | None, token_ids: bytes, cache_salt: str) -> None:
+        """Take blocks that the engine says it holds, each the parent of the next.
+
+        Args:
+            hashes: its names for them.
+            parent: its name for the one before them; None: they begin a sequence.
+            token_ids: u32 column.
+            cache_salt: of blocks that begin a sequence.
+        """
+        key = first_parent(cache_salt) if parent is None else self._key_of.get(parent)
+        if key is None:
+            return  # a block of what was forgotten here: nobody can reach it
+        for name, own in zip(hashes, block_keys(token_ids, self.block_size, key), strict=False):
+            self._held[own] = name
+            self._held.move_to_end(own)
+            self._key_of[name] = own
+        self._shrink()
+
+    def remove(self, hashes: Iterable[bytes]) -> None:
+        """Take back blocks that the engine says it no longer holds."""
+        for name in hashes:
+            key = self._key_of.pop(name, None)
+            if key is not None:
+                self._held.pop(key, None)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._held.clear()
+        self._key_of.clear()
+
+    def _shrink(self) -> None:
+        while len(self._held) > self._max_blocks:
+            _, name = self._held.popitem(last=False)
+            if name is not None:
+                self._key_of.pop(name, None)

@@ -1,0 +1,119 @@
+"""Router: which of several engines that are well gets a request.
+
+An engine's cost is counted in requests: those that it has, more as its cache is fuller, less for what it holds of the prompt.
+A full cache counts as much as a whole prompt: `prefix_affinity` requests, or half of what an engine has on average, if that is
+more. So requests with a common prefix stay together until their engine is ahead by that much.
+
+Frontends share nothing. For a prefix that nobody holds yet, or several hold, each of them prefers the same engine (the prefix's
+home) without asking, and keeps doing so only as long as its new prefixes come out even. One event loop; knows no sessions.
+"""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Protocol, TypeVar
+
+from tetrad.frontend.routing.block_keys import block_keys, first_parent
+from tetrad.frontend.routing.prefix_memory import PrefixMemory
+
+_MIN_SHARED_TOKENS = 64
+"""Shorter prefixes cost too little to route by: every chat begins with the same few tokens of its template."""
+_MIN_SHARE = 0.5
+"""What an engine holds counts from this share of a prompt on: what all prompts begin with tells nothing about one."""
+_HOME_SHARE = 0.25
+"""What it is worth to be a prefix's home, of the worth of a prefix."""
+_MOST_AHEAD = 1
+"""New prefixes by which an engine may be ahead of another and still be the home of the next."""
+_MOST_OWED = 8
+"""New prefixes that an engine gets first, at most, because others got more: those that it was too busy for are no debt."""
+
+
+class Candidate(Protocol):
+    """An engine, as the router sees it."""
+
+    @property
+    def identity(self) -> bytes:
+        """Name of the engine that every frontend knows."""
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that it has, running or waiting, those on their way included."""
+
+    @property
+    def kv_cache_usage(self) -> float:
+        """Share of its KV blocks in use, 0 to 1."""
+
+    @property
+    def prefixes(self) -> PrefixMemory:
+        """What it holds."""
+
+    num_new_prefixes: int
+    """Prompts that it was given and nobody held; kept by the router."""
+
+
+C = TypeVar("C", bound=Candidate)
+
+
+class Router:
+    """The policy of one frontend.
+
+    Args:
+        prefix_affinity: requests that an engine may have more than others and still get those whose prefix it holds; 0: load
+            alone decides.
+    """
+
+    def __init__(self, prefix_affinity: float) -> None:
+        self._prefix_affinity = prefix_affinity
+        self._turn = 0
+
+    def choose(self, engines: Sequence[C], token_ids: bytes, cache_salt: str = "") -> C:
+        """Return one of the engines, and note what it will hold.
+
+        Args:
+            engines: at least one.
+            token_ids: the prompt, a u32 column.
+            cache_salt: only requests with the same one share prefixes.
+        """
+        self._turn += 1
+        keys = self._keys(engines, token_ids, cache_salt)
+        chosen = engines[0] if len(engines) == 1 else self._cheapest(engines, keys, token_ids)
+        if keys:
+            chosen.prefixes.expect(keys[chosen.prefixes.block_size])
+        return chosen
+
+    def _keys(self, engines: Sequence[C], token_ids: bytes, cache_salt: str) -> dict[int, list[int]]:
+        """Return the keys of the prompt's blocks by block size, as a rule the same for all engines; none: it is too short."""
+        if not self._prefix_affinity or len(token_ids) < 4 * _MIN_SHARED_TOKENS:
+            return {}
+        sizes = {engine.prefixes.block_size for engine in engines}
+        return {size: list(block_keys(token_ids, size, first_parent(cache_salt))) if size else [] for size in sizes}
+
+    def _cheapest(self, engines: Sequence[C], keys: dict[int, list[int]], token_ids: bytes) -> C:
+        loads = [engine.num_requests for engine in engines]
+        fewest = min(engine.num_new_prefixes for engine in engines)
+        worth = max(self._prefix_affinity, sum(loads) / len(loads) / 2)
+        costs = [load + worth * engine.kv_cache_usage for load, engine in zip(loads, engines, strict=True)]
+        is_new = True
+        if keys:
+            shares = [_share(engine.prefixes, keys[engine.prefixes.block_size], len(token_ids) // 4) for engine in engines]
+            is_new = not any(shares)
+            costs = [cost - worth * share for cost, share in zip(costs, shares, strict=True)]
+            home = _home(engines, token_ids[: 4 * _MIN_SHARED_TOKENS])
+            if not is_new or engines[home].num_new_prefixes <= fewest + _MOST_AHEAD:
+                costs[home] -= worth * _HOME_SHARE
+        # Of equals, the one with the fewest new prefixes; and then in turn.
+        count = len(engines)
+        order = ((costs[i], engines[i].num_new_prefixes, (i - self._turn) % count, i) for i in range(count))
+        chosen = engines[min(order)[-1]]
+        chosen.num_new_prefixes = min(chosen.num_new_prefixes + is_new, fewest + _MOST_OWED)
+        return chosen
+
+
+def _share(prefixes: PrefixMemory, keys: list[int], num_tokens: int) -> float:
+    """Return the share of a prompt that an engine holds; 0 if that is too little to count."""
+    num_held = prefixes.num_held(keys) * prefixes.block_size
+    return num_held / num_tokens if num_held >= max(_MIN_SHARED_TOKENS, _MIN_SHARE * num_tokens) else 0.0
+
+
+def _home(engines: Sequence[C], head: bytes) -> int:
+    """Return the place of the engine that a prefix is at home at: the highest of hashes of both (rendezvous hashing)."""
+    return max(range(len(engines)), key=lambda i: blake2b(head, digest_size=8, key=engines[i].identity).digest())
