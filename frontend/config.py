@@ -65,7 +65,7 @@ class FrontendSettings(ServiceSettings):
         16.0,
         ge=0,
         description="Requests that an engine core may have more than others and still get those whose prompt is in its cache"
-        " (half of what each has on average, if that is more). 0: the least busy gets each request.",
+        " (a quarter of what each has on average, if that is more). 0: the least busy gets each request.",
     )
 
     model: str = Field("", description="What the served names stand for, for /v1/models. Empty: as the tokenizer says.")

@@ -42,6 +42,7 @@ async def start_turn(
     truncate_prompt_tokens: int | None = None,
     truncation_side: str = "left",
     cache_salt: str = "",
+    data_parallel_rank: int | None = None,
 ) -> TurnStream:
     """Start the assistant's turn. Further arguments and errors: see AsyncLLM.encode_chat and AsyncLLM.add_request.
 
@@ -55,6 +56,7 @@ async def start_turn(
         truncate_prompt_tokens: keep so many tokens of the prompt.
         truncation_side: which end is dropped.
         cache_salt: separates prefix caches.
+        data_parallel_rank: pins the request to an engine.
 
     Raises:
         InvalidRequest: the request is wrong; also for two constraints at once, an unknown `tool_choice`, or a strict tool that
@@ -75,6 +77,7 @@ async def start_turn(
         truncate_prompt_tokens=truncate_prompt_tokens,
         truncation_side=truncation_side,
         cache_salt=cache_salt,
+        data_parallel_rank=data_parallel_rank,
     )
     outputs = params.structured_outputs
     waits = outputs is not None and outputs.start_after_token_ids is not None

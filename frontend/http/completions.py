@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from tetrad.frontend.async_llm import AsyncLLM
 from tetrad.frontend.http.bodies import read_prompt_body
+from tetrad.frontend.http.data_parallel_rank import data_parallel_rank_of
 from tetrad.frontend.http.documentation.routes import documented, stream_of_chunks
 from tetrad.frontend.http.logprobs import completion_logprobs, num_chars, prompt_logprobs_json
 from tetrad.frontend.http.merging import merged
@@ -50,7 +51,8 @@ async def create_completion(request: Request) -> Response:
     """Continue texts. Several prompts are independent of each other; choice i * n + j is output j of prompt i."""
     body = await read_prompt_body(request, CompletionRequest)
     llm: AsyncLLM = request.app.state.llm
-    job = _Completion(llm, body, request_id_of(request, body.request_id), request.app.state.settings.max_completion_prompts)
+    request_id, most = request_id_of(request, body.request_id), request.app.state.settings.max_completion_prompts
+    job = _Completion(llm, body, request_id, most, data_parallel_rank_of(request))
     if body.stream:
         return await stream_response(request, job.stream())
     return JsonResponse(await until_disconnected(request.receive, job.run()))
@@ -59,10 +61,11 @@ async def create_completion(request: Request) -> Response:
 class _Completion:
     """One request to this endpoint."""
 
-    def __init__(self, llm: AsyncLLM, body: CompletionRequest, request_id: str, max_prompts: int) -> None:
+    def __init__(self, llm: AsyncLLM, body: CompletionRequest, request_id: str, max_prompts: int, rank: int | None) -> None:
         self._llm = llm
         self._body = body
         self._id = f"cmpl-{request_id}"
+        self._rank = rank
         self._created = int(time.time())
         self._model = llm.model_names.resolve(body.model)
         self._prompts = _prompts(body, max_prompts)
@@ -128,6 +131,7 @@ class _Completion:
                     truncate_prompt_tokens=body.truncate_prompt_tokens,
                     truncation_side=body.truncation_side or "left",
                     cache_salt=body.cache_salt or "",
+                    data_parallel_rank=self._rank,
                 )
                 streams.append(stream)
         except BaseException:

@@ -1,8 +1,8 @@
 """Router: which of several engines that are well gets a request.
 
 An engine's cost is counted in requests: those that it has, more as its cache is fuller, less for what it holds of the prompt.
-A full cache counts as much as a whole prompt: `prefix_affinity` requests, or half of what an engine has on average, if that is
-more. So requests with a common prefix stay together until their engine is ahead by that much.
+A full cache counts as much as a whole prompt: `prefix_affinity` requests, or a quarter of what an engine has on average, if
+that is more. So requests with a common prefix stay together until their engine is ahead by that much.
 
 Frontends share nothing. For a prefix that nobody holds yet, or several hold, each of them prefers the same engine (the prefix's
 home) without asking, and keeps doing so only as long as its new prefixes come out even. One event loop; knows no sessions.
@@ -90,7 +90,7 @@ class Router:
     def _cheapest(self, engines: Sequence[C], keys: dict[int, list[int]], token_ids: bytes) -> C:
         loads = [engine.num_requests for engine in engines]
         fewest = min(engine.num_new_prefixes for engine in engines)
-        worth = max(self._prefix_affinity, sum(loads) / len(loads) / 2)
+        worth = max(self._prefix_affinity, sum(loads) / len(loads) / 4)
         costs = [load + worth * engine.kv_cache_usage for load, engine in zip(loads, engines, strict=True)]
         is_new = True
         if keys:

@@ -24,6 +24,7 @@ from tetrad.frontend.http.chat_api.objects import (
     delta_of,
     message_of,
 )
+from tetrad.frontend.http.data_parallel_rank import data_parallel_rank_of
 from tetrad.frontend.http.documentation.answers import CHAT_EXAMPLE
 from tetrad.frontend.http.documentation.routes import documented, stream_of_chunks
 from tetrad.frontend.http.logprobs import chat_logprobs, prompt_logprobs_json
@@ -44,7 +45,8 @@ _DOCS = documented(ChatCompletionRequest, answer=ChatCompletion, example=CHAT_EX
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
     body = await read_prompt_body(request, ChatCompletionRequest)
-    job = _Chat(request.app.state.llm, body, request_id_of(request, body.request_id))
+    rank = data_parallel_rank_of(request)
+    job = _Chat(request.app.state.llm, body, request_id_of(request, body.request_id), rank)
     if body.stream:
         return await stream_response(request, job.stream())
     return JsonResponse(await until_disconnected(request.receive, job.run()))
@@ -53,10 +55,11 @@ async def create_chat_completion(request: Request) -> Response:
 class _Chat:
     """One request to this endpoint."""
 
-    def __init__(self, llm: AsyncLLM, body: ChatCompletionRequest, request_id: str) -> None:
+    def __init__(self, llm: AsyncLLM, body: ChatCompletionRequest, request_id: str, rank: int | None) -> None:
         self._llm = llm
         self._body = body
         self._id = f"chatcmpl-{request_id}"
+        self._rank = rank
         self._created = int(time.time())
         self._model = llm.model_names.resolve(body.model)
         # Of chosen ids all are shown, the sampled one besides them.
@@ -127,6 +130,7 @@ class _Chat:
             truncate_prompt_tokens=body.truncate_prompt_tokens,
             truncation_side=body.truncation_side or "left",
             cache_salt=body.cache_salt or "",
+            data_parallel_rank=self._rank,
         )
 
     def _count(self, update: TurnUpdate) -> None:
