@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from tetrad.frontend.discovery import Discovery, Endpoint, resolve, system_lookup
+from tetrad.frontend.discovery import Discovery, Endpoint, check_target, system_lookup
 from tetrad.services.errors import InvalidRequest
 
 
@@ -116,8 +116,10 @@ async def test_after_a_loss_the_name_is_asked_at_once(discover):
     assert names.num_lookups == 2
 
 
-async def test_addresses_of_ipv6_are_written_in_brackets():
-    assert await resolve(("dns:///engines:1",), Names(engines=["fd00::2"])) == [Endpoint(0, "ipv6:[fd00::2]:1", "engines")]
+async def test_addresses_of_ipv6_are_written_in_brackets(discover):
+    _, rounds = discover(("dns:///engines:1",), Names(engines=["fd00::2"]))
+
+    assert await rounds.until(lambda found: found) == [Endpoint(0, "ipv6:[fd00::2]:1", "engines")]
 
 
 async def test_the_system_knows_localhost_as_one_process():
@@ -126,9 +128,9 @@ async def test_the_system_knows_localhost_as_one_process():
 
 
 @pytest.mark.parametrize("target", ["dns:///engines", "dns:///:1", "dns:///a:0", "dns:///a:65536", "dns:///a:b", "dns:////a:1"])
-async def test_a_name_without_a_port_is_refused(target):
+def test_a_name_without_a_port_is_refused(target):
     with pytest.raises(InvalidRequest, match="dns:///name:port"):
-        await resolve((target,), Names())
+        check_target(target)
 
 
 @pytest.mark.parametrize(
