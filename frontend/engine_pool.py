@@ -60,6 +60,8 @@ class EnginePool:
         self._starting: set[asyncio.Task[None]] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self.num_losses = 0
+        for endpoint in discovery.endpoints:
+            self._add(endpoint)
 
     @property
     def engines(self) -> list[EngineClient]:
@@ -99,6 +101,8 @@ class EnginePool:
             FailedPrecondition: there can never be a session with the first that answers.
         """
         self._first_ready = asyncio.get_running_loop().create_future()
+        for member in self._members:
+            self._start_member(member)
         self.discovery.start(self._take_round)
         await self._first_ready
         if self._starting:
@@ -123,7 +127,7 @@ class EnginePool:
         known = {member.endpoint for member in self._members}
         for endpoint in endpoints:
             if endpoint not in known:
-                self._add(endpoint)
+                self._start_member(self._add(endpoint))
         present = set(endpoints)
         for member in self._members:
             if member.is_gone is not (member.endpoint not in present):
@@ -131,12 +135,15 @@ class EnginePool:
                 log.info("engine.gone" if member.is_gone else "engine.back", target=member.endpoint.target)
         self.on_change()
 
-    def _add(self, endpoint: Endpoint) -> None:
+    def _add(self, endpoint: Endpoint) -> Member:
         member = self._join(endpoint)
         # As many as another has: it owes no one the prefixes that came before it.
         member.num_new_prefixes = min((each.num_new_prefixes for each in self._members), default=0)
         member.engine.observer = self
         self._members.append(member)
+        return member
+
+    def _start_member(self, member: Member) -> None:
         member.engine.start()
         _keep(self._starting, asyncio.create_task(self._wait_ready(member.engine)))
 

@@ -75,7 +75,7 @@ class TokenizerReplicas:
         connect: Callable[[Endpoint], grpc.aio.Channel],
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        self.replicas: list[Replica] = []
+        self.replicas = [Replica(endpoint, connect(endpoint)) for endpoint in discovery.endpoints]
         self._discovery = discovery
         self._connect = connect
         self.info: TokenizerInfo | None = None
@@ -96,6 +96,8 @@ class TokenizerReplicas:
 
     def start(self) -> None:
         """Begin to connect."""
+        for replica in self.replicas:
+            self._start_watching(replica)
         self._discovery.start(self._take_round)
 
     async def wait_usable(self) -> None:
@@ -124,12 +126,15 @@ class TokenizerReplicas:
             if endpoint not in known:
                 replica = Replica(endpoint, self._connect(endpoint))
                 self.replicas.append(replica)
-                self._tasks[replica] = asyncio.create_task(self._watch(replica), name=f"tokenizer {replica.target}")
+                self._start_watching(replica)
         for replica in list(self.replicas):
             replica.is_gone = replica.endpoint not in present
             if replica.is_gone and not replica.usable:
                 self._let_go(replica)
         self._on_change()
+
+    def _start_watching(self, replica: Replica) -> None:
+        self._tasks[replica] = asyncio.create_task(self._watch(replica), name=f"tokenizer {replica.target}")
 
     def _let_go(self, replica: Replica) -> None:
         log.info("tokenizer.let_go", target=replica.target)
