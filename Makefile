@@ -18,7 +18,7 @@ QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 # What to compare the contracts with: the last release, or before the first one the commit before.
 AGAINST ?= $(shell git describe --tags --abbrev=0 2>/dev/null || git rev-parse --verify --quiet HEAD~1)
 
-.PHONY: help setup serve test fuzz fuzz-files fuzz-services clients-test chaos chaos-model perplexity check lint types sanitize protos check-protos check-breaking bench bench-peers peers soak lock clean
+.PHONY: help setup serve test gateways-test fuzz fuzz-files fuzz-services clients-test chaos chaos-model perplexity check lint types sanitize protos check-protos check-breaking bench bench-peers peers soak lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -38,6 +38,9 @@ serve: setup ## Serve MODEL (default: smollm2-135m-instruct) at http://127.0.0.1
 
 test: setup lint types ## Lint, check types, run every test
 	$(BIN)/python -m pytest -n 2 --dist loadscope $(PYTEST_ARGS)
+
+gateways-test: setup ## Drive Tetrad with smg, vllm-router, LangChain and aiperf from PyPI (1.5 GB in the user's cache, once)
+	$(BIN)/python -m pytest tests/foreign_programs $(PYTEST_ARGS)
 
 JAVA_PACKAGES := default-jdk-headless protobuf-compiler protobuf-compiler-grpc-java-plugin libgrpc-java libnetty-java \
   libperfmark-java libgeronimo-annotation-1.3-spec-java
