@@ -1,50 +1,96 @@
 # One image per service, each with only its own packages: torch is in the worker's alone.
 #   docker build --target worker -t tetrad-worker .
-# docker-compose.yml builds and runs all four.
-FROM python:3.11-slim AS wheel
+# docker-compose.yml builds and runs all of them. Packages are pinned by requirements.lock and come before the source, so that a
+# change of code rebuilds in seconds; what every service needs is one layer, which all images share.
+
+# What each service needs, as files: pyproject.toml may change without a change in them.
+FROM python:3.11-slim AS requirements
+WORKDIR /requirements
+COPY pyproject.toml tools/requirements.py ./
+RUN python requirements.py
+
+FROM python:3.11-slim AS packages
+ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
+    PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore PIP_PROGRESS_BAR=off
+RUN python -m venv /opt/tetrad \
+    && useradd --create-home --uid 10001 tetrad \
+    # Volumes are made with the owner of the directory that they cover.
+    && install -d -o tetrad -g tetrad /var/cache/tetrad /var/lib/tetrad /certificates
+ENV PATH=/opt/tetrad/bin:$PATH TETRAD_CACHE_DIR=/var/cache/tetrad HF_HOME=/var/cache/tetrad/huggingface
+WORKDIR /opt/tetrad
+COPY requirements.lock ./
+COPY --from=requirements /requirements/common.txt ./
+RUN pip install -c requirements.lock -r common.txt
+
+# Tetrad itself.
+FROM packages AS wheel
+RUN pip install -c requirements.lock setuptools
 WORKDIR /src
 COPY . .
-RUN pip wheel --no-cache-dir --no-deps --wheel-dir /dist .
+RUN pip wheel --no-build-isolation --no-deps --wheel-dir /dist .
 
-FROM python:3.11-slim AS base
-ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 TETRAD_CACHE_DIR=/var/cache/tetrad \
-    HF_HOME=/var/cache/tetrad/huggingface
-# The cache is a volume: it must belong to the user that fetches models into it.
-RUN useradd --create-home --uid 10001 tetrad && install -d -o tetrad -g tetrad /var/cache/tetrad
-COPY --from=wheel /dist /dist
-COPY requirements.lock /dist/
-WORKDIR /home/tetrad
+# The worker's kernels for every kind of x86-64, so that its own image needs no compiler. They change with few files.
+FROM packages AS kernels
+RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY tetrad/__init__.py tetrad/
+COPY services tetrad/services/
+COPY worker_svc/__init__.py tetrad/worker_svc/
+COPY worker_svc/native tetrad/worker_svc/native/
+RUN python -m tetrad.worker_svc.native.build
 
-FROM base AS frontend
-RUN pip install --no-cache-dir -c /dist/requirements.lock "$(ls /dist/*.whl)[frontend]"
+FROM packages AS frontend
+COPY --from=requirements /requirements/frontend.txt ./
+RUN pip install -c requirements.lock -r frontend.txt
+COPY --from=wheel /dist dist/
+RUN pip install --no-deps dist/*.whl
 USER tetrad
 EXPOSE 8000 50050
 ENTRYPOINT ["tetrad", "frontend"]
 
-FROM base AS tokenizer
-RUN pip install --no-cache-dir -c /dist/requirements.lock "$(ls /dist/*.whl)[tokenizer]"
+FROM packages AS tokenizer
+COPY --from=requirements /requirements/tokenizer.txt ./
+RUN pip install -c requirements.lock -r tokenizer.txt
+COPY --from=wheel /dist dist/
+RUN pip install --no-deps dist/*.whl
 USER tetrad
 EXPOSE 50051
 ENTRYPOINT ["tetrad", "tokenizer"]
 
-FROM base AS engine-core
-RUN pip install --no-cache-dir -c /dist/requirements.lock "$(ls /dist/*.whl)[engine-core]"
+FROM packages AS engine-core
+COPY --from=requirements /requirements/engine-core.txt ./
+RUN pip install -c requirements.lock -r engine-core.txt
+COPY --from=wheel /dist dist/
+RUN pip install --no-deps dist/*.whl
 USER tetrad
 EXPOSE 50052 50054
 ENTRYPOINT ["tetrad", "engine-core"]
 
-# The worker's kernels for every kind of x86-64, so that its own image needs no compiler.
-FROM base AS kernels
-RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/* \
-    && pip install --no-cache-dir -c /dist/requirements.lock /dist/*.whl \
-    && python -m tetrad.worker_svc.native.build \
-    && cp -r "$(python -c 'from tetrad.worker_svc.native.library import prebuilt_dir; print(prebuilt_dir())')" /kernels
-
-FROM base AS worker
+FROM packages AS worker
 # Where CPU builds of torch are; empty: only pip's own index, whose torch brings CUDA with it.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-RUN pip install --no-cache-dir ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} -c /dist/requirements.lock "$(ls /dist/*.whl)[worker]"
-COPY --from=kernels /kernels /usr/local/lib/python3.11/site-packages/tetrad/worker_svc/native/lib
+COPY --from=requirements /requirements/worker.txt ./
+RUN pip install ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} -c requirements.lock -r worker.txt
+COPY --from=kernels /src/tetrad/worker_svc/native/lib lib/python3.11/site-packages/tetrad/worker_svc/native/lib/
+COPY --from=wheel /dist dist/
+RUN pip install --no-deps dist/*.whl
 USER tetrad
 EXPOSE 50053
 ENTRYPOINT ["tetrad", "worker"]
+
+# One address for many frontends: docker-compose.yml's profile `scale`.
+FROM python:3.11-slim AS balancer
+RUN apt-get update && apt-get install -y --no-install-recommends haproxy && rm -rf /var/lib/apt/lists/*
+COPY deploy/compose/haproxy.cfg /etc/haproxy/haproxy.cfg
+USER haproxy
+EXPOSE 8000
+ENTRYPOINT ["haproxy", "-db", "-f", "/etc/haproxy/haproxy.cfg"]
+
+# Makes certificates for profile `tls`, once.
+FROM python:3.11-slim AS certificates
+RUN apt-get update && apt-get install -y --no-install-recommends openssl && rm -rf /var/lib/apt/lists/* \
+    && useradd --create-home --uid 10001 tetrad \
+    && for name in frontend tokenizer engine-core worker client; do install -d -o tetrad -g tetrad "/certificates/$name"; done
+COPY deploy/compose/certificates.sh /usr/local/bin/certificates
+USER tetrad
+ENTRYPOINT ["certificates"]

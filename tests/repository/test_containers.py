@@ -1,4 +1,4 @@
-"""The compose file and the Dockerfile say what the services understand."""
+"""The compose file and the Dockerfile say what the services understand, in every profile."""
 
 import re
 from pathlib import Path
@@ -20,62 +20,195 @@ SETTINGS = {
     "engine-core": EngineCoreSettings,
     "worker": WorkerSettings,
 }
-COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES = COMPOSE["services"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
+ROLES = {
+    name: role
+    for name in SERVICES
+    for role in SETTINGS
+    if re.fullmatch(rf"{role}(-\d|-gpu|-tls)?", name)
+}  # fmt: skip
+OWN = {name: service for name, service in SERVICES.items() if "build" in service}
+PROFILES = {
+    "cpu": {"frontend", "tokenizer", "engine-core", "worker"},
+    "gpu": {"frontend", "tokenizer", "engine-core", "worker-gpu"},
+    "scale": {
+        *("balancer", "frontend-1", "frontend-2", "tokenizer", "tokenizer-2"),
+        *("engine-core", "engine-core-2", "worker", "worker-2"),
+    },
+    "tls": {"certificates", "frontend-tls", "tokenizer-tls", "engine-core-tls", "worker-tls"},
+    "observability": {"prometheus", "grafana", "otel-collector", "jaeger"},
+}
+
+
+def unset(text: str) -> str:
+    """Return a text as compose reads it where no variable is set."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
 
 
 def settings_of(name: str, monkeypatch):
-    for variable, value in COMPOSE[name]["environment"].items():
-        # "${NAME:-default}" as compose reads it where NAME is unset.
-        monkeypatch.setenv(variable, re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value))
-    return load_settings(SETTINGS[name], [], prog=name)
-
-
-def test_the_four_services_are_there():
-    assert set(COMPOSE) == set(SETTINGS)
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_every_variable_is_a_setting(name, monkeypatch):
-    assert child_environment(settings_of(name, monkeypatch))
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_every_service_has_an_image_of_its_own_and_comes_back(name):
-    service = COMPOSE[name]
-
-    assert f"AS {service['build']['target']}\n" in DOCKERFILE
-    assert service["restart"] == "unless-stopped"
-    assert "depends_on" not in service, "services find each other in any order"
+    for variable, value in SERVICES[name]["environment"].items():
+        monkeypatch.setenv(variable, unset(value))
+    settings = load_settings(SETTINGS[ROLES[name]], [], prog=name)
+    for variable in SERVICES[name]["environment"]:
+        monkeypatch.delenv(variable)
+    return settings
 
 
 def port_of(name: str, monkeypatch) -> str:
     settings = settings_of(name, monkeypatch)
-    address = settings.grpc_address if name == "frontend" else settings.listen
+    address = settings.grpc_address if ROLES[name] == "frontend" else settings.listen
     return address.rpartition(":")[2]
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+def test_each_profile_runs_what_it_says():
+    found = {profile: {name for name, service in SERVICES.items() if profile in service["profiles"]} for profile in PROFILES}
+
+    assert found == PROFILES
+    assert {profile for service in SERVICES.values() for profile in service["profiles"]} == set(PROFILES)
+
+
+def test_one_command_runs_the_stack_without_a_gpu():
+    assert "\nCOMPOSE_PROFILES=cpu\n" in (ROOT / ".env").read_text()
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_no_two_services_of_a_profile_take_the_same_port_of_the_machine(profile):
+    ports = [unset(port) for name in PROFILES[profile] for port in SERVICES[name].get("ports", ())]
+
+    assert len(ports) == len(set(ports))
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_every_variable_is_a_setting(name, monkeypatch):
+    assert child_environment(settings_of(name, monkeypatch))
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_every_service_listens_where_it_does_by_default(name, monkeypatch):
+    defaults = SETTINGS[ROLES[name]]()
+    settings = settings_of(name, monkeypatch)
+
+    if ROLES[name] == "frontend":
+        assert settings.port == defaults.port
+    else:
+        assert settings.listen.rpartition(":")[2] == defaults.listen.rpartition(":")[2]
+    exposed = re.search(rf"^FROM \S+ AS {ROLES[name]}\n(?:.*\n)*?EXPOSE (.*)\n", DOCKERFILE, re.MULTILINE)[1]
+    assert port_of(name, monkeypatch) in exposed.split()
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_every_service_has_an_image_of_its_own_and_waits_for_no_other(name):
+    service = OWN[name]
+
+    assert f" AS {service['build']['target']}\n" in DOCKERFILE
+    assert service["restart"] == ("on-failure" if name == "certificates" else "unless-stopped")
+    assert "depends_on" not in service, "services find each other in any order"
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_every_container_can_change_nothing_and_get_no_rights(name):
+    service = OWN[name]
+
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_running_requests_get_their_time_before_the_container_is_killed(name, monkeypatch):
+    assert (
+        settings_of(name, monkeypatch).drain_timeout_s + 2 < float(SERVICES[name]["stop_grace_period"].removesuffix("s")) <= 15
+    )
+
+
+@pytest.mark.parametrize("name", ROLES)
 def test_the_health_check_asks_the_port_and_the_service(name, monkeypatch):
-    *_, address, service = COMPOSE[name]["healthcheck"]["test"]
+    *_, address, service = SERVICES[name]["healthcheck"]["test"]
 
     assert address == f"127.0.0.1:{port_of(name, monkeypatch)}"
-    assert service == HEALTH_NAMES[name]
+    assert service == HEALTH_NAMES[ROLES[name]]
 
 
-def test_the_services_look_for_each_other_where_they_listen(monkeypatch):
-    frontend = settings_of("frontend", monkeypatch)
+def targets_of(name: str, monkeypatch) -> list[tuple[str, str]]:
+    """Return (role, target) of all that a service calls."""
+    settings = settings_of(name, monkeypatch)
+    if ROLES[name] == "frontend":
+        return [("tokenizer", target) for target in settings.tokenizer_targets] + [
+            ("engine-core", target) for target in settings.engine_targets
+        ]
+    if ROLES[name] == "engine-core":
+        return [("worker", settings.worker_target)] + [("tokenizer", target) for target in settings.tokenizer_targets]
+    return []
 
-    [tokenizer] = frontend.tokenizer_targets
-    assert tokenizer.endswith(f"tokenizer:{port_of('tokenizer', monkeypatch)}")
-    assert [target.rpartition("/")[2] for target in frontend.engine_targets] == [
-        f"engine-core:{port_of('engine-core', monkeypatch)}"
-    ]
-    assert settings_of("engine-core", monkeypatch).worker_target.endswith(f"worker:{port_of('worker', monkeypatch)}")
+
+@pytest.mark.parametrize("profile", sorted(set(PROFILES) - {"observability"}))
+def test_the_services_look_for_each_other_where_they_listen(profile, monkeypatch):
+    names = {name: ROLES[name] for name in PROFILES[profile] if name in ROLES}
+    # worker-gpu goes by the name of the worker that it stands for.
+    by_host = {alias: name for name in names for alias in (name, *aliases_of(name))}
+
+    called = set()
+    for name in names:
+        for role, target in targets_of(name, monkeypatch):
+            scheme, _, address = target.rpartition("/")
+            host, _, port = address.rpartition(":")
+            assert scheme == "dns://"
+            assert (ROLES[by_host[host]], port_of(by_host[host], monkeypatch)) == (role, port)
+            called.add(by_host[host])
+
+    assert called == {name for name, role in names.items() if role != "frontend"}
+
+
+def aliases_of(name: str) -> list[str]:
+    return SERVICES[name].get("networks", {}).get("default", {}).get("aliases", [])
+
+
+def test_the_admin_ports_are_those_of_the_engine_cores_in_their_order(monkeypatch):
+    for name in (name for name, role in ROLES.items() if role == "frontend"):
+        settings = settings_of(name, monkeypatch)
+
+        assert [target.replace(":50052", ":50054") for target in settings.engine_targets] == list(settings.engine_admin_targets)
+
+
+def test_the_balancer_knows_the_frontends():
+    servers = re.findall(r"^ +server \S+ (\S+)$", (ROOT / "deploy/compose/haproxy.cfg").read_text(), re.MULTILINE)
+
+    assert servers == ["frontend-1:8000", "frontend-2:8000"]
+
+
+@pytest.mark.parametrize("name", [name for name in ROLES if name.endswith("-tls")])
+def test_profile_tls_asks_for_certificates_that_are_made_for_the_names_in_use(name, monkeypatch):
+    settings, script = settings_of(name, monkeypatch), (ROOT / "deploy/compose/certificates.sh").read_text()
+
+    assert settings.tls_ca_file is not None
+    assert {str(path.parent) for path in (settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)} == {
+        "/certificates"
+    }
+    assert f"certificates-{ROLES[name]}:/certificates:ro" in SERVICES[name]["volumes"]
+    assert f"certificates-{ROLES[name]}:/certificates/{ROLES[name]}" in SERVICES["certificates"]["volumes"]
+    assert ROLES[name] in re.search(r"^for name in (.*); do", script, re.MULTILINE)[1].split()
+    if ROLES[name] == "frontend":
+        assert settings.ssl_ca_certs == settings.tls_ca_file
+
+
+def test_other_images_are_pinned():
+    images = [service["image"] for name, service in SERVICES.items() if name not in OWN]
+
+    assert all(re.fullmatch(r"[\w/.-]+:v?\d+\.\d+\.\d+", image) for image in images)
+
+
+def test_every_file_and_volume_that_is_mounted_is_there():
+    mounts = [volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", ())]
+
+    assert {mount for mount in mounts if not mount.startswith("./")} == set(COMPOSE["volumes"])
+    assert [mount for mount in mounts if mount.startswith("./") and not (ROOT / mount).exists()] == []
 
 
 def test_only_the_worker_has_torch():
     stages = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM|\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL))
 
-    assert [name for name, text in stages.items() if "[worker]" in text or "torch" in text.lower()] == ["worker"]
+    assert [name for name, text in stages.items() if "worker.txt" in text or "torch" in text.lower()] == ["worker"]
     assert all("USER tetrad" in stages[name] for name in SETTINGS)
