@@ -18,7 +18,7 @@ QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 # What to compare the contracts with: the last release, or before the first one the commit before.
 AGAINST ?= $(shell git describe --tags --abbrev=0 2>/dev/null || git rev-parse --verify --quiet HEAD~1)
 
-.PHONY: help setup serve test gateways-test fuzz fuzz-files fuzz-services clients-test chaos chaos-model perplexity check lint types sanitize protos check-protos check-breaking bench bench-peers peers soak lock clean
+.PHONY: help setup serve test gateways-test fuzz fuzz-files fuzz-services clients-test chaos chaos-model compose-test perplexity check lint types sanitize protos check-protos check-breaking bench bench-peers peers soak lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -60,6 +60,12 @@ chaos: setup ## Kill, freeze, drain and cut a loaded stack for SECONDS (600); no
 
 chaos-model: setup ## The same with 10 kills on SmolLM2 in float32
 	$(CHAOS) --device cpu --kills 10 --pause-s 8 $(ARGS)
+
+# ENGINE (docker), COMPOSE (docker compose) and BUILD (docker build) are found, or podman is installed; each may be another command.
+compose-test: setup ## Build the images, run every profile of docker-compose.yml, kill containers under load (about 20 minutes)
+	@found=$$(tools/container_engine.sh) && eval "$$found" && \
+	TETRAD_ENGINE="$(or $(ENGINE),$$ENGINE)" TETRAD_COMPOSE="$(or $(COMPOSE),$$COMPOSE)" TETRAD_BUILD="$(or $(BUILD),$$BUILD)" \
+	$(BIN)/python -m pytest tests/compose $(PYTEST_ARGS)
 
 perplexity: setup ## Compare the perplexity of quantized weights over TOKENS (20000) tokens with that of the same in float32
 	TETRAD_PERPLEXITY_TOKENS=$(TOKENS) $(BIN)/python -m pytest -q tests/worker_svc/test_native_perplexity.py $(PYTEST_ARGS)

@@ -95,6 +95,7 @@ class Client:
         on_tokens: called with the number of the request whenever a piece of its stream brought something.
         timeout_s: after which an answer counts as lost.
         news_timeout_s: how long the news of a death may take behind the connection that it broke.
+        silence_timeout_s: after which a connection that brings nothing counts as broken; None: as long as an answer may take.
     """
 
     def __init__(
@@ -105,13 +106,15 @@ class Client:
         on_tokens: Callable[[int], None],
         timeout_s: float,
         news_timeout_s: float = 5.0,
+        silence_timeout_s: float | None = None,
     ) -> None:
         self._lives, self._on_tokens = lives, on_tokens
         self._timeout_s, self._news_timeout_s = timeout_s, news_timeout_s
         self._numbers = itertools.count()
         # No connection is kept: one that the server closes while the next request is on its way proves nothing.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        self._http = httpx.AsyncClient(base_url=url, limits=limits, timeout=timeout_s)
+        timeouts = httpx.Timeout(timeout_s, read=silence_timeout_s or timeout_s)
+        self._http = httpx.AsyncClient(base_url=url, limits=limits, timeout=timeouts)
 
     async def close(self) -> None:
         """Close what is open."""
