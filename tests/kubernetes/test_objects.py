@@ -6,6 +6,7 @@ import pytest
 
 from tests.kubernetes import schemas
 from tests.kubernetes.manifests import COMPONENT, OVERLAYS, objects_of, of_kind, one, pod_templates, pods_of, selects
+from tetrad.v1 import inference_pb2
 
 
 def test_the_overlays_are_there():
@@ -128,3 +129,12 @@ def test_routes_lead_to_ports_of_the_frontend():
         assert {parent["sectionName"] for parent in spec["parentRefs"]} <= listeners
         assert {backend["port"] for rule in spec["rules"] for backend in rule["backendRefs"]} == {port}
         assert port in ports
+
+
+def test_routes_are_made_for_what_the_frontend_serves():
+    (rule,) = one("gateway-api", "GRPCRoute", "frontend")["spec"]["rules"]
+    served = {"grpc.health.v1.Health", *(service.full_name for service in inference_pb2.DESCRIPTOR.services_by_name.values())}
+    (web,) = one("gateway-api", "HTTPRoute", "frontend")["spec"]["rules"]
+
+    assert {match["method"]["service"] for match in rule["matches"]} == served
+    assert {match["path"]["value"] for match in web["matches"]} == {"/v1", "/health"}

@@ -3,9 +3,13 @@
 import re
 
 import pytest
+from prometheus_client import generate_latest
 
 from tests.kubernetes.manifests import COMPONENT, container_of, objects_of, of_kind, one, selects
-from tetrad.frontend.metrics import FrontendMetrics
+from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.metrics import EngineMetrics
+from tetrad.engine_core_svc.scheduler.scheduler import Scheduler, SchedulerLimits
+from tetrad.engine_core_svc.sessions import Sessions
 
 SCALERS = [*of_kind("scale", "HorizontalPodAutoscaler"), *of_kind("scale", "ScaledObject")]
 QUERIES = [
@@ -40,18 +44,30 @@ def test_there_are_two_of_each_at_least(each):
     assert spec.get("maxReplicas", spec.get("maxReplicaCount")) > 2
 
 
+class Engine:
+    """What an engine core shows of itself."""
+
+    scheduler = Scheduler(SchedulerLimits(), KVCacheManager(16, 16))
+    sessions = Sessions()
+
+
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: query["query"])
-def test_engine_cores_follow_metrics_that_a_frontend_exports(query):
+def test_engine_cores_follow_metrics_that_they_export(query):
     (metric,) = re.findall(r"[a-z]+:\w+", query["query"])
+    metrics = EngineMetrics()
+    metrics.watch(Engine())
 
-    exported = FrontendMetrics(model_name="m").render().decode()
+    exported = generate_latest(metrics.registry).decode()
 
-    assert re.search(rf"^{re.escape(metric)}\{{", exported, re.MULTILINE)
+    assert re.search(rf"^{metric}[{{ ]", exported, re.MULTILINE)
     assert float(query["threshold"]) > 0
 
 
 def test_the_metrics_are_waiting_requests_and_kv_usage():
-    assert {re.findall(r":(\w+)", query["query"])[0] for query in QUERIES} == {"num_requests_waiting", "kv_cache_usage_perc"}
+    assert [query["query"].partition("{")[0] for query in QUERIES] == [
+        "sum(tetrad:engine_requests_waiting",
+        "avg(tetrad:engine_kv_usage",
+    ]
 
 
 def test_utilization_is_of_what_pods_ask_for():

@@ -1,0 +1,43 @@
+"""Commands of docs/kubernetes.md, run with a stand-in where they need a cluster or an engine."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+# Makes `tests.kubernetes` importable however pytest is started.
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.kubernetes.manifests import KUBECTL, ROOT
+from tests.kubernetes.page import Call
+
+# It needs podman and images: `make kube-play-test` sees to both, and says so here.
+collect_ignore = [] if os.environ.get("TETRAD_KUBE_PLAY") else ["test_kube_play.py"]
+
+_NOT_HERE = ("docker", "kind", "curl", "kubectl")
+
+
+@pytest.fixture
+def run(tmp_path) -> Callable[[str], list[Call]]:
+    """Return a runner of a block of commands, in a directory that has the manifests: block -> the calls it made, in order."""
+    programs, work, log = tmp_path / "bin", tmp_path / "work", tmp_path / "log"
+    programs.mkdir()
+    shutil.copytree(ROOT / "deploy/kubernetes", work / "deploy/kubernetes")
+    for name in _NOT_HERE:
+        (programs / name).symlink_to(Path(__file__).with_name("stand_in.py"))
+    path = f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    variables = os.environ | {"PATH": path, "STAND_IN_LOG": str(log), "STAND_IN_KUBECTL": str(KUBECTL)}
+
+    def run_block(block: str) -> list[Call]:
+        # What was started with `&` may be the last to write.
+        call = ["bash", "-euc", f"{block}\nwait"]
+        ran = subprocess.run(call, cwd=work, env=variables, capture_output=True, text=True, timeout=60)
+        assert ran.returncode == 0, ran.stderr
+        return [Call(**json.loads(line)) for line in log.read_text().splitlines()]
+
+    return run_block
