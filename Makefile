@@ -18,7 +18,7 @@ QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 # What to compare the contracts with: the last release, or before the first one the commit before.
 AGAINST ?= $(shell git describe --tags --abbrev=0 2>/dev/null || git rev-parse --verify --quiet HEAD~1)
 
-.PHONY: help setup serve test gateways-test fuzz fuzz-files fuzz-services clients-test chaos chaos-model compose-test kube-play-test perplexity check lint types sanitize protos check-protos check-breaking bench bench-peers peers soak lock clean
+.PHONY: help setup serve test gateways-test fuzz fuzz-files fuzz-services clients-test chaos chaos-model compose-test kube-play-test observability-test dashboard perplexity check lint types sanitize protos check-protos check-breaking bench bench-peers peers soak lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -125,6 +125,24 @@ bench: $(PLOTTING) ## A short run of every benchmark, without peers, into benchm
 
 bench-peers: $(PLOTTING) ## Every benchmark in full, with the peers that are installed, into benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks.run $(ARGS)
+
+observability-test: $(PLOTTING) prometheus ## Ask a real Prometheus over a running stack every query of dashboard and alerts. PICTURE=file.png keeps a picture
+	TETRAD_PROMETHEUS=$(PROMETHEUS) TETRAD_PICTURE=$(PICTURE) $(BIN)/python -m pytest -q tests/observability/test_documents.py tests/observability/check_prometheus.py $(PYTEST_ARGS)
+
+# That of Debian or Ubuntu, unpacked into the user's cache; nothing is installed. PROMETHEUS=directory: another one.
+FETCHED := $(HOME)/.cache/tetrad/prometheus
+PROMETHEUS ?= $(FETCHED)/usr/bin
+
+.PHONY: prometheus
+prometheus: $(if $(filter $(FETCHED)/usr/bin,$(PROMETHEUS)),$(FETCHED)/usr/bin/prometheus)
+	@test -x $(PROMETHEUS)/prometheus || { echo "make: there is no $(PROMETHEUS)/prometheus" >&2; exit 1; }
+
+$(FETCHED)/usr/bin/prometheus:
+	@mkdir -p $(FETCHED) && cd $(FETCHED) && apt-get $(if $(QUIET),-q) download prometheus && dpkg-deb --extract prometheus_*.deb . || \
+	{ echo "make: Prometheus cannot be fetched; say where it is: PROMETHEUS=directory" >&2; exit 1; }
+
+dashboard: setup ## Write Grafana's dashboard anew from deploy/observability/panels.py
+	$(BIN)/python deploy/observability/dashboard.py > deploy/observability/grafana/dashboards/tetrad.json
 
 peers: setup ## Install what Tetrad is compared with, about 20 minutes (vLLM, transformers, llama.cpp)
 	PYTHON=$(CURDIR)/$(BIN)/python benchmarks/peers/setup.sh

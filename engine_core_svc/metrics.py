@@ -18,6 +18,9 @@ from tetrad.engine_core_svc.stats import take_stats
 from tetrad.services.histogram import Histogram
 from tetrad.services.metrics import REQUESTS_OF_A_STEP, SECONDS_OF_A_STEP, TOKENS
 
+_LOSSES = ("UNAVAILABLE", "STEP_TIMEOUT", "STEP_FAILED", "WORKER_FAULT")
+"""Most reasons for which a worker is given up; see executor.py."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -36,10 +39,12 @@ class EngineMetrics:
         self._step_requests = self._histogram("step_requests", "Requests that a step computes for.", REQUESTS_OF_A_STEP)
         self.grammar_seconds = self._histogram("grammar_compile_seconds", "A grammar's compilation, waiting included.", seconds)
         self.finished = self._counter("requests_finished", "Requests that ended, by reason.", "finished_reason")
-        for reason in FINISH_REASONS.values():
+        for reason in FINISH_REASONS.values():  # from zero, so that the first one is a rise
             self.finished.labels(reason.name.lower())
         self.rejected = self._counter("requests_rejected", "Requests that were not taken, by reason.", "reason")
         self.losses = self._counter("worker_losses", "Times that the worker was lost, by reason.", "reason")
+        for loss in _LOSSES:
+            self.losses.labels(loss)
         self._sent: dict[int, float] = {}
         self._answered = 0.0
 

@@ -45,6 +45,7 @@ class AsyncLLM:
         self.metrics = FrontendMetrics(
             prefix=settings.metrics_prefix, model_name=next(iter(settings.served_model_names), settings.model)
         )
+        self.metrics.watch(self.admission)
         backends = self._backends = Backends(settings, self.metrics)
         self._tokenizer, self._processor, self._engines = backends.tokenizer, backends.processor, backends.engines
         self.readiness = backends.readiness

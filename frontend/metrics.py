@@ -7,12 +7,14 @@ says how long a request was with it until its first token, and the hop is what i
 
 import functools
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client import Histogram as LabelledHistogram
 
+from tetrad.frontend.admission import Admission
 from tetrad.frontend.facts import EngineInfo
+from tetrad.frontend.outputs import FinishReasonName
 from tetrad.frontend.request_state import RequestState
 from tetrad.frontend.scheduler_metrics import SchedulerMetrics
 from tetrad.frontend.step_tally import StepTally
@@ -57,8 +59,11 @@ class FrontendMetrics:
         self._prompt_tokens_cached = self._counter("prompt_tokens_cached", "Those of them that the prefix cache had.")
         self._generation_tokens = self._counter("generation_tokens", "Tokens generated.")
         self._success = self._counters("request_success", "Requests ended, by reason.", "finished_reason")
+        for reason in get_args(FinishReasonName):  # from zero, so that the first one is a rise
+            self._success.labels(model_name, reason)
         self._errors = self._counters("request_errors", "Requests refused or failed, by reason.", "reason")
         self._overloaded = self._counters("admission_rejections", "Requests refused because too much waits.", "reason")
+        self._overloaded.labels(model_name, Overloaded.reason)
 
         self._http = self._counters("http_requests", "HTTP requests answered.", "handler", "method", "status")
         self._http_seconds = self._labelled("http_request_duration_seconds", "HTTP request, its stream included.", "handler")
@@ -100,6 +105,13 @@ class FrontendMetrics:
     def render(self) -> bytes:
         """Return the metrics, and those of the process, in Prometheus' text format."""
         return render(self.registry)
+
+    def watch(self, admission: Admission) -> None:
+        """Show what a frontend holds from now on."""
+        unfinished = self._gauge("requests_unfinished", "Requests that this frontend holds; each of n outputs counts.")
+        unfinished.set_function(lambda: admission.num_requests)
+        queued = self._gauge("prompt_tokens_queued", "Prompt tokens of requests that have no token yet.")
+        queued.set_function(lambda: admission.num_queued_tokens)
 
     # --- the services behind ----------------------------------------------------------------------------------------
 

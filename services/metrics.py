@@ -6,7 +6,10 @@ metrics in a registry of its own, so that several fit one process.
 
 import contextlib
 import platform
+import threading
 from collections.abc import Iterable, Iterator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prometheus_client import (
     CollectorRegistry,
@@ -15,9 +18,9 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
     generate_latest,
-    start_http_server,
 )
 from prometheus_client.core import Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from tetrad.services.log import get_logger
 from tetrad.services.version import SCHEMA_REVISION, VERSION
@@ -86,6 +89,24 @@ def note_build(service: str) -> None:
     _BUILD.labels(service, VERSION, str(SCHEMA_REVISION), platform.python_version()).set(1)
 
 
+class _Handler(BaseHTTPRequestHandler):
+    """Answers every GET with the metrics, in the plain text format whatever is asked for.
+
+    Prometheus prefers OpenMetrics, but prometheus_client writes names with a colon there as others than it declares.
+    """
+
+    def do_GET(self) -> None:
+        body = generate_latest(_SERVED)
+        self.send_response(HTTPStatus.OK)
+        self.send_header("content-type", CONTENT_TYPE_PLAIN_0_0_4)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing of scrapes."""
+
+
 def serve_metrics(host: str, port: int | None) -> None:
     """Serve /metrics on `host`:`port` from a thread that sleeps between scrapes; None: do nothing.
 
@@ -94,6 +115,8 @@ def serve_metrics(host: str, port: int | None) -> None:
     if port is None:
         return
     try:
-        start_http_server(port, addr=host, registry=_SERVED)
+        server = ThreadingHTTPServer((host, port), _Handler)
     except OSError as error:
         log.error("metrics.not_served", host=host, port=port, error=str(error))
+        return
+    threading.Thread(target=server.serve_forever, daemon=True, name="metrics").start()

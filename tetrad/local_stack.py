@@ -211,9 +211,12 @@ class LocalStack:
     def _tokenizers(self) -> list[Child]:
         drained = _replace(self._settings.tokenizer, drain_timeout_s=_SERVICE_DRAIN_S)
         names = _tokenizer_names(len(self.tokenizer_targets))
+        # Several cannot share a port; 0 is any.
+        first = drained.metrics_port
+        ports = [first + number if first else first for number in range(len(names))]
         return [
-            self._child(name, "tokenizer_svc", _replace(drained, listen=target))
-            for name, target in zip(names, self.tokenizer_targets, strict=True)
+            self._child(name, "tokenizer_svc", _replace(drained, listen=target, metrics_port=port))
+            for name, target, port in zip(names, self.tokenizer_targets, ports, strict=True)
         ]
 
     def _worker(self) -> Child:

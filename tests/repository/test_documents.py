@@ -25,7 +25,7 @@ def test_every_local_link_leads_to_a_file(document):
 @functools.cache
 def help_of_all_commands() -> str:
     texts = []
-    for command in ("serve", "frontend", "tokenizer", "engine-core", "worker", "run-batch", "chat", "bench"):
+    for command in ("serve", "frontend", "tokenizer", "engine-core", "worker", "run-batch", "status", "chat", "bench"):
         call = [sys.executable, "-m", "tetrad.cli", command, "--help"]
         texts.append(subprocess.run(call, capture_output=True, text=True, check=True, timeout=60).stdout)
     return "\n".join(texts)

@@ -58,7 +58,11 @@ def test_a_service_s_metrics_are_on_the_endpoint_while_it_serves():
     PromGauge("tetrad:of_a_service", "X.", registry=registry).set(5)
 
     def scrape() -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        """As Prometheus does, which would rather have another format; in that one names would be others."""
+        wanted = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"accept": wanted})
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
             return answer.read().decode()
 
     with shown(registry):

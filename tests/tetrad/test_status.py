@@ -1,6 +1,11 @@
 """`tetrad status`: what it prints of a server that is well, of one that is not, and of what it needs."""
 
 import json
+import os
+import pty
+import signal
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -16,6 +21,8 @@ METRICS = """# TYPE tetrad:num_requests_running gauge
 tetrad:num_requests_running{model_name="m"} 3.0
 # TYPE tetrad:num_requests_waiting gauge
 tetrad:num_requests_waiting{model_name="m"} 1.0
+# TYPE tetrad:generation_tokens_total counter
+tetrad:generation_tokens_total{model_name="m"} 7.0
 """
 
 
@@ -93,3 +100,48 @@ def test_a_server_that_is_not_there_is_one_line(capsys):
     assert printed.err.startswith("server      http://127.0.0.1:9  not ready: ")
     assert printed.err.count("\n") == 1
     assert printed.out == ""
+
+
+@pytest.fixture
+def watching(serve):
+    """A watch as a process, its output a pipe or a terminal, and its keyboard a terminal."""
+    started = []
+
+    def start(*, terminal):
+        keyboard, keys = pty.openpty()
+        url = serve(health(WELL, ENGINE))
+        command = [sys.executable, "-m", "tetrad.cli", "status", "--url", url, "--watch", "--interval-s", "0.2"]
+        process = subprocess.Popen(command, stdin=keys, stdout=keys if terminal else subprocess.PIPE)
+        os.close(keys)
+        started.append((process, keyboard))
+        return process, keyboard
+
+    yield start
+    for process, keyboard in started:
+        process.kill()
+        process.communicate()
+        os.close(keyboard)
+
+
+def test_a_watch_that_is_piped_goes_on_line_by_line_until_it_is_interrupted(watching):
+    process, _ = watching(terminal=False)
+
+    looks = [list(iter(lambda: process.stdout.readline().decode(), "\n")) for _ in range(3)]
+    process.send_signal(signal.SIGINT)
+
+    assert all(lines[0].startswith("server      http://") and "\x1b" not in lines[0] for lines in looks)
+    assert looks[0][2] == "load        num_requests_running 3  num_requests_waiting 1\n"
+    assert looks[1][2].endswith("  tokens_per_s 0.0\n")
+    assert process.wait(10) == 130
+
+
+def test_a_watch_in_a_terminal_writes_over_itself_and_ends_with_q(watching):
+    process, keyboard = watching(terminal=True)
+    seen = b""
+
+    while seen.count(b"load  ") < 2:
+        seen += os.read(keyboard, 4096)
+    os.write(keyboard, b"q")
+
+    assert seen.count(b"\x1b[H") >= 2
+    assert process.wait(10) == 0

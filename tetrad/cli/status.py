@@ -6,12 +6,15 @@ Looks at one server over HTTP, and at the local stacks of this machine through t
 import asyncio
 import sys
 import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tetrad.cli.http_client import HttpClient
 from tetrad.cli.options import new_parser
 from tetrad.cli.sampling_options import add_server_address
+from tetrad.cli.watching import watch
 from tetrad.local_stack import HEALTH_NAMES, kind_of
 from tetrad.metrics_text import read_metrics
 from tetrad.private_directory import private_directories
@@ -19,6 +22,8 @@ from tetrad.readiness import HealthTarget, check_readiness
 from tetrad.services.errors import TetradError
 
 _GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+_RATES = {"request_success": "requests_per_s", "prompt_tokens": "prompt_tokens_per_s", "generation_tokens": "tokens_per_s"}
+"""Counter -> its growth since the look before."""
 _CHECK_TIMEOUT_S = 2.0
 
 
@@ -26,47 +31,88 @@ def run(arguments: list[str]) -> int:
     """Print the status; returns 1 if the server does not take work."""
     parser = new_parser("status", "Show what runs where, whether it takes work, and how much it has to do.")
     add_server_address(parser)
-    parser.add_argument("--watch", action="store_true", help="Go on until Ctrl-C.")
-    parser.add_argument("--interval-s", type=float, default=2.0, help="With --watch: seconds between two looks.")
+    parser.add_argument("--watch", action="store_true", help="Look again and again, until q or Ctrl-C.")
+    parser.add_argument("--interval-s", type=float, default=1.0, help="With --watch: seconds between two looks.")
     options = parser.parse_args(arguments)
     with HttpClient(options.url, ca_file=options.ca_file, timeout_s=5.0) as client:
-        while True:
-            well = _print_server(client)
-            for directory in private_directories():
-                asyncio.run(_print_stack(sorted(directory.glob("*.sock"))))
-            if not options.watch:
-                return 0 if well else 1
-            time.sleep(options.interval_s)
-            print()
+        looker = _Looker(client)
+        if options.watch:
+            watch(lambda: "\n".join(looker.look().all_lines()) + "\n", options.interval_s, out=sys.stdout, keys=sys.stdin)
+            return 0
+        report = looker.look()
+    if report.problem:
+        print(report.problem, file=sys.stderr)
+    for line in report.lines:
+        print(line)
+    return 1 if report.problem else 0
 
 
-def _print_server(client: HttpClient) -> bool:
-    """Print how the server is and what it depends on; return whether it takes work."""
-    try:
-        version = client.get_json("/version")["version"]
-        health = client.get_json("/health/ready", also=503)
-        if health["status"] != "ready":
-            print(f"server      {client.url}  not ready: {health['problem']}", file=sys.stderr)
-            _print_dependencies(health)
-            return False
-        cards = client.get_json("/v1/models")["data"]
-        metrics = read_metrics(client.get_text("/metrics"))
-    except TetradError as error:
-        print(f"server      {client.url}  not ready: {error.message}", file=sys.stderr)
-        return False
-    names = ", ".join(f"{card['id']} (context {card['max_model_len']} tokens)" for card in cards)
-    print(f"server      {client.url}  ready  Tetrad {version}  {names}")
-    _print_dependencies(health)
-    print(f"load        {'  '.join(f'{name} {metrics[name]:g}' for name in _GAUGES if name in metrics)}")
-    return True
+@dataclass(slots=True)
+class _Report:
+    """What one look saw; `problem`: why the server does not take work, as a line. Empty: it does."""
+
+    problem: str = ""
+    lines: list[str] = field(default_factory=list)
+
+    def all_lines(self) -> list[str]:
+        return [self.problem, *self.lines] if self.problem else self.lines
 
 
-def _print_dependencies(health: dict[str, Any]) -> None:
+class _Looker:
+    """Looks at a server and at this machine's stacks, as often as asked.
+
+    Args:
+        client: of the server.
+    """
+
+    def __init__(self, client: HttpClient) -> None:
+        self._client = client
+        self._before: tuple[float, Mapping[str, float]] | None = None
+
+    def look(self) -> _Report:
+        """Return how things are now."""
+        report = self._server()
+        for directory in private_directories():
+            report.lines += asyncio.run(_stack(sorted(directory.glob("*.sock"))))
+        return report
+
+    def _server(self) -> _Report:
+        """Return how the server is and what it depends on."""
+        client = self._client
+        try:
+            version = client.get_json("/version")["version"]
+            health = client.get_json("/health/ready", also=503)
+            if health["status"] != "ready":
+                return _Report(f"server      {client.url}  not ready: {health['problem']}", [_dependencies(health)])
+            cards = client.get_json("/v1/models")["data"]
+            metrics = read_metrics(client.get_text("/metrics"))
+        except TetradError as error:
+            return _Report(f"server      {client.url}  not ready: {error.message}")
+        names = ", ".join(f"{card['id']} (context {card['max_model_len']} tokens)" for card in cards)
+        load = [f"{name} {metrics[name]:g}" for name in _GAUGES if name in metrics] + list(self._rates(metrics))
+        server = f"server      {client.url}  ready  Tetrad {version}  {names}"
+        return _Report(lines=[server, _dependencies(health), f"load        {'  '.join(load)}"])
+
+    def _rates(self, metrics: Mapping[str, float]) -> Iterator[str]:
+        """Yield how fast counters grew since the look before; nothing at the first, and when the server began anew."""
+        now, before = time.monotonic(), self._before
+        self._before = now, metrics
+        if before is None:
+            return
+        for name, shown in _RATES.items():
+            grown = metrics.get(name, 0.0) - before[1].get(name, 0.0)
+            if grown >= 0 and name in metrics:
+                yield f"{shown} {grown / max(now - before[0], 1e-9):.1f}"
+
+
+def _dependencies(health: dict[str, Any]) -> str:
     states = (f"{each['name']} {each['problem'] or 'ready'}" for each in health["dependencies"])
-    print(f"needs       {',  '.join(states)}")
+    return f"needs       {',  '.join(states)}"
 
 
-async def _print_stack(sockets: list[Path]) -> None:
+async def _stack(sockets: list[Path]) -> list[str]:
+    """Return a line for each service of a stack."""
+    lines = []
     for path in sockets:
         name = path.stem
         service = HEALTH_NAMES.get(kind_of(name))
@@ -77,4 +123,5 @@ async def _print_stack(sockets: list[Path]) -> None:
             state = "ready" if ready else "not ready"
         except TetradError as error:
             state = f"unreachable ({error.message})"
-        print(f"{name:<11} unix:{path}  {state}")
+        lines.append(f"{name:<11} unix:{path}  {state}")
+    return lines

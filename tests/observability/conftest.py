@@ -1,0 +1,57 @@
+"""One stack over the simulated device, with every service's /metrics port open, and traffic behind it."""
+
+import re
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Server
+from tests.observability.exposition import Family, scrape
+from tests.observability.traffic import send_round
+
+PAGE = Path(__file__).parents[2] / "docs/operations.md"
+VARIABLES = {name: f"TETRAD_{name.upper().replace('-', '_')}_METRICS_PORT" for name in ("worker", "engine-core", "tokenizer")}
+"""Job, as in prometheus.yml -> what gives it a port, as the command in docs/operations.md says."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A running stack: where it answers, and its /metrics ports by job."""
+
+    url: str
+    ports: dict[str, int]
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory) -> Iterator[Stack]:
+    """The command of the page, with ports that are free, and one more for the frontend's own."""
+    assert re.findall(r"(TETRAD_\w+)=\d+", PAGE.read_text()) == list(VARIABLES.values())
+    variables = VARIABLES | {"frontend": "TETRAD_FRONTEND_METRICS_PORT"}
+    ports = dict(zip(variables, free_ports(len(variables)), strict=True))
+    with pytest.MonkeyPatch.context() as patch:
+        for job, variable in variables.items():
+            patch.setenv(variable, str(ports[job]))
+        server = Server(tmp_path_factory.mktemp("observed") / "log", "--device", "sim")
+    try:
+        server.wait_ready()
+        assert sorted(set(send_round(server.url, 0))) == [200, 400, 404]
+        yield Stack(server.url, ports)
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def exported(stack) -> dict[str, dict[str, Family]]:
+    """Return job -> families by name."""
+    return {job: scrape(port) for job, port in stack.ports.items()}
+
+
+def free_ports(number: int) -> list[int]:
+    """Return ports that are free together with their successors, which a second tokenizer takes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        first = int(probe.getsockname()[1])
+    return list(range(first, first + 2 * number, 2)) if first < 60_000 else free_ports(number)

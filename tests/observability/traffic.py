@@ -1,0 +1,36 @@
+"""Traffic that touches everything that is counted: each API, constraints, a prefix that is shared, and what is refused."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+
+_PREFIX = "Once upon a time there was a fox who lived in a wood beside a lake. " * 8
+_CHAT = {"messages": [{"role": "user", "content": "Tell me of the fox."}], "max_tokens": 16}
+_CHOICE = {"structured_outputs": {"choice": ["yes", "no"]}}
+
+
+def _bodies(number: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield path and body of each request of a round."""
+    for index in range(8):
+        body = {"prompt": f"{_PREFIX}{number} {index}", "max_tokens": 24, "ignore_eos": True, "n": 1 + index % 2}
+        yield "/v1/completions", body
+    yield "/v1/chat/completions", _CHAT | {"stream": True}
+    yield "/v1/chat/completions", _CHAT | _CHOICE
+    yield "/v1/chat/completions", _CHAT | {"structured_outputs": {"regex": f"fox{number}[a-z]*"}}
+    yield "/v1/chat/completions", _CHAT | {"structured_outputs": {"regex": "["}}
+    yield "/v1/completions", {"prompt": "word " * 30_000}
+    yield "/tokenize", {"prompt": "a fox"}
+    yield "/v1/nothing", {}
+
+
+def send_round(url: str, number: int) -> list[int]:
+    """Send one of each, all at once; return their statuses."""
+
+    def send(request: tuple[str, dict[str, Any]]) -> int:
+        path, body = request
+        return httpx.post(f"{url}{path}", json=body, timeout=60).status_code
+
+    with ThreadPoolExecutor(16) as pool:
+        return list(pool.map(send, _bodies(number)))

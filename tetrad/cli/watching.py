@@ -1,0 +1,72 @@
+"""Watching: a text that is written again and again until q or Ctrl-C: over the one before in a terminal, below it elsewhere.
+
+Knows nothing of what the text says.
+"""
+
+import contextlib
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+_OVER = "\x1b[H"
+_END_OF_LINE, _END_OF_SCREEN = "\x1b[K", "\x1b[J"
+
+
+def watch(render: Callable[[], str], interval_s: float, *, out: TextIO, keys: TextIO) -> None:
+    """Write what `render` returns every `interval_s` seconds; return when q is pressed.
+
+    Args:
+        render: makes the text.
+        interval_s: between two looks.
+        out: where the text goes.
+        keys: where keys come from; no terminal: from nowhere.
+    """
+    with _key_by_key(keys) as reads_keys:
+        if out.isatty():
+            out.write(_OVER + _END_OF_SCREEN)
+        while True:
+            _write(render(), out)
+            if _is_ended(keys if reads_keys else None, interval_s):
+                return
+
+
+def _write(text: str, out: TextIO) -> None:
+    if out.isatty():
+        # Line by line over what is there: a screen that is cleared first flickers.
+        lines = (f"{line}{_END_OF_LINE}\n" for line in text.splitlines())
+        out.write(_OVER + "".join(lines) + _END_OF_SCREEN)
+    else:
+        out.write(text + "\n")
+    out.flush()
+
+
+def _is_ended(keys: TextIO | None, interval_s: float) -> bool:
+    """Wait for as long; return True, and at once, if q is pressed meanwhile."""
+    until = time.monotonic() + interval_s
+    while (left_s := until - time.monotonic()) > 0:
+        if keys is None:
+            time.sleep(left_s)
+        elif select.select([keys], [], [], left_s)[0]:
+            key = keys.read(1)
+            if key in ("q", "Q", ""):
+                return True
+    return False
+
+
+@contextlib.contextmanager
+def _key_by_key(keys: TextIO) -> Iterator[bool]:
+    """Make a terminal tell of keys as they are pressed, unseen; give whether it is a terminal that can."""
+    if sys.platform == "win32" or not keys.isatty():
+        yield False
+        return
+    import termios
+    import tty
+
+    before = termios.tcgetattr(keys)
+    tty.setcbreak(keys)
+    try:
+        yield True
+    finally:
+        termios.tcsetattr(keys, termios.TCSADRAIN, before)
