@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import re
 import subprocess
 import time
 
@@ -21,8 +22,8 @@ SILENCE_S = 35
 class Gateway:
     """smg in front of a stack; `client` speaks to it, `stack` is behind it."""
 
-    def __init__(self, stack, program, url, model):
-        self.stack, self.program, self.url, self.model = stack, program, url, model
+    def __init__(self, stack, program, url, model, metrics_url):
+        self.stack, self.program, self.url, self.model, self.metrics_url = stack, program, url, model, metrics_url
         self.client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120)
 
     def chat(self, **fields):
@@ -35,7 +36,8 @@ def front(start_program, stack, model):
     command, url = launch_of("smg", stack.grpc_target)
     program = start_program(command)
     program.wait_serving(url, model)
-    return Gateway(stack, program, url, model)
+    metrics_port = re.search(r"--prometheus-port (\d+)", command)[1]
+    return Gateway(stack, program, url, model, f"http://127.0.0.1:{metrics_port}/metrics")
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +68,12 @@ def test_the_tokenizer_is_fetched_where_the_model_has_no_path(smg):
     assert "Fetching tokenizer from worker" in smg.program.output()
 
 
-def test_kv_events_are_subscribed_to(smg):
-    assert "does not implement SubscribeKvEvents" not in smg.program.output()
-    assert "Starting KV event subscription" in smg.program.output()
+def test_prompts_are_routed_by_what_the_prefix_cache_holds(smg):
+    for _ in range(3):
+        smg.chat(messages=[{"role": "user", "content": "Colours: red, green, blue. " * 10}])
+
+    metrics = httpx.get(smg.metrics_url).text
+    assert re.search(r'^smg_cache_aware_policy_branch_total\{branch="event_hit"\} [1-9]', metrics, re.MULTILINE), metrics
 
 
 def test_a_chat_is_the_native_api_s(smg):

@@ -82,3 +82,16 @@ def test_what_the_server_refuses_is_refused_in_its_words(url, model):
     answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
 
     assert (answer.status_code, "maximum model length of 2048" in answer.text) == (400, True), answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "words"),
+    [
+        ("chat/completions", {"messages": MESSAGES, "logprobs": True}, "logprobs are not yet supported"),
+        ("completions", {"prompt": "Hello"}, "token-id prompt"),
+    ],
+)
+def test_what_the_router_itself_refuses(url, model, path, fields, words):
+    answer = httpx.post(f"{url}/v1/{path}", json={"model": model, "max_tokens": 2, **fields}, timeout=60)
+
+    assert answer.is_error and words in answer.text

@@ -28,7 +28,7 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
     Args:
         llm: what generates.
         limits: of time, for clients.
-        guard: who may forget caches.
+        guard: who may look into caches and forget them.
     """
 
     def __init__(self, llm: AsyncLLM, limits: CallLimits, guard: Guard) -> None:
@@ -102,7 +102,11 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
     async def SubscribeKvEvents(
         self, request: common_pb2.SubscribeKvEventsRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[common_pb2.KvEventBatch]:
-        """Stream what the prefix caches of the engine cores hold, and what changes in them."""
+        """Stream what the prefix caches of the engine cores hold, and what changes in them; for operators.
+
+        Blocks come with their tokens, which are everybody's prompts.
+        """
+        check_operator(self._guard, context)
         batches = KvEventBatches(request.start_sequence_number)
         async with aclosing(merged(self._llm.engine_admin.kv_events())) as events:
             async for rank, told in events:

@@ -233,17 +233,27 @@ async def test_health_says_what_is_missing(stub, engine):
     assert "No engine core is reachable" in answer.message
 
 
-async def test_flush_cache_is_for_operators(stub, serve_frontend):
+async def test_an_operator_flushes_the_cache(stub, engine):
     done = await stub.FlushCache(common_pb2.FlushCacheRequest())
-    assert done.success
 
+    assert done.success
+    assert engine.orders == [("reset", False)]
+
+
+async def test_caches_with_everybody_s_prompts_are_for_operators(serve_frontend, engine):
     async with (
-        serve_frontend(listen="127.0.0.1:0", operator_endpoints="off") as frontend,
+        serve_frontend(listen="127.0.0.1:0", api_key=("user",), operator_api_key=("operator",)) as frontend,
         open_channel(frontend.grpc_address) as channel,
     ):
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await vllm_engine_pb2_grpc.VllmEngineStub(channel).FlushCache(common_pb2.FlushCacheRequest())
-    assert caught.value.code() == grpc.StatusCode.PERMISSION_DENIED
+        stub = vllm_engine_pb2_grpc.VllmEngineStub(channel)
+        user = (("authorization", "Bearer user"),)
+        with pytest.raises(grpc.aio.AioRpcError) as flushing:
+            await stub.FlushCache(common_pb2.FlushCacheRequest(), metadata=user)
+        with pytest.raises(grpc.aio.AioRpcError) as listening:
+            await answers_of(stub.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest(), metadata=user))
+
+    assert {flushing.value.code(), listening.value.code()} == {grpc.StatusCode.UNAUTHENTICATED}
+    assert not engine.orders
 
 
 @pytest.mark.parametrize("method", ["Embed", "StartProfile", "StopProfile"])
