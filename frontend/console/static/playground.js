@@ -18,7 +18,7 @@ export class Playground {
   }
 
   focus() {
-    if (matchMedia("(pointer: fine)").matches) this.input.focus({ preventScroll: true });
+    if (!matchMedia("(pointer: coarse)").matches) this.input.focus({ preventScroll: true });
   }
 
   async loadModels() {

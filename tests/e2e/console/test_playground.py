@@ -1,0 +1,200 @@
+"""The playground on the real model: answers stream, can be stopped, tell their probabilities; and nothing becomes markup."""
+
+import json
+import math
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+QUESTION = "Name the capital of France."
+ANSWERED = ".message.assistant[data-state=done]"
+
+
+@pytest.fixture
+def page(server, visit) -> Page:
+    page = visit(f"{server.url}/#playground")
+    expect(page.locator("#message")).to_be_focused()
+    return page
+
+
+def ask(page: Page, text: str = QUESTION) -> None:
+    page.fill("#message", text)
+    page.keyboard.press("Enter")
+
+
+def setting(page: Page, **values: object) -> None:
+    for name, value in values.items():
+        page.fill(f"#sampling [name={name}]", str(value))
+
+
+def test_an_answer_is_streamed_and_is_the_api_s(server, page):
+    setting(page, temperature=0, max_tokens=24)
+    page.evaluate(
+        """() => {
+            window.lengths = new Set();
+            new MutationObserver(() => window.lengths.add(document.querySelector('.assistant .body').textContent.length))
+                .observe(document.getElementById('messages'), {childList: true, subtree: true, characterData: true});
+        }"""
+    )
+    ask(page)
+    expect(page.locator(ANSWERED)).to_be_visible()
+    body = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "max_tokens": 24}
+    same = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()
+
+    assert page.locator(f"{ANSWERED} .body").text_content() == same["choices"][0]["message"]["content"]
+    assert page.evaluate("window.lengths.size") > 3
+    numbers = page.locator(f"{ANSWERED} .numbers").text_content()
+    assert f"{same['usage']['completion_tokens']} tokens" in numbers
+    assert "tokens/s" in numbers
+    assert "first token after" in numbers
+
+
+def test_a_conversation_goes_on_and_can_be_cleared(page):
+    setting(page, temperature=0, max_tokens=8)
+    ask(page, "My name is Ada.")
+    expect(page.locator(ANSWERED)).to_have_count(1)
+    with page.expect_request("**/v1/chat/completions") as asked:
+        ask(page, "What is my name?")
+    expect(page.locator(ANSWERED)).to_have_count(2)
+    page.click("#clear")
+
+    assert [each["role"] for each in asked.value.post_data_json["messages"]] == ["user", "assistant", "user"]
+    expect(page.locator(".message")).to_have_count(0)
+    expect(page.locator("#welcome")).to_be_visible()
+
+
+def test_every_control_is_sent_and_nothing_else(page):
+    wanted = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "min_p": 0.05,
+        "presence_penalty": 0.2,
+        "frequency_penalty": 0.3,
+        "repetition_penalty": 1.1,
+        "top_k": 20,
+        "seed": 7,
+        "max_tokens": 5,
+        "top_logprobs": 3,
+    }
+    setting(page, **wanted, system="Be brief.", stop="one\ntwo")
+    with page.expect_request("**/v1/chat/completions") as asked:
+        ask(page)
+    expect(page.locator(ANSWERED)).to_be_visible()
+    page.click("#sampling button[type=reset]")
+    with page.expect_request("**/v1/chat/completions") as plain:
+        ask(page)
+
+    body = asked.value.post_data_json
+    assert {name: body[name] for name in wanted} == wanted
+    assert (body["stop"], body["messages"][0]) == (["one", "two"], {"role": "system", "content": "Be brief."})
+    left = set(plain.value.post_data_json) - {"messages", "stream", "stream_options", "model"}
+    assert left == {"max_tokens", "logprobs", "top_logprobs"}
+
+
+def test_a_control_out_of_its_range_sends_nothing(page):
+    setting(page, temperature=3)
+    ask(page)
+
+    assert page.evaluate("document.querySelector('[name=temperature]').validity.rangeOverflow")
+    expect(page.locator(".message")).to_have_count(0)
+
+
+def test_a_token_shows_what_else_was_likely(page):
+    setting(page, temperature=0, max_tokens=12)
+    ask(page)
+    expect(page.locator(ANSWERED)).to_be_visible()
+    tokens, shown = page.locator(f"{ANSWERED} .token"), page.locator("#alternatives")
+    tokens.nth(2).hover()
+
+    expect(shown).to_be_visible()
+    shares = [float(text.removesuffix(" %").removeprefix("< ")) for text in shown.locator("td.number").all_text_contents()]
+    assert len(shares) == 5
+    assert shares == sorted(shares, reverse=True)
+    assert sum(shares) <= 100.5
+    # Greedy: the likeliest is the one that was taken.
+    assert shown.locator("tr").first.get_attribute("class") == "chosen"
+    page.mouse.move(5, 5)
+    expect(shown).to_be_hidden()
+
+
+def test_tokens_are_reached_by_keyboard(page):
+    setting(page, temperature=0, max_tokens=12)
+    ask(page)
+    expect(page.locator(ANSWERED)).to_be_visible()
+    tokens, shown = page.locator(f"{ANSWERED} .token"), page.locator("#alternatives")
+    tokens.first.focus()
+    page.keyboard.press("ArrowRight")
+
+    expect(tokens.nth(1)).to_be_focused()
+    expect(shown).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(shown).to_be_hidden()
+
+
+def test_an_answer_can_be_stopped_and_its_request_ends_with_it(server, page):
+    setting(page, max_tokens=1500, temperature=0)
+    ask(page, "Count from one to a thousand.")
+    page.wait_for_function("document.querySelectorAll('.token').length > 5")
+    page.click("#stop")
+
+    expect(page.locator(".message.assistant")).to_have_attribute("data-state", "stopped")
+    expect(page.locator("#send")).to_be_visible()
+    expect(page.locator(".numbers")).to_contain_text("stopped")
+    server.wait_idle(10)
+
+
+def test_escape_stops_too(server, page):
+    setting(page, max_tokens=1500, temperature=0)
+    ask(page, "Count from one to a thousand.")
+    page.wait_for_function("document.querySelectorAll('.token').length > 2")
+    page.keyboard.press("Escape")
+
+    expect(page.locator(".message.assistant")).to_have_attribute("data-state", "stopped")
+    server.wait_idle(10)
+
+
+def test_an_error_is_told_in_the_server_s_words(page):
+    setting(page, max_tokens=100_000)
+    ask(page)
+
+    expect(page.get_by_role("alert")).to_contain_text("100000")
+    expect(page.get_by_role("alert")).to_contain_text("400")
+    setting(page, max_tokens=4)
+    ask(page)
+    expect(page.locator(ANSWERED)).to_be_visible()
+
+
+def test_a_broken_connection_is_told(server, page):
+    page.route("**/v1/chat/completions", lambda route: route.abort())
+    ask(page)
+
+    expect(page.get_by_role("alert")).to_contain_text("does not answer")
+
+
+@pytest.mark.parametrize("with_tokens", [True, False])
+def test_what_a_model_says_never_becomes_markup(page, with_tokens):
+    evil = "<img src=x onerror=alert(1)><script>alert(2)</script><b>bold</b>"
+    logprobs = {"content": [{"token": evil, "logprob": math.log(0.5), "top_logprobs": [{"token": evil, "logprob": -1}]}]}
+    choice = {"index": 0, "delta": {"content": evil}, "finish_reason": "stop", "logprobs": logprobs if with_tokens else None}
+    chunk = {"id": "chatcmpl-1", "choices": [choice], "usage": {"completion_tokens": 1}}
+    body = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n"
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(body=body, content_type="text/event-stream"))
+    ask(page, evil)
+    expect(page.locator(ANSWERED)).to_be_visible()
+    if with_tokens:
+        page.locator(".token").hover()
+        expect(page.locator("#alternatives code").first).to_be_visible()
+
+    assert page.locator(".message .body").all_text_contents() == [evil, evil]
+    assert page.locator(".message :is(img, script, b), #alternatives :is(img, script, b)").count() == 0
+
+
+def test_characters_of_several_tokens_are_whole(page):
+    setting(page, temperature=0, max_tokens=40)
+    ask(page, "Repeat exactly: 🦙🦙 Grüße, 世界 👩‍👩‍👧")
+    expect(page.locator(ANSWERED)).to_be_visible()
+
+    text = page.locator(f"{ANSWERED} .body").text_content()
+    assert text
+    assert page.locator(f"{ANSWERED} .token").count() > 3

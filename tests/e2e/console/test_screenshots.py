@@ -1,0 +1,57 @@
+"""The images of docs/console.md, of a stack that has something to show; `make console-test SCREENSHOTS=1` keeps them."""
+
+import random
+import threading
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+WIDE = {"width": 1280, "height": 1530}
+TOPICS = ("the sea", "a lighthouse", "winter", "trains", "old maps", "bread", "the moon")
+
+
+@pytest.fixture(scope="module")
+def busy(server):
+    """Requests of all sorts, coming and going."""
+    over = threading.Event()
+    chance = random.Random(7)
+
+    def ask() -> None:
+        with httpx.Client(timeout=120) as client:
+            while not over.wait(chance.uniform(0.2, 2.5)):
+                text = f"Tell me about {chance.choice(TOPICS)}. " + "Please be kind. " * chance.randrange(12)
+                body = {"messages": [{"role": "user", "content": text}], "max_tokens": chance.randrange(8, 70)}
+                client.post(f"{server.url}/v1/chat/completions", json=body)
+
+    threads = [threading.Thread(target=ask) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    yield server
+    over.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_overview(busy, visit, images):
+    pages = {scheme: visit(busy.url, size=WIDE, color_scheme=scheme) for scheme in ("light", "dark")}
+    for page in pages.values():
+        page.wait_for_function("document.querySelectorAll('#request-rows tr').length >= 24", timeout=180_000)
+    for scheme, name in (("light", "console.png"), ("dark", "console-dark.png")):
+        pages[scheme].screenshot(path=images / name)
+
+    assert (images / "console.png").stat().st_size > 50_000
+
+
+def test_chat(server, visit, images):
+    page = visit(f"{server.url}/#playground")
+    for name, value in {"temperature": 0.7, "seed": 11, "max_tokens": 90, "system": "You are a helpful guide."}.items():
+        page.fill(f"#sampling [name={name}]", str(value))
+    page.fill("#message", "What should I see in Paris in one day?")
+    page.keyboard.press("Enter")
+    expect(page.locator(".message.assistant[data-state=done]")).to_be_visible()
+    page.locator(".token").nth(14).hover()
+    expect(page.locator("#alternatives")).to_be_visible()
+    page.screenshot(path=images / "console-chat.png")
+
+    assert (images / "console-chat.png").stat().st_size > 20_000
