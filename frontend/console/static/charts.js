@@ -22,7 +22,7 @@ const SPECS = [
     least: 10,
     lines: [{ name: "generated", points: (history) => history.rate("generation_tokens", 1) }],
   },
-  { title: "KV cache", format: percent, least: 0.1, most: 1, lines: [{ name: "in use", points: (history) => history.gauge("kv_cache_usage") }] },
+  { title: "KV cache", format: percent, least: 0.01, most: 1, lines: [{ name: "in use", points: (history) => history.gauge("kv_cache_usage") }] },
   {
     title: "Time to first token",
     format: duration,

@@ -50,10 +50,12 @@ function showView() {
     if (link.dataset.view === view) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  if (view === "playground") playground.focus();
+  // Behind what the browser does for the fragment by itself.
+  if (view === "playground") setTimeout(() => playground.focus());
 }
 
 addEventListener("hashchange", showView);
+addEventListener("load", showView);
 byId("key-button").addEventListener("click", () => keyDialog.open());
 showView();
 playground.loadModels();

@@ -18,7 +18,7 @@ if CHROMIUM:
     from playwright.sync_api import Browser, Page, expect, sync_playwright
 
     # Two cores serve a model, a browser and other tests.
-    expect.set_options(timeout=30_000)
+    expect.set_options(timeout=15_000)
 
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 # The browser's own words for an answer that is an error; what the page makes of it is what tests look at.

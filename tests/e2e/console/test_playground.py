@@ -135,7 +135,7 @@ def test_tokens_are_reached_by_keyboard(page):
 def test_an_answer_can_be_stopped_and_its_request_ends_with_it(server, page):
     setting(page, max_tokens=1500, temperature=0)
     ask(page, "Count from one to a thousand.")
-    page.wait_for_function("document.querySelectorAll('.token').length > 5")
+    expect(page.locator(".token").nth(5)).to_be_attached()
     page.click("#stop")
 
     expect(page.locator(".message.assistant")).to_have_attribute("data-state", "stopped")
@@ -147,7 +147,7 @@ def test_an_answer_can_be_stopped_and_its_request_ends_with_it(server, page):
 def test_escape_stops_too(server, page):
     setting(page, max_tokens=1500, temperature=0)
     ask(page, "Count from one to a thousand.")
-    page.wait_for_function("document.querySelectorAll('.token').length > 2")
+    expect(page.locator(".token").nth(2)).to_be_attached()
     page.keyboard.press("Escape")
 
     expect(page.locator(".message.assistant")).to_have_attribute("data-state", "stopped")
@@ -155,12 +155,12 @@ def test_escape_stops_too(server, page):
 
 
 def test_an_error_is_told_in_the_server_s_words(page):
-    setting(page, max_tokens=100_000)
+    setting(page, stop="1\n2\n3\n4\n5")
     ask(page)
 
-    expect(page.get_by_role("alert")).to_contain_text("100000")
+    expect(page.get_by_role("alert")).to_contain_text("stop")
     expect(page.get_by_role("alert")).to_contain_text("400")
-    setting(page, max_tokens=4)
+    setting(page, stop="", max_tokens=4)
     ask(page)
     expect(page.locator(ANSWERED)).to_be_visible()
 

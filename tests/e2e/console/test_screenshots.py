@@ -36,7 +36,7 @@ def busy(server):
 def test_overview(busy, visit, images):
     pages = {scheme: visit(busy.url, size=WIDE, color_scheme=scheme) for scheme in ("light", "dark")}
     for page in pages.values():
-        page.wait_for_function("document.querySelectorAll('#request-rows tr').length >= 24", timeout=180_000)
+        expect(page.locator("#request-rows tr").nth(23)).to_be_attached(timeout=180_000)
     for scheme, name in (("light", "console.png"), ("dark", "console-dark.png")):
         pages[scheme].screenshot(path=images / name)
 
