@@ -18,7 +18,7 @@ QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 # What to compare the contracts with: the last release, or before the first one the commit before.
 AGAINST ?= $(shell git describe --tags --abbrev=0 2>/dev/null || git rev-parse --verify --quiet HEAD~1)
 
-.PHONY: help setup serve test gateways-test fuzz fuzz-files fuzz-services clients-test chaos chaos-model compose-test kube-play-test observability-test dashboard perplexity check lint types sanitize protos check-protos check-breaking bench bench-peers peers soak lock clean
+.PHONY: help setup serve test gateways-test fuzz fuzz-files fuzz-services clients-test chaos chaos-model compose-test console-test kube-play-test observability-test dashboard perplexity check lint types sanitize protos check-protos check-breaking bench bench-peers peers soak lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -71,6 +71,18 @@ compose-test: setup ## Build the images, run every profile of docker-compose.yml
 kube-play-test: setup ## Build the images and run the pods of deploy/kubernetes under podman (about 5 minutes)
 	@tools/container_engine.sh >/dev/null && command -v podman >/dev/null || { echo "kube-play-test: podman is needed" >&2; exit 1; }
 	TETRAD_KUBE_PLAY=1 TETRAD_BUILD="$(or $(BUILD),podman build)" $(BIN)/python -m pytest tests/kubernetes/test_kube_play.py $(PYTEST_ARGS)
+
+BROWSER_KIT := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tetrad/console-test-$(notdir $(PYTHON))
+BROWSER_PACKAGES := tests/e2e/console/requirements.txt
+
+$(BROWSER_KIT)/.installed: $(STAMP) $(BROWSER_PACKAGES)
+	@rm -rf $(BROWSER_KIT)
+	@$(BIN)/python -m pip install $(QUIET) --disable-pip-version-check --no-deps --target $(BROWSER_KIT) -r $(BROWSER_PACKAGES)
+	@touch $@
+
+console-test: $(BROWSER_KIT)/.installed ## Drive the console in Chromium, which is installed if it can be; SCREENSHOTS=1 writes docs/images
+	@TETRAD_CHROMIUM=$$(tools/chromium.sh) && export TETRAD_CHROMIUM && \
+	TETRAD_SCREENSHOTS=$(SCREENSHOTS) PYTHONPATH=$(BROWSER_KIT) $(BIN)/python -m pytest tests/e2e/console $(PYTEST_ARGS)
 
 perplexity: setup ## Compare the perplexity of quantized weights over TOKENS (20000) tokens with that of the same in float32
 	TETRAD_PERPLEXITY_TOKENS=$(TOKENS) $(BIN)/python -m pytest -q tests/worker_svc/test_native_perplexity.py $(PYTEST_ARGS)

@@ -4,7 +4,6 @@ Plain dicts for JSON. No addresses: everybody who may send requests may look.
 """
 
 import time
-from itertools import zip_longest
 from typing import Any
 
 from tetrad.frontend.async_llm import AsyncLLM
@@ -26,16 +25,17 @@ def topology_of(llm: AsyncLLM, loads: list[EngineLoad | None], started: float) -
 
     Args:
         llm: of this frontend.
-        loads: of its engine cores, in their order; shorter where not all say.
+        loads: of its engine cores, in their order; of another length where it is not known whose is whose.
         started: wall clock at which this frontend was.
     """
     report = llm.readiness.report()
     tokenizers, engines = llm.backends.tokenizers, llm.backends.engines.engines
+    known = loads if len(loads) == len(engines) else [None] * len(engines)
     told = iter(report.dependencies)
     return {
         "frontend": _frontend(llm, report, started),
         "tokenizers": [_tokenizer(replica, next(told)) for replica in tokenizers],
-        "engines": [_engine(engine, next(told), load) for engine, load in zip_longest(engines, loads[: len(engines)])],
+        "engines": [_engine(engine, next(told), load) for engine, load in zip(engines, known, strict=True)],
     }
 
 
