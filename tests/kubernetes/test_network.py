@@ -6,7 +6,17 @@ from itertools import product
 
 import pytest
 
-from tests.kubernetes.manifests import COMPONENT, OVERLAYS, SETTINGS, Object, of_kind, pod_templates, ports_of, selects
+from tests.kubernetes.manifests import (
+    COMPONENT,
+    OVERLAYS,
+    SETTINGS,
+    Object,
+    components_of,
+    of_kind,
+    pod_templates,
+    ports_of,
+    selects,
+)
 
 
 @dataclass(frozen=True)
@@ -97,7 +107,7 @@ def test_the_edges_are_the_architecture_s_and_no_others(overlay):
             found |= {(source.name, target.name): allowed} if allowed else {}
 
     expected = dict(EDGES)
-    if overlay == "scale":
+    if "monitoring" in components_of(overlay):
         for edge, scraped in SCRAPES.items():
             expected[edge] = expected.get(edge, set()) | scraped
     assert found == expected

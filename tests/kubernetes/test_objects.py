@@ -5,12 +5,27 @@ import copy
 import pytest
 
 from tests.kubernetes import schemas
-from tests.kubernetes.manifests import COMPONENT, OVERLAYS, objects_of, of_kind, one, pod_templates, pods_of, selects
+from tests.kubernetes.manifests import (
+    COMBINED,
+    COMPONENT,
+    OVERLAYS,
+    SHIPPED,
+    components_of,
+    objects_of,
+    of_kind,
+    one,
+    pod_templates,
+    pods_of,
+    selects,
+)
 from tetrad.v1 import inference_pb2
+
+WITH_GATEWAY = [overlay for overlay in OVERLAYS if "gateway-api" in components_of(overlay)]
 
 
 def test_the_overlays_are_there():
-    assert OVERLAYS == ["cpu", "gateway-api", "gpu", "leaderworkerset", "scale", "tls"]
+    assert SHIPPED == ["cpu", "gateway-api", "gpu", "leaderworkerset", "scale", "tls"]
+    assert len(components_of(COMBINED)) >= 6
 
 
 @pytest.mark.parametrize("version", [schemas.OLDEST, schemas.NEWEST])
@@ -95,12 +110,13 @@ def test_volumes_are_there_for_every_mount_and_claims_for_every_volume(overlay):
         } <= claims
 
 
-def test_pods_on_several_nodes_share_a_volume_that_allows_it():
-    modes = {overlay: one(overlay, "PersistentVolumeClaim", "models")["spec"]["accessModes"] for overlay in OVERLAYS}
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_pods_on_several_nodes_share_a_volume_that_allows_it(overlay):
+    on_several_nodes = components_of(overlay) & {"autoscaling", "gpu", "leaderworkerset"}
 
-    several = {"gpu", "leaderworkerset", "scale"}
-    assert {overlay for overlay in OVERLAYS if modes[overlay] == ["ReadWriteMany"]} == several
-    assert {overlay for overlay in OVERLAYS if modes[overlay] == ["ReadWriteOnce"]} == set(OVERLAYS) - several
+    modes = one(overlay, "PersistentVolumeClaim", "models")["spec"]["accessModes"]
+
+    assert modes == (["ReadWriteMany"] if on_several_nodes else ["ReadWriteOnce"])
 
 
 @pytest.mark.parametrize("overlay", sorted(set(OVERLAYS) - {"leaderworkerset"}))
@@ -120,12 +136,13 @@ def test_a_group_is_an_engine_core_and_its_worker():
     assert of_kind("leaderworkerset", "StatefulSet") == []
 
 
-def test_routes_lead_to_ports_of_the_frontend():
-    ports = {port["port"] for port in one("gateway-api", "Service", "frontend")["spec"]["ports"]}
-    listeners = {each["name"] for each in one("gateway-api", "Gateway", "tetrad")["spec"]["listeners"]}
+@pytest.mark.parametrize("overlay", WITH_GATEWAY)
+def test_routes_lead_to_ports_of_the_frontend(overlay):
+    ports = {port["port"] for port in one(overlay, "Service", "frontend")["spec"]["ports"]}
+    listeners = {each["name"] for each in one(overlay, "Gateway", "tetrad")["spec"]["listeners"]}
 
     for kind, port in (("HTTPRoute", 8000), ("GRPCRoute", 50050)):
-        spec = one("gateway-api", kind, "frontend")["spec"]
+        spec = one(overlay, kind, "frontend")["spec"]
         assert {parent["sectionName"] for parent in spec["parentRefs"]} <= listeners
         assert {backend["port"] for rule in spec["rules"] for backend in rule["backendRefs"]} == {port}
         assert port in ports

@@ -5,14 +5,25 @@ import re
 
 import pytest
 
-from tests.kubernetes.manifests import OVERLAYS, ROOT, SETTINGS, container_of, of_kind, pods_of, ports_of, settings_of
+from tests.kubernetes.manifests import (
+    OVERLAYS,
+    ROOT,
+    SETTINGS,
+    components_of,
+    container_of,
+    of_kind,
+    pods_of,
+    ports_of,
+    settings_of,
+)
 from tetrad.frontend.http.access import OPEN_PATHS
 from tetrad.local_stack import HEALTH_NAMES
 
 EVERY_POD = [(overlay, component) for overlay in OVERLAYS for component in SETTINGS]
 every_pod = pytest.mark.parametrize(("overlay", "component"), EVERY_POD)
-plain_grpc = pytest.mark.parametrize(("overlay", "component"), [(o, c) for o, c in EVERY_POD if c != "frontend" and o != "tls"])
-BEHIND_TLS = [component for component in SETTINGS if component != "frontend"]
+BEHIND = [(overlay, component) for overlay, component in EVERY_POD if component != "frontend"]
+plain_grpc = pytest.mark.parametrize(("overlay", "component"), [each for each in BEHIND if "tls" not in components_of(each[0])])
+behind_tls = pytest.mark.parametrize(("overlay", "component"), [each for each in BEHIND if "tls" in components_of(each[0])])
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 EXIT_S = 5
 """What a process may need to end behind its drain."""
@@ -32,9 +43,9 @@ def test_the_kubelet_asks_grpc_s_health(overlay, component):
     assert asked == {"startupProbe": alive, "livenessProbe": alive, "readinessProbe": ready}
 
 
-@pytest.mark.parametrize("component", BEHIND_TLS)
-def test_behind_tls_the_kubelet_sees_the_port_and_readiness_is_asked_from_within(component):
-    container, port = container_of("tls", component), ports_of("tls", component)["grpc"]
+@behind_tls
+def test_behind_tls_the_kubelet_sees_the_port_and_readiness_is_asked_from_within(overlay, component):
+    container, port = container_of(overlay, component), ports_of(overlay, component)["grpc"]
 
     assert container["startupProbe"]["tcpSocket"] == container["livenessProbe"]["tcpSocket"] == {"port": port}
     *python, module, address, service = container["readinessProbe"]["exec"]["command"]
@@ -165,8 +176,9 @@ def test_memory_fits_what_settings_allow(overlay, component):
     assert ("cpu" in resources["limits"]) == (component == "worker")
 
 
-def test_the_gpu_is_asked_for_and_there_is_room_to_share_memory():
-    container, pod = container_of("gpu", "worker"), pods_of("gpu")["worker"]
+@pytest.mark.parametrize("overlay", [overlay for overlay in OVERLAYS if "gpu" in components_of(overlay)])
+def test_the_gpu_is_asked_for_and_there_is_room_to_share_memory(overlay):
+    container, pod = container_of(overlay, "worker"), pods_of(overlay)["worker"]
 
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
     (name,) = [mount["name"] for mount in container["volumeMounts"] if mount["mountPath"] == "/dev/shm"]
