@@ -17,6 +17,7 @@ from tetrad.engine_core_svc.layout import KVCacheLayout
 from tetrad.engine_core_svc.metrics import EngineMetrics
 from tetrad.engine_core_svc.ports import Ports
 from tetrad.engine_core_svc.queue_limits import QueueLimits
+from tetrad.engine_core_svc.request_spans import RequestSpans
 from tetrad.engine_core_svc.scheduler.pacer import MeasuringPacer, NoPacer
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler, SchedulerLimits
 from tetrad.engine_core_svc.servicer import EngineCoreServicer
@@ -32,6 +33,7 @@ from tetrad.services.log import get_logger
 from tetrad.services.metrics import shown
 from tetrad.services.process import run_service
 from tetrad.services.settings import load_settings
+from tetrad.services.tracing import open_tracer
 from tetrad.services.version import SCHEMA_REVISION, VERSION
 from tetrad.v1 import engine_core_pb2
 
@@ -51,6 +53,7 @@ async def serve(settings: EngineCoreSettings, shutdown: asyncio.Event) -> None:
 
 async def _serve(settings: EngineCoreSettings, shutdown: asyncio.Event, metrics: EngineMetrics) -> None:
     servicer, admin = EngineCoreServicer(), EngineCoreAdminServicer()
+    tracer = open_tracer("engine-core", settings.otlp_endpoint)
     ports = Ports(settings, servicer, admin)
     await ports.start()
     link = WorkerLink(settings, epoch=time.time_ns())
@@ -58,7 +61,7 @@ async def _serve(settings: EngineCoreSettings, shutdown: asyncio.Event, metrics:
     tasks: list[asyncio.Task[None]] = []
     engine: Engine | None = None
     try:
-        engine = await _first_of(stopping, asyncio.create_task(start_engine(settings, link, metrics)))
+        engine = await _first_of(stopping, asyncio.create_task(start_engine(settings, link, metrics, RequestSpans(tracer))))
         if engine is None:
             return
         info = describe(settings, link)
@@ -77,9 +80,10 @@ async def _serve(settings: EngineCoreSettings, shutdown: asyncio.Event, metrics:
             await engine.close()
         await ports.stop()
         await link.close()
+        await asyncio.to_thread(tracer.close)
 
 
-async def start_engine(settings: EngineCoreSettings, link: WorkerLink, metrics: EngineMetrics) -> Engine:
+async def start_engine(settings: EngineCoreSettings, link: WorkerLink, metrics: EngineMetrics, spans: RequestSpans) -> Engine:
     """Wait for a worker that can serve the model, and return an engine that fits it."""
     layout, facts = await _first_worker(link)
     limits = SchedulerLimits(
@@ -109,6 +113,7 @@ async def start_engine(settings: EngineCoreSettings, link: WorkerLink, metrics: 
         queue_limits=QueueLimits(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
         kv_events=kv_events,
         metrics=metrics,
+        spans=spans,
     )
 
 

@@ -61,6 +61,7 @@ class Admission:
             payload=submission.payload,
             status=RequestStatus.WAITING if submission.constraint is None else RequestStatus.WAITING_FOR_GRAMMAR,
             queued_at=time.monotonic(),
+            context=submission.context,
         )
 
     def _check(self, submission: Submission) -> None:

@@ -20,6 +20,7 @@ from tetrad.engine_core_svc.outbox import Notice, Rejection
 from tetrad.engine_core_svc.queue_limits import QueueLimits
 from tetrad.engine_core_svc.recovery import Recovery
 from tetrad.engine_core_svc.request import Request, RequestStatus
+from tetrad.engine_core_svc.request_spans import RequestSpans
 from tetrad.engine_core_svc.scheduler.output import FINISH_REASONS, EngineCoreOutput, FinishReason, SchedulerOutput
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.sessions import Session, Sessions
@@ -32,6 +33,7 @@ from tetrad.engine_core_svc.wire import Submission
 from tetrad.engine_core_svc.worker_link import WorkerLink
 from tetrad.services.errors import DeadlineExceeded, PoisonousRequest, TetradError, Unavailable
 from tetrad.services.log import get_logger
+from tetrad.services.request_context import NO_CONTEXT, RequestContext
 
 log = get_logger()
 
@@ -49,6 +51,7 @@ class Engine:
         queue_limits: refuse what would wait too long.
         kv_events: what the scheduler's prefix cache tells, for those who listen.
         metrics: of this engine alone.
+        spans: of requests that are traced.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Engine:
         queue_limits: QueueLimits,
         kv_events: KvEventLog,
         metrics: EngineMetrics,
+        spans: RequestSpans,
     ) -> None:
         self.scheduler = scheduler
         self.kv_events = kv_events
@@ -74,6 +78,7 @@ class Engine:
         self._last_step_id = 0
         self._admission = admission
         self._queue_limits = queue_limits
+        self._spans = spans
         self._suspects = Suspects(scheduler, acquitted_after=acquitted_after)
         self._changed = asyncio.Event()
         self._guard = Guard(self._changed.set)
@@ -114,6 +119,7 @@ class Engine:
             try:
                 loss = await self._run_steps(executor)
                 self._metrics.note_loss(loss.error.reason)
+                self._spans.note_loss(self.scheduler.requests.values())
                 self._recovery.lose(loss, executor.instance_id)
             finally:
                 self.worker_since_s = None
@@ -149,6 +155,7 @@ class Engine:
 
     def _publish(self, outputs: list[EngineCoreOutput]) -> None:
         """Tell the sessions; what ends between steps bears the number of the step before, so that numbers never fall."""
+        self._note_first_tokens(outputs)
         ended = [output.request for output in outputs if output.finish_reason is not None]
         self._note_ended(ended)
         self.sessions.publish(self._last_step_id, outputs, take_stats(self.scheduler))
@@ -162,6 +169,11 @@ class Engine:
         for new in plan.new_requests:
             request = self.scheduler.requests[new.key]
             request.scheduled_at = request.scheduled_at or now
+
+    def _note_first_tokens(self, outputs: Iterable[EngineCoreOutput]) -> None:
+        for output in outputs:
+            if output.prefill_stats is not None:
+                output.request.first_token_at = time.monotonic()
 
     # --- what sessions ask ------------------------------------------------------------------------------------------
 
@@ -185,7 +197,7 @@ class Engine:
             self._check_open(submission)
             request = self._admission.accept(submission, session.key)
         except TetradError as error:
-            self.reject(session, submission.request_id, error)
+            self.reject(session, submission.request_id, error, submission.context)
             return
         self.sessions.enlist(request)
         self._deadlines.watch(request.key, submission.deadline_unix_s)
@@ -204,11 +216,11 @@ class Engine:
         session = self.sessions.of(request)
         self._end([request.key], RequestStatus.FINISHED_ERROR)
         if session is not None:
-            self.reject(session, request.request_id, error)
+            self.reject(session, request.request_id, error, request.context)
 
-    def reject(self, session: Session, request_id: str, error: TetradError) -> None:
+    def reject(self, session: Session, request_id: str, error: TetradError, context: RequestContext = NO_CONTEXT) -> None:
         """Tell a session that a request was not taken."""
-        log.info("request.rejected", request_id=request_id, reason=error.reason, error=error.message)
+        log.info("request.rejected", **context.log_fields(request_id), reason=error.reason, error=error.message)
         self._metrics.rejected.labels(error.reason).inc()
         session.outbox.put(Rejection(request_id, error))
 
@@ -293,9 +305,10 @@ class Engine:
             self._deadlines.forget(request.key)
             self._preparations.stop(request)
             self._metrics.finished.labels(FINISH_REASONS[request.status].name.lower()).inc()
+            self._spans.record(request)
             log.info(
                 "request.finished",
-                request_id=request.request_id,
+                **request.context.log_fields(request.request_id),
                 status=request.status.name,
                 prompt_tokens=request.num_prompt_tokens,
                 output_tokens=request.num_output_tokens,

@@ -31,7 +31,7 @@ class Ports:
         if settings.admin_listen:
             add_admin = partial(engine_core_pb2_grpc.add_EngineCoreAdminServiceServicer_to_server, admin)
             own = settings.model_copy(update={"listen": settings.admin_listen})
-            self._servers.append(Server(own, {"tetrad.v1.EngineCoreAdminService": add_admin}))
+            self._servers.append(Server(own, {"tetrad.v1.EngineCoreAdminService": add_admin}, channelz=True))
 
     async def start(self) -> None:
         """Bind and serve; Unavailable if an address is taken."""

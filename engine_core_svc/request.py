@@ -8,6 +8,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any
 
+from tetrad.services.request_context import NO_CONTEXT, RequestContext
+
 
 class RequestStatus(enum.Enum):
     """Where a request stands. Unfinished states first; see TRANSITIONS for the legal moves."""
@@ -87,6 +89,8 @@ class Request:
         block_ids: its block table.
         block_hashes: hashes of its full blocks, as far as computed.
         num_cached_blocks: how many of its blocks are registered in the prefix cache.
+        queued_at, scheduled_at, first_token_at: when that was, first, by the monotonic clock; 0: it was not yet.
+        context: the client's request that it belongs to.
     """
 
     key: int
@@ -116,6 +120,8 @@ class Request:
     num_cached_blocks: int = 0
     queued_at: float = 0.0
     scheduled_at: float = 0.0
+    first_token_at: float = 0.0
+    context: RequestContext = NO_CONTEXT
 
     @property
     def num_tokens(self) -> int:

@@ -20,6 +20,7 @@ from tetrad.engine_core_svc.stats import SchedulerStats
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language, refusal
 from tetrad.services.columns import pack_u32, split_rows, unpack_u32
 from tetrad.services.errors import InvalidRequest, Unsupported, from_status, to_status
+from tetrad.services.request_context import NO_CONTEXT, RequestContext
 from tetrad.v1 import engine_core_pb2, types_pb2, worker_pb2
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -42,6 +43,7 @@ class Submission:
     constraint: Constraint | None
     payload: "WorkerPayload"
     resumed: bool
+    context: RequestContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,13 @@ class WorkerPayload:
 
     sampling_params: types_pb2.SamplingParams
     eos_token_id: int | None
+    context: RequestContext = NO_CONTEXT
 
 
 def submission_from_wire(message: engine_core_pb2.EngineCoreRequest) -> Submission:
     """Return a request as own value; InvalidRequest or Unsupported for what this engine core cannot read."""
     _refuse_unsupported(message)
+    context = RequestContext.from_headers(message.trace_headers)
     params = message.sampling_params
     eos_token_id = message.eos_token_id if message.HasField("eos_token_id") else None
     constraint = None
@@ -74,8 +78,9 @@ def submission_from_wire(message: engine_core_pb2.EngineCoreRequest) -> Submissi
         # Log-probabilities of a prompt come from computing all of it.
         skip_reading_prefix_cache=params.skip_reading_prefix_cache or params.HasField("prompt_logprobs"),
         constraint=constraint,
-        payload=WorkerPayload(params, eos_token_id),
+        payload=WorkerPayload(params, eos_token_id, context),
         resumed=message.resumed or bool(message.resumed_output_token_ids),
+        context=context,
     )
 
 
@@ -170,6 +175,7 @@ def _new_request_to_wire(new: NewRequestData) -> worker_pb2.NewRequestData:
         sampling_params=payload.sampling_params,
         request_id=new.request_id,
         eos_token_id=payload.eos_token_id,
+        trace_headers=payload.context.headers(),
     )
 
 

@@ -7,11 +7,12 @@ scheduled. One event loop: every method must be called on the loop that `connect
 import asyncio
 import functools
 import time
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from tetrad.frontend.admission import Admission, estimated_tokens
 from tetrad.frontend.backends import Backends
+from tetrad.frontend.call_trace import current_call, program_call
 from tetrad.frontend.chat.formats import ChatFormats, choose_chat_formats
 from tetrad.frontend.chat.messages import num_chars, plain_messages
 from tetrad.frontend.config import FrontendSettings
@@ -30,6 +31,7 @@ from tetrad.frontend.tokenizer_bundle_client import BundleChunk
 from tetrad.frontend.wire import engine_request
 from tetrad.services.errors import InvalidRequest, Unavailable, Unsupported
 from tetrad.services.log import get_logger
+from tetrad.services.tracing import open_tracer, reason_of
 
 log = get_logger()
 
@@ -46,6 +48,7 @@ class AsyncLLM:
             prefix=settings.metrics_prefix, model_name=next(iter(settings.served_model_names), settings.model)
         )
         self.metrics.watch(self.admission)
+        self.tracer = open_tracer("frontend", settings.otlp_endpoint)
         backends = self._backends = Backends(settings, self.metrics)
         self._tokenizer, self._processor, self._engines = backends.tokenizer, backends.processor, backends.engines
         self.readiness = backends.readiness
@@ -183,6 +186,7 @@ class AsyncLLM:
         add_special_tokens: bool = True,
         cache_salt: str = "",
         data_parallel_rank: int | None = None,
+        trace_headers: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield the outputs of a request; leaving the loop early aborts it. Arguments and errors: see `add_request`."""
         stream = await self.add_request(
@@ -194,6 +198,7 @@ class AsyncLLM:
             add_special_tokens=add_special_tokens,
             cache_salt=cache_salt,
             data_parallel_rank=data_parallel_rank,
+            trace_headers=trace_headers,
         )
         try:
             async for output in stream:
@@ -217,6 +222,7 @@ class AsyncLLM:
         data_parallel_rank: int | None = None,
         arrival_time: float | None = None,
         max_logprobs: int | None = None,
+        trace_headers: Mapping[str, str] | None = None,
     ) -> OutputStream:
         """Check a request, tokenize its prompt and send it to an engine.
 
@@ -233,6 +239,7 @@ class AsyncLLM:
             data_parallel_rank: pins the request to an engine.
             arrival_time: wall clock in seconds; now, if not given.
             max_logprobs: instead of the server's limit, for a caller that limits what its clients ask for in another way.
+            trace_headers: W3C traceparent and tracestate of a program's own span. Calls over HTTP and gRPC brought theirs.
 
         Raises:
             InvalidRequest: the request is wrong; PromptTooLong if it does not fit.
@@ -245,21 +252,27 @@ class AsyncLLM:
         ticket = self.admission.admit(
             num_requests=sampling_params.n, num_tokens=min(estimated_prompt_tokens(prompt), self.max_model_len)
         )
+        call = current_call() or program_call(self.tracer, request_id, trace_headers or {})
+        call.start_request(self.model_names.root)
         try:
-            async with within(deadline):
-                prepared = await self._require_inputs().prepare(
-                    request_id,
-                    prompt,
-                    sampling_params,
-                    PromptOptions(add_special_tokens, truncate_prompt_tokens, truncation_side, cache_salt),
-                    new_handle=self._processor.new_handle,
-                    arrival_time=arrival_time,
-                    lora_request=lora_request,
-                    max_logprobs=max_logprobs,
-                )
+            with call.working():
+                async with within(deadline):
+                    prepared = await self._require_inputs().prepare(
+                        request_id,
+                        prompt,
+                        sampling_params,
+                        PromptOptions(add_special_tokens, truncate_prompt_tokens, truncation_side, cache_salt),
+                        new_handle=self._processor.new_handle,
+                        arrival_time=arrival_time,
+                        lora_request=lora_request,
+                        max_logprobs=max_logprobs,
+                    )
             if self._draining:
                 raise _draining()
             state = prepared.state
+            state.call = call
+            for sequence in state.sequences:
+                sequence.span = call.start_sequence(sequence)
             messages = [
                 engine_request(
                     sequence,
@@ -278,8 +291,10 @@ class AsyncLLM:
             ]
             # Not before: an engine may be lost while a prompt is tokenized.
             engine = self._engines.choose(data_parallel_rank, messages[0].prompt_token_ids, messages[0].cache_salt)
-        except BaseException:
+        except BaseException as error:
             ticket.release()
+            call.fail(reason_of(error))
+            call.release_request()
             raise
         state.hold(ticket)
         state.metrics.submitted_time = time.time()
@@ -411,6 +426,7 @@ class AsyncLLM:
         self._processor.fail_all(_draining())
         await self._backends.close()
         await self.engine_admin.close()
+        await asyncio.to_thread(self.tracer.close)
 
     async def __aenter__(self) -> Self:
         return self

@@ -12,11 +12,11 @@ from functools import partial
 import grpc
 
 from tetrad.frontend.backoff import Backoff
-from tetrad.frontend.idle_timer import IdleTimer
 from tetrad.frontend.sequence import Sequence
 from tetrad.frontend.tokenizer_replicas import Replica, TokenizerReplicas
 from tetrad.services.columns import pack_u32, unpack_u32
 from tetrad.services.errors import TetradError, Unavailable, from_rpc_error, from_status
+from tetrad.services.idle_timer import IdleTimer
 from tetrad.services.log import get_logger
 from tetrad.v1 import tokenizer_pb2
 

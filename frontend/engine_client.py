@@ -306,7 +306,7 @@ class EngineClient:
         lost = [sequence for sequence, _ in self._unfinished.values() if self._outgoing.was_sent(sequence.request_id)]
         for sequence in self._trials.note_loss(lost):
             text = f"{sequence.num_engine_losses} engine cores in a row died while this request ran. Do not send it again."
-            log.error("request.convicted", request_id=sequence.request_id, target=self.target)
+            log.error("request.convicted", **sequence.span.context.log_fields(sequence.request_id), target=self.target)
             self.forget(sequence.request_id)
             self._sink.fail(sequence, PoisonousRequest(text))
 

@@ -34,6 +34,8 @@ class EngineOutgoing:
         for sequence, request in requests:
             was_sent = sequence.request_id in self._sent
             self._adds[sequence.request_id] = resume(request, sequence) if was_sent else request
+            if was_sent:
+                sequence.span.add_event("resumed", {"num_output_tokens": len(sequence.output_token_ids)})
             self._is_due.set()
 
     def abort(self, request_id: str) -> None:

@@ -235,7 +235,7 @@ class EnginePool:
             if not others:
                 return False
             successor = self._router.choose(others, request.prompt_token_ids, request.cache_salt).engine
-            log.info("request.moved", request_id=sequence.request_id, target=successor.target)
+            log.info("request.moved", **sequence.span.context.log_fields(sequence.request_id), target=successor.target)
             successor.take_over([(sequence, request)])
             self._on_moved(sequence, successor)
         return True

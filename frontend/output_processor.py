@@ -121,8 +121,11 @@ class OutputProcessor:
 
     async def process(self, step: Step) -> None:
         """Take one engine step."""
+        now_ns = time.time_ns()
         updates = [
-            StepUpdate(live, ids, rich) for handle, ids, rich in step.updates if (live := self._live.get(handle)) is not None
+            StepUpdate(live, ids, rich, now_ns)
+            for handle, ids, rich in step.updates
+            if (live := self._live.get(handle)) is not None
         ]
         self._metrics.observe_scheduler(step)
         if not updates:
@@ -147,7 +150,8 @@ class OutputProcessor:
             if not update.live.sequence.finished:
                 self._apply(update, step, tally)
         except Exception as error:  # other sequences of the step must have their tokens
-            log.exception("step.not_applied", request_id=update.live.sequence.request_id)
+            ids = update.live.request.call.context.log_fields(update.live.sequence.request_id)
+            log.exception("step.not_applied", **ids)
             self._fail(update.live, InternalError(f"The server could not handle its own output: {error!r}"))
 
     async def _detokenize(self, updates: list[StepUpdate]) -> None:
@@ -220,7 +224,7 @@ class OutputProcessor:
         elif rich.finish_reason is not None:
             sequence.finish(rich.finish_reason, self._stop_reason(sequence, rich))
         if sequence.finished:
-            self._end(live)
+            self._end(live, update.received_ns)
         request.deliver(sequence)
         if request.finished:
             self._retire(request)
@@ -269,8 +273,9 @@ class OutputProcessor:
         request.collector.fail(error)
         self._retire(request, error)
 
-    def _end(self, live: Live) -> None:
+    def _end(self, live: Live, received_ns: int | None = None) -> None:
         handle = live.sequence.handle
+        live.request.call.end_sequence(live.sequence, received_ns)
         self._live.pop(handle, None)
         live.engine.forget(live.sequence.request_id)
         self._detokenizer.forget(handle)
@@ -287,9 +292,12 @@ class OutputProcessor:
             self._idle.set()
         self._metrics.observe_finished(request, error, idle=not self._requests)
         self._recent.note(request, error)
+        is_aborted = any(sequence.finish_reason == "abort" for sequence in request.sequences)
+        reason = error.reason if error is not None else "ABORTED" if is_aborted else ""
+        request.call.end_request(request.params, len(request.prompt_token_ids), request.metrics, reason)
         log.info(
             "request.finished",
-            request_id=request.request_id,
+            **request.call.context.log_fields(request.request_id),
             num_prompt_tokens=len(request.prompt_token_ids),
             num_generation_tokens=request.metrics.num_generation_tokens,
             reasons=[sequence.finish_reason for sequence in request.sequences],

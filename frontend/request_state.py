@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from tetrad.frontend.admission import Ticket
+from tetrad.frontend.call_trace import NO_CALL
 from tetrad.frontend.collector import OutputCollector
 from tetrad.frontend.outputs import LoRARequest, PositionLogprobs, RequestMetrics, RequestOutput
 from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
@@ -46,6 +47,7 @@ class RequestState:
         self.collector = OutputCollector(aggregate=self.kind is RequestOutputKind.DELTA)
         self.metrics = RequestMetrics(arrival_time=arrival_time)
         self.num_cached_tokens: int | None = None
+        self.call = NO_CALL
         # A prompt of one token has no position that an engine could tell anything of.
         nothing_to_come = params.prompt_logprobs is not None and len(prompt_token_ids) == 1
         self._prompt_logprobs: list[PositionLogprobs | None] | None = [None] if nothing_to_come else None

@@ -7,6 +7,7 @@ character count are all that a lost engine or tokenizer needs to go on.
 from tetrad.frontend.outputs import CompletionOutput, FinishReasonName, LoRARequest, PositionLogprobs
 from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.stop_strings import StopStrings
+from tetrad.services.tracing import NO_SPAN, Span
 
 # Enough prompt to decide on leading spaces and unfinished characters; the tokenizer needs no more.
 _CONTEXT_TOKENS = 16
@@ -23,6 +24,9 @@ class Sequence:
         params: sampling parameters of the request.
         seed: of this sequence.
         max_tokens: resolved against the context.
+
+    Attributes:
+        span: from its sending to its last step.
     """
 
     __slots__ = (
@@ -46,6 +50,7 @@ class Sequence:
         "prompt_token_ids",
         "request_id",
         "seed",
+        "span",
         "stop_reason",
         "text",
     )
@@ -82,6 +87,7 @@ class Sequence:
         self.cumulative_logprob: float | None = None if params.logprobs is None else 0.0
         self.finish_reason: FinishReasonName | None = None
         self.stop_reason: int | str | None = None
+        self.span: Span = NO_SPAN
         self._stops = StopStrings(params.stops, include_in_output=params.include_stop_str_in_output)
         self._delivered_chars = 0
         self._delivered_tokens = 0

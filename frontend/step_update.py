@@ -38,11 +38,12 @@ class Live:
 
 
 class StepUpdate:
-    """What one step brought to one sequence, and the deltas of its rows once they are there."""
+    """What one step brought to one sequence, and the deltas of its rows once they are there. It came at `received_ns`."""
 
-    __slots__ = ("deltas", "ids", "live", "prompt_texts", "rich", "rows")
+    __slots__ = ("deltas", "ids", "live", "prompt_texts", "received_ns", "rich", "rows")
 
-    def __init__(self, live: Live, ids: list[int], rich: RichUpdate | None) -> None:
+    def __init__(self, live: Live, ids: list[int], rich: RichUpdate | None, received_ns: int) -> None:
+        self.received_ns = received_ns
         self.live = live
         self.ids = ids
         self.rich = rich or PLAIN

@@ -16,9 +16,11 @@ from typing import Any
 import grpc
 
 from tetrad.frontend.backoff import Backoff
+from tetrad.frontend.call_trace import call_phase
 from tetrad.frontend.tokenizer_replicas import Replica, TokenizerReplicas
 from tetrad.services.columns import pack_u32, unpack_u32
 from tetrad.services.errors import InvalidRequest, PoisonousRequest, Unavailable, from_rpc_error
+from tetrad.services.request_context import current_context
 from tetrad.v1 import tokenizer_pb2, types_pb2
 
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
@@ -123,7 +125,8 @@ class TokenizerClient:
             max_tokens=max_tokens,
         )
         try:
-            response = await self._call("RenderChat", request)
+            with call_phase("tokenize"):
+                response = await self._call("RenderChat", request)
         except InvalidRequest as error:
             # Clients know these fields by their names without the wire's suffix.
             error.field = (error.field or "messages").removesuffix("_json")
@@ -152,7 +155,8 @@ class TokenizerClient:
             truncation_side=side,
             return_token_strings=with_strings,
         )
-        response = await self._call("Encode", request)
+        with call_phase("tokenize"):
+            response = await self._call("Encode", request)
         encodings: Sequence[tokenizer_pb2.Encoding] = response.encodings
         return encodings
 
@@ -228,7 +232,7 @@ async def ask(replica: Replica, method: str, request: object) -> Any:
     """Return a replica's answer; None if it is lost or talks nonsense. Raises what it says of the request."""
     try:
         # What cannot be decoded comes as None.
-        return await getattr(replica.stub, method)(request)
+        return await getattr(replica.stub, method)(request, metadata=tuple(current_context().headers().items()))
     except grpc.aio.AioRpcError as error:
         if error.code() in _LOST:
             return _REFUSED if _has_details(error) else None

@@ -53,6 +53,7 @@ def engine_request(
         cache_salt=cache_salt,
         external_req_id=external_id,
         data_parallel_rank=data_parallel_rank,
+        trace_headers=sequence.span.context.headers(),
     )
     if deadline_unix_s is not None:
         request.deadline_unix_nanos = int(deadline_unix_s * 1e9)

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 
 from tetrad.services.errors import InvalidRequest
 
+U32_BYTES = 4
+"""Of each number in a u32 column."""
 _SWAP = sys.byteorder == "big"
 
 

@@ -1,4 +1,4 @@
-"""Server interceptors: request ids and errors, once for every RPC of every service.
+"""Server interceptors: request contexts and errors, once for every RPC of every service.
 
 A handler raises a TetradError; the caller gets its status with details. Anything else is our bug: logged with a traceback,
 answered with INTERNAL and no inner text.
@@ -13,17 +13,17 @@ from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 
 from tetrad.services.errors import InternalError, InvalidRequest, TetradError, Unsupported, to_status
-from tetrad.services.log import bind_request, get_logger
+from tetrad.services.log import get_logger
+from tetrad.services.request_context import RequestContext, bind_context
 
-REQUEST_ID_KEY = "x-request-id"
 log = get_logger()
 
 Parse = Callable[[bytes], Any]
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]]
 
 
-class ErrorsAndRequestIds(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc ships no types
-    """Binds `x-request-id` to the log context of a call and maps what its handler raises."""
+class ErrorsAndContexts(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc ships no types
+    """Binds the request context that a call's metadata tells of, and maps what its handler raises."""
 
     async def intercept_service(
         self, continuation: Continuation, details: grpc.HandlerCallDetails
@@ -32,13 +32,13 @@ class ErrorsAndRequestIds(grpc.aio.ServerInterceptor):  # type: ignore[misc] # g
         handler = await continuation(details)
         if handler is None:
             return None
-        request_id = dict(details.invocation_metadata or ()).get(REQUEST_ID_KEY, "")
+        context = RequestContext.from_headers(dict(details.invocation_metadata or ()))
         kind = f"{_SHAPE[handler.request_streaming]}_{_SHAPE[handler.response_streaming]}"
         # A stream is answered by an async generator, or by a coroutine that writes to its context (grpc's health Watch).
         wrap = _wrap_generator if inspect.isasyncgenfunction(getattr(handler, kind)) else _wrap_coroutine
         make = getattr(grpc, f"{kind}_rpc_method_handler")
         return make(
-            wrap(getattr(handler, kind), details.method, request_id),
+            wrap(getattr(handler, kind), details.method, context),
             request_deserializer=_refusing(handler.request_deserializer, is_stream=handler.request_streaming),
             response_serializer=handler.response_serializer,
         )
@@ -70,9 +70,11 @@ def _checked(request: Any) -> Any:
 _SHAPE = {False: "unary", True: "stream"}
 
 
-def _wrap_coroutine(behavior: Callable[..., Awaitable[Any]], method: str, request_id: str) -> Callable[..., Awaitable[Any]]:
+def _wrap_coroutine(
+    behavior: Callable[..., Awaitable[Any]], method: str, caller: RequestContext
+) -> Callable[..., Awaitable[Any]]:
     async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
-        with bind_request(request_id):
+        with bind_context(caller):
             try:
                 return await behavior(_checked(request), context)
             except Exception as error:  # noqa: BLE001 - the one place where everything is mapped
@@ -82,10 +84,10 @@ def _wrap_coroutine(behavior: Callable[..., Awaitable[Any]], method: str, reques
 
 
 def _wrap_generator(
-    behavior: Callable[..., AsyncIterator[Any]], method: str, request_id: str
+    behavior: Callable[..., AsyncIterator[Any]], method: str, caller: RequestContext
 ) -> Callable[..., AsyncIterator[Any]]:
     async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-        with bind_request(request_id):
+        with bind_context(caller):
             try:
                 async for response in behavior(_checked(request), context):
                     yield response

@@ -1,13 +1,15 @@
 """Logs: structlog events, JSON unless a person is watching, `request_id` in every line that concerns a request.
 
-`bind_request` is called once where a request enters a service; every later line of the same task carries its id.
+A task works for one request at a time (request_context.py), and its lines carry that one's ids by themselves; where one task
+does something for many, lines name theirs.
 """
 
 import logging
 import sys
-from contextlib import AbstractContextManager
 
 import structlog
+
+from tetrad.services.request_context import add_context
 
 
 def configure_logging(service: str, *, level: str = "info", json: bool | None = None) -> None:
@@ -21,6 +23,7 @@ def configure_logging(service: str, *, level: str = "info", json: bool | None = 
     as_json = not sys.stderr.isatty() if json is None else json
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
+        add_context,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info if as_json else structlog.dev.set_exc_info,
@@ -47,6 +50,7 @@ def configure_library_logging(level: str = "warning") -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            add_context,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _console(colors=sys.stderr.isatty()),
@@ -60,11 +64,6 @@ def get_logger() -> structlog.typing.FilteringBoundLogger:
     """Return the process's logger."""
     logger: structlog.typing.FilteringBoundLogger = structlog.get_logger()
     return logger
-
-
-def bind_request(request_id: str) -> AbstractContextManager[object]:
-    """Return a context in which every log line of this task carries the request's id."""
-    return structlog.contextvars.bound_contextvars(request_id=request_id)
 
 
 def _console(*, colors: bool) -> structlog.dev.ConsoleRenderer:

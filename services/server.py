@@ -9,12 +9,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import grpc
+from grpc_channelz.v1 import channelz_pb2
+from grpc_channelz.v1.channelz import add_channelz_servicer
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from tetrad.services.call_metrics import CallMetrics
 from tetrad.services.health import Health
-from tetrad.services.interceptors import ErrorsAndRequestIds
+from tetrad.services.interceptors import ErrorsAndContexts
 from tetrad.services.listening import bind, warn_if_open
 from tetrad.services.log import get_logger
 from tetrad.services.settings import ServiceSettings
@@ -48,6 +50,7 @@ class Server:
         also_listen: further addresses.
         knows_callers: whether an interceptor asks callers for keys.
         shares_port: let another server that says so bind the same port: its successor.
+        channelz: tell callers of every connection of this process (grpc.channelz): for operators, never for clients.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Server:
         also_listen: Sequence[str] = (),
         knows_callers: bool = False,
         shares_port: bool = False,
+        channelz: bool = False,
     ) -> None:
         self._settings = settings
         self._also_listen = also_listen
@@ -75,11 +79,14 @@ class Server:
             ("grpc.absolute_max_metadata_size", settings.max_metadata_bytes),
             ("grpc.max_concurrent_streams", settings.max_concurrent_streams),
         )
-        self._server = grpc.aio.server(interceptors=[CallMetrics(), ErrorsAndRequestIds(), *interceptors], options=options)
+        self._server = grpc.aio.server(interceptors=[CallMetrics(), ErrorsAndContexts(), *interceptors], options=options)
         for register in services.values():
             register(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health.servicer, self._server)
-        names = (*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
+        names = [*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME]
+        if channelz:
+            add_channelz_servicer(self._server)
+            names.append(channelz_pb2.DESCRIPTOR.services_by_name["Channelz"].full_name)
         if settings.reflection:
             reflection.enable_server_reflection(names, self._server)
         self.address = ""

@@ -6,12 +6,13 @@ errors in all three places. Nothing else reads os.environ. What is measured at r
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
@@ -37,6 +38,9 @@ Names = Annotated[
     tuple[str, ...], NoDecode, BeforeValidator(lambda value: split_names(value) if isinstance(value, str) else value)
 ]
 """Names in one setting, separated by commas."""
+
+
+_OTLP_ENDPOINT = re.compile(r"(https?|grpc)://[^\s/@]+:\d{1,5}/?|[^\s/@]+:\d{1,5}|unix:/\S+")
 
 
 class Settings(BaseSettings):
@@ -117,9 +121,21 @@ class ServiceSettings(TlsSettings):
     trace_path: Path | None = Field(
         None, description="File for a trace of the last calls, written when the service ends (Chrome's format). Unset: none."
     )
+    otlp_endpoint: str | None = Field(
+        None,
+        description="OpenTelemetry collector for spans of requests (OTLP over gRPC): http://host:port or host:port (plain), "
+        "https://host:port or unix:/path. Unset: none are made.",
+    )
     lifeline_fd: int | None = Field(
         None, description="File descriptor of a pipe whose end means that the parent is gone: the service then exits."
     )
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _check_otlp_endpoint(cls, value: str | None) -> str | None:
+        if value is not None and not _OTLP_ENDPOINT.fullmatch(value):
+            raise ValueError("must be http://host:port, https://host:port, host:port or unix:/path")
+        return value
 
 
 S = TypeVar("S", bound=Settings)

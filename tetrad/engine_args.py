@@ -99,6 +99,7 @@ class EngineArgs:
         threads: compute threads of the CPU; 0 means as many as cores.
         kv_cache_dtype: "float32", "float16", or "auto": float16 under quantized weights, else float32.
         log_level: least severe level that the services log to stderr.
+        otlp_traces_endpoint: OpenTelemetry collector for the spans of all services: http://host:4317. None: none are made.
 
     Raises:
         TypeError: an unknown argument.
@@ -136,6 +137,7 @@ class EngineArgs:
     threads: int = 0
     kv_cache_dtype: str = "auto"
     log_level: str = "warning"
+    otlp_traces_endpoint: str | None = None
 
     tokenizer_mode: str = "auto"
     skip_tokenizer_init: bool = False
@@ -184,16 +186,20 @@ class EngineArgs:
             InvalidRequest: a value that a service does not take; names the argument.
         """
         model = str(resolve_model(self.model, revision=self.revision, report=report))
-        logs = {"log_level": self.log_level}
-        tokenizer: dict[str, Any] = {"model": model, **logs}
+        shared: dict[str, Any] = {"log_level": self.log_level}
+        if self.otlp_traces_endpoint is not None:
+            shared["otlp_endpoint"] = self.otlp_traces_endpoint
+        tokenizer: dict[str, Any] = {"model": model, **shared}
         if self.tokenizer is not None:
             revision = self.tokenizer_revision or self.revision
             tokenizer["tokenizer"] = str(resolve_model(self.tokenizer, revision=revision, report=report))
         return StackSettings(
             tokenizer=_build(TokenizerSettings, tokenizer),
-            engine_core=_build(EngineCoreSettings, {"model": model, **logs, **self._chosen(EngineCoreSettings)}),
-            worker=_build(WorkerSettings, {**logs, **self._chosen(WorkerSettings)}),
-            frontend=_build(FrontendSettings, {**logs, **self.frontend_fields(), **self._chosen(FrontendSettings), **frontend}),
+            engine_core=_build(EngineCoreSettings, {"model": model, **shared, **self._chosen(EngineCoreSettings)}),
+            worker=_build(WorkerSettings, {**shared, **self._chosen(WorkerSettings)}),
+            frontend=_build(
+                FrontendSettings, {**shared, **self.frontend_fields(), **self._chosen(FrontendSettings), **frontend}
+            ),
             num_tokenizers=self.tokenizer_pool_size,
         )
 

@@ -13,6 +13,7 @@ from tetrad.services.metrics import shown
 from tetrad.services.process import run_service
 from tetrad.services.server import Server
 from tetrad.services.settings import load_settings
+from tetrad.services.tracing import open_tracer
 from tetrad.tokenizer_svc.chat import ChatLimits, ChatRenderer
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.tokenizer_svc.loading import load_tokenizer
@@ -35,8 +36,9 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event) -> None:
     chat = ChatRenderer(tokenizer.facts, limits)
     pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="encode")
     metrics = TokenizerMetrics()
+    tracer = open_tracer("tokenizer", settings.otlp_endpoint)
     servicer = TokenizerServicer(
-        tokenizer, chat, pool, model=settings.model, max_text_bytes=settings.max_text_bytes, metrics=metrics
+        tokenizer, chat, pool, model=settings.model, max_text_bytes=settings.max_text_bytes, metrics=metrics, tracer=tracer
     )
     register = partial(tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server, servicer)
     server = Server(settings, {"tetrad.v1.TokenizerService": register})
@@ -53,6 +55,7 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event) -> None:
         await server.stop()
         await chat.close()
         pool.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(tracer.close)
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

@@ -7,15 +7,17 @@ nothing to do but Detokenize messages, which take microseconds.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
 import grpc
 
-from tetrad.services.columns import unpack_u32
+from tetrad.services.columns import U32_BYTES, unpack_u32
 from tetrad.services.errors import InvalidRequest
+from tetrad.services.log import get_logger
+from tetrad.services.tracing import NoTracer, Span, Tracer, spanned
 from tetrad.tokenizer_svc.chat import ChatRenderer
 from tetrad.tokenizer_svc.detokenize_stream import DetokenizeStream
 from tetrad.tokenizer_svc.metrics import TokenizerMetrics
@@ -34,6 +36,8 @@ from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
 T = TypeVar("T")
 
+log = get_logger()
+
 
 class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     """Serves one tokenizer.
@@ -45,6 +49,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         model: the model's name, as it was given at start.
         max_text_bytes: longest text to encode, in bytes of UTF-8.
         metrics: of this servicer; its own, if not given.
+        tracer: makes the spans of requests.
     """
 
     def __init__(
@@ -56,7 +61,9 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         model: str,
         max_text_bytes: int,
         metrics: TokenizerMetrics | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
+        self._tracer = tracer or NoTracer()
         self._tokenizer = tokenizer
         self._chat = chat
         self._pool = pool
@@ -77,8 +84,9 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
             truncation=truncation_of(request),
             with_strings=request.return_token_strings,
         )
-        with self._in_flight():
+        with self._in_flight(), spanned(self._tracer, "encode", kind="server") as span:
             encodings = await _all([self._in_thread(partial(encode, text)) for text in request.texts])
+            _report(span, encodings)
         return tokenizer_pb2.EncodeResponse(encodings=encodings)
 
     async def Decode(
@@ -97,7 +105,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         context: grpc.aio.ServicerContext,
     ) -> tokenizer_pb2.RenderChatResponse:
         """Turn a conversation into a prompt and its ids."""
-        with self._in_flight():
+        with self._in_flight(), spanned(self._tracer, "render_chat", kind="server") as span:
             with self._metrics.render.time():
                 prompt = await self._chat.render(conversation_of(request))
             encode = partial(
@@ -109,6 +117,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
                 with_strings=False,
             )
             encoding = await self._in_thread(encode)
+            _report(span, [encoding])
         return tokenizer_pb2.RenderChatResponse(prompt=prompt, token_ids=encoding.token_ids)
 
     async def Detokenize(
@@ -193,6 +202,13 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
 
     def _in_thread(self, job: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._pool, job)
+
+
+def _report(span: Span, encodings: Sequence[tokenizer_pb2.Encoding]) -> None:
+    """Tell trace and log how much was encoded."""
+    num_tokens = sum(len(encoding.token_ids) for encoding in encodings) // U32_BYTES
+    span.set_attributes({"tetrad.tokens": num_tokens})
+    log.debug("text.encoded", num_texts=len(encodings), num_tokens=num_tokens)
 
 
 async def _all(jobs: list[asyncio.Future[T]]) -> list[T]:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tetrad.services.errors import TetradError
+from tetrad.services.request_context import NO_CONTEXT, RequestContext
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -63,6 +64,7 @@ class NewRequest:
     block_ids: Ints
     sampling: SamplingSpec
     eos_token_id: int | None = None
+    context: RequestContext = NO_CONTEXT
     refusal: TetradError | None = None
     """Why this worker cannot run it; it is then answered with this and nothing else."""
 

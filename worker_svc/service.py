@@ -9,6 +9,7 @@ from pathlib import Path
 from tetrad.services.log import get_logger
 from tetrad.services.metrics import shown
 from tetrad.services.server import Server
+from tetrad.services.tracing import open_tracer
 from tetrad.v1 import worker_pb2_grpc
 from tetrad.worker_svc.collective import CollectiveMethods
 from tetrad.worker_svc.compute_thread import ComputeThread
@@ -29,6 +30,7 @@ class WorkerServer:
 
     def __init__(self, settings: WorkerSettings, worker: Worker, compute: ComputeThread) -> None:
         self._compute = compute
+        self._tracer = open_tracer("worker", settings.otlp_endpoint)
         self.worker = worker
         self.metrics = WorkerMetrics(worker.snapshot)
         self.stuck = StuckDevice(settings.stuck_timeout_s)
@@ -41,6 +43,7 @@ class WorkerServer:
             max_queued_steps=settings.max_queued_steps,
             stuck=self.stuck,
             metrics=self.metrics,
+            tracer=self._tracer,
         )
         lifecycle = LifecycleServicer(
             worker,
@@ -84,6 +87,7 @@ class WorkerServer:
         """Drain and stop: steps under way are answered. Requests are the engine core's: it moves them to another worker."""
         await self.server.drain(self._execute.drain)
         self._compute.close()
+        await asyncio.to_thread(self._tracer.close)
 
 
 async def serve(settings: WorkerSettings, shutdown: asyncio.Event) -> None:

@@ -14,11 +14,13 @@ from typing import Any
 
 from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest, TetradError, Unavailable
 from tetrad.services.log import get_logger
+from tetrad.services.tracing import Tracer
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import worker_pb2, worker_pb2_grpc
 from tetrad.worker_svc.compute_thread import ComputeThread
 from tetrad.worker_svc.metrics import WorkerMetrics
 from tetrad.worker_svc.plan import StepPlan, StepResult
+from tetrad.worker_svc.request_traces import RequestTraces
 from tetrad.worker_svc.stuck_device import StuckDevice
 from tetrad.worker_svc.wire import read_plan, write_result
 from tetrad.worker_svc.worker import Worker, stale_epoch
@@ -43,6 +45,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         max_queued_steps: plans read ahead of the device.
         stuck: told of every stream's end.
         metrics: of the worker.
+        tracer: makes the spans of requests.
     """
 
     def __init__(
@@ -55,8 +58,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         max_queued_steps: int,
         stuck: StuckDevice,
         metrics: WorkerMetrics,
+        tracer: Tracer,
     ) -> None:
-        self._worker, self._compute, self._stuck, self._metrics = worker, compute, stuck, metrics
+        self._worker, self._compute, self._stuck = worker, compute, stuck
+        self._metrics, self._tracer = metrics, tracer
         self._ready = worker_pb2.ExecuteReady(schema_revision=SCHEMA_REVISION, rank=rank, instance_id=instance_id)
         self._max_queued_steps = max_queued_steps
         self._streams: set[_Stream] = set()
@@ -72,7 +77,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         for other in self._streams:
             other.stop(stale_epoch())
         log.info("stream.started", peer=context.peer(), epoch=epoch)
-        stream = _Stream(self._worker, self._compute, self._metrics, stream_id, self._max_queued_steps)
+        traces = RequestTraces(self._tracer)
+        execute = partial(self._worker.execute, stream_id)
+        stream = _Stream(execute, self._compute, self._metrics, traces, self._max_queued_steps)
         self._streams.add(stream)
         self._none_open.clear()
         try:
@@ -81,6 +88,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             async for output in stream.run(request_iterator):
                 yield worker_pb2.ExecuteResponse(output=output)
         finally:
+            traces.close()
             self._streams.discard(stream)
             if not self._streams:
                 self._none_open.set()
@@ -105,10 +113,14 @@ class _Stream:
     """The plans of one Execute stream, between the loop and the compute thread."""
 
     def __init__(
-        self, worker: Worker, compute: ComputeThread, metrics: WorkerMetrics, stream_id: int, max_queued_steps: int
+        self,
+        execute: Callable[[StepPlan], StepResult],
+        compute: ComputeThread,
+        metrics: WorkerMetrics,
+        traces: RequestTraces,
+        max_queued_steps: int,
     ) -> None:
-        self._compute, self._metrics = compute, metrics
-        self._execute = partial(worker.execute, stream_id)
+        self._execute, self._compute, self._metrics, self._traces = execute, compute, metrics, traces
         self._results: asyncio.Queue[asyncio.Future[StepResult] | None] = asyncio.Queue()
         self._room = asyncio.Semaphore(max_queued_steps)
         self._arrived = asyncio.Event()
@@ -123,7 +135,9 @@ class _Stream:
         try:
             while (result := await self._results.get()) is not None:
                 self._room.release()
-                yield _write(await result)
+                done = await result
+                self._traces.note_result(done)
+                yield _write(done)
             if self._error is not None:
                 raise self._error
             if self._is_stopped:
@@ -148,7 +162,9 @@ class _Stream:
                 if self._is_stopped:
                     continue  # it was sent before the stream's end is seen, and is made again elsewhere
                 queued_at = time.perf_counter()
-                future = self._compute.submit(self._metrics.run_step, _read(request), queued_at, self._execute)
+                plan = _read(request)
+                self._traces.note_plan(plan)
+                future = self._compute.submit(self._metrics.run_step, plan, queued_at, self._execute)
                 future.add_done_callback(_mark_seen)
                 self._results.put_nowait(future)
         finally:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tetrad.services.errors import InternalError, InvalidRequest, TetradError, Unsupported, to_status
+from tetrad.services.request_context import RequestContext
 from tetrad.v1 import types_pb2, worker_pb2
 from tetrad.worker_svc.plan import (
     CachedRequests,
@@ -89,6 +90,7 @@ def _read_new(message: worker_pb2.NewRequestData) -> NewRequest:
         block_ids=ints(message.block_ids[0]) if message.block_ids else np.empty(0, np.int64),
         sampling=read_sampling(params, message.request_id),
         eos_token_id=message.eos_token_id if message.HasField("eos_token_id") else None,
+        context=RequestContext.from_headers(message.trace_headers),
         refusal=_refusal(message),
     )
 

@@ -68,7 +68,7 @@ class Preparations:
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # a panic of the library's is no Exception; unseen, the request would wait for ever
-            log.exception("grammar.preparation_failed", request_id=request.request_id)
+            log.exception("grammar.preparation_failed", **request.context.log_fields(request.request_id))
             self._fail(request, InternalError(f"The constraint could not be prepared: {error}."))
         else:
             del self._tasks[request.key]

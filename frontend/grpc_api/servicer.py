@@ -16,11 +16,12 @@ from tetrad.frontend.grpc_api.call_limits import CallLimits, admit
 from tetrad.frontend.grpc_api.chat_bodies import chat_body_of
 from tetrad.frontend.grpc_api.sampling_fields import sampling_fields_of, truncation_of
 from tetrad.frontend.grpc_api.slow_calls import SlowCall
+from tetrad.frontend.grpc_api.traced_calls import traced_call
 from tetrad.frontend.http.chat_api.conversations import conversation_of, echoed_text
-from tetrad.frontend.http.request_ids import HEADER, checked_request_id, request_id_from
 from tetrad.frontend.prompts import PromptType, TokensPrompt
 from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.services.errors import InvalidRequest, Unsupported
+from tetrad.services.request_context import REQUEST_ID
 from tetrad.services.server import Register
 from tetrad.v1 import inference_pb2, inference_pb2_grpc
 
@@ -42,57 +43,59 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     ) -> AsyncIterator[inference_pb2.GenerateResponse]:
         """Stream the deltas of a completion."""
         admit(self._llm, self._limits, context)
-        self._llm.model_names.resolve(request.model)
-        prompt = _prompt_of(request)
-        add_special = request.add_special_tokens if request.HasField("add_special_tokens") else True
-        params = self._params(request)
-        truncation = truncation_of(request)
-        request_id = await _send_request_id(request.request_id, context)
-        stream = await self._llm.add_request(
-            request_id,
-            prompt,
-            params,
-            priority=request.priority,
-            add_special_tokens=add_special,
-            cache_salt=request.cache_salt,
-            **truncation,
-        )
-        answers = Answers(request_id)
-        # A call that is cancelled between two outputs must end the request, too.
-        with closing(stream), SlowCall(self._limits.slow_client_timeout_s) as call:
-            async for output in stream:
-                for each in output.outputs:
-                    call.begin()
-                    yield answers.completion(output, each)
-                    call.end()
+        with traced_call(self._llm, request.request_id) as request_id:
+            self._llm.model_names.resolve(request.model)
+            prompt = _prompt_of(request)
+            add_special = request.add_special_tokens if request.HasField("add_special_tokens") else True
+            params = self._params(request)
+            truncation = truncation_of(request)
+            await context.send_initial_metadata(((REQUEST_ID, request_id),))
+            stream = await self._llm.add_request(
+                request_id,
+                prompt,
+                params,
+                priority=request.priority,
+                add_special_tokens=add_special,
+                cache_salt=request.cache_salt,
+                **truncation,
+            )
+            answers = Answers(request_id)
+            # A call that is cancelled between two outputs must end the request, too.
+            with closing(stream), SlowCall(self._limits.slow_client_timeout_s) as call:
+                async for output in stream:
+                    for each in output.outputs:
+                        call.begin()
+                        yield answers.completion(output, each)
+                        call.end()
 
     async def Chat(
         self, request: inference_pb2.ChatRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[inference_pb2.ChatResponse]:
         """Stream the deltas of the assistant's next turn."""
         admit(self._llm, self._limits, context)
-        self._llm.model_names.resolve(request.model)
-        params = self._params(request)
-        truncation = truncation_of(request)
-        body = chat_body_of(request)
-        conversation, echoed = conversation_of(body), echoed_text(body)
-        request_id = await _send_request_id(request.request_id, context)
-        turns = await start_turn(
-            self._llm,
-            conversation,
-            params,
-            request_id,
-            priority=request.priority,
-            cache_salt=request.cache_salt,
-            **truncation,
-        )
-        answers = Answers(request_id)
-        with closing(turns), SlowCall(self._limits.slow_client_timeout_s) as call:
-            async for update in turns:
-                for part in update.parts:
-                    call.begin()
-                    yield answers.turn(update.output, part, echoed=echoed, with_reasoning=body.include_reasoning)
-                    call.end()
+        with traced_call(self._llm, request.request_id) as request_id:
+            self._llm.model_names.resolve(request.model)
+            params = self._params(request)
+            truncation = truncation_of(request)
+            body = chat_body_of(request)
+            conversation, echoed = conversation_of(body), echoed_text(body)
+            await context.send_initial_metadata(((REQUEST_ID, request_id),))
+            turns = await start_turn(
+                self._llm,
+                conversation,
+                params,
+                request_id,
+                priority=request.priority,
+                cache_salt=request.cache_salt,
+                **truncation,
+            )
+            answers = Answers(request_id)
+            with closing(turns), SlowCall(self._limits.slow_client_timeout_s) as call:
+                async for update in turns:
+                    for part in update.parts:
+                        call.begin()
+                        yield answers.turn(update.output, part, echoed=echoed, with_reasoning=body.include_reasoning)
+                        call.end()
 
     async def Embed(
         self,
@@ -166,10 +169,3 @@ def _prompt_of(request: inference_pb2.GenerateRequest) -> PromptType:
     if request.WhichOneof("prompt") == "token_ids":
         return TokensPrompt(prompt_token_ids=list(request.token_ids.ids))
     return request.text
-
-
-async def _send_request_id(given: str, context: grpc.aio.ServicerContext) -> str:
-    metadata = dict(context.invocation_metadata() or ())
-    request_id = checked_request_id(given) if given else request_id_from(str(metadata.get(HEADER, "")))
-    await context.send_initial_metadata(((HEADER, request_id),))
-    return request_id

@@ -8,7 +8,7 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-from tetrad.frontend.idle_timer import IdleTimer
+from tetrad.services.idle_timer import IdleTimer
 from tetrad.services.log import get_logger
 
 log = get_logger()

@@ -29,11 +29,12 @@ from tetrad.frontend.http.documentation.routes import TAGS
 from tetrad.frontend.http.errors import on_bug, on_router_error, on_tetrad_error, on_wrong_parameter
 from tetrad.frontend.http.http_metrics import HttpMetrics
 from tetrad.frontend.http.messages_api import router as messages
-from tetrad.frontend.http.request_ids import HEADER, RequestIds
+from tetrad.frontend.http.request_ids import RequestIds
 from tetrad.frontend.http.request_timeouts import RequestTimeouts
 from tetrad.frontend.http.responses_api import router as responses
 from tetrad.frontend.http.responses_api.service import ResponsesService
 from tetrad.services.errors import TetradError
+from tetrad.services.request_context import REQUEST_ID
 from tetrad.services.version import VERSION
 
 _MODULES = (completions, chat, responses, messages, models, tokens, operations, operator)
@@ -107,7 +108,8 @@ def create_app(llm: AsyncLLM, settings: FrontendSettings, guard: Guard) -> ASGIA
     # Outside of everything, so that even the answer to a bug carries its id.
     limited = RequestTimeouts(app, settings.request_timeout_s)
     paths = [route.path for route in app.routes if isinstance(route, Route)]
-    return RequestIds(HttpMetrics(_with_cors(Access(limited, guard), settings), paths, llm.metrics.observe_http))
+    measured = HttpMetrics(_with_cors(Access(limited, guard), settings), paths, llm.metrics.observe_http)
+    return RequestIds(measured, llm.tracer)
 
 
 @asynccontextmanager
@@ -126,7 +128,7 @@ def _with_cors(app: ASGIApp, settings: FrontendSettings) -> ASGIApp:
         allow_methods=settings.allowed_methods,
         allow_headers=settings.allowed_headers,
         allow_credentials=settings.allow_credentials,
-        expose_headers=[HEADER],
+        expose_headers=[REQUEST_ID],
     )
 
 

@@ -15,8 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from tetrad.frontend.http.errors import error_body
 from tetrad.frontend.http.responses import event
-from tetrad.frontend.idle_timer import IdleTimer
 from tetrad.services.errors import InternalError, TetradError
+from tetrad.services.idle_timer import IdleTimer
 from tetrad.services.log import get_logger
 
 log = get_logger()

@@ -16,7 +16,7 @@ from grpc_status import rpc_status
 
 from tetrad.services.columns import pack_f32, pack_u32, split_rows, unpack_u32
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, TetradError, to_status
-from tetrad.services.interceptors import ErrorsAndRequestIds
+from tetrad.services.interceptors import ErrorsAndContexts
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc, tokenizer_pb2, tokenizer_pb2_grpc, types_pb2
 
@@ -71,7 +71,7 @@ class Fake:
 
 
 class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
-    interceptors = (ErrorsAndRequestIds(),)
+    interceptors = (ErrorsAndContexts(),)
 
     def __init__(self, path, generation_config=""):
         super().__init__(path)

@@ -16,7 +16,7 @@ MESSAGES = ("tetrad.v1", "tetrad.vllm_api", "smg_grpc_proto")
 
 KIT = {"grpc", "grpc_health", "grpc_reflection", "grpc_status", "google", "structlog", "pydantic", "pydantic_settings"}
 THIRD_PARTY = {
-    "services": KIT | {"uvloop", "prometheus_client", "huggingface_hub"},
+    "services": KIT | {"uvloop", "prometheus_client", "huggingface_hub", "grpc_channelz", "opentelemetry"},
     "frontend": KIT | {"pydantic_core", "fastapi", "starlette", "uvicorn", "msgspec", "prometheus_client", "smg_grpc_proto"},
     "tokenizer_svc": KIT | {"transformers", "tokenizers", "jinja2", "gguf", "numpy", "prometheus_client"},
     "engine_core_svc": KIT | {"numpy", "llguidance", "prometheus_client"},

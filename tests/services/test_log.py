@@ -8,6 +8,7 @@ import pytest
 import structlog
 
 from tetrad.services.log import get_logger
+from tetrad.services.request_context import add_context
 
 
 async def test_lines_of_a_call_carry_its_request_id(serve):
@@ -15,7 +16,7 @@ async def test_lines_of_a_call_carry_its_request_id(serve):
     captured = structlog.testing.LogCapture()
     old = structlog.get_config()
     structlog.configure(
-        processors=[structlog.contextvars.merge_contextvars, captured],
+        processors=[add_context, captured],
         wrapper_class=structlog.make_filtering_bound_logger("info"),
         cache_logger_on_first_use=False,
     )

@@ -10,7 +10,7 @@ from tetrad.services.errors import InvalidRequest, NotFound
 
 FIELDS = {field.name for field in dataclasses.fields(EngineArgs)}
 DERIVED = {"model", "tokenizer", "revision", "tokenizer_revision", "served_model_name", "generation_config", "log_level"}
-DERIVED |= {"tokenizer_pool_size"}
+DERIVED |= {"tokenizer_pool_size", "otlp_traces_endpoint"}
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ _HELP = {
     "served_model_name": "What clients call the model. Unset: as MODEL says.",
     "generation_config": "auto: sampling defaults of the model's authors; vllm: none.",
     "tokenizer_pool_size": "Tokenizer services to run, each of which can answer for another. Unset: 2; 1 in programs.",
+    "otlp_traces_endpoint": "OpenTelemetry collector for the spans of all services, as http://host:4317. Unset: none are made.",
     "log_level": "Least severe level that the services log: debug, info, warning or error.",
 }
 

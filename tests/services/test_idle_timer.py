@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tetrad.frontend.idle_timer import IdleTimer
+from tetrad.services.idle_timer import IdleTimer
 
 
 async def test_it_calls_back_again_and_again_until_it_is_stopped():

@@ -1,0 +1,98 @@
+"""Request context: whose request the present task works for, and where that stands in a trace.
+
+Every log line of a task has the ids of its context. It travels as headers: in the metadata of calls, and in `trace_headers` of
+messages where many requests share a stream. Headers come from strangers: what cannot be used is left out, and refuses nobody.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+REQUEST_ID = "x-request-id"
+TRACEPARENT = "traceparent"
+TRACESTATE = "tracestate"
+HEADERS = (REQUEST_ID, TRACEPARENT, TRACESTATE)
+
+VALID_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/=+@~-]{1,128}")
+# W3C Trace Context: version 00 ends with its flags, later ones may go on; ff and ids of zeros stand for nothing.
+_TRACEPARENT = re.compile(
+    r"(?:00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+    r"|(?!ff|00)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]{0,200})?)"
+)
+_TRACESTATE = re.compile(r"[ -~]{1,512}")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """The ids of one client's request.
+
+    Attributes:
+        request_id: its X-Request-Id; empty: nobody gave it one.
+        traceparent: the span that what is done here belongs under, as W3C writes it; empty: it is in no trace.
+        tracestate: what other systems keep there; passed on.
+    """
+
+    request_id: str = ""
+    traceparent: str = ""
+    tracestate: str = ""
+
+    @classmethod
+    def from_headers(cls, headers: Mapping[str, str]) -> "RequestContext":
+        """Return the context that headers (with lower-case names) tell of."""
+        request_id, traceparent = headers.get(REQUEST_ID, ""), headers.get(TRACEPARENT, "").strip()
+        if not VALID_REQUEST_ID.fullmatch(request_id):
+            request_id = ""
+        if not _TRACEPARENT.fullmatch(traceparent):
+            return cls(request_id) if request_id else NO_CONTEXT
+        tracestate = headers.get(TRACESTATE, "")
+        return cls(request_id, traceparent, tracestate if _TRACESTATE.fullmatch(tracestate) else "")
+
+    @property
+    def trace_id(self) -> str:
+        """The trace's id, 32 hexadecimal digits; empty: it is in no trace."""
+        return self.traceparent[3:35]
+
+    def headers(self) -> dict[str, str]:
+        """Return what to tell others that work for the same request."""
+        values = zip(HEADERS, (self.request_id, self.traceparent, self.tracestate), strict=True)
+        return {name: value for name, value in values if value}
+
+    def log_fields(self, internal_id: str = "") -> dict[str, str]:
+        """Return the ids as log lines have them.
+
+        Args:
+            internal_id: what a line is about, as the services call it; stands for the request's id where there is none.
+        """
+        fields = {"request_id": self.request_id or internal_id, "trace_id": self.trace_id, "internal_id": internal_id}
+        return {name: value for name, value in fields.items() if value}
+
+
+NO_CONTEXT = RequestContext()
+_current: ContextVar[RequestContext] = ContextVar("request_context", default=NO_CONTEXT)
+
+
+def current_context() -> RequestContext:
+    """Return the context of this task."""
+    return _current.get()
+
+
+@contextlib.contextmanager
+def bind_context(context: RequestContext) -> Iterator[None]:
+    """Work for `context` while this is open: log lines of this task, and of those it starts, carry its ids."""
+    outer = _current.get()
+    _current.set(context)
+    try:
+        yield
+    finally:
+        # Not by a token: what is open in a generator may be closed by another task, which has variables of its own.
+        _current.set(outer)
+
+
+def add_context(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Add the ids of this task's context to a log line that does not name others: a structlog processor."""
+    for name, value in _current.get().log_fields().items():
+        event.setdefault(name, value)
+    return event
