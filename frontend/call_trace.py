@@ -173,12 +173,17 @@ def program_call(tracer: Tracer, request_id: str, trace_headers: Mapping[str, st
 
 
 def _attributes_of(params: SamplingParams, metrics: RequestMetrics) -> Attributes:
-    times = {
+    first, last, prefill_s = metrics.first_token_time, metrics.last_token_time, metrics.prefill_time_s
+    decode_s = None if first is None or last is None else last - first
+    found = {
         "gen_ai.request.n": params.n,
         "gen_ai.request.max_tokens": params.max_tokens,
         "gen_ai.request.temperature": params.temperature,
         "gen_ai.request.top_p": params.top_p,
         "gen_ai.latency.time_to_first_token": metrics.first_token_latency,
         "gen_ai.latency.time_in_queue": metrics.queued_time_s,
+        "gen_ai.latency.time_in_model_prefill": prefill_s,
+        "gen_ai.latency.time_in_model_decode": decode_s,
+        "gen_ai.latency.time_in_model_inference": None if prefill_s is None or decode_s is None else prefill_s + decode_s,
     }
-    return {name: value for name, value in times.items() if value is not None}
+    return {name: value for name, value in found.items() if value is not None}

@@ -1,7 +1,6 @@
 """An OpenTelemetry collector in memory: a real gRPC server that keeps the spans it is sent."""
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 
 ERROR = 2
 """Status of a span that failed."""
+TIMEOUT_S = 20
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,21 @@ class OtlpReceiver(trace_service_pb2_grpc.TraceServiceServicer):
         with self._changed:
             return sorted(self._spans, key=lambda span: (span.start, -span.end))
 
-    def wait(self, trace_id: str, is_complete: Callable[[list[Span]], bool], *, timeout_s: float = 15) -> list[Span]:
+    def wait(self, trace_id: str, is_complete: Callable[[list[Span]], bool]) -> list[Span]:
         """Return a trace's spans once they are complete; AssertionError if that takes too long."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            found = [span for span in self.spans() if span.trace_id == trace_id]
-            if is_complete(found):
-                return found
-            with self._changed:
-                assert self._changed.wait(max(deadline - time.monotonic(), 0)), f"after {timeout_s} s only: {found}"
+
+        def found() -> list[Span]:
+            return [span for span in self.spans() if span.trace_id == trace_id]
+
+        with self._changed:
+            assert self._changed.wait_for(lambda: is_complete(found()), TIMEOUT_S), f"after {TIMEOUT_S} s only: {found()}"
+        return found()
+
+    def wait_for(self, is_wanted: Callable[[Span], bool]) -> Span:
+        """Return the first span that is wanted; AssertionError if none comes."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: any(map(is_wanted, self.spans())), TIMEOUT_S), "it did not come"
+        return next(filter(is_wanted, self.spans()))
 
 
 def has(*names: str) -> Callable[[list[Span]], bool]:

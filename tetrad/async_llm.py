@@ -7,7 +7,7 @@ this process, or a target); the frontend's AsyncLLM does all the work. One event
 import asyncio
 import itertools
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -144,6 +144,7 @@ class AsyncLLM:
         priority: int = 0,
         lora_request: LoRARequest | None = None,
         data_parallel_rank: int | None = None,
+        trace_headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[RequestOutput]:
         """Yield the outputs of a request; leaving the loop early aborts it. Raises what the frontend's `add_request` raises."""
         frontend = await self.start()
@@ -155,6 +156,7 @@ class AsyncLLM:
             priority=priority,
             lora_request=lora_request,
             data_parallel_rank=data_parallel_rank,
+            trace_headers=trace_headers,
         )
         try:
             async for output in stream:

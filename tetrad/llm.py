@@ -122,7 +122,10 @@ class LLM:
             _refuse_engine_arguments(args)
         self._seeds = None if seed is None else random.Random(seed)
         self._loop = EventLoopThread()
-        services = LocalServices(args) if target is None else RemoteServices(target, max_logprobs=args.max_logprobs)
+        if target is None:
+            services: LocalServices | RemoteServices = LocalServices(args)
+        else:
+            services = RemoteServices(target, max_logprobs=args.max_logprobs, otlp_endpoint=args.otlp_traces_endpoint)
         self._llm = self._loop.run(_make(services))
         # Also at the end of the interpreter, where __del__ is not certain.
         self._finalizer = weakref.finalize(self, _close, self._llm, self._loop)
@@ -359,7 +362,7 @@ def _refuse_unknown(kwargs: dict[str, Any]) -> None:
 
 def _refuse_engine_arguments(args: EngineArgs) -> None:
     """Refuse arguments that would be ignored, because the services at the target have their own."""
-    own = {"seed", "max_logprobs"}
+    own = {"seed", "max_logprobs", "otlp_traces_endpoint"}
     changed = [
         field.name for field in dataclasses.fields(args) if field.name not in own and getattr(args, field.name) != field.default
     ]

@@ -6,7 +6,7 @@ A thin bridge over AsyncLLM: each request has one task on the background event l
 
 import asyncio
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -79,6 +79,7 @@ class LLMEngine:
         arrival_time: float | None = None,
         lora_request: LoRARequest | None = None,
         tokenization_kwargs: dict[str, Any] | None = None,
+        trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,
     ) -> None:
         """Send a request to the engine, which begins at once.
@@ -90,6 +91,7 @@ class LLMEngine:
             arrival_time: wall clock in seconds; now, if not given.
             lora_request: adapter to run with.
             tokenization_kwargs: `add_special_tokens`, `truncate_prompt_tokens`, `truncation_side`.
+            trace_headers: W3C traceparent and tracestate of the span that this request belongs under.
             priority: larger is more urgent.
 
         Raises:
@@ -105,6 +107,7 @@ class LLMEngine:
                 params,
                 arrival_time=arrival_time,
                 lora_request=lora_request,
+                trace_headers=trace_headers,
                 priority=priority,
                 **tokenization_of(tokenization_kwargs),
             )

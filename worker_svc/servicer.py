@@ -8,7 +8,7 @@ ends because it drains, is told so. Lifecycle RPCs are in lifecycle.py.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
