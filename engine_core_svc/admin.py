@@ -10,7 +10,8 @@ from tetrad.engine_core_svc.engine import Engine
 from tetrad.engine_core_svc.kv_events_wire import kv_events_to_wire
 from tetrad.engine_core_svc.stats import take_stats
 from tetrad.engine_core_svc.wire import stats_to_wire
-from tetrad.services.errors import FailedPrecondition, Unavailable
+from tetrad.services.errors import FailedPrecondition, TetradError, Unavailable
+from tetrad.services.profiling import StepProfiler
 from tetrad.v1 import engine_core_pb2 as pb
 from tetrad.v1 import engine_core_pb2_grpc, worker_pb2
 
@@ -18,9 +19,14 @@ _DEFAULT_INTERVAL_MS = 100
 
 
 class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceServicer):
-    """Answers from the moment `attach` is called; UNAVAILABLE before. Methods not here are UNIMPLEMENTED to callers."""
+    """Answers from the moment `attach` is called; UNAVAILABLE before. Methods not here are UNIMPLEMENTED to callers.
 
-    def __init__(self) -> None:
+    Args:
+        profiler: of this engine core.
+    """
+
+    def __init__(self, profiler: StepProfiler) -> None:
+        self._profiler = profiler
         self._attached: tuple[Engine, pb.EngineInfo] | None = None
 
     def attach(self, engine: Engine, info: pb.EngineInfo) -> None:
@@ -96,18 +102,23 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
     async def StartProfile(
         self, request: pb.EngineCoreAdminServiceStartProfileRequest, context: grpc.aio.ServicerContext
     ) -> pb.EngineCoreAdminServiceStartProfileResponse:
-        """Start the worker's profiler."""
-        await self._engine.link.call(
-            "StartProfile", worker_pb2.WorkerLifecycleServiceStartProfileRequest(prefix=request.prefix)
-        )
+        """Record this engine core and its worker."""
+        self._profiler.start(request.prefix)
+        try:
+            order = worker_pb2.WorkerLifecycleServiceStartProfileRequest(prefix=request.prefix)
+            await self._engine.link.call("StartProfile", order)
+        except TetradError:
+            self._profiler.stop().unlink()
+            raise
         return pb.EngineCoreAdminServiceStartProfileResponse()
 
     async def StopProfile(
         self, request: pb.EngineCoreAdminServiceStopProfileRequest, context: grpc.aio.ServicerContext
     ) -> pb.EngineCoreAdminServiceStopProfileResponse:
-        """Stop it and return the trace's path."""
+        """Stop it and return the traces' paths."""
+        path = str(self._profiler.stop())
         response = await self._engine.link.call("StopProfile", worker_pb2.WorkerLifecycleServiceStopProfileRequest())
-        return pb.EngineCoreAdminServiceStopProfileResponse(paths=[response.path])
+        return pb.EngineCoreAdminServiceStopProfileResponse(paths=[path, response.path])
 
     async def CollectiveRpc(
         self, request: pb.EngineCoreAdminServiceCollectiveRpcRequest, context: grpc.aio.ServicerContext

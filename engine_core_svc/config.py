@@ -71,6 +71,7 @@ class EngineCoreSettings(ServiceSettings):
         description="Seconds that the worker may take for a step, or go without progress while it loads or warms up, "
         "before it is given up like one that died.",
     )
+    profile_dir: str = Field("profiles", description="Directory that StopProfile writes the engine core's trace to.")
     seed: int = Field(0, ge=0, description="Seed of random weights.")
 
     @field_validator("block_size")

@@ -103,6 +103,19 @@ class EngineAdminClient:
         request = engine_core_pb2.SubscribeKvEventsRequest()
         return [_mapped(stub.SubscribeKvEvents(request)) for stub in self._reachable()]
 
+    async def start_profile(self, prefix: str = "") -> None:
+        """Record the engine cores and their workers.
+
+        Args:
+            prefix: of the files' names.
+        """
+        await self._ask_all("StartProfile", engine_core_pb2.EngineCoreAdminServiceStartProfileRequest(prefix=prefix))
+
+    async def stop_profile(self) -> list[str]:
+        """End the recording; return the paths of its files, as those see them who wrote them."""
+        answers = await self._ask_all("StopProfile", engine_core_pb2.EngineCoreAdminServiceStopProfileRequest())
+        return [path for answer in answers for path in answer.paths]
+
     async def _ask_all(self, method: str, request: object) -> list[Any]:
         return list(await asyncio.gather(*(self._ask(getattr(stub, method), request) for stub in self._reachable())))
 

@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import grpc
-from grpc_channelz.v1 import channelz_pb2
-from grpc_channelz.v1.channelz import add_channelz_servicer
+from grpc_channelz.v1 import channelz_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from tetrad.services.call_metrics import CallMetrics
+from tetrad.services.channelz_servicer import SERVICE_NAME as CHANNELZ_NAME
+from tetrad.services.channelz_servicer import ChannelzServicer
 from tetrad.services.health import Health
 from tetrad.services.interceptors import ErrorsAndContexts
 from tetrad.services.listening import bind, warn_if_open
@@ -85,8 +86,8 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self.health.servicer, self._server)
         names = [*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME]
         if channelz:
-            add_channelz_servicer(self._server)
-            names.append(channelz_pb2.DESCRIPTOR.services_by_name["Channelz"].full_name)
+            channelz_pb2_grpc.add_ChannelzServicer_to_server(ChannelzServicer(), self._server)
+            names.append(CHANNELZ_NAME)
         if settings.reflection:
             reflection.enable_server_reflection(names, self._server)
         self.address = ""

@@ -1,8 +1,9 @@
 """Trace: when which calls of a process began and ended, as a file that Perfetto and chrome://tracing show.
 
 Off, which is the rule, there is nothing of it: no call is wrapped and none asks whether it is traced. On, the calls that a
-service names (its trace_points.py) are replaced for as long as the service runs; the last of them are kept and written when it
-ends. All clocks are CLOCK_MONOTONIC, which the processes of one machine share. Knows no service; any thread may be traced.
+service names (its trace_points.py) are replaced for as long as the service runs, or somebody asks for it (profiling.py); the
+last of them are kept and written at the end. All clocks are CLOCK_MONOTONIC, which the processes of one machine share. Knows no
+service; any thread may be traced.
 """
 
 import contextlib
@@ -184,14 +185,33 @@ def tracing(process: str, path: Path | None, find_points: Callable[[], Points]) 
     if path is None:
         yield
         return
-    recorder = Recorder(process)
-    with contextlib.ExitStack() as stack:
-        stack.callback(recorder.write, path)  # first in, last out: nothing is traced any more
-        for point in find_points():
-            _install(recorder, point, stack)
-        gc.callbacks.append(recorder.note_collection)
-        stack.callback(gc.callbacks.remove, recorder.note_collection)
+    recording = Recording(process, find_points())
+    try:
         yield
+    finally:
+        recording.end(path)
+
+
+class Recording:
+    """A trace that is being recorded, from its making until `end`.
+
+    Args:
+        process: the service's name.
+        points: the calls.
+    """
+
+    def __init__(self, process: str, points: Points) -> None:
+        self._recorder = recorder = Recorder(process)
+        self._installed = contextlib.ExitStack()
+        for point in points:
+            _install(recorder, point, self._installed)
+        gc.callbacks.append(recorder.note_collection)
+        self._installed.callback(gc.callbacks.remove, recorder.note_collection)
+
+    def end(self, path: Path) -> None:
+        """Trace nothing any more and write what was."""
+        self._installed.close()
+        self._recorder.write(path)
 
 
 def _install(recorder: Recorder, point: Point | Interval, stack: contextlib.ExitStack) -> None:

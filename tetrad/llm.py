@@ -300,6 +300,18 @@ class LLM:
         """
         return self._loop.run(self._frontend.engine_admin.reset_prefix_cache(reset_running_requests=reset_running_requests))
 
+    def start_profile(self, profile_prefix: str | None = None) -> None:
+        """Record what the engine core and its worker do, call by call, until `stop_profile`.
+
+        Args:
+            profile_prefix: first part of the files' names.
+        """
+        self._loop.run(self._frontend.engine_admin.start_profile(profile_prefix or ""))
+
+    def stop_profile(self) -> list[str]:
+        """Write what was recorded and return the files, for Perfetto, as those services see them."""
+        return self._loop.run(self._frontend.engine_admin.stop_profile())
+
     def get_metrics(self) -> list[Metric]:
         """Return counters, gauges and histograms with their present values; the HTTP API's /metrics has the same names."""
         return snapshot(self._frontend.metrics.registry)

@@ -1,14 +1,27 @@
-"""Profiler: torch's, over the compute thread, from StartProfile to StopProfile; writes a Chrome trace."""
+"""Profiler: torch's, over the compute thread, from StartProfile to StopProfile; writes a Chrome trace.
 
-import time
+Of a worker without torch (the simulated device), services/profiling.py records the calls of a step instead.
+"""
+
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from tetrad.services.errors import FailedPrecondition, InvalidRequest
+from tetrad.services.errors import AlreadyExists, NotFound
+from tetrad.services.profiling import profile_path
 
 
-class Profiler:
-    """At most one recording; its methods run on the compute thread, because that is whose work it records.
+class Profiler(Protocol):
+    """At most one recording; its methods run on the compute thread, because that is whose work it records."""
+
+    def start(self, prefix: str) -> None:
+        """Begin to record; AlreadyExists if it does, FailedPrecondition if there is nowhere to write."""
+
+    def stop(self) -> Path:
+        """End the recording and return the path of its trace; NotFound if there is none."""
+
+
+class TorchProfiler:
+    """See Profiler.
 
     Args:
         directory: where traces go; made when first needed.
@@ -20,23 +33,20 @@ class Profiler:
         self._path = directory
 
     def start(self, prefix: str) -> None:
-        """Begin to record; FailedPrecondition if it already does."""
+        """Begin to record."""
         if self._recording is not None:
-            raise FailedPrecondition("A profile is being recorded; call StopProfile first.")
-        if Path(prefix).name != prefix:
-            raise InvalidRequest(f"The prefix {prefix!r} must be a plain file name.", field="prefix")
+            raise AlreadyExists("A profile is being recorded; call StopProfile first.")
+        self._path = profile_path(self._directory, prefix, "worker")
         import torch.profiler  # a second to import, and seldom needed
 
-        self._path = self._directory / f"{prefix or 'worker'}-{time.time_ns()}.json"
         self._recording = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
         self._recording.start()
 
     def stop(self) -> Path:
-        """End the recording and return the path of its trace; FailedPrecondition if there is none."""
+        """End the recording and write it."""
         if self._recording is None:
-            raise FailedPrecondition("No profile is being recorded; call StartProfile first.")
+            raise NotFound("No profile is being recorded; call StartProfile first.")
         recording, self._recording = self._recording, None
         recording.stop()
-        self._directory.mkdir(parents=True, exist_ok=True)
         recording.export_chrome_trace(str(self._path))
         return self._path

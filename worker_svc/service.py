@@ -4,10 +4,12 @@ import asyncio
 import os
 import resource
 import uuid
+from functools import partial
 from pathlib import Path
 
 from tetrad.services.log import get_logger
 from tetrad.services.metrics import shown
+from tetrad.services.profiling import StepProfiler
 from tetrad.services.server import Server
 from tetrad.services.tracing import open_tracer
 from tetrad.v1 import worker_pb2_grpc
@@ -17,9 +19,10 @@ from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.devices import open_device
 from tetrad.worker_svc.lifecycle import LifecycleServicer
 from tetrad.worker_svc.metrics import WorkerMetrics
-from tetrad.worker_svc.profiler import Profiler
+from tetrad.worker_svc.profiler import Profiler, TorchProfiler
 from tetrad.worker_svc.servicer import WorkerServicer
 from tetrad.worker_svc.stuck_device import StuckDevice
+from tetrad.worker_svc.trace_points import trace_points
 from tetrad.worker_svc.worker import Worker
 
 log = get_logger()
@@ -50,7 +53,7 @@ class WorkerServer:
             compute,
             rank=settings.rank,
             instance_id=instance_id,
-            profiler=Profiler(Path(settings.profile_dir)),
+            profiler=_profiler(settings),
             methods=_collective_methods(worker),
             health=lambda: self.server.health,
         )
@@ -108,6 +111,13 @@ async def _serve(served: WorkerServer, shutdown: asyncio.Event) -> None:
     finally:
         stuck.cancel()
         stopping.cancel()
+
+
+def _profiler(settings: WorkerSettings) -> Profiler:
+    directory = Path(settings.profile_dir)
+    if settings.device == "sim":
+        return StepProfiler("worker", directory, partial(trace_points, "sim"))
+    return TorchProfiler(directory)
 
 
 def _report_nothing(done: int, total: int) -> None:

@@ -4,6 +4,7 @@ responses that /v1/responses keeps.
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
@@ -33,7 +34,10 @@ from tetrad.frontend.http.request_ids import RequestIds
 from tetrad.frontend.http.request_timeouts import RequestTimeouts
 from tetrad.frontend.http.responses_api import router as responses
 from tetrad.frontend.http.responses_api.service import ResponsesService
+from tetrad.frontend.profiling import Profiling
+from tetrad.frontend.trace_points import trace_points
 from tetrad.services.errors import TetradError
+from tetrad.services.profiling import StepProfiler
 from tetrad.services.request_context import REQUEST_ID
 from tetrad.services.version import VERSION
 
@@ -95,6 +99,7 @@ def create_app(llm: AsyncLLM, settings: FrontendSettings, guard: Guard) -> ASGIA
     app.state.settings = settings
     app.state.guard = guard
     app.state.bodies = BodyBudget(settings.max_total_body_bytes)
+    app.state.profiling = Profiling(StepProfiler("frontend", Path(settings.profile_dir), trace_points), llm.engine_admin)
     app.state.responses = ResponsesService.of(settings)
     for module in _MODULES:
         app.include_router(module.router)

@@ -1,6 +1,6 @@
-"""/pause, /resume, /is_paused, /reset_prefix_cache: changes how everybody is served, on all engine cores. Names are vLLM's.
+"""/pause, /resume, /is_paused, /reset_prefix_cache, /start_profile, /stop_profile: for operators, on all engine cores.
 
-Who may: see guard.py. Looking (/is_paused) needs no more than any other request.
+Names are vLLM's. Who may: see guard.py. Looking (/is_paused) needs no more than any other request.
 """
 
 from typing import Annotated, Literal
@@ -34,6 +34,17 @@ _RESET = documented(
     example={"success": True},
     tag="operate",
     errors=_ERRORS,
+)
+
+
+_START_PROFILE = documented(
+    answer=obj("*", status=constant("recording")), example={"status": "recording"}, tag="operate", errors=(*_ERRORS, 409)
+)
+_STOP_PROFILE = documented(
+    answer=obj("*", paths=field("array", "The files, as those see them who wrote them.", items={"type": "string"})),
+    example={"paths": ["/tmp/profiles/profile-frontend-1.json", "/tmp/profiles/profile-engine-core-1.json"]},
+    tag="operate",
+    errors=(*_ERRORS, 404),
 )
 
 
@@ -78,3 +89,19 @@ async def reset_prefix_cache(
     llm: AsyncLLM = request.app.state.llm
     success = await llm.engine_admin.reset_prefix_cache(reset_running_requests=reset_running_requests)
     return JsonResponse({"success": success})
+
+
+@router.post("/start_profile", dependencies=_OPERATORS, **_START_PROFILE)
+async def start_profile(
+    request: Request,
+    prefix: Annotated[str, Query(max_length=64, description="First part of the files' names. Empty: `profile`.")] = "",
+) -> Response:
+    """Record what this frontend, the engine cores and their workers do, call by call, until /stop_profile."""
+    await request.app.state.profiling.start(prefix)
+    return JsonResponse({"status": "recording"})
+
+
+@router.post("/stop_profile", dependencies=_OPERATORS, **_STOP_PROFILE)
+async def stop_profile(request: Request) -> Response:
+    """Write what was recorded: a file for each service, where it runs, that Perfetto and chrome://tracing show."""
+    return JsonResponse({"paths": await request.app.state.profiling.stop()})

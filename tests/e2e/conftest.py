@@ -35,7 +35,10 @@ class Server:
         # Responses are kept beside the log, not in the user's cache.
         environment = os.environ | {
             "TETRAD_FRONTEND_RESPONSES_STORE": str(log.with_suffix(".sqlite3")),
-            "TETRAD_WORKER_PROFILE_DIR": str(log.with_suffix(".profiles")),
+            **{
+                f"TETRAD_{each}_PROFILE_DIR": str(log.with_suffix(".profiles"))
+                for each in ("FRONTEND", "ENGINE_CORE", "WORKER")
+            },
         }
         with log.open("wb") as file:
             self.process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)

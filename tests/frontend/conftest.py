@@ -54,7 +54,7 @@ def make_settings(tokenizer, engine, **changes):
     fields = {"tokenizer_targets": (tokenizer.target,), "engine_targets": (engine.target,), "port": 0}
     fields |= {"engine_admin_targets": (engine.target,)}
     fields |= {"ready_timeout_s": 10.0, "recovery_timeout_s": 10.0, "drain_timeout_s": 2.0}
-    fields |= {"responses_store": ":memory:"}
+    fields |= {"responses_store": ":memory:", "profile_dir": f"{tokenizer.target.removeprefix('unix:')}.profiles"}
     return FrontendSettings(**(fields | changes))
 
 

@@ -186,6 +186,12 @@ class FakeEngineAdmin(engine_core_pb2_grpc.EngineCoreAdminServiceServicer):
     def __init__(self, engine):
         self.engine = engine
 
+    async def StartProfile(self, request, context):
+        return engine_core_pb2.EngineCoreAdminServiceStartProfileResponse()
+
+    async def StopProfile(self, request, context):
+        return engine_core_pb2.EngineCoreAdminServiceStopProfileResponse(paths=["/far/away/profile-worker-1.json"])
+
     async def Pause(self, request, context):
         self.engine.orders.append(("pause", request.mode, request.clear_cache))
         return engine_core_pb2.PauseResponse()

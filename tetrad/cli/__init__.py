@@ -25,6 +25,7 @@ _COMMANDS = {
     "chat": ("tetrad.cli.chat", "talk to a running server"),
     "run-batch": ("tetrad.cli.run_batch", "answer every request of an OpenAI batch file"),
     "bench": ("tetrad.cli.bench", "measure a server under load; trace where a step's time goes"),
+    "profile": ("tetrad.cli.profile", "record what a running server does, for Perfetto"),
     "complete": ("tetrad.cli.complete", "let a running server continue a text"),
 }
 

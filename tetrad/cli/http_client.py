@@ -52,6 +52,16 @@ class HttpClient:
             raise _error(response.status_code, response.text)
         return response.text
 
+    def post(self, path: str) -> Any:
+        """Give an order that needs no body and return the JSON document that answers it; a TetradError if it is refused."""
+        try:
+            response = self._client.post(path)
+        except httpx.HTTPError as error:
+            raise unreachable(self.url, error) from error
+        if response.is_error:
+            raise _error(response.status_code, response.text)
+        return response.json()
+
     def model_name(self, wanted: str | None) -> str:
         """Return the name to ask for: the wanted one, or the first that the server serves."""
         return wanted or str(self.get_json("/v1/models")["data"][0]["id"])

@@ -213,13 +213,22 @@ PLAIN = {
     "GET /is_paused": ("/is_paused", None),
     "POST /reset_prefix_cache": ("/reset_prefix_cache", None),
     "POST /resume": ("/resume", None),
+    "POST /start_profile": ("/start_profile", None),
+    "POST /stop_profile": ("/stop_profile", None),
 }
+
+
+BEFORE = {"POST /stop_profile": "/start_profile"}
+"""What must be asked first."""
 
 
 @pytest.mark.parametrize("operation", PLAIN)
 async def test_what_is_told_is_as_documented(http, api, operation):
     method, path = operation.lower().split(" ")
     url, body = PLAIN[operation]
+
+    if operation in BEFORE:
+        await http.post(BEFORE[operation])
 
     answer = await http.request(method, url, json=body)
 

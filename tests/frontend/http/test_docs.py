@@ -32,6 +32,8 @@ ENDPOINTS = {
     "POST /resume",
     "GET /is_paused",
     "POST /reset_prefix_cache",
+    "POST /start_profile",
+    "POST /stop_profile",
 }
 
 

@@ -1,0 +1,59 @@
+"""Profiles of a running service: one at a time, in the directory that is meant, and nothing is left of them."""
+
+import json
+
+import pytest
+
+from tetrad.services.errors import AlreadyExists, FailedPrecondition, InvalidRequest, NotFound
+from tetrad.services.profiling import StepProfiler
+from tetrad.services.trace import Point
+
+
+class Kitchen:
+    def cook(self):
+        return "soup"
+
+
+@pytest.fixture
+def profiler(tmp_path):
+    return StepProfiler("kitchen", tmp_path / "profiles", lambda: (Point(Kitchen, "cook", "cook"),))
+
+
+def test_a_profile_has_the_calls_between_start_and_stop(profiler, tmp_path):
+    cook = Kitchen.cook
+    Kitchen().cook()
+
+    profiler.start("noon")
+    Kitchen().cook()
+    path = profiler.stop()
+    Kitchen().cook()
+
+    events = json.loads(path.read_text())["traceEvents"]
+    assert [event["name"] for event in events if event["ph"] == "X"] == ["cook"]
+    assert path.parent == tmp_path / "profiles"
+    assert path.name.startswith("noon-kitchen-")
+    assert Kitchen.cook is cook
+
+
+def test_a_second_profile_is_refused_while_one_is_recorded(profiler):
+    profiler.start("")
+
+    with pytest.raises(AlreadyExists, match="stop it first"):
+        profiler.start("")
+
+    profiler.stop()
+    with pytest.raises(NotFound, match="start one first"):
+        profiler.stop()
+
+
+def test_a_prefix_chooses_no_directory(profiler):
+    with pytest.raises(InvalidRequest, match=r"'\.\./noon' must be a plain file name"):
+        profiler.start("../noon")
+
+
+def test_a_directory_that_cannot_be_made_is_told_before_anything_is_recorded(tmp_path):
+    (tmp_path / "file").write_text("")
+    profiler = StepProfiler("kitchen", tmp_path / "file" / "profiles", lambda: (Point(Kitchen, "cook", "cook"),))
+
+    with pytest.raises(FailedPrecondition, match="profile_dir"):
+        profiler.start("")

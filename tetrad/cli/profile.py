@@ -1,0 +1,43 @@
+"""`tetrad profile`: records what the services of a running server do for some seconds, and fetches one of the traces."""
+
+import shutil
+import time
+from pathlib import Path
+
+from tetrad.cli.http_client import HttpClient
+from tetrad.cli.options import new_parser
+from tetrad.cli.sampling_options import add_server_address
+from tetrad.services.errors import NotFound
+
+_SERVICES = ("frontend", "engine-core", "worker")
+
+
+def run(arguments: list[str]) -> int:
+    """Record, and say where the traces are."""
+    parser = new_parser("profile", "Record what a server does, for Perfetto (ui.perfetto.dev) or chrome://tracing.")
+    add_server_address(parser)
+    parser.add_argument("--api-key", default=None, metavar="KEY", help="An operator's key. Unset: none.")
+    parser.add_argument("--seconds", type=float, default=5.0, metavar="X", help="How long.")
+    parser.add_argument("--service", choices=_SERVICES, default="worker", help="Whose trace --output is.")
+    text = "Copy the service's trace here, from a server of this machine. Unset: only tell where the traces are."
+    parser.add_argument("-o", "--output", type=Path, default=None, metavar="PATH", help=text)
+    options = parser.parse_args(arguments)
+    with HttpClient(options.url, api_key=options.api_key, ca_file=options.ca_file) as client:
+        client.post("/start_profile")
+        try:
+            time.sleep(options.seconds)
+        finally:
+            paths = [Path(path) for path in client.post("/stop_profile")["paths"]]
+    if options.output is None:
+        print("\n".join(map(str, paths)))
+    else:
+        _copy(next(path for path in paths if f"-{options.service}-" in path.name), options.output)
+        print(f"Wrote {options.output}; open it at https://ui.perfetto.dev")
+    return 0
+
+
+def _copy(source: Path, target: Path) -> None:
+    try:
+        shutil.copyfile(source, target)
+    except FileNotFoundError as error:
+        raise NotFound(f"{error.filename} is not on this machine, or its directory is not there.") from error
