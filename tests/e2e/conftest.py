@@ -25,12 +25,13 @@ class Server:
     Attributes:
         url: of the HTTP server.
         grpc_target: of the public gRPC server.
+        log: the file with all its output.
     """
 
     def __init__(self, log: Path, *flags: str) -> None:
         port, grpc_port = free_port(), free_port()
         self.url, self.grpc_target = f"http://127.0.0.1:{port}", f"127.0.0.1:{grpc_port}"
-        self._log = log
+        self.log = log
         command = [sys.executable, "-m", "tetrad.cli", "serve", "--port", str(port), "--grpc-port", str(grpc_port), *flags]
         # Responses are kept beside the log, not in the user's cache.
         environment = os.environ | {
@@ -54,7 +55,7 @@ class Server:
         raise AssertionError(f"not ready after {READY_TIMEOUT_S} s:\n{self.output()}")
 
     def output(self) -> str:
-        return self._log.read_text(errors="replace")
+        return self.log.read_text(errors="replace")
 
     def processes(self) -> list[psutil.Process]:
         """Return the command's process and everything it started."""

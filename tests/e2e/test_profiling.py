@@ -1,6 +1,11 @@
-"""Profiles on demand: over HTTP by operators, by the command line and by programs; a file for each service."""
+"""Profiles on demand: over HTTP by operators, by the command line and by programs; a file for each service.
+
+The commands are those of docs/tracing.md.
+"""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,18 +14,26 @@ import httpx
 
 from tetrad import LLM
 
+PAGE = (Path(__file__).parents[2] / "docs/tracing.md").read_text()
+BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SERVICES = ("frontend", "engine-core", "worker")
 CALL_OF = {"frontend": "process step", "engine-core": "schedule", "worker": "execute"}
 """What each service does for every request."""
+
+
+def block_of(words: str) -> str:
+    """Return the one block of docs/tracing.md with these words."""
+    [found] = [text for text in BLOCK.findall(PAGE) if words in text]
+    return str(found)
 
 
 def names_in(path) -> set[str]:
     return {event["name"] for event in json.loads(Path(path).read_text())["traceEvents"]}
 
 
-def complete(server, **headers: str) -> None:
+def complete(server) -> None:
     body = {"prompt": "Hello", "max_tokens": 8}
-    assert httpx.post(f"{server.url}/v1/completions", json=body, headers=headers, timeout=60).status_code == 200
+    assert httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).status_code == 200
 
 
 def test_a_profile_is_a_file_for_each_service(sim_server):
@@ -35,17 +48,27 @@ def test_a_profile_is_a_file_for_each_service(sim_server):
     assert httpx.post(f"{sim_server.url}/stop_profile").status_code == 404
 
 
+def test_curl_profiles_as_on_the_page(sim_server):
+    start, stop = block_of("/start_profile").replace("http://127.0.0.1:8000", sim_server.url).splitlines()
+
+    said = [subprocess.run(["bash", "-euc", line], check=True, capture_output=True).stdout for line in (start, stop)]
+
+    assert json.loads(said[0]) == {"status": "recording"}
+    assert len(json.loads(said[1])["paths"]) == len(SERVICES)
+
+
 def test_the_command_line_fetches_the_trace_of_a_service(sim_server, tmp_path):
-    output = tmp_path / "trace.json"
-    command = [sys.executable, "-m", "tetrad.cli", "profile", "--url", sim_server.url, "--seconds", "1.5"]
-    with subprocess.Popen([*command, "--service", "engine-core", "-o", str(output)], stdout=subprocess.PIPE, text=True) as run:
+    program, *arguments = shlex.split(block_of("tetrad profile"))
+    arguments[arguments.index("5")] = "1.5"
+    command = [sys.executable, "-m", f"{program}.cli", *arguments, "--url", sim_server.url]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as run:
         while run.poll() is None:
             complete(sim_server)
         said = run.stdout.read()
 
     assert run.returncode == 0
-    assert str(output) in said
-    assert CALL_OF["engine-core"] in names_in(output)
+    assert "Wrote trace.json" in said
+    assert CALL_OF["worker"] in names_in(tmp_path / "trace.json")
 
 
 def test_a_program_profiles_its_engine(sim_server):

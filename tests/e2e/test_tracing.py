@@ -2,7 +2,12 @@
 
 import itertools
 import json
+import re
 import secrets
+import shlex
+import subprocess
+import textwrap
+from pathlib import Path
 
 import grpc
 import httpx
@@ -20,6 +25,11 @@ CALLER_SPAN = "1" * 16
 PHASES = ("receive", "tokenize", "queue", "prefill", "decode", "detokenize", "respond")
 CHAT = ("llm_request", "render_chat", "generate", "worker.prefill", "worker.decode", *PHASES)
 SERVICES = {"tetrad-frontend", "tetrad-tokenizer", "tetrad-engine-core", "tetrad-worker"}
+PAGE = (Path(__file__).parents[2] / "docs/tracing.md").read_text()
+SERVE = re.compile(r"^tetrad serve (.*)$", re.MULTILINE)
+BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ROW = re.compile(r"^\| `([a-z_.]+)` \| (\w[\w ]*) \| (.*?) \| .*? \| (.*)\|$", re.MULTILINE)
+COLLECTOR = "http://127.0.0.1:4317"
 MESSAGES = [{"role": "user", "content": "Hello"}]
 
 
@@ -31,11 +41,13 @@ def receiver():
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, receiver):
-    """The stack at debug level, with steps of a real device's length."""
+    """The stack as docs/tracing.md starts it, with steps of a real device's length."""
+    flags = [flag for line in SERVE.findall(PAGE) for flag in shlex.split(line.partition("2>")[0])]
+    assert COLLECTOR in flags
+    flags[flags.index(COLLECTOR)] = receiver.endpoint
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TETRAD_WORKER_SIM_SECONDS_PER_STEP", str(STEP_S))
-        flags = ["--device", "sim", "--log-level", "debug", "--otlp-traces-endpoint", receiver.endpoint]
-        server = Server(tmp_path_factory.mktemp("traced") / "log", *flags)
+        server = Server(tmp_path_factory.mktemp("traced") / "log", "--device", "sim", *flags)
     try:
         yield server.wait_ready()
     finally:
@@ -210,12 +222,70 @@ def test_one_id_is_in_the_logs_of_every_service_and_in_the_answer(server):
 
 
 async def test_a_program_puts_its_requests_under_its_own_span(server, receiver):
+    """With the lines of docs/tracing.md."""
     trace_id, headers = new_trace()
+    lines = textwrap.indent(block_of("trace_headers="), "    ")
+    scope: dict = {"SamplingParams": SamplingParams}
+    exec(f"async def run(llm, traceparent):\n{lines}", scope)
 
     async with AsyncLLM(RemoteServices(server.stack_directory(), otlp_endpoint=receiver.endpoint)) as llm:
-        async for _ in llm.generate("Hello", SamplingParams(max_tokens=2), trace_headers=headers):
-            pass
+        await scope["run"](llm, headers["traceparent"])
 
     spans = receiver.wait(trace_id, has("llm_request", "encode", "decode", "worker.prefill"))
     assert one(spans, "llm_request").parent_id == CALLER_SPAN
     assert {span.service for span in spans} == SERVICES
+
+
+# --- docs/tracing.md --------------------------------------------------------------------------------------------------
+
+
+def block_of(words: str) -> str:
+    """Return the page's one block with these words."""
+    [found] = [text for _, text in BLOCK.findall(PAGE) if words in text]
+    return str(found)
+
+
+def test_the_call_of_the_page_joins_its_trace_and_is_found_in_the_log(server, receiver, tmp_path):
+    call, look = block_of("traceparent: "), block_of("grep ").splitlines()[1]
+    (tmp_path / "tetrad.log").symlink_to(server.log)
+
+    ran = subprocess.run(["bash", "-euc", call.replace("http://127.0.0.1:8000", server.url)], capture_output=True, timeout=60)
+    found = subprocess.run(["bash", "-euc", look], cwd=tmp_path, capture_output=True, text=True, timeout=10)
+
+    assert ran.returncode == 0, ran.stderr
+    trace_id, caller = re.findall(r"00-(\w+)-(\w+)-01", call)[0]
+    assert one(receiver.wait(trace_id, has(*CHAT)), "llm_request").parent_id == caller
+    assert {json.loads(line)["service"] for line in found.stdout.splitlines()} == {
+        "frontend", "tokenizer", "engine-core", "worker",
+    }  # fmt: skip
+
+
+def test_the_page_lists_every_span_and_attribute_there_is(server, receiver):
+    trace_id, headers = new_trace()
+    chat(server, headers, max_tokens=3)
+    httpx.post(f"{server.url}/v1/completions", json={"prompt": "Hi", "max_tokens": 3}, headers=headers, timeout=60)
+
+    spans = receiver.wait(trace_id, has(*2 * ("llm_request", "worker.decode"), "encode", "render_chat"))
+
+    names = {span.span_id: f"`{span.name}`" for span in spans}
+    told = {
+        name: (service, under, set(re.findall(r"`([a-z_.]+)`", facts))) for name, service, under, facts in ROW.findall(PAGE)
+    }
+    assert told == {
+        span.name: (
+            span.service.removeprefix("tetrad-").replace("-", " "),
+            names.get(span.parent_id, "the caller's span"),
+            set(span.attributes),
+        )
+        for span in spans
+    }
+
+
+def test_channelz_answers_as_on_the_page(server, capsys):
+    target = f"unix:{server.stack_directory()}/engine-core-admin.sock"
+
+    exec(block_of("ChannelzStub").replace("127.0.0.1:50054", target))
+
+    said = capsys.readouterr().out
+    assert re.search(r"^server \d+ \d+ calls, \d+ failed$", said, re.MULTILINE)
+    assert re.search(r"^channel to \S*worker.sock \d+ calls$", said, re.MULTILINE)
