@@ -22,7 +22,7 @@ from tetrad.services.version import VERSION
 _KINDS = {"internal": SpanKind.INTERNAL, "client": SpanKind.CLIENT, "server": SpanKind.SERVER}
 _SEND_EVERY_MS = 1000
 _MAX_UNSENT_SPANS = 16384
-_CLOSE_TIMEOUT_S = 1.0
+_CLOSE_TIMEOUT_S = 0.5
 _ROOT = Context()
 
 
@@ -64,7 +64,7 @@ class OtlpTracer:
         return self._start(name, context, _KINDS[kind], start_ns, attributes or {})
 
     def close(self) -> None:
-        """Send what is left; what the collector does not take within a second is lost."""
+        """Send what is left; what the collector does not take within half a second is lost."""
         # The library would wait for 30 s, and has no way to be told otherwise.
         closing = threading.Thread(target=self._provider.shutdown, daemon=True, name="otlp close")
         closing.start()

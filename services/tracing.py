@@ -56,7 +56,7 @@ class Tracer(Protocol):
         """Return a span under that of `context`, begun now or at a time of the wall clock; it does nothing if there is none."""
 
     def close(self) -> None:
-        """Send what is left; blocks for a second at most."""
+        """Send what is left; blocks for half a second at most."""
 
 
 class NoSpan:
