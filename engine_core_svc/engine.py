@@ -21,7 +21,13 @@ from tetrad.engine_core_svc.queue_limits import QueueLimits
 from tetrad.engine_core_svc.recovery import Recovery
 from tetrad.engine_core_svc.request import Request, RequestStatus
 from tetrad.engine_core_svc.request_spans import RequestSpans
-from tetrad.engine_core_svc.scheduler.output import FINISH_REASONS, EngineCoreOutput, FinishReason, SchedulerOutput
+from tetrad.engine_core_svc.scheduler.output import (
+    FINISH_REASONS,
+    EngineCoreOutput,
+    FinishReason,
+    ModelRunnerOutput,
+    SchedulerOutput,
+)
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.sessions import Session, Sessions
 from tetrad.engine_core_svc.stats import take_stats
@@ -98,8 +104,8 @@ class Engine:
         self._idle = asyncio.Event()
         self._idle.set()
         self._metrics = metrics
-        self._schedule = metrics.timed(metrics.schedule_seconds, scheduler.schedule)
-        self._update = metrics.timed(metrics.update_seconds, scheduler.update)
+        self._schedule = metrics.timed(metrics.schedule_seconds, self._plan)
+        self._update = metrics.timed(metrics.update_seconds, self._apply)
         metrics.watch(self)
         self._observers: set[asyncio.Event] = set()
         self._draining = False
@@ -152,6 +158,14 @@ class Engine:
             executor.dispatch(plan)
         if self._idle_is_news and executor.num_in_flight == 0:
             self._tell_that_idle()
+
+    # Looked up at each step, not once: a profile may stand in between by then.
+
+    def _plan(self) -> SchedulerOutput | None:
+        return self.scheduler.schedule()
+
+    def _apply(self, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
+        return self.scheduler.update(result)
 
     def _publish(self, outputs: list[EngineCoreOutput]) -> None:
         """Tell the sessions; what ends between steps bears the number of the step before, so that numbers never fall."""

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from typing import Any
 
 from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest, TetradError, Unavailable
@@ -78,7 +77,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             other.stop(stale_epoch())
         log.info("stream.started", peer=context.peer(), epoch=epoch)
         traces = RequestTraces(self._tracer)
-        execute = partial(self._worker.execute, stream_id)
+
+        def execute(plan: StepPlan) -> StepResult:
+            return self._worker.execute(stream_id, plan)  # looked up at each step: a profile may stand in between by then
+
         stream = _Stream(execute, self._compute, self._metrics, traces, self._max_queued_steps)
         self._streams.add(stream)
         self._none_open.clear()

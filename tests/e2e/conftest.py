@@ -57,6 +57,13 @@ class Server:
     def output(self) -> str:
         return self.log.read_text(errors="replace")
 
+    def wait_for_log(self, *patterns: str) -> None:
+        """Wait until each of these is in a line of the output: what children write comes through their parent."""
+        deadline = time.monotonic() + 10
+        while missing := [pattern for pattern in patterns if not re.search(pattern, self.output())]:
+            assert time.monotonic() < deadline, f"no line has {missing}"
+            time.sleep(0.05)
+
     def processes(self) -> list[psutil.Process]:
         """Return the command's process and everything it started."""
         root = psutil.Process(self.process.pid)

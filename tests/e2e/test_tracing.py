@@ -30,6 +30,7 @@ SERVE = re.compile(r"^tetrad serve (.*)$", re.MULTILINE)
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"^\| `([a-z_.]+)` \| (\w[\w ]*) \| (.*?) \| .*? \| (.*)\|$", re.MULTILINE)
 COLLECTOR = "http://127.0.0.1:4317"
+LOGGING = ("frontend", "tokenizer", "engine-core", "worker")
 MESSAGES = [{"role": "user", "content": "Hello"}]
 
 
@@ -216,8 +217,8 @@ def test_one_id_is_in_the_logs_of_every_service_and_in_the_answer(server):
     answer = chat(server, headers | {"x-request-id": request_id}, max_tokens=2)
 
     assert answer.headers["x-request-id"] == request_id
+    server.wait_for_log(*(rf'(?=.*"request_id": "{request_id}").*"service": "{name}"' for name in LOGGING))
     lines = [json.loads(line) for line in server.output().splitlines() if line.startswith("{") and request_id in line]
-    assert {line["service"] for line in lines} == {"frontend", "tokenizer", "engine-core", "worker"}
     assert {(line["request_id"], line["trace_id"]) for line in lines} == {(request_id, trace_id)}
 
 
@@ -250,14 +251,13 @@ def test_the_call_of_the_page_joins_its_trace_and_is_found_in_the_log(server, re
     (tmp_path / "tetrad.log").symlink_to(server.log)
 
     ran = subprocess.run(["bash", "-euc", call.replace("http://127.0.0.1:8000", server.url)], capture_output=True, timeout=60)
+    server.wait_for_log(*(rf'(?=.*"request_id": "question-1").*"service": "{name}"' for name in LOGGING))
     found = subprocess.run(["bash", "-euc", look], cwd=tmp_path, capture_output=True, text=True, timeout=10)
 
     assert ran.returncode == 0, ran.stderr
     trace_id, caller = re.findall(r"00-(\w+)-(\w+)-01", call)[0]
     assert one(receiver.wait(trace_id, has(*CHAT)), "llm_request").parent_id == caller
-    assert {json.loads(line)["service"] for line in found.stdout.splitlines()} == {
-        "frontend", "tokenizer", "engine-core", "worker",
-    }  # fmt: skip
+    assert {json.loads(line)["service"] for line in found.stdout.splitlines()} == set(LOGGING)
 
 
 def test_the_page_lists_every_span_and_attribute_there_is(server, receiver):
@@ -269,7 +269,7 @@ def test_the_page_lists_every_span_and_attribute_there_is(server, receiver):
 
     names = {span.span_id: f"`{span.name}`" for span in spans}
     told = {
-        name: (service, under, set(re.findall(r"`([a-z_.]+)`", facts))) for name, service, under, facts in ROW.findall(PAGE)
+        name: (service, under, set(re.findall(r"`([a-z0-9_.]+)`", facts))) for name, service, under, facts in ROW.findall(PAGE)
     }
     assert told == {
         span.name: (

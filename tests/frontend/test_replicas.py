@@ -65,7 +65,7 @@ async def test_a_killed_replica_costs_calls_no_waiting(llm, second):
 
 
 def failing(code: grpc.StatusCode, *metadata: tuple[str, bytes]) -> SimpleNamespace:
-    async def fail(request):
+    async def fail(request, **_):
         raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*metadata), "Failed parsing HTTP/2")
 
     return SimpleNamespace(stub=SimpleNamespace(Encode=fail))
