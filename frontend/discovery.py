@@ -57,7 +57,7 @@ async def system_lookup(name: str, port: int) -> list[str]:
     """Ask the system's resolver: the hosts file, then DNS. Of a name with addresses of both kinds those of IPv4 are taken: a
     process that has both would be taken for two.
     """
-    found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    found = await asyncio.to_thread(socket.getaddrinfo, name, port, type=socket.SOCK_STREAM)
     addresses = {str(each[4][0]) for each in found}
     of_v4 = {address for address in addresses if ":" not in address}
     return sorted(of_v4 or addresses)

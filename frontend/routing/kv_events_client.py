@@ -58,8 +58,10 @@ class KvEventsClient:
             try:
                 if await self._is_of(epoch):
                     await self._listen(backoff)
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-                log.debug("kv_events.lost", target=self._target, reason=str(error))
+            except grpc.aio.AioRpcError as error:
+                log.debug("kv_events.lost", target=self._target, reason=error.details())
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    return
             finally:
                 self.is_live = False
             await backoff.wait()

@@ -207,6 +207,14 @@ class FakeEngineAdmin(engine_core_pb2_grpc.EngineCoreAdminServiceServicer):
             await context.abort_with_status(rpc_status.to_status(status))
         return engine_core_pb2.ResetPrefixCacheResponse(success=True)
 
+    async def GetInfo(self, request, context):
+        return engine_core_pb2.EngineCoreAdminServiceGetInfoResponse(info=self.engine._info())
+
+    async def SubscribeKvEvents(self, request, context):
+        self.engine.kv_starts.append(request.start_sequence_number)
+        while (batch := await self.engine.kv_batches.get()) is not None:
+            yield batch
+
     async def GetLoad(self, request, context):
         orders = [order[0] for order in self.engine.orders if order[0] in ("pause", "resume")]
         return engine_core_pb2.GetLoadResponse(load=engine_core_pb2.EngineLoad(paused=orders[-1:] == ["pause"]))
@@ -235,6 +243,9 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         self._permits = None
         self._changed = asyncio.Condition()
         self._epoch = 0
+        self.engine_index = 0
+        self.kv_batches = asyncio.Queue()  # what a listener is told; None ends its stream
+        self.kv_starts = []  # from where listeners wanted to be told
 
     def _register(self, server):
         self._epoch += 1
@@ -374,6 +385,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
 
     def _info(self):
         return engine_core_pb2.EngineInfo(
+            engine_index=self.engine_index,
             model="fake",
             epoch=self._epoch,
             max_model_len=self.max_model_len,

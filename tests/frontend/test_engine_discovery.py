@@ -1,0 +1,262 @@
+"""Engine cores and tokenizers behind names: they join, leave and drain while requests run, and no request is lost."""
+
+import asyncio
+import socket
+
+import pytest
+from frontend_fakes import TEXT, FakeEngine, FakeTokenizer
+
+from tetrad.frontend.sampling_params import SamplingParams
+from tetrad.services.errors import InvalidRequest, Unavailable
+
+LONG = TEXT * 3
+TIMEOUT_S = 10
+
+
+@pytest.fixture
+def port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Names:
+    """What the system knows: name -> addresses; anything else is asked of the system itself."""
+
+    def __init__(self, monkeypatch):
+        self.addresses = {}
+        self._system = socket.getaddrinfo
+        monkeypatch.setattr(socket, "getaddrinfo", self._lookup)
+
+    def _lookup(self, host, port, *args, **kwargs):
+        if host.endswith(".test") and not self.addresses.get(host):
+            raise socket.gaierror(-2, "Name or service not known")
+        return [each for name in self.addresses.get(host, [host]) for each in self._system(name, port, *args, **kwargs)]
+
+
+@pytest.fixture
+def names(monkeypatch):
+    return Names(monkeypatch)
+
+
+@pytest.fixture
+async def start_fake(port):
+    """`await start_fake(kind, number)` gives a fake at an address of its own, 127.0.0.(2 + number)."""
+    fakes = []
+
+    async def start(kind, number, **fields):
+        fake = kind("", **fields)
+        fake.address = f"127.0.0.{2 + number}"
+        fake.target = f"{fake.address}:{port}"
+        fakes.append(fake)
+        await fake.start()
+        return fake
+
+    yield start
+    for fake in fakes:
+        await fake.kill()
+
+
+@pytest.fixture
+async def pair(start_fake, names):
+    """Two engine cores that the name stands for."""
+    engines = [await start_fake(FakeEngine, number) for number in range(2)]
+    names.addresses["engines.test"] = [each.address for each in engines]
+    return engines
+
+
+@pytest.fixture
+async def llm(pair, connect, port):
+    settings = {"engine_targets": (f"dns:///engines.test:{port}",), "dns_refresh_interval_s": 0.02}
+    llm = await connect(**settings, engine_admin_targets=(f"dns:///engines.test:{port}",))
+    await until(lambda: num_connected(llm) == 2)
+    return llm
+
+
+async def until(condition):
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition():  # noqa: ASYNC110 - of many parts; not all of them tell
+            await asyncio.sleep(0.005)
+
+
+def num_connected(llm):
+    return sum(engine.connected for engine in llm.backends.engines.engines)
+
+
+def num_known(llm):
+    return len(llm.backends.engines)
+
+
+def start(llm, request_id, *, rank=None, **params):
+    async def collect():
+        fields = {"max_tokens": 60} | params
+        stream = llm.generate([104, 105], SamplingParams(**fields), request_id, data_parallel_rank=rank)
+        return [output async for output in stream][-1].outputs[0].text
+
+    return asyncio.create_task(collect())
+
+
+async def ask(llm, count, **fields):
+    """Send requests at the same time; return their texts."""
+    return await asyncio.wait_for(asyncio.gather(*(start(llm, f"r{i}", **fields) for i in range(count))), TIMEOUT_S)
+
+
+async def test_each_address_of_a_name_is_an_engine_of_its_own(llm, pair):
+    await ask(llm, 6)
+
+    assert [len(engine.requests) for engine in pair] == [3, 3]
+
+
+async def test_an_engine_that_joins_later_gets_its_part(llm, pair, start_fake, names):
+    third = await start_fake(FakeEngine, 2)
+    names.addresses["engines.test"].append(third.address)
+    await until(lambda: num_connected(llm) == 3)
+
+    await ask(llm, 6)
+
+    assert [len(engine.requests) for engine in (*pair, third)] == [2, 2, 2]
+
+
+async def test_an_engine_that_is_lost_and_vanished_is_let_go_and_others_go_on_at_once(llm, pair, names):
+    llm._engines._take_over_after_s = 1000
+    for engine in pair:
+        engine.pause()
+    tasks = [start(llm, f"r{i}") for i in range(4)]
+    for engine in pair:
+        await engine.until(lambda engine=engine: len(engine.running) == 2)
+    await pair[0].take(10)
+
+    names.addresses["engines.test"] = [pair[1].address]
+    await pair[0].kill()
+    await pair[1].allow(None)
+    texts = await asyncio.wait_for(asyncio.gather(*tasks), TIMEOUT_S)
+
+    assert texts == [LONG[:60]] * 4
+    await until(lambda: num_known(llm) == 1)
+    assert all(request.resumed for request in pair[1].requests[2:])
+
+
+async def test_an_engine_that_vanished_but_is_there_ends_what_it_has_and_gets_nothing_new(llm, pair, names):
+    pair[0].pause()
+    pinned = start(llm, "has", rank=0)
+    await pair[0].until(lambda: pair[0].running)
+
+    names.addresses["engines.test"] = [pair[1].address]
+    await until(lambda: any(member.is_gone for member in llm._engines._members))
+    await ask(llm, 4)
+    known_meanwhile = num_known(llm)
+    await pair[0].allow(None)
+
+    assert await pinned == LONG[:60]
+    assert (len(pair[0].requests), len(pair[1].requests), known_meanwhile) == (1, 4, 2)
+    await until(lambda: num_known(llm) == 1)
+
+
+async def test_an_engine_whose_name_comes_back_is_used_again(llm, pair, names):
+    names.addresses["engines.test"] = [pair[1].address]
+    await until(lambda: num_known(llm) == 1)
+
+    names.addresses["engines.test"] = [each.address for each in pair]
+    await until(lambda: num_connected(llm) == 2)
+    await ask(llm, 6)
+
+    assert [len(engine.requests) for engine in pair] == [3, 3]
+
+
+async def test_a_resolver_that_fails_changes_nothing(llm, pair, names):
+    names.addresses["engines.test"] = []
+    await asyncio.sleep(0)
+    llm._engines.discovery.look_again()
+
+    await ask(llm, 6)
+
+    assert [len(engine.requests) for engine in pair] == [3, 3]
+
+
+async def test_a_draining_engine_hands_back_and_others_go_on_at_once(llm, pair):
+    llm._engines._take_over_after_s = 1000
+    for engine in pair:
+        engine.pause()
+    tasks = [start(llm, f"r{i}") for i in range(4)]
+    for engine in pair:
+        await engine.until(lambda engine=engine: len(engine.running) == 2)
+    await pair[0].take(10)
+
+    await pair[0].tell("ENGINE_NOTICE_KIND_DRAINING")
+    await until(lambda: llm._engines.engines[0].is_draining)
+    new = [start(llm, f"n{i}") for i in range(2)]
+    await pair[1].until(lambda: len(pair[1].running) == 4)
+    await pair[0].kill()
+    await pair[1].allow(None)
+
+    assert await asyncio.wait_for(asyncio.gather(*tasks, *new), TIMEOUT_S) == [LONG[:60]] * 6
+    assert len(pair[0].requests) == 2
+
+
+async def test_a_frontend_starts_before_there_is_any_engine(connect, start_fake, names, port):
+    names.addresses["engines.test"] = []
+    connecting = asyncio.create_task(
+        connect(engine_targets=(f"dns:///engines.test:{port}",), dns_refresh_interval_s=0.02, recovery_timeout_s=5.0)
+    )
+    engine = await start_fake(FakeEngine, 0)
+
+    names.addresses["engines.test"] = [engine.address]
+    llm = await asyncio.wait_for(connecting, TIMEOUT_S)
+
+    assert await ask(llm, 1) == [LONG[:60]]
+
+
+async def test_a_name_that_never_stands_for_anything_is_said(connect, names, port):
+    names.addresses["engines.test"] = []
+
+    with pytest.raises(Unavailable, match=r"No engine core was found within 0.3 s: dns:///engines.test:\d+ has no addresses"):
+        await connect(engine_targets=(f"dns:///engines.test:{port}",), ready_timeout_s=0.3)
+
+
+async def test_ranks_are_the_engines_own_where_they_have_different_ones(connect, start_fake, names, port):
+    engines = [await start_fake(FakeEngine, number) for number in range(3)]
+    for engine, rank in zip(engines, (2, 0, 1), strict=True):
+        engine.engine_index = rank
+    names.addresses["engines.test"] = [each.address for each in engines]
+    llm = await connect(engine_targets=(f"dns:///engines.test:{port}",), dns_refresh_interval_s=0.02)
+    await until(lambda: num_connected(llm) == 3)
+
+    for rank in (2, 2, 0):
+        await start(llm, "r", rank=rank)
+    names.addresses["engines.test"] = [each.address for each in engines if each.engine_index != 0]
+    await until(lambda: num_known(llm) == 2)
+    await start(llm, "r", rank=1)
+    with pytest.raises(Unavailable, match="data_parallel_rank 0 is not there now"):
+        await start(llm, "r", rank=0)
+    with pytest.raises(InvalidRequest, match=r"out of range \[0, 3\)"):
+        await start(llm, "r", rank=3)
+
+    assert [len(engine.requests) for engine in engines] == [2, 1, 1]
+
+
+async def test_orders_of_operators_reach_every_engine_that_there_is(llm, pair, start_fake, names):
+    third = await start_fake(FakeEngine, 2)
+    names.addresses["engines.test"] = [pair[0].address, third.address]
+    await until(lambda: {engine.target for engine in llm._engines.engines} == {f"ipv4:{e.target}" for e in (pair[0], third)})
+
+    await llm.engine_admin.resume()
+
+    assert [engine.orders for engine in (*pair, third)] == [[("resume",)], [], [("resume",)]]
+
+
+async def test_calls_go_to_the_tokenizers_of_a_name_in_turn(connect, start_fake, names, port):
+    fakes = [await start_fake(FakeTokenizer, number) for number in range(2)]
+    names.addresses["tokenizers.test"] = [fakes[0].address]
+    llm = await connect(tokenizer_targets=(f"dns:///tokenizers.test:{port}",), dns_refresh_interval_s=0.02)
+
+    names.addresses["tokenizers.test"] = [each.address for each in fakes]
+    await until(lambda: sum(replica.usable for replica in llm.backends.tokenizers) == 2)
+    for _ in range(6):
+        await llm.tokenize("a")
+    shares = [fake.num_calls for fake in fakes]
+    names.addresses["tokenizers.test"] = [fakes[1].address]
+    await fakes[0].kill()
+    await until(lambda: len(llm.backends.tokenizers) == 1)
+
+    assert shares == [3, 3]
+    assert await asyncio.wait_for(start(llm, "after"), TIMEOUT_S) == LONG[:60]
