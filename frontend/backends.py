@@ -130,7 +130,7 @@ class Backends:
     def _on_change(self) -> None:
         self._metrics.observe_backends(
             num_tokenizers=sum(replica.usable for replica in self._replicas.replicas),
-            engines=[each.info for each in self.engines.engines if each.connected and each.info is not None],
+            engines={each.number: each.info for each in self.engines.engines if each.connected and each.info is not None},
             num_losses=self._replicas.num_losses + self.engines.num_losses,
         )
         self.readiness.note_change()

@@ -66,9 +66,10 @@ class EngineClient:
         channel: to it; owned from now on.
         sink: takes outputs and failures.
         recovery_timeout_s: how long requests wait for an engine that is lost.
-        number: this frontend's number for it, which its steps bear.
+        number: this frontend's number for it, which its steps bear: engines need not have different ones of their own.
 
     Attributes:
+        number: the same.
         load: how busy it is.
         is_draining: it said that it is leaving; it is not expected back when it is lost.
         problem: why it makes no progress now, in words for people outside; empty: it does.
@@ -83,7 +84,7 @@ class EngineClient:
         self.channel = channel
         self.load = EngineLoad()
         self.is_draining = False
-        self._number = number
+        self.number = number
         self.problem = "not connected"
         self.observer: EngineObserver | None = None
         self._sink = sink
@@ -253,7 +254,7 @@ class EngineClient:
 
     def _note_step(self, step: Step) -> None:
         """Take what a step tells of the engine itself."""
-        step.engine_index = self._number
+        step.engine_index = self.number
         if step.scheduler is not None:
             self.load.note_report(step.scheduler)
 

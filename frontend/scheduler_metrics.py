@@ -4,7 +4,7 @@ Steps leave their facts here, which costs next to nothing; the sums are made whe
 restarted counts from zero, its metrics here go on. Each engine core has more to tell on a port of its own.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -35,7 +35,7 @@ class SchedulerMetrics:
         self._prefix, self._model_name = prefix, model_name
         self._latest: dict[int, SchedulerFacts] = {}
         self._before = dict.fromkeys(_COUNTED, 0)  # counted by engine cores that are no more
-        self.engines: Sequence[EngineInfo] = ()
+        self._engines: Mapping[int, EngineInfo] = {}
 
     def note(self, engine_index: int, facts: SchedulerFacts) -> None:
         """Take what a step told of its scheduler."""
@@ -44,6 +44,14 @@ class SchedulerMetrics:
             for name in _COUNTED:
                 self._before[name] += getattr(last, name)
         self._latest[engine_index] = facts
+
+    def note_engines(self, engines: Mapping[int, EngineInfo]) -> None:
+        """Take which engine cores there are, by their numbers; the others have nothing that runs."""
+        self._engines = engines
+        for number, facts in self._latest.items():
+            if number not in engines:
+                facts.num_running = facts.num_waiting = 0
+                facts.kv_cache_usage = 0.0
 
     def note_idle(self) -> None:
         """Say that this frontend has no requests: no step follows that would say that nothing runs."""
@@ -73,7 +81,7 @@ class SchedulerMetrics:
     def _cache_config(self) -> GaugeMetricFamily:
         labels = ["model_name", "engine", "block_size", "num_gpu_blocks", "cache_dtype"]
         family = GaugeMetricFamily(f"{self._prefix}:cache_config_info", "1; the KV cache of an engine core.", labels=labels)
-        for info in self.engines:
-            values = (info.engine_index, info.block_size, info.num_gpu_blocks, info.dtype)
+        for number, info in self._engines.items():
+            values = (number, info.block_size, info.num_gpu_blocks, info.dtype)
             family.add_metric([self._model_name, *map(str, values)], 1)
         return family

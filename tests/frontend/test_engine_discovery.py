@@ -193,6 +193,34 @@ async def test_a_draining_engine_hands_back_and_others_go_on_at_once(llm, pair):
     assert len(pair[0].requests) == 2
 
 
+async def test_metrics_tell_the_engines_apart_and_forget_what_a_lost_one_ran(llm, pair):
+    for engine in pair:
+        engine.pause()
+    tasks = [start(llm, f"r{i}") for i in range(4)]
+    for engine in pair:
+        await engine.until(lambda engine=engine: len(engine.running) == 2)
+        await engine.take(1)
+    await until(lambda: "tetrad:num_requests_running{" in metrics(llm) and running(llm) == 4)
+    both = metrics(llm)
+
+    await pair[0].kill()
+    await until(lambda: running(llm) == 2)
+    await pair[1].allow(None)
+    await asyncio.wait_for(asyncio.gather(*tasks), TIMEOUT_S)
+
+    infos = [line for line in both.splitlines() if line.startswith("tetrad:cache_config_info{")]
+    assert len(infos) == len({line.rpartition(" ")[0] for line in infos}) == 2
+
+
+def metrics(llm):
+    return llm.metrics.render().decode()
+
+
+def running(llm):
+    [line] = [line for line in metrics(llm).splitlines() if line.startswith("tetrad:num_requests_running{")]
+    return float(line.rpartition(" ")[2])
+
+
 async def test_a_frontend_starts_before_there_is_any_engine(connect, start_fake, names, port):
     names.addresses["engines.test"] = []
     connecting = asyncio.create_task(

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from frontend_fakes import FakeEngine
 from structlog.testing import capture_logs
 
 from tetrad.frontend.routing.block_keys import block_keys, first_parent
@@ -141,8 +140,3 @@ async def test_an_engine_core_in_its_place_is_listened_to_from_the_beginning(soc
     await until_held(memory, 1)
 
     assert engine.kv_starts[-1] == 0
-
-
-def test_a_fake_engine_begins_at_this_epoch(sockets):
-    """What these tests call EPOCH is the fake's after its first start."""
-    assert FakeEngine(sockets / "e")._epoch + 1 == EPOCH
