@@ -1,0 +1,46 @@
+"""The settings that docs/routing.md shows are settings, and its figures of the policy are the policy's."""
+
+import re
+from pathlib import Path
+
+from tetrad.engine_core_svc.kv_event_log import KvEventLog
+from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.routing import prefix_memory, router
+from tetrad.services.settings import load_settings
+
+TEXT = (Path(__file__).parents[3] / "docs/routing.md").read_text()
+
+
+def test_the_file_that_is_shown_can_be_loaded(tmp_path):
+    [shown] = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+    path = tmp_path / "frontend.yaml"
+    path.write_text(shown)
+
+    settings = load_settings(FrontendSettings, ["--config", str(path)], prog="tetrad frontend")
+
+    assert settings.engine_targets == ("dns:///engine-core:50052",)
+
+
+def test_a_name_without_a_port_is_refused_in_one_line(capsys):
+    argv = ["--engine-targets", "dns:///engine-core"]
+
+    try:
+        load_settings(FrontendSettings, argv, prog="t")
+    except SystemExit as end:
+        assert end.code == 2
+
+    assert capsys.readouterr().err.startswith(
+        "t: engine-targets: Value error, dns:///engine-core is no address: dns:///name:port"
+    )
+
+
+def test_its_figures_are_the_settings_and_the_constants():
+    fields = FrontendSettings.model_fields
+
+    assert f"`--prefix-affinity` ({fields['prefix_affinity'].default:g})" in TEXT
+    assert f"`--dns-refresh-interval-s` ({fields['dns_refresh_interval_s'].default:g} s)" in TEXT
+    assert f"from half of the prompt and {router._MIN_SHARED_TOKENS} tokens on" in TEXT
+    assert router._MIN_SHARE == 0.5
+    assert f"*w*/{1 / router._HOME_SHARE:g}" in TEXT
+    assert f"At most {prefix_memory._MAX_BLOCKS:,} blocks" in TEXT
+    assert f"({KvEventLog(16, epoch=0)._max_kept_blocks:,}\nblocks)" in TEXT
