@@ -164,9 +164,16 @@ class EngineClient:
             self.add(sequence, request)
 
     def release(self) -> list[Unfinished]:
-        """Give the requests up that an engine which is lost need not have for its own: those that are not pinned to it."""
+        """Give the requests up that an engine which is lost need not have for its own: those that are not pinned to it.
+
+        It may have died of one of them: whoever goes on with that is to know.
+        """
+        if self._has_broken:
+            self._has_broken = False
+            self._judge()
         released = [each for each in self._unfinished.values() if not _is_pinned(each)]
         for sequence, _ in released:
+            self._trials.give_up(sequence.request_id)
             self.forget(sequence.request_id)
         return released
 

@@ -138,7 +138,7 @@ class EnginePool:
     def _add(self, endpoint: Endpoint) -> Member:
         member = self._join(endpoint)
         # As many as another has: it owes no one the prefixes that came before it.
-        member.num_new_prefixes = min((each.num_new_prefixes for each in self._members), default=0)
+        member.prefixes.num_new = min((each.prefixes.num_new for each in self._members), default=0)
         member.engine.observer = self
         self._members.append(member)
         return member

@@ -37,16 +37,24 @@ class EngineTrials:
         return self._next()
 
     def hold(self, sequence: Sequence) -> bool:
-        """Return whether a new request has to wait for the end of the trials."""
-        if self._on_trial is not None:
-            self._held[sequence.request_id] = sequence
-        return self._on_trial is not None
+        """Return whether a request has to wait for the end of the trials; one that comes as a suspect begins its own."""
+        if self._on_trial is None:
+            self._on_trial = sequence if sequence.num_engine_losses >= LOSSES_TO_SUSPECT else None
+            return False
+        self._held[sequence.request_id] = sequence
+        return True
 
     def forget(self, request_id: str) -> None:
         """Drop a request that has ended."""
         self._held.pop(request_id, None)
         if self._on_trial is not None and self._on_trial.request_id == request_id:
             self._on_trial.num_engine_losses = 0
+
+    def give_up(self, request_id: str) -> None:
+        """Drop a request that another engine core goes on with; what it is suspected of it takes along."""
+        self._held.pop(request_id, None)
+        if self._on_trial is not None and self._on_trial.request_id == request_id:
+            self._on_trial = None
 
     def advance(self) -> list[Sequence]:
         """Return those that may be sent now: the next suspect, or everybody who is left, when the last one came on or ended."""

@@ -17,7 +17,6 @@ class Member:
         engine: its sessions and requests.
         events: where its KV events come from; None: they cannot be had.
         prefixes: what it holds.
-        num_new_prefixes: see Candidate.
         is_gone: its name no longer stands for it: it gets nothing new, and is let go when it is lost or has nothing left.
     """
 
@@ -25,7 +24,6 @@ class Member:
     engine: EngineClient
     prefixes: PrefixMemory
     events: KvEventsClient | None
-    num_new_prefixes: int = 0
     is_gone: bool = False
     _epoch: int = field(default=0, init=False)
 

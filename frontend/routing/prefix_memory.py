@@ -19,10 +19,12 @@ class PrefixMemory:
 
     Attributes:
         block_size: tokens per block; 0 before the engine has said.
+        num_new: prefixes that it was given and nobody held, by whomever; the router counts this frontend's.
     """
 
     def __init__(self) -> None:
         self.block_size = 0
+        self.num_new = 0
         self._max_blocks = 0
         # The engine's own name of each, where it has told. The one to forget first comes first.
         self._held: OrderedDict[int, bytes | None] = OrderedDict()
@@ -68,7 +70,8 @@ class PrefixMemory:
         key = first_parent(cache_salt) if parent is None else self._key_of.get(parent)
         if key is None:
             return  # a block of what was forgotten here: nobody can reach it
-        for name, own in zip(hashes, block_keys(token_ids, self.block_size, key), strict=False):
+        for place, (name, own) in enumerate(zip(hashes, block_keys(token_ids, self.block_size, key), strict=False)):
+            self.num_new += parent is None and place == 0 and own not in self._held
             self._held[own] = name
             self._held.move_to_end(own)
             self._key_of[name] = own

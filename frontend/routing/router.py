@@ -5,7 +5,7 @@ A full cache counts as much as a whole prompt: `prefix_affinity` requests, or a 
 that is more. So requests with a common prefix stay together until their engine is ahead by that much.
 
 Frontends share nothing. For a prefix that nobody holds yet, or several hold, each of them prefers the same engine (the prefix's
-home) without asking, and keeps doing so only as long as its new prefixes come out even. One event loop; knows no sessions.
+home) without asking, as long as new prefixes come out even. One event loop; knows no sessions.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ _MIN_SHARED_TOKENS = 64
 """Shorter prefixes cost too little to route by: every chat begins with the same few tokens of its template."""
 _MIN_SHARE = 0.5
 """What an engine holds counts from this share of a prompt on: what all prompts begin with tells nothing about one."""
-_HOME_SHARE = 0.25
+_HOME_SHARE = 0.5
 """What it is worth to be a prefix's home, of the worth of a prefix."""
-_MOST_AHEAD = 1
+_MOST_AHEAD = 2
 """New prefixes by which an engine may be ahead of another and still be the home of the next."""
 _MOST_OWED = 8
 """New prefixes that an engine gets first, at most, because others got more: those that it was too busy for are no debt."""
@@ -45,9 +45,6 @@ class Candidate(Protocol):
     @property
     def prefixes(self) -> PrefixMemory:
         """What it holds."""
-
-    num_new_prefixes: int
-    """Prompts that it was given and nobody held; kept by the router."""
 
 
 C = TypeVar("C", bound=Candidate)
@@ -81,30 +78,30 @@ class Router:
         return chosen
 
     def _keys(self, engines: Sequence[C], token_ids: bytes, cache_salt: str) -> dict[int, list[int]]:
-        """Return the keys of the prompt's blocks by block size, as a rule the same for all engines; none: it is too short."""
-        if not self._prefix_affinity or len(token_ids) < 4 * _MIN_SHARED_TOKENS:
+        """Return the keys of the prompt's blocks by block size, as a rule the same for all engines."""
+        if not self._prefix_affinity:
             return {}
         sizes = {engine.prefixes.block_size for engine in engines}
         return {size: list(block_keys(token_ids, size, first_parent(cache_salt))) if size else [] for size in sizes}
 
     def _cheapest(self, engines: Sequence[C], keys: dict[int, list[int]], token_ids: bytes) -> C:
         loads = [engine.num_requests for engine in engines]
-        fewest = min(engine.num_new_prefixes for engine in engines)
+        news = [engine.prefixes.num_new for engine in engines]
         worth = max(self._prefix_affinity, sum(loads) / len(loads) / 4)
         costs = [load + worth * engine.kv_cache_usage for load, engine in zip(loads, engines, strict=True)]
         is_new = True
-        if keys:
+        if keys and len(token_ids) >= 4 * _MIN_SHARED_TOKENS:
             shares = [_share(engine.prefixes, keys[engine.prefixes.block_size], len(token_ids) // 4) for engine in engines]
             is_new = not any(shares)
             costs = [cost - worth * share for cost, share in zip(costs, shares, strict=True)]
             home = _home(engines, token_ids[: 4 * _MIN_SHARED_TOKENS])
-            if not is_new or engines[home].num_new_prefixes <= fewest + _MOST_AHEAD:
+            if not is_new or news[home] <= min(news) + _MOST_AHEAD:
                 costs[home] -= worth * _HOME_SHARE
         # Of equals, the one with the fewest new prefixes; and then in turn.
         count = len(engines)
-        order = ((costs[i], engines[i].num_new_prefixes, (i - self._turn) % count, i) for i in range(count))
+        order = ((costs[i], news[i], (i - self._turn) % count, i) for i in range(count))
         chosen = engines[min(order)[-1]]
-        chosen.num_new_prefixes = min(chosen.num_new_prefixes + is_new, fewest + _MOST_OWED)
+        chosen.prefixes.num_new = min(chosen.prefixes.num_new + is_new, min(news) + _MOST_OWED)
         return chosen
 
 

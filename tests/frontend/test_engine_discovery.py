@@ -7,7 +7,7 @@ import pytest
 from frontend_fakes import TEXT, FakeEngine, FakeTokenizer
 
 from tetrad.frontend.sampling_params import SamplingParams
-from tetrad.services.errors import InvalidRequest, Unavailable
+from tetrad.services.errors import InvalidRequest, PoisonousRequest, Unavailable
 
 LONG = TEXT * 3
 TIMEOUT_S = 10
@@ -191,6 +191,40 @@ async def test_a_draining_engine_hands_back_and_others_go_on_at_once(llm, pair):
 
     assert await asyncio.wait_for(asyncio.gather(*tasks, *new), TIMEOUT_S) == [LONG[:60]] * 6
     assert len(pair[0].requests) == 2
+
+
+async def test_a_request_that_ends_every_engine_it_goes_to_is_found_out(llm, pair, start_fake, names):
+    """Each of them comes back elsewhere, as a container may; its fellow sufferer is acquitted."""
+    llm._engines._take_over_after_s = 0.01
+    deaths, engines = [], list(pair)
+
+    def mortal(engine):
+        engine.step_delay_s = 0.02
+        engine.reject = lambda request: deadly(engine, request)
+
+    def deadly(engine, request):
+        if request.external_req_id == "poison" and engine in engines:
+            engine.pause()
+            engines.remove(engine)
+            deaths.append(asyncio.create_task(replace(engine)))
+
+    async def replace(engine):
+        await engine.kill()
+        engines.append(await start_fake(FakeEngine, 2 + len(deaths)))
+        engines[-1]._epoch += len(deaths)
+        mortal(engines[-1])
+        names.addresses["engines.test"] = [each.address for each in engines]
+        llm._engines.discovery.look_again()
+
+    for engine in pair:
+        mortal(engine)
+    innocent, poison = start(llm, "innocent"), start(llm, "poison")
+
+    with pytest.raises(PoisonousRequest, match="5 engine cores in a row died"):
+        await asyncio.wait_for(poison, TIMEOUT_S)
+
+    assert await asyncio.wait_for(innocent, TIMEOUT_S) == LONG[:60]
+    assert len(deaths) == 5
 
 
 async def test_metrics_tell_the_engines_apart_and_forget_what_a_lost_one_ran(llm, pair):

@@ -59,6 +59,17 @@ def test_what_was_expected_and_then_told_is_removed_by_its_name(memory):
     assert memory.num_held(keys(0, 2)) == 0
 
 
+def test_prefixes_that_others_brought_are_counted_once(memory):
+    memory.expect(keys(0, 2))
+
+    memory.store(names(0, 2), None, column(0, 2), "")
+    memory.store(names(2, 1), names(1, 1)[0], column(8, 1), "")
+    memory.store(names(100, 2), None, column(100, 2), "")
+    memory.store(names(100, 2), None, column(100, 2), "")
+
+    assert memory.num_new == 1
+
+
 def test_blocks_behind_what_nobody_knows_are_not_taken(memory):
     memory.store(names(2, 2), b"unknown", column(8, 2), "")
 

@@ -31,7 +31,6 @@ class Engine:
     num_requests: int = 0
     kv_cache_usage: float = 0.0
     prefixes: PrefixMemory = field(default_factory=new_memory)
-    num_new_prefixes: int = 0
 
 
 @pytest.fixture
@@ -61,7 +60,7 @@ def test_distinct_prompts_one_after_the_other_are_spread_evenly(router, engines,
 
 
 def test_distinct_prompts_go_to_whoever_has_less_to_do(router, engines):
-    engines[0].num_requests = 5
+    engines[0].num_requests = 10
 
     chosen = [router.choose(engines, prompt((i, 300))) for i in range(3)]
 
@@ -91,8 +90,8 @@ def test_affinity_ends_where_its_engine_is_ahead_by_too_much(router, engines):
         router.choose(engines, prompt(("system", 200), ("question", 20))).num_requests += 1
     ahead = abs(engines[0].num_requests - engines[1].num_requests)
 
-    # A quarter of it is the home's for ever; both hold the prefix now.
-    assert ahead <= 40
+    # Half of it is the home's for ever; both hold the prefix now.
+    assert ahead <= 48
 
 
 def test_a_prefix_that_all_hold_is_spread_nearly_by_load(router, engines):
@@ -102,7 +101,7 @@ def test_a_prefix_that_all_hold_is_spread_nearly_by_load(router, engines):
     for i in range(40):
         router.choose(engines, prompt(("system", 200), (i, 20))).num_requests += 1
 
-    assert abs(engines[0].num_requests - engines[1].num_requests) <= AFFINITY / 4 + 1
+    assert abs(engines[0].num_requests - engines[1].num_requests) <= AFFINITY / 2 + 1
 
 
 @pytest.mark.parametrize(("shared", "own"), [(48, 10), (200, 400)], ids=["short", "small part"])
