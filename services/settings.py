@@ -133,7 +133,9 @@ class ServiceSettings(TlsSettings):
     @field_validator("otlp_endpoint")
     @classmethod
     def _check_otlp_endpoint(cls, value: str | None) -> str | None:
-        if value is not None and not _OTLP_ENDPOINT.fullmatch(value):
+        if not value:  # what compose makes of a variable that is not set
+            return None
+        if not _OTLP_ENDPOINT.fullmatch(value):
             raise ValueError("must be http://host:port, https://host:port, host:port or unix:/path")
         return value
 

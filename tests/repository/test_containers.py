@@ -69,6 +69,14 @@ def test_each_profile_runs_what_it_says():
     assert {profile for service in SERVICES.values() for profile in service["profiles"]} == set(PROFILES)
 
 
+@pytest.mark.parametrize("name", ROLES)
+def test_one_variable_gives_every_service_the_collector(name, monkeypatch):
+    [variable] = [each for each in SERVICES[name]["environment"] if each.endswith("_OTLP_ENDPOINT")]
+
+    assert SERVICES[name]["environment"][variable] == "${TETRAD_OTLP_ENDPOINT:-}"
+    assert settings_of(name, monkeypatch).otlp_endpoint is None
+
+
 def test_one_command_runs_the_stack_without_a_gpu():
     assert "\nCOMPOSE_PROFILES=cpu\n" in (ROOT / ".env").read_text()
 

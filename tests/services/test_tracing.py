@@ -114,7 +114,12 @@ def test_an_endpoint_says_where_and_how(endpoint):
     assert ServiceSettings(otlp_endpoint=endpoint).otlp_endpoint == endpoint
 
 
-@pytest.mark.parametrize("endpoint", ["", "somewhere", "ftp://h:21", "http://h", "http://user@h:4317"])
+def test_an_empty_endpoint_is_none():
+    """Compose gives a variable that is not set to a service as an empty one."""
+    assert ServiceSettings(otlp_endpoint="").otlp_endpoint is None
+
+
+@pytest.mark.parametrize("endpoint", ["somewhere", "ftp://h:21", "http://h", "http://user@h:4317"])
 def test_an_endpoint_that_is_none_is_refused(endpoint):
     with pytest.raises(ValueError, match="must be http://host:port"):
         ServiceSettings(otlp_endpoint=endpoint)
