@@ -18,6 +18,11 @@ DASHBOARD = FOLDER / "grafana/dashboards/tetrad.json"
 PANELS = json.loads(DASHBOARD.read_text())["panels"]
 QUERIES = sorted({target["expr"] for panel in PANELS for target in panel.get("targets", ())})
 ALERTS = {rule["alert"]: rule["expr"] for rule in yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"][0]["rules"]}
+SCALERS = sorted(
+    query
+    for path in (ROOT / "deploy/kubernetes").rglob("*.yaml")
+    for query in re.findall(r"^\s*query: (.*tetrad:.*)$", path.read_text(), re.MULTILINE)
+)
 TEXT = (ROOT / "docs/operations.md").read_text()
 TITLES = {"Frontend": "frontend", "Tokenizer": "tokenizer", "Engine core": "engine-core", "Worker": "worker"}
 STANDARD = ("process_", "python_gc_")
@@ -49,9 +54,10 @@ def test_the_dashboard_is_what_its_program_writes():
 def test_queries_read_what_is_exported(exported):
     known = {series for families in exported.values() for family in families.values() for series in family.series} | {"up"}
 
-    read = {query: series_of(query) for query in [*QUERIES, *ALERTS.values()]}
+    read = {query: series_of(query) for query in [*QUERIES, *ALERTS.values(), *SCALERS]}
 
     assert len(read) > 80
+    assert SCALERS
     assert all(read.values())
     assert {query: names - known for query, names in read.items() if names - known} == {}
 
