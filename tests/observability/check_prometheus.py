@@ -20,7 +20,7 @@ import yaml
 
 from tests.observability.conftest import free_ports
 from tests.observability.promql import measured_by
-from tests.observability.test_documents import ALERTS, DASHBOARD, FOLDER, PANELS, ROOT
+from tests.observability.test_documents import ALERTS, DASHBOARD, FOLDER, PANELS, ROOT, STAGES
 from tests.observability.traffic import send_round
 
 BIN = Path(os.environ.get("TETRAD_PROMETHEUS", "/usr/bin"))
@@ -31,7 +31,6 @@ QUERIES = [
     for panel in PANELS
     for target in panel.get("targets", ())
 ]
-STAGES = ("intake", "hop", "queue", "prefill", "detokenize", "decode")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """What a service exports: families of metrics by name, as its /metrics port says."""
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import httpx
@@ -17,6 +19,7 @@ class Family:
         name: as queries write it, but for a histogram's _bucket, _sum and _count.
         series: the names that queries may read.
         labels: of its series; empty where there is none yet.
+        totals: the sum over all labels, by the names of the series.
     """
 
     name: str
@@ -24,6 +27,7 @@ class Family:
     text: str
     series: frozenset[str]
     labels: frozenset[str]
+    totals: Mapping[str, float]
 
     def row(self) -> str:
         """Return the family as a row of the table in docs/operations.md."""
@@ -40,5 +44,8 @@ def scrape(port: int) -> dict[str, Family]:
         name = f"{each.name}_total" if each.type == "counter" else each.name
         labels = {label for sample in each.samples for label in sample.labels} - _SUMMARY.get(each.type, set())
         series = frozenset(each.name + suffix for suffix in _SUFFIXES.get(each.type, ("",)))
-        families[name] = Family(name, each.type, each.documentation, series, frozenset(labels))
+        totals: Counter[str] = Counter()
+        for sample in each.samples:
+            totals[sample.name] += sample.value
+        families[name] = Family(name, each.type, each.documentation, series, frozenset(labels), totals)
     return families

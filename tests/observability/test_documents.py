@@ -25,6 +25,7 @@ SCALERS = sorted(
 )
 TEXT = (ROOT / "docs/operations.md").read_text()
 TITLES = {"Frontend": "frontend", "Tokenizer": "tokenizer", "Engine core": "engine-core", "Worker": "worker"}
+STAGES = ("intake", "hop", "queue", "prefill", "detokenize", "decode")
 STANDARD = ("process_", "python_gc_")
 """What Prometheus' library counts of any process; its own documentation says what."""
 
@@ -76,6 +77,15 @@ def test_the_table_of_all_services_has_what_every_service_exports(exported):
 
     assert set(rows_under("### Every service")) == {family.row() for family in families}
     assert all(each == shared[0] for each in shared)
+
+
+def test_the_stages_of_a_request_add_up_to_its_time(exported):
+    def total(name: str) -> float:
+        return exported["frontend"][name].totals[f"{name}_sum"]
+
+    stages = sum(total(f"tetrad:request_{stage}_time_seconds") for stage in STAGES)
+
+    assert stages == pytest.approx(total("tetrad:e2e_request_latency_seconds"), rel=0.05)
 
 
 def test_every_alert_is_explained():

@@ -1,0 +1,65 @@
+"""What an engine core counts of its steps: none is counted that a lost worker took with it."""
+
+import pytest
+
+from tetrad.engine_core_svc import metrics as module
+from tetrad.engine_core_svc.metrics import EngineMetrics
+from tetrad.engine_core_svc.scheduler.output import SchedulerOutput
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still until it is set: clock[0] seconds."""
+    now = [0.0]
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
+    return now
+
+
+def value(metrics: EngineMetrics, name: str, **labels: str) -> float:
+    return metrics.registry.get_sample_value(f"tetrad:engine_{name}", labels) or 0.0
+
+
+def test_a_step_takes_from_the_answer_before_it_while_two_are_in_flight(clock):
+    metrics = EngineMetrics()
+
+    for at, plan in ((0.0, 1), (1.0, 2)):
+        clock[0] = at
+        metrics.note_plan(SchedulerOutput(plan, total_num_scheduled_tokens=8))
+    for at, plan in ((4.0, 1), (6.0, 2)):
+        clock[0] = at
+        metrics.note_result(plan)
+
+    assert value(metrics, "worker_round_trip_seconds_sum") == (4 - 0) + (6 - 1)
+    assert value(metrics, "step_seconds_sum") == (4 - 0) + (6 - 4)
+    assert value(metrics, "step_tokens_sum") == 16
+
+
+def test_time_without_work_is_in_no_step(clock):
+    metrics = EngineMetrics()
+
+    for at in (0.0, 100.0):
+        clock[0] = at
+        metrics.note_plan(SchedulerOutput(int(at)))
+        clock[0] = at + 2
+        metrics.note_result(int(at))
+
+    assert value(metrics, "step_seconds_sum") == 4
+
+
+def test_what_a_lost_worker_was_sent_is_no_round_trip(clock):
+    metrics = EngineMetrics()
+    metrics.note_plan(SchedulerOutput(1))
+
+    metrics.note_loss("STEP_TIMEOUT")
+    metrics.note_result(1)
+
+    assert value(metrics, "worker_round_trip_seconds_count") == 0
+    assert value(metrics, "worker_losses_total", reason="STEP_TIMEOUT") == 1
+
+
+def test_a_timed_call_is_observed_and_returns_what_it_would(clock):
+    metrics = EngineMetrics()
+
+    assert metrics.timed(metrics.schedule_seconds, lambda plan: plan + 1)(2) == 3
+
+    assert value(metrics, "schedule_seconds_count") == 1
