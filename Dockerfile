@@ -40,8 +40,8 @@ COPY worker_svc/native tetrad/worker_svc/native/
 RUN python -m tetrad.worker_svc.native.build
 
 FROM packages AS frontend
-COPY --from=requirements /requirements/frontend.txt ./
-RUN pip install -c requirements.lock -r frontend.txt
+COPY --from=requirements /requirements/frontend.txt /requirements/gateways.txt ./
+RUN pip install -c requirements.lock -r frontend.txt -r gateways.txt
 COPY --from=wheel /dist dist/
 RUN pip install --no-deps dist/*.whl
 USER tetrad
@@ -83,7 +83,7 @@ FROM python:3.11-slim AS balancer
 RUN apt-get update && apt-get install -y --no-install-recommends haproxy && rm -rf /var/lib/apt/lists/*
 COPY deploy/compose/haproxy.cfg /etc/haproxy/haproxy.cfg
 USER haproxy
-EXPOSE 8000
+EXPOSE 8000 50050
 ENTRYPOINT ["haproxy", "-db", "-f", "/etc/haproxy/haproxy.cfg"]
 
 # Makes certificates for profile `tls`, once.

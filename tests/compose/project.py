@@ -53,7 +53,7 @@ class Project:
     def __init__(
         self, name: str, profile: str, tools: Path, directory: Path = ROOT, variables: Mapping[str, str] | None = None
     ) -> None:
-        self.port = _free_port()
+        self.port, self.grpc_port = _free_port(), _free_port()
         self.name = name
         self._directory = directory
         self._environment = os.environ | {
@@ -62,6 +62,7 @@ class Project:
             "COMPOSE_PROJECT_NAME": name,
             "COMPOSE_PROFILES": profile,
             "TETRAD_PORT": str(self.port),
+            "TETRAD_GRPC_PORT": str(self.grpc_port),
             **(variables or {}),
         }
 

@@ -3,8 +3,10 @@
 import asyncio
 import json
 
+import grpc
 import httpx
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.compose.page import commands
 
@@ -80,6 +82,15 @@ def test_prompts_with_a_common_beginning_go_where_it_is_cached(stack, tell):
 
     tell(f"common beginning: {tokens} prompt tokens at each engine core")
     assert max(tokens) >= 0.9 * sum(tokens)
+
+
+def test_grpc_has_one_address_too(stack):
+    with grpc.insecure_channel(f"127.0.0.1:{stack.grpc_port}") as channel:
+        answer = health_pb2_grpc.HealthStub(channel).Check(
+            health_pb2.HealthCheckRequest(service="tetrad.v1.InferenceService"), timeout=10
+        )
+
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
 def test_a_killed_half_is_done_without(stack):

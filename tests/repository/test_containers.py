@@ -184,7 +184,7 @@ def test_the_admin_ports_are_those_of_the_engine_cores_in_their_order(monkeypatc
 def test_the_balancer_knows_the_frontends():
     servers = re.findall(r"^ +server \S+ (\S+)$", (ROOT / "deploy/compose/haproxy.cfg").read_text(), re.MULTILINE)
 
-    assert servers == ["frontend-1:8000", "frontend-2:8000"]
+    assert servers == [f"frontend-{number}:{port}" for port in (8000, 50050) for number in (1, 2)]
 
 
 @pytest.mark.parametrize("name", [name for name in ROLES if name.endswith("-tls")])
