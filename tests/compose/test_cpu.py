@@ -60,6 +60,15 @@ def test_responses_are_kept_in_the_volume(stack):
 
 
 @pytest.mark.parametrize("service", SERVICES)
+def test_prometheus_finds_the_metrics_of_a_service(stack, service):
+    other = "frontend" if service != "frontend" else "tokenizer"
+
+    told = stack.python(other, f"import urllib.request as r; print(r.urlopen('http://{service}:9464/metrics').read().decode())")
+
+    assert "\ntetrad:" in told
+
+
+@pytest.mark.parametrize("service", SERVICES)
 def test_the_health_check_passes(stack, service):
     stack.run(ASK)
     _, *command = COMPOSE[service]["healthcheck"]["test"]

@@ -215,6 +215,25 @@ def test_every_file_and_volume_that_is_mounted_is_there():
     assert [mount for mount in mounts if mount.startswith("./") and not (ROOT / mount).exists()] == []
 
 
+def test_prometheus_asks_every_service_where_it_tells_its_metrics(monkeypatch):
+    config = yaml.safe_load((ROOT / "deploy/observability/prometheus.yml").read_text())
+    asked = {name: sd["port"] for job in config["scrape_configs"] for sd in job["dns_sd_configs"] for name in sd["names"]}
+
+    # worker-gpu is found as the worker that it stands for.
+    assert asked == {name: settings_of(name, monkeypatch).metrics_port for name in ROLES if not aliases_of(name)}
+
+
+def test_what_prometheus_and_grafana_are_given_is_what_they_are_to_read():
+    mounts = [volume.split(":") for name in ("prometheus", "grafana") for volume in SERVICES[name]["volumes"]]
+    inside = {target: ROOT / source for source, target, *_ in mounts if source.startswith("./")}
+    [provider] = yaml.safe_load((inside["/etc/grafana/provisioning"] / "dashboards/tetrad.yml").read_text())["providers"]
+    home = Path(SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+
+    assert (inside["/etc/prometheus"] / "prometheus.yml").is_file()
+    assert (inside[provider["options"]["path"]] / home.name).is_file()
+    assert str(home.parent) == provider["options"]["path"]
+
+
 def test_only_the_worker_has_torch():
     stages = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM|\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL))
 
