@@ -14,6 +14,7 @@ from tetrad.frontend.access.guard import Guard
 from tetrad.frontend.async_llm import AsyncLLM
 from tetrad.frontend.gateways.calls import GatewayCalls
 from tetrad.frontend.gateways.operators import check_operator
+from tetrad.frontend.gateways.refusals import refuse
 from tetrad.frontend.gateways.vllm_engine.answers import EngineAnswers
 from tetrad.frontend.gateways.vllm_engine.facts import loads, model_info, server_info
 from tetrad.frontend.gateways.vllm_engine.kv_events import KvEventBatches, merged
@@ -23,12 +24,12 @@ from tetrad.services.errors import FailedPrecondition, Unsupported
 
 
 class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc] # the package ships no types
-    """Every method but Embed, StartProfile and StopProfile, which are UNIMPLEMENTED.
+    """Every method; Embed only to refuse.
 
     Args:
         llm: what generates.
         limits: of time, for clients.
-        guard: who may look into caches and forget them.
+        guard: who may look into caches, forget them, and record.
     """
 
     def __init__(self, llm: AsyncLLM, limits: CallLimits, guard: Guard) -> None:
@@ -120,6 +121,24 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
         if await self._llm.engine_admin.reset_prefix_cache():
             return common_pb2.FlushCacheResponse(success=True, message="All cached prefixes are forgotten.")
         return common_pb2.FlushCacheResponse(success=False, message="Requests hold blocks; nothing was forgotten.")
+
+    async def StartProfile(
+        self, request: common_pb2.StartProfileRequest, context: grpc.aio.ServicerContext
+    ) -> common_pb2.ProfileResponse:
+        """Record the engine cores and their workers; for operators."""
+        check_operator(self._guard, context)
+        options = [field.name for field, _ in request.ListFields()]
+        refuse(options, options, "what is recorded, and where to, is a setting of each service")
+        await self._llm.engine_admin.start_profile()
+        return common_pb2.ProfileResponse(success=True, message="Recording.")
+
+    async def StopProfile(
+        self, request: common_pb2.StopProfileRequest, context: grpc.aio.ServicerContext
+    ) -> common_pb2.ProfileResponse:
+        """End the recording and name its files, one for each service, where it runs; for operators."""
+        check_operator(self._guard, context)
+        paths = await self._llm.engine_admin.stop_profile()
+        return common_pb2.ProfileResponse(success=True, message=", ".join(paths))
 
     async def _is_paused(self) -> bool:
         try:

@@ -240,28 +240,43 @@ async def test_an_operator_flushes_the_cache(stub, engine):
     assert engine.orders == [("reset", False)]
 
 
-async def test_caches_with_everybody_s_prompts_are_for_operators(serve_frontend, engine):
+async def test_what_concerns_everybody_is_for_operators(serve_frontend, engine):
     async with (
         serve_frontend(listen="127.0.0.1:0", api_key=("user",), operator_api_key=("operator",)) as frontend,
         open_channel(frontend.grpc_address) as channel,
     ):
         stub = vllm_engine_pb2_grpc.VllmEngineStub(channel)
         user = (("authorization", "Bearer user"),)
-        with pytest.raises(grpc.aio.AioRpcError) as flushing:
-            await stub.FlushCache(common_pb2.FlushCacheRequest(), metadata=user)
-        with pytest.raises(grpc.aio.AioRpcError) as listening:
-            await answers_of(stub.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest(), metadata=user))
+        calls = (
+            stub.FlushCache(common_pb2.FlushCacheRequest(), metadata=user),
+            stub.StartProfile(common_pb2.StartProfileRequest(), metadata=user),
+            stub.StopProfile(common_pb2.StopProfileRequest(), metadata=user),
+            stub.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest(), metadata=user),
+        )
+        codes = [await call.code() for call in calls]
 
-    assert {flushing.value.code(), listening.value.code()} == {grpc.StatusCode.UNAUTHENTICATED}
+    assert codes == [grpc.StatusCode.UNAUTHENTICATED] * 4
     assert not engine.orders
 
 
-@pytest.mark.parametrize("method", ["Embed", "StartProfile", "StopProfile"])
-async def test_what_is_not_served_says_so(stub, method):
-    requests = {"Embed": vllm_engine_pb2.EmbedRequest(), "StartProfile": common_pb2.StartProfileRequest()}
+async def test_an_operator_records_the_engines(stub):
+    started = await stub.StartProfile(common_pb2.StartProfileRequest())
+    stopped = await stub.StopProfile(common_pb2.StopProfileRequest())
 
+    assert started.success
+    assert (stopped.success, stopped.message) == (True, "/far/away/profile-worker-1.json")
+
+
+async def test_a_recording_has_no_options(stub):
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await getattr(stub, method)(requests.get(method, common_pb2.StopProfileRequest()))
+        await stub.StartProfile(common_pb2.StartProfileRequest(output_dir="/tmp"))
+
+    assert from_rpc_error(caught.value).field == "output_dir"
+
+
+async def test_embeddings_are_not_served(stub):
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.Embed(vllm_engine_pb2.EmbedRequest())
 
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
