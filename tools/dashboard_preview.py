@@ -92,8 +92,7 @@ def _draw_panel(axes: Axes, panel: dict[str, Any], prometheus: Prometheus) -> No
             axes.plot(times, values, label=name, linewidth=1)
     axes.set_title(panel["title"], fontsize=9, loc="left")
     axes.set_ylabel(_UNITS.get(defaults["unit"], ""), fontsize=7)
-    axes.margins(y=0.15)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.15 * axes.get_ylim()[1])
     axes.tick_params(labelsize=7)
     axes.grid(alpha=0.3)
     if lines:
