@@ -44,10 +44,12 @@ class RequestTraces:
 
     Args:
         tracer: of the worker.
+        pause_s: how long nothing runs before what ran counts as over.
     """
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, tracer: Tracer, *, pause_s: float = _PAUSE_S) -> None:
         self._tracer = tracer
+        self._pause_s = pause_s
         self._plans: deque[StepPlan] = deque()
         self._contexts: dict[int, tuple[RequestContext, str]] = {}
         self._traced: dict[int, _Traced] = {}
@@ -77,20 +79,18 @@ class RequestTraces:
         """End what is left, with the stream."""
         for handle in list(self._contexts):
             self._end(handle)
-        if self._timer is not None:
-            self._timer.stop()
+        self._stop_timer()
 
     def _begin(self, new: NewRequest, began_ns: int) -> None:
         self._end(new.handle)
         self._contexts[new.handle] = new.context, new.request_id
         if self._tracer.is_on and new.context.traceparent:
             self._traced[new.handle] = _Traced(new, _Phase("worker.prefill", began_ns, began_ns))
-            self._timer = self._timer or IdleTimer(_PAUSE_S, self._on_pause)
 
     def _note_tokens(self, handles: Iterable[int], now_ns: int, compute_s: float) -> None:
         """Note who got a token in a step that ended now."""
-        if self._timer is not None:
-            self._timer.note()
+        self._timer = self._timer or IdleTimer(self._pause_s, self._on_pause)
+        self._timer.note()
         for handle in handles:
             traced = self._traced.get(handle)
             if traced is None:
@@ -104,10 +104,16 @@ class RequestTraces:
                 traced.phase = _Phase("worker.decode", now_ns, now_ns)
 
     def _on_pause(self) -> None:
+        self._stop_timer()  # until there is a step again
         for traced in self._traced.values():
             if traced.phase is not None and traced.phase.name == "worker.decode":
                 self._record(traced, traced.phase)
                 traced.phase = None
+
+    def _stop_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.stop()
 
     def _end(self, handle: int, error: str = "") -> None:
         self._contexts.pop(handle, None)
