@@ -75,3 +75,9 @@ def test_the_worker_has_kernels_for_every_processor_and_no_compiler(images):
     )
 
     assert found == "['avx2', 'avx512', 'x86'] None\n"
+
+
+def test_the_balancer_understands_its_configuration(images):
+    done = subprocess.run([ENGINE, "run", "--rm", images["balancer"], "-c"], capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr

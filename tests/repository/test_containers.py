@@ -182,8 +182,12 @@ def test_the_admin_ports_are_those_of_the_engine_cores_in_their_order(monkeypatc
 
 
 def test_the_balancer_knows_the_frontends():
-    servers = re.findall(r"^ +server \S+ (\S+)$", (ROOT / "deploy/compose/haproxy.cfg").read_text(), re.MULTILINE)
+    config = (ROOT / "deploy/compose/haproxy.cfg").read_text()
+    servers = re.findall(r"^ +server \S+ (\S+)$", config, re.MULTILINE)
 
+    assert re.findall(r"^ +default_backend (\S+)$", config, re.MULTILINE) == re.findall(
+        r"^backend (\S+)$", config, re.MULTILINE
+    )
     assert servers == [f"frontend-{number}:{port}" for port in (8000, 50050) for number in (1, 2)]
 
 
