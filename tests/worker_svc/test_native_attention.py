@@ -47,6 +47,16 @@ def test_sliding_windows(team, window, block_size):
     assert_attention(PagedAttention(team, Heads(4, 2, 32, block_size, window), chunks))
 
 
+def test_values_of_many_keys_keep_their_digits(team):
+    """One sum over all keys would be off by 1e-6."""
+    case = PagedAttention(team, Heads(2, 1, 16, 16, 0), [Chunk(4000, 1)])
+    [expected] = case.expected()
+
+    [found] = case.run()
+
+    assert (found - expected).norm() < 6e-7 * expected.norm()
+
+
 @pytest.mark.parametrize("block_size", [4, 16])
 @pytest.mark.parametrize("broken", [torch.nan, torch.inf], ids=str)
 def test_what_has_left_the_window_may_hold_anything(team, broken, block_size):

@@ -81,6 +81,16 @@ def test_float_products(team, shape):
         assert_near(product(team, matrix, x, bias=bias), x.double() @ weight.T.double() + bias, 1e-5)
 
 
+def test_products_over_many_columns_keep_their_digits(team):
+    """One sum over all columns would be off by 1.6e-6."""
+    weight, x = drawn(40, 8192), drawn(4, 8192, seed=1)
+    expected = x.double() @ weight.T.double()
+
+    found = product(team, pack_float(team, weight), x)
+
+    assert (found - expected).norm() < 5e-7 * expected.norm()
+
+
 @pytest.mark.parametrize("num_rows", [1, 13, 67])
 @pytest.mark.parametrize("epilogue", [Epilogue.STORE, Epilogue.ADD])
 def test_a_product_touches_no_columns_but_its_own(team, epilogue, num_rows):

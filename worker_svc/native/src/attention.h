@@ -107,13 +107,11 @@ inline void score(const float* const* queries, const Element* const* keys, const
 }
 
 // out[row][dims] += weights[row][key] * value[key][dims] for DIMS vectors of dimensions and keys first_key .. num_keys; the values
-// at `next_values` come next.
+// at `next_values` come next. The stride is summed by itself first: beside a sum over thousands of keys, products lose digits.
 template <int ROWS, int DIMS, typename Element>
 inline void add_values(const float (*weights)[STRIDE], const Element* const* values, const Element* const* next_values, int first_key,
                        int num_keys, int64_t at, float (*out)[MAX_HEAD_DIM]) {
-  vf totals[ROWS][DIMS];
-  for (int row = 0; row < ROWS; row++)
-    for (int i = 0; i < DIMS; i++) totals[row][i] = load(out[row] + at + i * LANES);
+  vf totals[ROWS][DIMS] = {};
   for (int key = first_key; key < num_keys; key++) {
     vf value[DIMS];
     for (int i = 0; i < DIMS; i++) {
@@ -126,7 +124,10 @@ inline void add_values(const float (*weights)[STRIDE], const Element* const* val
     }
   }
   for (int row = 0; row < ROWS; row++)
-    for (int i = 0; i < DIMS; i++) store(out[row] + at + i * LANES, totals[row][i]);
+    for (int i = 0; i < DIMS; i++) {
+      float* to = out[row] + at + i * LANES;
+      store(to, load(to) + totals[row][i]);
+    }
 }
 
 // Blocks that are no multiple of LANES: LANES keys from `begin`, as if they lay in such a block.

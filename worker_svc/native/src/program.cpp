@@ -154,7 +154,8 @@ class Run {
     return std::max<int64_t>(1, std::min(long_read, fair));
   }
 
-  void multiply_float_item(const Operation& operation, int64_t panel, int64_t begin, int64_t end) {
+  // Inlined into the loop that calls it, GCC loads weights anew for every row: with AVX2, two thirds of the speed.
+  [[gnu::noinline]] void multiply_float_item(const Operation& operation, int64_t panel, int64_t begin, int64_t end) {
     const Matrix& matrix = *operation.matrix;
     const int64_t stride = width(operation.source);
     alignas(64) float products[2][MAX_ROWS * PANEL];
