@@ -6,6 +6,7 @@
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import uuid
@@ -19,6 +20,7 @@ from tests.kubernetes.page import block_with
 
 PODS = ("frontend", "tokenizer", "engine-core", "worker")
 BUILD = os.environ.get("TETRAD_BUILD", "podman build")
+ANSWER = "The capital of France is Paris."
 STATE = """
 id -u; id -g
 grep -E '^(CapEff|NoNewPrivs|Seccomp):' /proc/self/status
@@ -82,7 +84,7 @@ def ask(url: str) -> str:
 
 
 def test_they_answer(url):
-    assert ask(url) == "The capital of France is Paris."
+    assert ask(url) == ANSWER
 
 
 @pytest.mark.parametrize("name", PODS)
@@ -119,7 +121,11 @@ def test_only_the_frontend_is_open_to_this_machine_and_only_to_it(url, mark):
 
 
 def test_a_worker_that_is_killed_is_replaced_and_the_next_answer_is_the_same(url, mark):
-    """restartPolicy of a Deployment is Always; the engine core keeps what waits meanwhile."""
-    podman("kill", f"{mark}-worker-pod-0-service")
+    """The restart policy of a Deployment's pods is Always; the engine core keeps what waits meanwhile."""
+    worker = f"{mark}-worker-pod-0-service"
+    first = podman("inspect", worker, "-f", "{{.State.Pid}}")
+    # Not `podman kill`: what its user ends podman leaves ended.
+    os.kill(int(first), signal.SIGKILL)
 
-    assert ask(url) == "The capital of France is Paris."
+    assert ask(url) == ANSWER
+    assert podman("inspect", worker, "-f", "{{.State.Pid}}") != first
