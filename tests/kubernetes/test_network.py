@@ -33,6 +33,7 @@ CLIENT = Pod("client", "default", (("app", "chat"),))
 INTRUDER = Pod("intruder", "tetrad", (("app", "something-else"),))
 OPERATOR = Pod("operator", "tetrad", (("app.kubernetes.io/name", "tetrad"), (COMPONENT, "operator")))
 PROMETHEUS = Pod("prometheus", "monitoring", (("app.kubernetes.io/name", "prometheus"),))
+COLLECTOR = Pod("collector", "monitoring", (("app.kubernetes.io/name", "opentelemetry-collector"),))
 IMPOSTOR = Pod("impostor", "default", (("app.kubernetes.io/name", "prometheus"),))
 DNS = Pod("dns", "kube-system", (("k8s-app", "kube-dns"),))
 INTERNET = Pod("internet", "", address="93.184.216.34")
@@ -41,6 +42,7 @@ PRIVATE = Pod("private network", "", address="10.99.0.1")
 EDGES = {
     ("client", "frontend"): {8000, 50050},
     ("impostor", "frontend"): {8000, 50050},
+    ("collector", "frontend"): {8000, 50050},
     ("prometheus", "frontend"): {8000, 50050},
     ("internet", "frontend"): {8000, 50050},
     ("private network", "frontend"): {8000, 50050},
@@ -55,6 +57,7 @@ EDGES = {
     **{(name, "dns"): {53} for name in ("frontend", "tokenizer", "engine-core", "worker", "operator")},
 }
 """Everything that is allowed; what is not here is not."""
+TRACES = {(component, "collector"): {4317} for component in SETTINGS}
 SCRAPES = {("prometheus", component): {9464} for component in SETTINGS}
 
 
@@ -96,8 +99,8 @@ def test_the_edges_are_the_architecture_s_and_no_others(overlay):
         Pod(component, "tetrad", tuple(template["metadata"]["labels"].items()))
         for component, template in pod_templates(overlay)
     ]
-    pods = [*ours, CLIENT, INTRUDER, OPERATOR, PROMETHEUS, IMPOSTOR, DNS, INTERNET, PRIVATE]
-    ports = {port for component in SETTINGS for port in ports_of(overlay, component).values()} | {22, 53, 80, 443}
+    pods = [*ours, CLIENT, INTRUDER, OPERATOR, PROMETHEUS, COLLECTOR, IMPOSTOR, DNS, INTERNET, PRIVATE]
+    ports = {port for component in SETTINGS for port in ports_of(overlay, component).values()} | {22, 53, 80, 443, 4317}
     policies = of_kind(overlay, "NetworkPolicy")
 
     found: dict[tuple[str, str], set[int]] = {}
@@ -110,12 +113,14 @@ def test_the_edges_are_the_architecture_s_and_no_others(overlay):
     if "monitoring" in components_of(overlay):
         for edge, scraped in SCRAPES.items():
             expected[edge] = expected.get(edge, set()) | scraped
+    if "tracing" in components_of(overlay):
+        expected |= TRACES
     assert found == expected
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_every_port_of_a_policy_is_one_that_a_pod_has(overlay):
-    known = {port for component in SETTINGS for port in ports_of(overlay, component).values()} | {53, 443}
+    known = {port for component in SETTINGS for port in ports_of(overlay, component).values()} | {53, 443, 4317}
 
     for policy in of_kind(overlay, "NetworkPolicy"):
         rules = [*policy["spec"].get("ingress", []), *policy["spec"].get("egress", [])]

@@ -106,6 +106,13 @@ def test_all_serve_the_same_model(overlay):
 
 
 @every_pod
+def test_traces_go_to_the_collector_where_they_are_wanted(overlay, component):
+    wanted = "http://otel-collector.monitoring.svc:4317" if "tracing" in components_of(overlay) else None
+
+    assert settings_of(overlay, component).otlp_endpoint == wanted
+
+
+@every_pod
 def test_files_that_settings_name_are_in_a_volume_that_has_them(overlay, component):
     volumes = {volume["name"]: volume for volume in pods_of(overlay)[component]["volumes"]}
     mounts = {mount["mountPath"]: volumes[mount["name"]] for mount in container_of(overlay, component)["volumeMounts"]}
