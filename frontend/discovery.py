@@ -8,8 +8,12 @@ of all there are and decide for themselves whom to let go. What cannot be looked
 import asyncio
 import ipaddress
 import socket
+import threading
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.log import get_logger
@@ -21,8 +25,10 @@ _DNS = "dns:///"
 _SHORTEST_S = 0.2
 _WITHOUT_ANY_S = 1.0
 
+Addresses = list[tuple[Any, ...]]
+"""As socket.getaddrinfo returns them."""
 Lookup = Callable[[str, int], Awaitable[list[str]]]
-"""Name and port -> its addresses now; OSError: not known."""
+"""Name and port -> its addresses now; OSError, ValueError: not known."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -57,10 +63,38 @@ async def system_lookup(name: str, port: int) -> list[str]:
     """Ask the system's resolver: the hosts file, then DNS. Of a name with addresses of both kinds those of IPv4 are taken: a
     process that has both would be taken for two.
     """
-    found = await asyncio.to_thread(socket.getaddrinfo, name, port, type=socket.SOCK_STREAM)
+    found = await _in_thread_of_its_own(partial(socket.getaddrinfo, name, port, type=socket.SOCK_STREAM))
     addresses = {str(each[4][0]) for each in found}
     of_v4 = {address for address in addresses if ":" not in address}
     return sorted(of_v4 or addresses)
+
+
+async def _in_thread_of_its_own(ask: Callable[[], Addresses]) -> Addresses:
+    """Return what a blocking call returns. A resolver may hang for long: the threads of the event loop would be waited for at
+    the end of the process, this one is not.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Addresses] = loop.create_future()
+
+    def settle(found: Addresses | OSError | ValueError) -> None:
+        if answer.done():
+            return  # nobody waits any more
+        if isinstance(found, OSError | ValueError):
+            answer.set_exception(found)
+        else:
+            answer.set_result(found)
+
+    def run() -> None:
+        found: Addresses | OSError | ValueError
+        try:
+            found = ask()
+        except (OSError, ValueError) as error:  # ValueError: no name can be like that
+            found = error
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, found)
+
+    threading.Thread(target=run, name="look-up", daemon=True).start()
+    return await answer
 
 
 def fixed_endpoints(targets: Sequence[str]) -> list[Endpoint]:

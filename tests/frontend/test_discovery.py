@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+import threading
+import time
 
 import pytest
 
@@ -125,6 +127,33 @@ async def test_addresses_of_ipv6_are_written_in_brackets(discover):
 async def test_the_system_knows_localhost_as_one_process():
     """It has an address of IPv6 there, too, on most machines."""
     assert await system_lookup("localhost", 1) == ["127.0.0.1"]
+
+
+async def test_what_can_be_no_name_is_an_error_and_no_end_of_asking():
+    with pytest.raises((OSError, ValueError)):
+        await asyncio.wait_for(system_lookup("x" * 70, 1), 10)
+
+
+def test_a_resolver_that_hangs_keeps_nobody_from_ending(monkeypatch):
+    hangs, asked = threading.Event(), threading.Event()
+
+    def getaddrinfo(*_, **__):
+        asked.set()
+        hangs.wait(30)
+        return []
+
+    async def look_up_in_vain():
+        looking = asyncio.create_task(system_lookup("name", 1))
+        await asyncio.to_thread(asked.wait, 10)
+        looking.cancel()
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    started = time.monotonic()
+    asyncio.run(look_up_in_vain())
+    took_s = time.monotonic() - started
+    hangs.set()
+
+    assert took_s < 10
 
 
 @pytest.mark.parametrize("target", ["dns:///engines", "dns:///:1", "dns:///a:0", "dns:///a:65536", "dns:///a:b", "dns:////a:1"])
