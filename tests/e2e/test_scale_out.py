@@ -47,7 +47,7 @@ class Engine:
     def finished(self, series: str) -> list[str]:
         """Return the names of the requests of a series that it brought to an end."""
         lines = [json.loads(line) for line in self.log.read_text().splitlines() if '"request.finished"' in line]
-        ids = [line["request_id"] for line in lines if line["status"] != "FINISHED_ABORTED"]
+        ids = [line["internal_id"] for line in lines if line["status"] != "FINISHED_ABORTED"]
         # cmpl-SERIES.NAME-hex
         return [each.removeprefix(f"cmpl-{series}.").rpartition("-")[0] for each in ids if f"-{series}." in each]
 
