@@ -94,7 +94,7 @@ class Router:
             shares = [_share(engine.prefixes, keys[engine.prefixes.block_size], len(token_ids) // 4) for engine in engines]
             is_new = not any(shares)
             costs = [cost - worth * share for cost, share in zip(costs, shares, strict=True)]
-            home = _home(engines, token_ids[: 4 * _MIN_SHARED_TOKENS])
+            home = _home(engines, shares, token_ids[: 4 * _MIN_SHARED_TOKENS])
             if not is_new or news[home] <= min(news) + _MOST_AHEAD:
                 costs[home] -= worth * _HOME_SHARE
         # Of equals, the one with the fewest new prefixes; and then in turn.
@@ -111,6 +111,10 @@ def _share(prefixes: PrefixMemory, keys: list[int], num_tokens: int) -> float:
     return num_held / num_tokens if num_held >= max(_MIN_SHARED_TOKENS, _MIN_SHARE * num_tokens) else 0.0
 
 
-def _home(engines: Sequence[C], head: bytes) -> int:
-    """Return the place of the engine that a prefix is at home at: the highest of hashes of both (rendezvous hashing)."""
-    return max(range(len(engines)), key=lambda i: blake2b(head, digest_size=8, key=engines[i].identity).digest())
+def _home(engines: Sequence[C], shares: Sequence[float], head: bytes) -> int:
+    """Return the place of the engine that a prefix is at home at: the highest of hashes of both (rendezvous hashing).
+
+    Only one that holds it, if any does: nothing is drawn away from there.
+    """
+    places = [i for i, share in enumerate(shares) if share] or range(len(engines))
+    return max(places, key=lambda i: blake2b(head, digest_size=8, key=engines[i].identity).digest())

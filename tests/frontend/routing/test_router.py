@@ -83,6 +83,18 @@ def test_who_holds_the_prefix_gets_the_request(router, engines):
     assert chosen == [first] * 10
 
 
+@pytest.mark.parametrize("holder", [0, 1])
+def test_nothing_is_drawn_away_from_the_one_that_holds_it(router, engines, holder):
+    """Wherever the prefix would be at home if nobody held it."""
+    for name in range(10):
+        engines[holder].prefixes.expect(router._keys(engines, prompt((name, 200)), "")[BLOCK_SIZE])
+    engines[holder].num_requests = 8
+
+    chosen = [router.choose(engines, prompt((name, 200), ("question", 8))) for name in range(10)]
+
+    assert chosen == [engines[holder]] * 10
+
+
 def test_affinity_ends_where_its_engine_is_ahead_by_too_much(router, engines):
     for engine in engines:
         engine.num_requests = 100
