@@ -23,7 +23,12 @@ asyncio.run(main())
 # Ready is a frontend that has one engine core; this one waits for the other, too.
 WAIT_FOR_BOTH = """
 import json, time, urllib.request
-while not all(each["ready"] for each in json.load(urllib.request.urlopen("http://127.0.0.1:8000/health"))["dependencies"]):
+def both():
+    try:
+        return all(each["ready"] for each in json.load(urllib.request.urlopen(f"http://{frontend}:8000/health"))["dependencies"])
+    except OSError:
+        return False
+while not both():
     time.sleep(0.2)
 """
 PROMPT_TOKENS = 320
@@ -37,7 +42,7 @@ def stack(make_project):
     project.run(start)
     project.wait_ready()
     for frontend in ("frontend-1", "frontend-2"):
-        project.python(frontend, WAIT_FOR_BOTH)
+        project.python(frontend, f'frontend = "{frontend}"\n{WAIT_FOR_BOTH}')
     return project
 
 
