@@ -39,14 +39,15 @@ def batched(values, size):
 class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLifecycleServiceServicer):
     """Samples last token + 1, or the next one that a mask allows.
 
-    Clear `go` and it stops answering. `crashed` fails the next step; `cut` breaks the stream as a lost connection does; a step
-    with `poison` in a prompt replaces the process. `reply` may spoil what it answers, `raw` comes instead of results, `swallow`
-    results never come, `not_ready` streams find a worker that has just been replaced. While it `refuses`, nothing can be
-    brought up; `stuck_loads` of the model never end.
+    Clear `go` and it stops answering. `crashed` fails the next step; `cut` breaks the stream as a lost connection does, and where
+    `holds_after_cut`, the next one waits for `go`; a step with `poison` in a prompt replaces the process. `reply` may spoil what it
+    answers, `raw` comes instead of results, `swallow` results never come, `not_ready` streams find a worker that has just been
+    replaced. While it `refuses`, nothing can be brought up; `stuck_loads` of the model never end.
     """
 
     def __init__(self) -> None:
         self.go, self.crashed, self.cut = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.holds_after_cut = False
         self.go.set()
         self.poison: int | None = None
         self.reply: Callable[[worker_pb2.ModelRunnerOutput], object] = lambda output: output
@@ -110,6 +111,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
                 await context.abort(grpc.StatusCode.INTERNAL, "device lost")
             if self.cut.is_set():
                 self.cut.clear()
+                if self.holds_after_cut:
+                    self.go.clear()
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
             if any(self.poison in unpack_u32(new.token_ids) for new in message.step.new_requests):
                 self.num_deaths += 1

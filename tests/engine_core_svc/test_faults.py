@@ -51,13 +51,16 @@ async def test_a_step_that_always_fails_is_poison_although_the_process_lives(sta
 
 
 async def test_connections_that_are_cut_convict_nobody(stack):
+    stack.worker.holds_after_cut = True
     client = await stack.client()
     client.add(1, [1], max_tokens=200)
 
     for number in range(1, 8):
         stack.worker.cut.set()
+        stack.worker.go.set()
         while client.notices.count("RECOVERED") < number:
             await client.read()
+    stack.worker.go.set()
     await client.until_finished(1)
 
     assert client.tokens[1] == expected(1, 200)
