@@ -39,10 +39,10 @@ def batched(values, size):
 class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLifecycleServiceServicer):
     """Samples last token + 1, or the next one that a mask allows.
 
-    Clear `go` and it stops answering. `crashed` fails the next step; `cut` breaks the stream as a lost connection does, and where
-    `holds_after_cut`, the next one waits for `go`; a step with `poison` in a prompt replaces the process. `reply` may spoil what it
-    answers, `raw` comes instead of results, `swallow` results never come, `not_ready` streams find a worker that has just been
-    replaced. While it `refuses`, nothing can be brought up; `stuck_loads` of the model never end.
+    Clear `go` and it stops answering. `crashed` fails the next step; `cut` breaks the stream as a lost connection does, and
+    where `holds_after_cut`, the next one waits for `go`; a step with `poison` in a prompt replaces the process. `reply` may
+    spoil what it answers, `raw` comes instead of results, `swallow` results never come, `not_ready` streams find a worker that
+    has just been replaced. While it `refuses`, nothing can be brought up; `stuck_loads` of the model never end.
     """
 
     def __init__(self) -> None:
