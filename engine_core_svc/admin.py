@@ -11,7 +11,7 @@ from tetrad.engine_core_svc.kv_events_wire import kv_events_to_wire
 from tetrad.engine_core_svc.stats import take_stats
 from tetrad.engine_core_svc.wire import stats_to_wire
 from tetrad.services.errors import FailedPrecondition, TetradError, Unavailable
-from tetrad.services.profiling import StepProfiler
+from tetrad.services.profiling import StepProfiler, stop_all
 from tetrad.v1 import engine_core_pb2 as pb
 from tetrad.v1 import engine_core_pb2_grpc, worker_pb2
 
@@ -116,9 +116,12 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
         self, request: pb.EngineCoreAdminServiceStopProfileRequest, context: grpc.aio.ServicerContext
     ) -> pb.EngineCoreAdminServiceStopProfileResponse:
         """Stop it and return the traces' paths."""
-        path = str(self._profiler.stop())
+        paths = await stop_all(self._profiler.stop_aside(), self._stop_worker_profile())
+        return pb.EngineCoreAdminServiceStopProfileResponse(paths=paths)
+
+    async def _stop_worker_profile(self) -> list[str]:
         response = await self._engine.link.call("StopProfile", worker_pb2.WorkerLifecycleServiceStopProfileRequest())
-        return pb.EngineCoreAdminServiceStopProfileResponse(paths=[path, response.path])
+        return [response.path]
 
     async def CollectiveRpc(
         self, request: pb.EngineCoreAdminServiceCollectiveRpcRequest, context: grpc.aio.ServicerContext

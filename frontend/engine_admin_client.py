@@ -14,6 +14,7 @@ from tetrad.frontend.facts import EngineLoad
 from tetrad.frontend.wire import engine_load_of
 from tetrad.services.channel import open_channel
 from tetrad.services.errors import DeadlineExceeded, FailedPrecondition, Unavailable, from_rpc_error
+from tetrad.services.profiling import stop_all
 from tetrad.services.tls import TlsFiles
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 
@@ -112,9 +113,12 @@ class EngineAdminClient:
         await self._ask_all("StartProfile", engine_core_pb2.EngineCoreAdminServiceStartProfileRequest(prefix=prefix))
 
     async def stop_profile(self) -> list[str]:
-        """End the recording; return the paths of its files, as those see them who wrote them."""
-        answers = await self._ask_all("StopProfile", engine_core_pb2.EngineCoreAdminServiceStopProfileRequest())
-        return [path for answer in answers for path in answer.paths]
+        """End what is recorded; return the paths of the files, as those see them who wrote them. NotFound if nothing is."""
+        return await stop_all(*(self._stop_profile(stub) for stub in self._reachable()))
+
+    async def _stop_profile(self, stub: engine_core_pb2_grpc.EngineCoreAdminServiceStub) -> list[str]:
+        answer = await self._ask(stub.StopProfile, engine_core_pb2.EngineCoreAdminServiceStopProfileRequest())
+        return list(answer.paths)
 
     async def _ask_all(self, method: str, request: object) -> list[Any]:
         return list(await asyncio.gather(*(self._ask(getattr(stub, method), request) for stub in self._reachable())))

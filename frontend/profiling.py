@@ -5,7 +5,7 @@ Called by the operator's endpoints. Files are where their services run; what com
 
 from tetrad.frontend.engine_admin_client import EngineAdminClient
 from tetrad.services.errors import TetradError
-from tetrad.services.profiling import StepProfiler
+from tetrad.services.profiling import StepProfiler, stop_all
 
 
 class Profiling:
@@ -30,6 +30,5 @@ class Profiling:
             raise
 
     async def stop(self) -> list[str]:
-        """End the recording and return the files' paths; NotFound if there is none."""
-        path = str(self._own.stop())
-        return [path, *await self._engines.stop_profile()]
+        """End what is recorded, by whomever, and return the files' paths; NotFound if nothing is."""
+        return await stop_all(self._own.stop_aside(), self._engines.stop_profile())

@@ -1,7 +1,8 @@
 """Profiling: a trace (trace.py) of a running service, from StartProfile to StopProfile, as a file that Perfetto shows."""
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from tetrad.services.errors import AlreadyExists, FailedPrecondition, InvalidRequest, NotFound
@@ -30,12 +31,31 @@ class StepProfiler:
         self._recording = Recording(self._service, self._find_points())
 
     def stop(self) -> Path:
-        """End the recording and return the path of its trace; NotFound if there is none."""
+        """End the recording and return the path of its trace; NotFound if there is none. A long one takes a second to write."""
         if self._recording is None:
             raise NotFound("No profile is being recorded; start one first.")
-        recording, self._recording = self._recording, None
-        recording.end(self._path)
-        return self._path
+        recording, self._recording, path = self._recording, None, self._path
+        recording.end(path)
+        return path
+
+    async def stop_aside(self) -> list[str]:
+        """Do the same in a thread, so that the event loop goes on; return the path as one of several."""
+        return [str(await asyncio.to_thread(self.stop))]
+
+
+async def stop_all(*stops: Awaitable[list[str]]) -> list[str]:
+    """Wait for all of them and return the paths of those that recorded: after a restart, or half a start, some do not.
+
+    Raises:
+        NotFound: none of them recorded.
+        TetradError: of the first that failed otherwise; the others have ended, too.
+    """
+    results = await asyncio.gather(*stops, return_exceptions=True)
+    errors = [each for each in results if isinstance(each, BaseException)]
+    failures = [error for error in errors if not isinstance(error, NotFound)]
+    if failures or len(errors) == len(results):
+        raise (failures or errors)[0]
+    return [path for each in results if not isinstance(each, BaseException) for path in each]
 
 
 def profile_path(directory: Path, prefix: str, service: str) -> Path:

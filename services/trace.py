@@ -137,9 +137,10 @@ class Recorder:
 
         `otherData.dropped` says how many spans were not kept: all that is there is younger than they.
         """
-        lines = itertools.chain(self._names(), *(self._events(number, span) for number, span in enumerate(self._spans)))
+        spans = list(self._spans)  # calls that are under way may still be noted, by other threads
+        lines = itertools.chain(self._names(), *(self._events(number, span) for number, span in enumerate(spans)))
         draft = path.with_name(f"{path.name}.draft")
-        dropped = self._num_noted - len(self._spans)
+        dropped = self._num_noted - len(spans)
         events = ",\n".join(lines)
         draft.write_text(f'{{"otherData": {{"dropped": {dropped}}}, "traceEvents": [\n{events}\n]}}\n', "utf-8")
         draft.replace(path)
@@ -157,7 +158,7 @@ class Recorder:
     def _names(self) -> Iterator[str]:
         pid = os.getpid()
         yield json.dumps({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": self._process}})
-        for lane, name in self._threads.items():
+        for lane, name in list(self._threads.items()):
             yield json.dumps({"ph": "M", "name": "thread_name", "pid": pid, "tid": lane, "args": {"name": name}})
 
     def _events(self, number: int, span: Span) -> Iterator[str]:

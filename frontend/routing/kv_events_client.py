@@ -35,14 +35,14 @@ class KvEventsClient:
         self._stub = engine_core_pb2_grpc.EngineCoreAdminServiceStub(channel)
         self._prefixes = prefixes
         self._task: asyncio.Task[None] | None = None
-        self._next_number = 0
+        self._resume_at = 0  # 0: with a snapshot
         self._said_wrong = False
 
     def follow(self, epoch: int) -> None:
         """Listen to the engine core of this epoch, from the beginning."""
         if self._task is not None:
             self._task.cancel()
-        self._next_number = 0
+        self._resume_at = 0
         self._task = asyncio.create_task(self._run(epoch), name=f"kv events {self._target}")
 
     async def close(self) -> None:
@@ -79,13 +79,16 @@ class KvEventsClient:
         return False
 
     async def _listen(self, backoff: Backoff) -> None:
-        request = engine_core_pb2.SubscribeKvEventsRequest(start_sequence_number=self._next_number)
+        expected = self._resume_at
+        request = engine_core_pb2.SubscribeKvEventsRequest(start_sequence_number=expected)
         async for batch in self._stub.SubscribeKvEvents(request):
-            if not batch.snapshot and batch.sequence_number != self._next_number:
-                log.warning("kv_events.gap", target=self._target, expected=self._next_number, got=batch.sequence_number)
-                self._next_number = 0
+            if not batch.snapshot and batch.sequence_number != expected:
+                log.warning("kv_events.gap", target=self._target, expected=expected, got=batch.sequence_number)
+                self._resume_at = 0
                 return
-            self._next_number = batch.sequence_number + 1
+            expected = batch.sequence_number + 1
+            # All messages of a snapshot have one number, and none says that it is the last: the next batch does.
+            self._resume_at = 0 if batch.snapshot else expected
             for event in batch.events:
                 self._take(event)
             self.is_live = True

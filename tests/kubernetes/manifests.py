@@ -121,7 +121,8 @@ def _looked_up(overlay: str, component: str, source: Object) -> str:
         reference = source["configMapKeyRef"]
         return one(overlay, "ConfigMap", reference["name"])["data"][reference["key"]]
     pod = "engine-0" if of_kind(overlay, "LeaderWorkerSet") else f"{component}-0"
-    facts = {"metadata.name": pod, "metadata.labels['apps.kubernetes.io/pod-index']": "0"}
+    number = "leaderworkerset.sigs.k8s.io/group-index" if pod == "engine-0" else "apps.kubernetes.io/pod-index"
+    facts = {"metadata.name": pod, f"metadata.labels['{number}']": "0"}
     return facts[source["fieldRef"]["fieldPath"]]
 
 

@@ -62,6 +62,12 @@ def test_an_engine_core_finds_its_worker_and_no_other(overlay):
         assert target == f"dns:///{full_name}:50053"
 
 
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_requests_can_be_pinned_to_an_engine_core_by_the_number_of_its_pod(overlay):
+    """Without a rank of its own it has its place in the order of addresses, which change with every pod."""
+    assert variables_of(overlay, "engine-core")["TETRAD_ENGINE_CORE_DATA_PARALLEL_RANK"] == "0"
+
+
 @every_pod
 def test_the_service_listens_on_every_port_that_its_pod_names(overlay, component):
     settings = settings_of(overlay, component)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tetrad.services.errors import AlreadyExists, FailedPrecondition, InvalidRequest, NotFound
-from tetrad.services.profiling import StepProfiler
+from tetrad.services.errors import AlreadyExists, FailedPrecondition, InvalidRequest, NotFound, Unavailable
+from tetrad.services.profiling import StepProfiler, stop_all
 from tetrad.services.trace import Point
 
 
@@ -57,3 +57,35 @@ def test_a_directory_that_cannot_be_made_is_told_before_anything_is_recorded(tmp
 
     with pytest.raises(FailedPrecondition, match="profile_dir"):
         profiler.start("")
+
+
+class Recorder:
+    """What has something to stop: paths, or an error."""
+
+    def __init__(self, answer):
+        self.answer, self.is_asked = answer, False
+
+    async def stop(self):
+        self.is_asked = True
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+async def test_who_records_is_stopped_whoever_else_does_not(profiler):
+    """A service that was started again does not know of the profile, but the others still record it."""
+    assert await stop_all(profiler.stop_aside(), Recorder(["/a", "/b"]).stop()) == ["/a", "/b"]
+
+
+async def test_an_error_is_told_when_all_have_been_stopped():
+    last = Recorder(["/a"])
+
+    with pytest.raises(Unavailable, match="away"):
+        await stop_all(Recorder(NotFound("none")).stop(), Recorder(Unavailable("away")).stop(), last.stop())
+
+    assert last.is_asked
+
+
+async def test_nothing_to_stop_is_an_error(profiler):
+    with pytest.raises(NotFound, match="start one first"):
+        await stop_all(profiler.stop_aside(), Recorder(NotFound("none")).stop())

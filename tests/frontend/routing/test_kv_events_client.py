@@ -81,14 +81,29 @@ async def test_what_is_told_is_known(engine, listener, memory):
 
 async def test_a_stream_that_breaks_is_gone_on_with(engine, listener, memory):
     listener.follow(EPOCH)
-    tell(engine, 5, CLEARED, stored(0, 2), snapshot=True)
+    tell(engine, 5, CLEARED, stored(0, 1), snapshot=True)
+    tell(engine, 6, stored(1, 1))
     await until_held(memory, 2)
 
     engine.kv_batches.put_nowait(None)
-    tell(engine, 6, stored(2, 1))
+    tell(engine, 7, stored(2, 1))
     await until_held(memory, 3)
 
-    assert engine.kv_starts == [0, 6]
+    assert engine.kv_starts == [0, 7]
+
+
+async def test_a_stream_that_breaks_in_a_snapshot_is_begun_anew(engine, listener, memory):
+    """There may have been more of the snapshot, which nobody would tell behind it."""
+    listener.follow(EPOCH)
+    tell(engine, 5, CLEARED, stored(0, 1), snapshot=True)
+    await until_held(memory, 1)
+
+    engine.kv_batches.put_nowait(None)
+    tell(engine, 5, CLEARED, stored(0, 1), snapshot=True)
+    tell(engine, 5, stored(1, 2), snapshot=True)
+    await until_held(memory, 3)
+
+    assert engine.kv_starts == [0, 0]
 
 
 async def test_a_gap_is_not_believed(engine, listener, memory):
