@@ -14,6 +14,7 @@ import grpc
 from tetrad.frontend.backoff import Backoff
 from tetrad.frontend.sequence import Sequence
 from tetrad.frontend.tokenizer_replicas import Replica, TokenizerReplicas
+from tetrad.services.channel import is_call_closed
 from tetrad.services.columns import pack_u32, unpack_u32
 from tetrad.services.errors import TetradError, Unavailable, from_rpc_error, from_status
 from tetrad.services.idle_timer import IdleTimer
@@ -125,7 +126,7 @@ class DetokenizerClient:
         except BaseException as error:
             # The answer would be taken for that to another message, and the tokenizer is ahead of the sequences.
             self._give_up(call, "a step was given up")
-            if _is_cancelled_call(error):
+            if is_call_closed(error):
                 return None
             raise
         finally:
@@ -205,7 +206,7 @@ class DetokenizerClient:
         except TimeoutError:
             raise ConnectionError("it does not answer") from None
         except asyncio.CancelledError as error:
-            if not _is_cancelled_call(error):
+            if not is_call_closed(error):
                 raise
             raise ConnectionError("a step was given up") from None
         finally:
@@ -231,12 +232,6 @@ def _checked(response: object) -> tokenizer_pb2.DetokenizeResponse:
     if not isinstance(response, tokenizer_pb2.DetokenizeResponse):
         raise ConnectionError("the stream ended" if response is grpc.aio.EOF else "an answer could not be decoded")
     return response
-
-
-def _is_cancelled_call(error: BaseException) -> bool:
-    """Return whether a call that another task gave up is all there is to it: reading and writing one look like this, too."""
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and not task.cancelling()
 
 
 def _reason(error: BaseException) -> str:

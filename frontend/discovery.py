@@ -180,9 +180,12 @@ class Discovery:
     async def _run(self, on_round: Callable[[list[Endpoint]], None]) -> None:
         while True:
             self._is_wanted.clear()
-            for place in self._names:
-                await self._ask(place)
-            on_round(self.endpoints)
+            try:
+                for place in self._names:
+                    await self._ask(place)
+                on_round(self.endpoints)
+            except Exception:  # as certificates that are just being replaced: who came is taken in the next round
+                log.exception("discovery.round_failed", targets=str(self))
             await asyncio.sleep(_SHORTEST_S)
             try:
                 async with asyncio.timeout(self._interval_s if self.endpoints else min(self._interval_s, _WITHOUT_ANY_S)):

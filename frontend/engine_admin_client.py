@@ -12,7 +12,7 @@ import grpc
 from tetrad.frontend.discovery import Endpoint
 from tetrad.frontend.facts import EngineLoad
 from tetrad.frontend.wire import engine_load_of
-from tetrad.services.channel import open_channel
+from tetrad.services.channel import is_call_closed, open_channel
 from tetrad.services.errors import DeadlineExceeded, FailedPrecondition, Unavailable, from_rpc_error
 from tetrad.services.profiling import stop_all
 from tetrad.services.tls import TlsFiles
@@ -150,6 +150,8 @@ class EngineAdminClient:
             if isinstance(mapped, DeadlineExceeded):
                 raise Unavailable(f"An engine core did not answer within {_TIMEOUT_S:g} s; try again.") from error
             raise mapped from error
+        except asyncio.CancelledError as error:
+            raise _left(error) from None
 
 
 async def _mapped(
@@ -161,3 +163,10 @@ async def _mapped(
             yield message
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error) from error
+    except asyncio.CancelledError as error:
+        raise _left(error) from None
+
+
+def _left(error: asyncio.CancelledError) -> BaseException:
+    """Return the error of an engine core that was let go during a call; the same where it is the caller that ends."""
+    return Unavailable("An engine core left; try again.") if is_call_closed(error) else error

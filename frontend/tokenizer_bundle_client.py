@@ -7,6 +7,7 @@ from typing import NamedTuple
 import grpc
 
 from tetrad.frontend.tokenizer_replicas import TokenizerReplicas
+from tetrad.services.channel import is_call_closed
 from tetrad.services.errors import Unavailable, from_rpc_error
 from tetrad.v1 import tokenizer_pb2
 
@@ -34,3 +35,7 @@ async def bundle_chunks(replicas: TokenizerReplicas, timeout_s: float) -> AsyncG
             yield BundleChunk(chunk.data, chunk.sha256)
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error) from error
+    except asyncio.CancelledError as error:
+        if not is_call_closed(error):
+            raise
+        raise Unavailable(f"The tokenizer at {replica.target} left; try again.") from None

@@ -18,6 +18,7 @@ import grpc
 from tetrad.frontend.backoff import Backoff
 from tetrad.frontend.call_trace import call_phase
 from tetrad.frontend.tokenizer_replicas import Replica, TokenizerReplicas
+from tetrad.services.channel import is_call_closed
 from tetrad.services.columns import pack_u32, unpack_u32
 from tetrad.services.errors import InvalidRequest, PoisonousRequest, Unavailable, from_rpc_error
 from tetrad.services.request_context import current_context
@@ -240,6 +241,10 @@ async def ask(replica: Replica, method: str, request: object) -> Any:
         if error.code() in _BROKEN and not _has_details(error):
             return None
         raise from_rpc_error(error) from error
+    except asyncio.CancelledError as error:
+        if not is_call_closed(error):
+            raise
+        return _REFUSED  # the replica was let go
 
 
 def _has_details(error: grpc.aio.AioRpcError) -> bool:

@@ -4,6 +4,8 @@ Keep-alive pings find dead peers within 15 s; server.py allows them. Unknown opt
 tests/services/test_options.py looks each of them up in the library.
 """
 
+import asyncio
+
 import grpc
 
 from tetrad.services.tls import Identity, TlsFiles
@@ -48,6 +50,15 @@ def open_channel(
 def name_options(server_name: str) -> tuple[tuple[str, str], ...]:
     """Return the options that make a channel check the certificate of its server against a name that is not in its target."""
     return (("grpc.ssl_target_name_override", server_name),) if server_name else ()
+
+
+def is_call_closed(error: BaseException) -> bool:
+    """Return whether an error says that the call was ended in this process, by whoever closed it or its channel.
+
+    To who reads the call that looks like the end of the own task; what takes it for that never answers.
+    """
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and not task.cancelling()
 
 
 def problem_of(channel: grpc.aio.Channel) -> str:

@@ -93,6 +93,25 @@ async def test_a_name_that_cannot_be_looked_up_now_stands_for_what_it_did(discov
     assert discovery.problem == ""
 
 
+async def test_a_round_that_cannot_be_taken_is_followed_by_another():
+    """As while certificates are replaced: who came is not connected to, this time."""
+    taken = asyncio.Event()
+
+    def take(found):
+        if names.num_lookups == 1:
+            raise InvalidRequest("the certificate and the key are not of the same pair")
+        if names.num_lookups > 1:
+            taken.set()
+
+    names = Names(service=["10.0.0.1"])
+    discovery = Discovery(("dns:///service:50052",), lookup=names, interval_s=0.01)
+
+    discovery.start(take)
+
+    await asyncio.wait_for(taken.wait(), 10)
+    await discovery.close()
+
+
 async def test_a_name_that_nobody_knows_is_a_problem_until_somebody_does(discover):
     names = Names()
     discovery, rounds = discover(("dns:///engines:1",), names)

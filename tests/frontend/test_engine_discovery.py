@@ -306,6 +306,38 @@ async def test_orders_of_operators_reach_every_engine_that_there_is(llm, pair, s
     assert [engine.orders for engine in (*pair, third)] == [[("resume",)], [], [("resume",)]]
 
 
+async def test_who_listens_to_an_engine_that_is_let_go_is_told(llm, pair, names):
+    events = llm.engine_admin.kv_events()[1]
+    listening = asyncio.create_task(anext(events))
+    await until(lambda: pair[1].kv_starts.count(0) > 1)
+    names.addresses["engines.test"] = [pair[0].address]
+    await until(lambda: num_known(llm) == 1)
+
+    await llm.engine_admin.is_paused()
+
+    with pytest.raises(Unavailable, match="left"):
+        await asyncio.wait_for(listening, TIMEOUT_S)
+
+
+async def test_a_call_to_a_tokenizer_that_is_let_go_is_answered_by_another(connect, start_fake, names, port):
+    fakes = [await start_fake(FakeTokenizer, number) for number in range(2)]
+    names.addresses["tokenizers.test"] = [each.address for each in fakes]
+    settings = {"dns_refresh_interval_s": 0.02, "tokenizer_stall_s": 60.0, "recovery_timeout_s": 60.0}
+    llm = await connect(tokenizer_targets=(f"dns:///tokenizers.test:{port}",), **settings)
+    await until(lambda: sum(replica.usable for replica in llm.backends.tokenizers) == 2)
+    fakes[0].hung.clear()
+    calls = [asyncio.create_task(llm.tokenize("a")) for _ in range(2)]
+    await until(lambda: fakes[0].num_calls == 1)
+    names.addresses["tokenizers.test"] = [fakes[1].address]
+
+    # It takes no new connections and ends what it has: clients leave it, their calls run on.
+    stopping = asyncio.create_task(fakes[0]._server.stop(TIMEOUT_S))
+
+    assert await asyncio.wait_for(asyncio.gather(*calls), TIMEOUT_S / 2) == [[97], [97]]
+    fakes[0].hung.set()
+    await stopping
+
+
 async def test_calls_go_to_the_tokenizers_of_a_name_in_turn(connect, start_fake, names, port):
     fakes = [await start_fake(FakeTokenizer, number) for number in range(2)]
     names.addresses["tokenizers.test"] = [fakes[0].address]
