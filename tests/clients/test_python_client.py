@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -92,6 +93,15 @@ def test_the_package_installs_by_itself(tmp_path):
     names = zipfile.ZipFile(next((tmp_path / "out").glob("*.whl"))).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"tetrad_client"}
     assert {"tetrad_client/v1/inference_pb2_grpc.py", "tetrad_client/py.typed"} <= set(names)
+
+
+def test_the_package_asks_for_what_its_stubs_need():
+    needs = tomllib.loads((CLIENT / "pyproject.toml").read_text())["project"]["dependencies"]
+    stubs = CLIENT / "tetrad_client/v1"
+    grpc_version = re.search(r"GRPC_GENERATED_VERSION = '(.+)'", (stubs / "inference_pb2_grpc.py").read_text())
+    protobuf_version = re.search(r"# Protobuf Python Version: (.+)", (stubs / "inference_pb2.py").read_text())
+
+    assert {f"grpcio>={grpc_version[1]}", f"protobuf>={protobuf_version[1]}"} <= set(needs)
 
 
 def test_the_stubs_are_what_the_generator_writes(tmp_path):
