@@ -30,8 +30,8 @@ touch /tmp/x && echo written
 
 
 def podman(*arguments: str, check: bool = True) -> str:
-    ran = subprocess.run(["podman", *arguments], capture_output=True, text=True, timeout=120)
-    assert not check or ran.returncode == 0, ran.stderr
+    ran = subprocess.run(["podman", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+    assert not check or ran.returncode == 0, ran.stdout
     return ran.stdout
 
 
@@ -68,7 +68,8 @@ def url(models, mark, tmp_path_factory) -> Iterator[str]:
     block = block.replace("network create tetrad", f"network create {mark}").replace('"tetrad:alias=', f'"{mark}:alias=')
     path = f"{KUBECTL.parent}:{os.environ['PATH']}"
     try:
-        subprocess.run(["bash", "-euc", block], cwd=work, env=os.environ | {"PATH": path}, check=True, timeout=3000)
+        ran = subprocess.run(["bash", "-euc", block], cwd=work, env=os.environ | {"PATH": path}, timeout=3000)
+        assert ran.returncode == 0, "\n".join(podman("logs", "--tail", "3", f"{mark}-{name}-pod-0-service") for name in PODS)
         yield f"http://127.0.0.1:{port}/v1"
     finally:
         for name in PODS:
