@@ -67,7 +67,7 @@ class _Call:
         if error is None:
             return "OK"
         if isinstance(error, (asyncio.CancelledError, GeneratorExit)):
-            return "CANCELLED"
+            return "DEADLINE_EXCEEDED" if self._context.time_remaining() == 0 else "CANCELLED"
         code = self._context.code()
         return code.name if isinstance(code, grpc.StatusCode) else "UNKNOWN"
 

@@ -43,9 +43,11 @@ class Client:
     def __init__(self, address: str) -> None:
         self.channel = open_channel(address)
 
-    async def unary(self, request: bytes = b"", *, metadata: tuple[tuple[str, str], ...] = ()) -> bytes:
+    async def unary(
+        self, request: bytes = b"", *, metadata: tuple[tuple[str, str], ...] = (), timeout_s: float | None = None
+    ) -> bytes:
         try:
-            return await self.channel.unary_unary(f"/{NAME}/Unary")(request, metadata=metadata)
+            return await self.channel.unary_unary(f"/{NAME}/Unary")(request, metadata=metadata, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from error
 

@@ -128,6 +128,22 @@ async def test_a_call_is_counted_with_what_its_caller_gets(serve, error, code):
     assert sample(PROCESS, "grpc_server_handling_seconds_count", **CALLS) == seconds + 2
 
 
+async def test_a_call_whose_time_is_over_is_no_cancelled_one(serve):
+    async def behavior(request: bytes) -> bytes:
+        return await asyncio.get_running_loop().create_future()
+
+    client, _ = await serve(behavior)
+    before = handled(CALLS)
+
+    with contextlib.suppress(TetradError):
+        await client.unary(timeout_s=0.05)
+    given_up = asyncio.create_task(client.unary())
+    await asyncio.sleep(0.05)
+    given_up.cancel()
+
+    assert await grown(CALLS, before, 2) == {"DEADLINE_EXCEEDED": 1, "CANCELLED": 1}
+
+
 async def test_a_stream_is_counted_once_with_the_status_that_ends_it(serve):
     async def behavior(request: bytes) -> bytes:
         if request == b"bad":
