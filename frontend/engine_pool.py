@@ -23,6 +23,8 @@ log = get_logger()
 _TAKE_OVER_AFTER_S = 1.0
 # Of several engines, those that are not there this long after the first are started without.
 _LATECOMERS_S = 5.0
+# One that speaks another contract is tried again this much later: an upgrade replaces one after the other.
+_UNUSABLE_S = 5.0
 
 
 class EnginePool:
@@ -102,7 +104,7 @@ class EnginePool:
         """
         self._first_ready = asyncio.get_running_loop().create_future()
         for member in self._members:
-            self._start_member(member)
+            self._start(member.engine)
         self.discovery.start(self._take_round)
         await self._first_ready
         if self._starting:
@@ -127,7 +129,7 @@ class EnginePool:
         known = {member.endpoint for member in self._members}
         for endpoint in endpoints:
             if endpoint not in known:
-                self._start_member(self._add(endpoint))
+                self._start(self._add(endpoint).engine)
         present = set(endpoints)
         for member in self._members:
             if member.is_gone is not (member.endpoint not in present):
@@ -143,12 +145,12 @@ class EnginePool:
         self._members.append(member)
         return member
 
-    def _start_member(self, member: Member) -> None:
-        member.engine.start()
-        _keep(self._starting, asyncio.create_task(self._wait_ready(member.engine)))
+    def _start(self, engine: EngineClient) -> None:
+        engine.start()
+        _keep(self._starting, asyncio.create_task(self._wait_ready(engine)))
 
     async def _wait_ready(self, engine: EngineClient) -> None:
-        """Tell `start` when an engine is ready, or can never be."""
+        """Tell `start` when an engine is ready, or cannot be; try the latter again if `start` has another one."""
         assert self._first_ready is not None
         try:
             await engine.wait_ready()
@@ -156,9 +158,15 @@ class EnginePool:
             log.error("engine.unusable", target=engine.target, reason=str(error))
             if not self._first_ready.done():
                 self._first_ready.set_exception(error)
+            else:
+                self._timers[engine] = asyncio.get_running_loop().call_later(_UNUSABLE_S, self._start_again, engine)
             return
         if not self._first_ready.done():
             self._first_ready.set_result(None)
+
+    def _start_again(self, engine: EngineClient) -> None:
+        del self._timers[engine]
+        self._start(engine)
 
     def _let_go(self) -> None:
         """Part with those whose names no longer stand for them, as soon as nothing is lost by that."""

@@ -6,8 +6,9 @@ import socket
 import pytest
 from frontend_fakes import TEXT, FakeEngine, FakeTokenizer
 
+from tetrad.frontend import engine_pool
 from tetrad.frontend.sampling_params import SamplingParams
-from tetrad.services.errors import InvalidRequest, PoisonousRequest, Unavailable
+from tetrad.services.errors import FailedPrecondition, InvalidRequest, PoisonousRequest, Unavailable
 
 LONG = TEXT * 3
 TIMEOUT_S = 10
@@ -115,6 +116,19 @@ async def test_an_engine_that_joins_later_gets_its_part(llm, pair, start_fake, n
     await ask(llm, 6)
 
     assert [len(engine.requests) for engine in (*pair, third)] == [2, 2, 2]
+
+
+async def test_an_engine_of_another_contract_is_tried_again(llm, pair, start_fake, names, monkeypatch):
+    """As one that a rolling upgrade has not come to yet."""
+    monkeypatch.setattr(engine_pool, "_UNUSABLE_S", 0.05)
+    third = await start_fake(FakeEngine, 2)
+    third.refusal = FailedPrecondition("unknown schema revision 99")
+    names.addresses["engines.test"] = [each.address for each in (*pair, third)]
+    await until(lambda: llm.backends.engines._timers)
+
+    third.refusal = None
+
+    await until(lambda: num_connected(llm) == 3)
 
 
 async def test_an_engine_that_is_lost_and_vanished_is_let_go_and_others_go_on_at_once(llm, pair, names):
