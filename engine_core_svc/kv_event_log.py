@@ -8,7 +8,7 @@ batches that are kept; one that is too slow, or too new, for these gets a snapsh
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -16,7 +16,7 @@ from tetrad.engine_core_svc.request import Request
 from tetrad.services.columns import pack_u32
 
 _SNAPSHOT_BLOCKS = 512
-"""Blocks in one message of a snapshot: about 50 KB, and well under a millisecond of the loop."""
+"""Blocks in one message of a snapshot: about 50 KB with 16 tokens a block, and well under a millisecond of the loop."""
 
 
 @dataclass(slots=True)
@@ -178,14 +178,17 @@ class KvEventLog:
 
 def _runs(blocks: Iterable[tuple[bytes, _Block]]) -> Iterable[BlocksStored]:
     """Join blocks that follow each other."""
-    run: BlocksStored | None = None
+    run: list[tuple[bytes, _Block]] = []
     for block_hash, block in blocks:
-        if run is not None and block.parent == run.block_hashes[-1]:
-            run.block_hashes.append(block_hash)
-            run.token_ids += block.token_ids
-            continue
-        if run is not None:
-            yield run
-        run = BlocksStored([block_hash], block.parent, block.token_ids, block.cache_salt)
-    if run is not None:
-        yield run
+        if run and block.parent != run[-1][0]:
+            yield _joined(run)
+            run = []
+        run.append((block_hash, block))
+    if run:
+        yield _joined(run)
+
+
+def _joined(run: Sequence[tuple[bytes, _Block]]) -> BlocksStored:
+    first = run[0][1]
+    hashes = [block_hash for block_hash, _ in run]
+    return BlocksStored(hashes, first.parent, b"".join(block.token_ids for _, block in run), first.cache_salt)

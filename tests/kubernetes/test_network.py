@@ -79,7 +79,8 @@ def _allowed(policies: list[Object], direction: str, pod: Pod, peer: Pod, port: 
 
 def _rule_allows(rule: Object, direction: str, peer: Pod, port: int) -> bool:
     peers = rule.get({"ingress": "from", "egress": "to"}[direction])
-    return port in {each["port"] for each in rule["ports"]} and (peers is None or any(_is(peer, each) for each in peers))
+    ports = {each["port"] for each in rule["ports"]} if "ports" in rule else {port}
+    return port in ports and (peers is None or any(_is(peer, each) for each in peers))
 
 
 def _is(peer: Pod, rule: Object) -> bool:
@@ -124,4 +125,21 @@ def test_every_port_of_a_policy_is_one_that_a_pod_has(overlay):
 
     for policy in of_kind(overlay, "NetworkPolicy"):
         rules = [*policy["spec"].get("ingress", []), *policy["spec"].get("egress", [])]
-        assert {port["port"] for rule in rules for port in rule["ports"]} <= known
+        assert {port["port"] for rule in rules for port in rule.get("ports", [])} <= known
+
+
+def test_a_gateway_whose_pods_are_here_is_open_to_the_world_and_reaches_frontends_alone():
+    """Istio and others put them beside the Gateway; their label is GEP-1762's."""
+    gateway = Pod("gateway", "tetrad", (("gateway.networking.k8s.io/gateway-name", "tetrad"),))
+    policies = of_kind("gateway-api", "NetworkPolicy")
+    pods = {
+        component: Pod(component, "tetrad", tuple(template["metadata"]["labels"].items()))
+        for component, template in pod_templates("gateway-api")
+    }
+
+    reached = {
+        name for name, pod in pods.items() for port in (8000, 50050, 50051, 50052) if may_talk(policies, gateway, pod, port)
+    }
+
+    assert may_talk(policies, INTERNET, gateway, 443)
+    assert reached == {"frontend"}
