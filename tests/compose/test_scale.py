@@ -98,14 +98,23 @@ def test_grpc_has_one_address_too(stack):
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_a_killed_half_is_done_without(stack):
+def answers(stack) -> bool:
+    body = {"prompt": "x", "max_tokens": 4}
+    try:
+        return httpx.post(f"{stack.url}/v1/completions", json=body, timeout=60).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_a_killed_half_is_done_without(stack, tell):
+    """Until the balancer has noticed, a client may have to ask again."""
     for service in ("frontend-2", "tokenizer-2", "engine-core-2", "worker-2"):
         stack.kill(service)
-    stack.wait_ready()
 
-    codes = {
-        httpx.post(f"{stack.url}/v1/completions", json={"prompt": "x", "max_tokens": 4}, timeout=60).status_code
-        for _ in range(8)
-    }
+    asked = 0
+    in_a_row = 0
+    while in_a_row < 10:
+        asked, in_a_row = asked + 1, in_a_row + 1 if answers(stack) else 0
+        assert asked < 40, stack.logs()
 
-    assert codes == {200}
+    tell(f"half of profile scale was killed: 10 answers in a row after {asked - 10} requests")
