@@ -6,7 +6,10 @@ const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 8000;
 
 export class Feed {
-  /** onSnapshot: gets each one. onState: gets "live", "lost", "key" (a key is needed) or "off", and the error behind it. */
+  /**
+   * onSnapshot: gets each one, and whether it is the first of its stream: that one has all requests that are known.
+   * onState: gets "live", "lost" or "key" (a key is needed), and the error behind it.
+   */
   constructor(onSnapshot, onState) {
     this.onSnapshot = onSnapshot;
     this.onState = onState;
@@ -29,12 +32,14 @@ export class Feed {
   }
 
   async follow(stream) {
+    let isFirst = true;
     try {
       for await (const snapshot of events(await ask("console/events", { signal: stream.signal }))) {
         if (stream !== this.stream) return;
         this.pauseMs = FIRST_PAUSE_MS;
         this.onState("live");
-        this.onSnapshot(snapshot);
+        this.onSnapshot(snapshot, isFirst);
+        isFirst = false;
       }
       // It ended in good order: this server leaves, and its successor answers.
       if (stream === this.stream) this.again(FIRST_PAUSE_MS);

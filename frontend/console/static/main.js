@@ -23,22 +23,18 @@ const keyDialog = new KeyDialog(() => {
 });
 const playground = new Playground((error) => keyDialog.open(error));
 const feed = new Feed(onSnapshot, onState);
-let isFirst = true;
 
-function onSnapshot(snapshot) {
+function onSnapshot(snapshot, isFirst) {
   setText(byId("model"), snapshot.model);
   history.add(snapshot.time, snapshot.load);
   topology.update(snapshot.topology, snapshot.time);
   charts.update(history);
   requests.update(snapshot.requests, snapshot.requests_refused, snapshot.model, isFirst);
-  isFirst = false;
 }
 
 function onState(state, error) {
   byId("link").dataset.state = state;
   setText(byId("link").lastChild, STATES[state]);
-  if (state === "live") return;
-  isFirst = true;
   if (state === "lost") topology.lose(Date.now() / 1000);
   if (state === "key") keyDialog.open(error);
 }
