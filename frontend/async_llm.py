@@ -246,7 +246,7 @@ class AsyncLLM:
             Overloaded, Unavailable: it cannot be taken now.
             DeadlineExceeded: its time was over before it was tokenized; see deadlines.py.
         """
-        self._check_arguments(request_id, priority, lora_request)
+        self._check_arguments(request_id, priority, lora_request, data_parallel_rank)
         arrival_time = time.time() if arrival_time is None else arrival_time
         deadline = earliest_deadline(self._settings.request_timeout_s, since_unix_s=arrival_time)
         ticket = self.admission.admit(
@@ -309,7 +309,7 @@ class AsyncLLM:
                 raise
         return OutputStream(state, self._processor)
 
-    def _check_arguments(self, request_id: str, priority: int, lora_request: LoRARequest | None) -> None:
+    def _check_arguments(self, request_id: str, priority: int, lora_request: LoRARequest | None, rank: int | None) -> None:
         """Raise for what is wrong whatever the prompt and the parameters are."""
         if self._draining:
             raise _draining()
@@ -322,6 +322,9 @@ class AsyncLLM:
             raise InvalidRequest(text, field="request_id") from None
         if not -_MAX_I32 <= priority <= _MAX_I32:
             raise InvalidRequest(f"priority must fit 32 bits, got {priority}.", field="priority")
+        if rank is not None and not 0 <= rank <= _MAX_I32:
+            text = f"data_parallel_rank must be 0 or more and fit 32 bits, got {rank}."
+            raise InvalidRequest(text, field="data_parallel_rank")
         if lora_request is not None and not self.engine_info.supports_lora:
             raise Unsupported(f"Got lora_request {lora_request.lora_name} but LoRA is not enabled!", field="lora_request")
 

@@ -66,7 +66,7 @@ def _rank_of(metadata: dict[str, str]) -> int | None:
     text = metadata.get(_RANK_KEY)
     if text is None:
         return None
-    if not text.isdecimal():
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise InvalidRequest(f"{_RANK_KEY} must be a number, got {text[:64]!r}.", field=_RANK_KEY)
     return int(text)
 

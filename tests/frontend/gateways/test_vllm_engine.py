@@ -170,6 +170,7 @@ async def test_a_cancelled_call_frees_its_request(stub, engine):
         (request(params={"json_schema": "{"}), "structured_outputs"),
         (request(request_id="a b"), "request_id"),
         (request(data_parallel_rank=4), "data_parallel_rank"),
+        (request(data_parallel_rank=-1), "data_parallel_rank"),
         (request(mm_inputs=vllm_engine_pb2.MultimodalInputs()), "mm_inputs"),
         (request(kv_transfer_params_json="{}"), "kv_transfer_params_json"),
         (vllm_engine_pb2.GenerateRequest(), "input"),

@@ -145,9 +145,10 @@ async def test_errors_have_status_and_field(stub, fields, code, field):
     assert from_rpc_error(caught.value).field == field
 
 
-async def test_a_rank_that_is_no_number_is_refused(stub):
+@pytest.mark.parametrize("rank", ["one", "-1", "9" * 5000])
+async def test_a_rank_that_is_no_number_is_refused(stub, rank):
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await answers_of(stub.GenerateStream(request(), metadata=(("x-data-parallel-rank", "one"),)))
+        await answers_of(stub.GenerateStream(request(), metadata=(("x-data-parallel-rank", rank),)))
 
     assert from_rpc_error(caught.value).field == "x-data-parallel-rank"
 
