@@ -26,6 +26,8 @@ _MODES: dict[PauseMode, engine_core_pb2.PauseMode] = {
     "keep": engine_core_pb2.PAUSE_MODE_KEEP,
 }
 _TIMEOUT_S = 10.0
+_PROFILE_TIMEOUT_S = 300.0
+"""A worker writes its file before it answers; of a long recording that takes minutes."""
 _LOAD_TIMEOUT_S = 0.8
 """For somebody who asks every second."""
 
@@ -117,7 +119,8 @@ class EngineAdminClient:
         return await stop_all(*(self._stop_profile(stub) for stub in self._reachable()))
 
     async def _stop_profile(self, stub: engine_core_pb2_grpc.EngineCoreAdminServiceStub) -> list[str]:
-        answer = await self._ask(stub.StopProfile, engine_core_pb2.EngineCoreAdminServiceStopProfileRequest())
+        request = engine_core_pb2.EngineCoreAdminServiceStopProfileRequest()
+        answer = await self._ask(stub.StopProfile, request, timeout_s=_PROFILE_TIMEOUT_S)
         return list(answer.paths)
 
     async def _ask_all(self, method: str, request: object) -> list[Any]:
@@ -142,13 +145,13 @@ class EngineAdminClient:
             )
         return [engine_core_pb2_grpc.EngineCoreAdminServiceStub(self._channels[endpoint]) for endpoint in endpoints]
 
-    async def _ask(self, call: Callable[..., Awaitable[Any]], request: object) -> Any:
+    async def _ask(self, call: Callable[..., Awaitable[Any]], request: object, *, timeout_s: float = _TIMEOUT_S) -> Any:
         try:
-            return await call(request, timeout=_TIMEOUT_S)
+            return await call(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             mapped = from_rpc_error(error)
             if isinstance(mapped, DeadlineExceeded):
-                raise Unavailable(f"An engine core did not answer within {_TIMEOUT_S:g} s; try again.") from error
+                raise Unavailable(f"An engine core did not answer within {timeout_s:g} s; try again.") from error
             raise mapped from error
         except asyncio.CancelledError as error:
             raise _left(error) from None

@@ -95,6 +95,9 @@ class _Handler(BaseHTTPRequestHandler):
     Prometheus prefers OpenMetrics, but prometheus_client writes names with a colon there as others than it declares.
     """
 
+    # Seconds: who connects and says nothing, or reads nothing, gives its thread back.
+    timeout = 10
+
     def do_GET(self) -> None:
         body = generate_latest(_SERVED)
         self.send_response(HTTPStatus.OK)

@@ -15,6 +15,8 @@ from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 
 log = get_logger()
 
+_INFO_TIMEOUT_S = 30.0
+
 
 class KvEventsClient:
     """The subscription to one engine.
@@ -69,7 +71,7 @@ class KvEventsClient:
     async def _is_of(self, epoch: int) -> bool:
         """Return whether the port is that engine core's: another one's events would send requests astray."""
         request = engine_core_pb2.EngineCoreAdminServiceGetInfoRequest()
-        answer = await self._stub.GetInfo(request, wait_for_ready=True)
+        answer = await self._stub.GetInfo(request, wait_for_ready=True, timeout=_INFO_TIMEOUT_S)
         if answer.info.epoch == epoch:
             return True
         if not self._said_wrong:
