@@ -1,10 +1,12 @@
 """KvEventsClient: keeps the memory of one engine's prefixes true, by its KV events.
 
-A subscription that breaks goes on where it was; the engine begins with a snapshot where that is not possible. Nothing waits for
-it: without events, as where an engine has no admin port, the memory is what this frontend routed. One event loop.
+A subscription that breaks goes on where it was; the engine begins with a snapshot where that is not possible, or what it said
+cannot be believed. Nothing waits for it: without events, as where an engine has no admin port, the memory is what this frontend
+routed. One event loop.
 """
 
 import asyncio
+from collections.abc import AsyncIterable
 
 import grpc
 
@@ -16,6 +18,7 @@ from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 log = get_logger()
 
 _INFO_TIMEOUT_S = 30.0
+_Batch = engine_core_pb2.SubscribeKvEventsResponse
 
 
 class KvEventsClient:
@@ -25,13 +28,9 @@ class KvEventsClient:
         target: its admin port, for logs.
         channel: to that; owned from now on.
         prefixes: what is kept true.
-
-    Attributes:
-        is_live: whether events arrive.
     """
 
     def __init__(self, target: str, channel: grpc.aio.Channel, prefixes: PrefixMemory) -> None:
-        self.is_live = False
         self._target = target
         self._channel = channel
         self._stub = engine_core_pb2_grpc.EngineCoreAdminServiceStub(channel)
@@ -64,8 +63,9 @@ class KvEventsClient:
                 log.debug("kv_events.lost", target=self._target, reason=error.details())
                 if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                     return
-            finally:
-                self.is_live = False
+            except Exception as error:  # without this task nobody would tell of evictions any more
+                log.warning("kv_events.failed", target=self._target, reason=repr(error), exc_info=True)
+                self._resume_at = 0
             await backoff.wait()
 
     async def _is_of(self, epoch: int) -> bool:
@@ -81,9 +81,21 @@ class KvEventsClient:
         return False
 
     async def _listen(self, backoff: Backoff) -> None:
+        request = engine_core_pb2.SubscribeKvEventsRequest(start_sequence_number=self._resume_at)
+        call = self._stub.SubscribeKvEvents(request)
+        try:
+            await self._take_all(call, backoff)
+        finally:
+            call.cancel()
+
+    async def _take_all(self, batches: AsyncIterable[_Batch | None], backoff: Backoff) -> None:
+        """Take batches until they end, or one that cannot be believed: the next listening begins with a snapshot then."""
         expected = self._resume_at
-        request = engine_core_pb2.SubscribeKvEventsRequest(start_sequence_number=expected)
-        async for batch in self._stub.SubscribeKvEvents(request):
+        async for batch in batches:
+            if batch is None:
+                log.warning("kv_events.undecodable", target=self._target, expected=expected)
+                self._resume_at = 0
+                return
             if not batch.snapshot and batch.sequence_number != expected:
                 log.warning("kv_events.gap", target=self._target, expected=expected, got=batch.sequence_number)
                 self._resume_at = 0
@@ -93,8 +105,9 @@ class KvEventsClient:
             self._resume_at = 0 if batch.snapshot else expected
             for event in batch.events:
                 self._take(event)
-            self.is_live = True
-            backoff.reset()
+            # A snapshot comes at once, however often what is behind it fails.
+            if not batch.snapshot:
+                backoff.reset()
 
     def _take(self, event: engine_core_pb2.KvCacheEvent) -> None:
         kind = event.WhichOneof("event")

@@ -2,7 +2,9 @@
 
 import asyncio
 
+import grpc
 import pytest
+from frontend_fakes import FakeEngine
 from structlog.testing import capture_logs
 
 from tetrad.frontend.routing.block_keys import block_keys, first_parent
@@ -76,8 +78,6 @@ async def test_what_is_told_is_known(engine, listener, memory):
     tell(engine, 8, CLEARED)
     await until_held(memory, 0)
 
-    assert listener.is_live
-
 
 async def test_a_stream_that_breaks_is_gone_on_with(engine, listener, memory):
     listener.follow(EPOCH)
@@ -104,6 +104,54 @@ async def test_a_stream_that_breaks_in_a_snapshot_is_begun_anew(engine, listener
     await until_held(memory, 3)
 
     assert engine.kv_starts == [0, 0]
+
+
+class BytesAsTheyAre(grpc.aio.ServerInterceptor):
+    """Lets a method answer with bytes, which need not be a message."""
+
+    async def intercept_service(self, continuation, handler_call_details):
+        handler = await continuation(handler_call_details)
+        plain = handler.response_serializer
+        return handler._replace(response_serializer=lambda each: each if isinstance(each, bytes) else plain(each))
+
+
+@pytest.fixture
+async def blurting(sockets):
+    """An engine that tells bytes as they are."""
+    fake = FakeEngine(sockets / "blurting")
+    fake.interceptors = (BytesAsTheyAre(),)
+    await fake.start()
+    yield fake
+    await fake.kill()
+
+
+async def test_what_cannot_be_decoded_is_not_the_end(blurting, memory):
+    listener = KvEventsClient(blurting.target, open_channel(blurting.target), memory)
+    with capture_logs() as logs:
+        listener.follow(EPOCH)
+        tell(blurting, 5, CLEARED, stored(0, 1), snapshot=True)
+        await until_held(memory, 1)
+
+        blurting.kv_batches.put_nowait(b"\xff")
+        await until_asked(blurting, 2)
+        tell(blurting, 9, CLEARED, stored(), snapshot=True)
+        await until_held(memory, 3)
+    await listener.close()
+
+    assert blurting.kv_starts == [0, 0]
+    assert "kv_events.undecodable" in [line["event"] for line in logs]
+
+
+async def test_a_bug_behind_an_event_is_logged_and_not_the_end(engine, listener, memory, monkeypatch):
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr(memory, "clear", lambda: 1 / 0)
+        listener.follow(EPOCH)
+        tell(engine, 5, CLEARED, snapshot=True)
+        await until_asked(engine, 2)
+    tell(engine, 9, CLEARED, stored(), snapshot=True)
+    await until_held(memory, 3)
+
+    assert [line["event"] for line in logs] == ["kv_events.failed"]
 
 
 async def test_a_gap_is_not_believed(engine, listener, memory):
