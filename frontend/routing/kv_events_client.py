@@ -104,17 +104,17 @@ class KvEventsClient:
             # All messages of a snapshot have one number, and none says that it is the last: the next batch does.
             self._resume_at = 0 if batch.snapshot else expected
             for event in batch.events:
-                self._take(event)
+                self._take(event, is_new=not batch.snapshot)
             # A snapshot comes at once, however often what is behind it fails.
             if not batch.snapshot:
                 backoff.reset()
 
-    def _take(self, event: engine_core_pb2.KvCacheEvent) -> None:
+    def _take(self, event: engine_core_pb2.KvCacheEvent, *, is_new: bool) -> None:
         kind = event.WhichOneof("event")
         if kind == "stored" and event.stored.block_size == self._prefixes.block_size:
             stored = event.stored
             parent = stored.parent_block_hash if stored.HasField("parent_block_hash") else None
-            self._prefixes.store(stored.block_hashes, parent, stored.token_ids, stored.cache_salt)
+            self._prefixes.store(stored.block_hashes, parent, stored.token_ids, stored.cache_salt, is_new=is_new)
         elif kind == "removed":
             self._prefixes.remove(event.removed.block_hashes)
         elif kind == "cleared":

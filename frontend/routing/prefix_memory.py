@@ -19,7 +19,7 @@ class PrefixMemory:
 
     Attributes:
         block_size: tokens per block; 0 before the engine has said.
-        num_new: prefixes that it was given and nobody held, by whomever; the router counts this frontend's.
+        num_new: prefixes that it was given since it is known, and nobody held, by whomever; the router counts this frontend's.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,9 @@ class PrefixMemory:
                 held[key] = None
         self._shrink()
 
-    def store(self, hashes: Sequence[bytes], parent: bytes | None, token_ids: bytes, cache_salt: str) -> None:
+    def store(
+        self, hashes: Sequence[bytes], parent: bytes | None, token_ids: bytes, cache_salt: str, *, is_new: bool = True
+    ) -> None:
         """Take blocks that the engine says it holds, each the parent of the next.
 
         Args:
@@ -66,12 +68,13 @@ class PrefixMemory:
             parent: its name for the one before them; None: they begin a sequence.
             token_ids: u32 column.
             cache_salt: of blocks that begin a sequence.
+            is_new: whether it was given them just now; of what it has held for long nobody knows since when.
         """
         key = first_parent(cache_salt) if parent is None else self._key_of.get(parent)
         if key is None:
             return  # a block of what was forgotten here: nobody can reach it
         for place, (name, own) in enumerate(zip(hashes, block_keys(token_ids, self.block_size, key), strict=False)):
-            self.num_new += parent is None and place == 0 and own not in self._held
+            self.num_new += is_new and parent is None and place == 0 and own not in self._held
             self._held[own] = name
             self._held.move_to_end(own)
             self._key_of[name] = own

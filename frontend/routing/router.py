@@ -86,7 +86,7 @@ class Router:
 
     def _cheapest(self, engines: Sequence[C], keys: dict[int, list[int]], token_ids: bytes) -> C:
         loads = [engine.num_requests for engine in engines]
-        news = [engine.prefixes.num_new for engine in engines]
+        news = _count_new(engines)
         worth = max(self._prefix_affinity, sum(loads) / len(loads) / 4)
         costs = [load + worth * engine.kv_cache_usage for load, engine in zip(loads, engines, strict=True)]
         is_new = True
@@ -101,8 +101,16 @@ class Router:
         count = len(engines)
         order = ((costs[i], news[i], (i - self._turn) % count, i) for i in range(count))
         chosen = engines[min(order)[-1]]
-        chosen.prefixes.num_new = min(chosen.prefixes.num_new + is_new, min(news) + _MOST_OWED)
+        chosen.prefixes.num_new += is_new
         return chosen
+
+
+def _count_new(engines: Sequence[C]) -> list[int]:
+    """Return the number of new prefixes that each was given, after forgetting what is ahead of the fewest by too much."""
+    most = min(engine.prefixes.num_new for engine in engines) + _MOST_OWED
+    for engine in engines:
+        engine.prefixes.num_new = min(engine.prefixes.num_new, most)
+    return [engine.prefixes.num_new for engine in engines]
 
 
 def _share(prefixes: PrefixMemory, keys: list[int], num_tokens: int) -> float:

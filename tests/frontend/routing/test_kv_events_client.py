@@ -79,6 +79,21 @@ async def test_what_is_told_is_known(engine, listener, memory):
     await until_held(memory, 0)
 
 
+async def test_a_snapshot_brings_no_new_prefixes(engine, listener, memory):
+    """A frontend that was started again owes an engine nothing for what others hold."""
+    listener.follow(EPOCH)
+    tell(engine, 5, CLEARED, stored(), snapshot=True)
+    await until_held(memory, 3)
+    after_snapshot = memory.num_new
+
+    tell(engine, 6, CLEARED)
+    await until_held(memory, 0)
+    tell(engine, 7, stored())
+    await until_held(memory, 3)
+
+    assert (after_snapshot, memory.num_new) == (0, 1)
+
+
 async def test_a_stream_that_breaks_is_gone_on_with(engine, listener, memory):
     listener.follow(EPOCH)
     tell(engine, 5, CLEARED, stored(0, 1), snapshot=True)

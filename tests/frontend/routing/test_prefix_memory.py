@@ -70,6 +70,12 @@ def test_prefixes_that_others_brought_are_counted_once(memory):
     assert memory.num_new == 1
 
 
+def test_prefixes_that_it_has_held_for_long_are_not_counted(memory):
+    memory.store(names(0, 2), None, column(0, 2), "", is_new=False)
+
+    assert (memory.num_new, memory.num_held(keys(0, 2))) == (0, 2)
+
+
 def test_blocks_behind_what_nobody_knows_are_not_taken(memory):
     memory.store(names(2, 2), b"unknown", column(8, 2), "")
 
