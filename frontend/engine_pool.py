@@ -12,9 +12,10 @@ from tetrad.frontend.engine_client import EngineClient
 from tetrad.frontend.engine_client_outgoing import Unfinished
 from tetrad.frontend.facts import EngineInfo
 from tetrad.frontend.routing.member import Member
+from tetrad.frontend.routing.ranks import Ranks
 from tetrad.frontend.routing.router import Router
 from tetrad.frontend.sequence import Sequence
-from tetrad.services.errors import InvalidRequest, TetradError, Unavailable
+from tetrad.services.errors import TetradError, Unavailable
 from tetrad.services.log import get_logger
 
 log = get_logger()
@@ -52,6 +53,7 @@ class EnginePool:
         self.discovery = discovery
         self._join = join
         self._router = router
+        self._ranks = Ranks()
         self._members: list[Member] = []
         self._notify = on_change
         self._on_moved = on_moved
@@ -191,28 +193,16 @@ class EnginePool:
         All n outputs of a request go to one engine: they share its prompt, so they share its prefix cache.
 
         Args:
-            rank: place of the engine that the request is pinned to.
+            rank: of the engine that the request is pinned to.
             token_ids: the prompt, a u32 column.
             cache_salt: only requests with the same one share prefixes.
         """
         if rank is not None:
-            return self._at(rank).engine
+            return self._ranks.find(self._members, rank).engine
         if not self._members:
             raise Unavailable(f"No engine core is known: {self.discovery.problem}.", retry_after_s=1.0)
         least = min(member.reluctance for member in self._members)
         return self._router.choose([each for each in self._members if each.reluctance == least], token_ids, cache_salt).engine
-
-    def _at(self, rank: int) -> Member:
-        """Return the engine of a rank: where all have ranks of their own, the one that has it; else the one at that place."""
-        present = [member for member in self._members if not member.is_gone]
-        own = {info.engine_index: each for each in present if (info := each.engine.info) is not None}
-        ranks = own if len(own) == len(present) else dict(enumerate(present))
-        if rank in ranks:
-            return ranks[rank]
-        count = max(ranks, default=-1) + 1
-        if 0 <= rank < count:
-            raise Unavailable(f"The engine core of data_parallel_rank {rank} is not there now.", retry_after_s=1.0)
-        raise InvalidRequest(f"data_parallel_rank {rank} is out of range [0, {count}).", field="data_parallel_rank")
 
     def on_change(self) -> None:
         """Take in that an engine was connected or lost, came or went, or has another problem; and pass it on."""
@@ -222,7 +212,8 @@ class EnginePool:
                 self._overdue.discard(member.engine)
                 if timer := self._timers.pop(member.engine, None):
                     timer.cancel()
-        self._members.sort(key=lambda member: member.rank)
+        self._members.sort(key=lambda member: member.place)
+        self._ranks.note(self._members)
         self._relieve()
         self._let_go()
         self._notify()

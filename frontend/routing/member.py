@@ -43,10 +43,14 @@ class Member:
         return self.engine.load.kv_cache_usage
 
     @property
-    def rank(self) -> tuple[int, int, str]:
-        """Its place in the order that pinned requests count by: the target's, its own data_parallel_rank, its address."""
-        info = self.engine.info
-        return self.endpoint.place, 0 if info is None else info.engine_index, self.endpoint.target
+    def own_rank(self) -> int | None:
+        """Its --data-parallel-rank; None before it has said."""
+        return None if self.engine.info is None else self.engine.info.engine_index
+
+    @property
+    def place(self) -> tuple[int, int, str]:
+        """What places go by: that of its target, its own rank, its address."""
+        return self.endpoint.place, self.own_rank or 0, self.endpoint.target
 
     @property
     def is_well(self) -> bool:

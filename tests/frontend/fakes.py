@@ -223,7 +223,9 @@ class FakeEngineAdmin(engine_core_pb2_grpc.EngineCoreAdminServiceServicer):
 class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
     """Args: reply: (prompt ids, output position) -> token id; tokens_per_step: as with speculation."""
 
-    def __init__(self, path, reply: Callable[[list[int], int], int] | None = None, max_model_len=512, tokens_per_step=1):
+    def __init__(
+        self, path, reply: Callable[[list[int], int], int] | None = None, max_model_len=512, tokens_per_step=1, engine_index=0
+    ):
         super().__init__(path)
         data = TEXT.encode()
         self.reply = reply or (lambda _, position: data[position % len(data)])
@@ -243,7 +245,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         self._permits = None
         self._changed = asyncio.Condition()
         self._epoch = 0
-        self.engine_index = 0
+        self.engine_index = engine_index
         self.kv_batches = asyncio.Queue()  # what a listener is told; None ends its stream
         self.kv_starts = []  # from where listeners wanted to be told
 

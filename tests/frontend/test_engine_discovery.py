@@ -282,6 +282,28 @@ async def test_a_frontend_starts_before_there_is_any_engine(connect, start_fake,
     assert await ask(llm, 1) == [LONG[:60]]
 
 
+async def test_an_engine_that_has_not_said_its_rank_changes_nobody_s(connect, start_fake, names, port):
+    """As a Pod that is just started: its address sorts before the others, it has no answer yet."""
+    engines = [await start_fake(FakeEngine, number) for number in (1, 2)]
+    for rank, engine in enumerate(engines):
+        engine.engine_index = rank
+    names.addresses["engines.test"] = [each.address for each in engines]
+    llm = await connect(engine_targets=(f"dns:///engines.test:{port}",), dns_refresh_interval_s=0.02)
+    await until(lambda: num_connected(llm) == 2)
+
+    names.addresses["engines.test"].append("127.0.0.2")
+    await until(lambda: num_known(llm) == 3)
+    for rank in (0, 1, 1):
+        await start(llm, "r", rank=rank)
+    with pytest.raises(Unavailable, match="data_parallel_rank 2 is not there now"):
+        await start(llm, "r", rank=2)
+    third = await start_fake(FakeEngine, 0, engine_index=2)
+    await until(lambda: num_connected(llm) == 3)
+    await start(llm, "r", rank=2)
+
+    assert [len(engine.requests) for engine in (*engines, third)] == [1, 2, 1]
+
+
 async def test_a_name_that_never_stands_for_anything_is_said(connect, names, port):
     names.addresses["engines.test"] = []
 

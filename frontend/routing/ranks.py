@@ -1,0 +1,60 @@
+"""Ranks: which engine core a pinned request means. Knows nothing of how well they are; called by the engine pool alone.
+
+Where all engines have different ranks of their own, these count; else their places do. That it is the former shows when all have
+said theirs. One that has not, as a Pod that was just started, changes nothing for the others: what was found out last goes on to hold.
+"""
+
+from collections.abc import Sequence
+
+from tetrad.frontend.routing.member import Member
+from tetrad.services.errors import InvalidRequest, Unavailable
+
+
+class Ranks:
+    """The ranks of one pool's engines."""
+
+    def __init__(self) -> None:
+        self._are_own: bool | None = None  # None: not known yet
+
+    def note(self, members: Sequence[Member]) -> None:
+        """Find out whether ranks are the engines' own, as far as they have said theirs."""
+        present = [member for member in members if not member.is_gone]
+        said = [member.own_rank for member in present if member.own_rank is not None]
+        if len(set(said)) < len(said):
+            self._are_own = False
+        elif said and len(said) == len(present):
+            self._are_own = True
+
+    def find(self, members: Sequence[Member], rank: int) -> Member:
+        """Return the engine of a rank.
+
+        Args:
+            members: in the order of their places; those that are gone have none.
+            rank: 0 or more.
+
+        Raises:
+            Unavailable: it is not there, or not known yet.
+            InvalidRequest: there is no such rank.
+        """
+        self.note(members)
+        present = [member for member in members if not member.is_gone]
+        ranks = self._ranks(present)
+        if rank in ranks:
+            return ranks[rank]
+        count = max(ranks, default=-1) + 1
+        is_open = self._are_own is not False and any(member.own_rank is None for member in present)
+        if is_open or 0 <= rank < count:
+            raise Unavailable(f"The engine core of data_parallel_rank {rank} is not there now.", retry_after_s=1.0)
+        raise InvalidRequest(f"data_parallel_rank {rank} is out of range [0, {count}).", field="data_parallel_rank")
+
+    def _ranks(self, present: Sequence[Member]) -> dict[int, Member]:
+        own = {member.own_rank: member for member in present if member.own_rank is not None}
+        places = dict(enumerate(present))
+        if self._are_own is None:
+            # Those that are the same either way.
+            return {
+                place: member
+                for place, member in places.items()
+                if member.own_rank == place or (member.own_rank is None and place not in own)
+            }
+        return own if self._are_own else places
