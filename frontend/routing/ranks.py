@@ -1,7 +1,7 @@
 """Ranks: which engine core a pinned request means. Knows nothing of how well they are; called by the engine pool alone.
 
-Where all engines have different ranks of their own, these count; else their places do. That it is the former shows when all have
-said theirs. One that has not, as a Pod that was just started, changes nothing for the others: what was found out last goes on to hold.
+Where all engines have different ranks of their own, these count; else their places do. That it is the former shows when all
+have said theirs. One that has not, as a Pod that just started, changes nothing for the others: what was found out last holds.
 """
 
 from collections.abc import Sequence
