@@ -131,6 +131,7 @@ class Backends:
         self._metrics.observe_backends(
             num_tokenizers=sum(replica.usable for replica in self._replicas.replicas),
             engines={each.number: each.info for each in self.engines.engines if each.connected and each.info is not None},
+            known_engines=[each.number for each in self.engines.engines],
             num_losses=self._replicas.num_losses + self.engines.num_losses,
         )
         self.readiness.note_change()

@@ -6,7 +6,7 @@ says how long a request was with it until its first token, and the hop is what i
 """
 
 import functools
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -115,11 +115,13 @@ class FrontendMetrics:
 
     # --- the services behind ----------------------------------------------------------------------------------------
 
-    def observe_backends(self, *, num_tokenizers: int, engines: Mapping[int, EngineInfo], num_losses: int) -> None:
+    def observe_backends(
+        self, *, num_tokenizers: int, engines: Mapping[int, EngineInfo], known_engines: Collection[int], num_losses: int
+    ) -> None:
         """Note which services are there, engine cores by this frontend's numbers, and how often one was lost since start."""
         self._tokenizers.set(num_tokenizers)
         self._engines.set(len(engines))
-        self._scheduler.note_engines(engines)
+        self._scheduler.note_engines(engines, known_engines)
         self._losses.inc(num_losses - self._num_losses)
         self._num_losses = num_losses
 

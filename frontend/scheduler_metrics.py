@@ -4,7 +4,7 @@ Steps leave their facts here, which costs next to nothing; the sums are made whe
 restarted counts from zero, its metrics here go on. Each engine core has more to tell on a port of its own.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -36,22 +36,35 @@ class SchedulerMetrics:
         self._latest: dict[int, SchedulerFacts] = {}
         self._before = dict.fromkeys(_COUNTED, 0)  # counted by engine cores that are no more
         self._engines: Mapping[int, EngineInfo] = {}
+        self._known: frozenset[int] = frozenset()
 
     def note(self, engine_index: int, facts: SchedulerFacts) -> None:
-        """Take what a step told of its scheduler."""
+        """Take what a step told of its scheduler; of an engine core that was let go, nothing more."""
+        if engine_index not in self._known:
+            return
         last = self._latest.get(engine_index)
         if last is not None and any(getattr(facts, name) < getattr(last, name) for name in _COUNTED):
-            for name in _COUNTED:
-                self._before[name] += getattr(last, name)
+            self._keep_counts(last)
         self._latest[engine_index] = facts
 
-    def note_engines(self, engines: Mapping[int, EngineInfo]) -> None:
-        """Take which engine cores there are, by their numbers; the others have nothing that runs."""
-        self._engines = engines
+    def note_engines(self, connected: Mapping[int, EngineInfo], known: Collection[int]) -> None:
+        """Take which engine cores there are, by their numbers.
+
+        Args:
+            connected: the others have nothing that runs.
+            known: those that may be connected again; the others are let go, and what they counted is kept.
+        """
+        self._engines, self._known = connected, frozenset(known)
+        for number in self._latest.keys() - self._known:
+            self._keep_counts(self._latest.pop(number))
         for number, facts in self._latest.items():
-            if number not in engines:
+            if number not in connected:
                 facts.num_running = facts.num_waiting = 0
                 facts.kv_cache_usage = 0.0
+
+    def _keep_counts(self, facts: SchedulerFacts) -> None:
+        for name in _COUNTED:
+            self._before[name] += getattr(facts, name)
 
     def note_idle(self) -> None:
         """Say that this frontend has no requests: no step follows that would say that nothing runs."""
