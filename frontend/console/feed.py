@@ -1,6 +1,10 @@
-"""Feed: what the page gets once a second as long as somebody looks, and the right to see it. Does nothing otherwise."""
+"""Feed: what the page gets once a second as long as somebody looks, and the right to see it. Does nothing otherwise.
+
+What is the same for all watchers is asked for once.
+"""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
@@ -32,6 +36,9 @@ class Feed:
         self._guard = guard
         self._prefix = metrics_prefix
         self._started = time.time()
+        self._latest: dict[str, Any] = {}
+        self._taken_at = -math.inf
+        self._taking = asyncio.Lock()  # guards the two above: watchers share what one of them asks for
 
     async def follow(self, keys: Sequence[str], origin: str | None) -> AsyncIterator[bytes]:
         """Yield an event a second, until this frontend is about to leave.
@@ -48,18 +55,25 @@ class Feed:
         while True:
             self._guard.check_user(keys)
             is_last = leaving.is_set()
-            snapshot = await self._snapshot()
+            snapshot = await self._shared_snapshot(fresh=is_last)
             refusal = self._refusal(keys, origin)
-            snapshot["requests_refused"] = refusal
             requests = [] if refusal else self._llm.backends.recent.after(number)
             number = requests[-1].number if requests else number
-            snapshot["requests"] = [asdict(request) for request in requests]
-            yield event(snapshot)
+            yield event(snapshot | {"requests_refused": refusal, "requests": [asdict(request) for request in requests]})
             if is_last:
                 return
             with suppress(TimeoutError):
                 async with asyncio.timeout(_INTERVAL_S):
                     await leaving.wait()
+
+    async def _shared_snapshot(self, *, fresh: bool) -> dict[str, Any]:
+        """Return how everything is, for all watchers alike: about one a second is made, however many they are."""
+        async with self._taking:
+            now = time.monotonic()
+            # A little less than an interval: a watcher alone gets a new one each time.
+            if fresh or now - self._taken_at >= 0.9 * _INTERVAL_S:
+                self._latest, self._taken_at = await self._snapshot(), now
+            return self._latest
 
     async def _snapshot(self) -> dict[str, Any]:
         llm = self._llm

@@ -103,7 +103,7 @@ async def test_an_engine_core_s_notices_are_told(http, engine, kind, engine_stat
 async def test_load_has_what_charts_need(http):
     before = (await first_event(http))["load"]
     await complete(http)
-    after = (await first_event(http))["load"]
+    after = (await until(http, lambda event: event["load"]["generation_tokens"] > before["generation_tokens"]))["load"]
 
     assert after["generation_tokens"] - before["generation_tokens"] == 20
     assert after["first_token_s"][1] - before["first_token_s"][1] == 1
@@ -185,6 +185,28 @@ async def test_nothing_is_done_while_nobody_watches(llm):
     await watching.aclose()
 
     assert len(asyncio.all_tasks()) == before
+
+
+async def test_watchers_share_what_is_asked_for_them(llm, monkeypatch):
+    monkeypatch.setattr(feed, "_INTERVAL_S", 60.0)
+    asked, loads_known = [], llm.engine_admin.loads_known
+    monkeypatch.setattr(llm.engine_admin, "loads_known", lambda: (asked.append(1), loads_known())[1])
+    shared = Feed(llm, Guard(FrontendSettings()), "tetrad")
+    watchers = [shared.follow([], None) for _ in range(20)]
+
+    events = await asyncio.gather(*(anext(watcher) for watcher in watchers))
+    for watcher in watchers:
+        await watcher.aclose()
+
+    assert len(asked) == 1
+    assert len(set(events)) == 1
+
+
+async def test_a_watcher_alone_gets_something_new_each_time(llm):
+    async with aclosing(Feed(llm, Guard(FrontendSettings()), "tetrad").follow([], None)) as events:
+        times = [json.loads((await anext(events)).removeprefix(b"data: "))["time"] for _ in range(5)]
+
+    assert len(set(times)) == 5
 
 
 async def test_the_stream_does_not_hold_up_a_frontend_that_leaves(frontend):
