@@ -12,6 +12,7 @@ from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.gateways.served import gateway_services
 from tetrad.frontend.grpc_api.call_limits import CallLimits
 from tetrad.frontend.grpc_api.servicer import public_services
+from tetrad.frontend.grpc_api.slow_calls import EndSlowCalls
 from tetrad.frontend.http.app import create_app
 from tetrad.frontend.http.open_files import raise_open_files_limit
 from tetrad.frontend.http.server import HttpServer
@@ -158,11 +159,11 @@ def _grpc_server(llm: AsyncLLM, settings: FrontendSettings, guard: Guard) -> Ser
         return None
     tls = settings.public_tls or TlsFiles()
     identity = {"tls_cert_file": tls.cert_file, "tls_key_file": tls.key_file, "tls_ca_file": tls.ca_file}
-    limits = CallLimits(settings.request_timeout_s, settings.slow_client_timeout_s)
+    limits = CallLimits(settings.request_timeout_s)
     return Server(
         settings.model_copy(update={"listen": public or private, **identity}),
         public_services(llm, limits) | gateway_services(settings.gateway_apis, llm, limits, guard),
-        interceptors=[RequireApiKey(guard)],
+        interceptors=[RequireApiKey(guard), EndSlowCalls(settings.slow_client_timeout_s)],
         also_listen=(private,) if public and private else (),
         shares_port=bool(private),
         knows_callers=guard.knows_users,

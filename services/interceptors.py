@@ -4,6 +4,7 @@ A handler raises a TetradError; the caller gets its status with details. Anythin
 answered with INTERNAL and no inner text.
 """
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -107,4 +108,7 @@ async def _abort(context: grpc.aio.ServicerContext, method: str, error: Exceptio
     if not isinstance(error, TetradError):
         log.error("rpc.failed", method=method, exc_info=error)
         error = InternalError(f"{method} failed; the server's log has the details.")
-    await context.abort_with_status(rpc_status.to_status(to_status(error)))
+    try:
+        await context.abort_with_status(rpc_status.to_status(to_status(error)))
+    except grpc.aio.InternalError:  # the caller left before it had read up to its status
+        raise asyncio.CancelledError from None

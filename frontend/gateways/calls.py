@@ -14,7 +14,6 @@ import grpc
 
 from tetrad.frontend.async_llm import AsyncLLM
 from tetrad.frontend.grpc_api.call_limits import CallLimits, admit
-from tetrad.frontend.grpc_api.slow_calls import SlowCall
 from tetrad.frontend.grpc_api.traced_calls import traced_call
 from tetrad.frontend.outputs import RequestOutput
 from tetrad.frontend.prompts import PromptType
@@ -71,12 +70,10 @@ class GatewayCalls:
         """
         with traced_call(self._llm, request.request_id) as request_id:
             stream = await self._llm.add_request(request_id, request.prompt, request.params, **request.options)
-            with self._noted(request_id), closing(stream), SlowCall(self._limits.slow_client_timeout_s) as call:
+            with self._noted(request_id), closing(stream):
                 async for output in stream:
                     for message in messages_of(output):
-                        call.begin()
                         yield message
-                        call.end()
 
     async def abort(self, request_ids: Iterable[str]) -> None:
         """End requests of this API; ids that it does not have are ignored, those of other APIs' requests, too."""

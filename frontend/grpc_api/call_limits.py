@@ -14,11 +14,9 @@ class CallLimits:
 
     Attributes:
         request_timeout_s: from their arrival to their end; None: any time.
-        slow_client_timeout_s: for a message to be taken by the client.
     """
 
     request_timeout_s: float | None
-    slow_client_timeout_s: float
 
 
 def admit(llm: AsyncLLM, limits: CallLimits, context: grpc.aio.ServicerContext) -> None:

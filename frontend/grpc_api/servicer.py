@@ -15,7 +15,6 @@ from tetrad.frontend.grpc_api.answers import Answers
 from tetrad.frontend.grpc_api.call_limits import CallLimits, admit
 from tetrad.frontend.grpc_api.chat_bodies import chat_body_of
 from tetrad.frontend.grpc_api.sampling_fields import sampling_fields_of, truncation_of
-from tetrad.frontend.grpc_api.slow_calls import SlowCall
 from tetrad.frontend.grpc_api.traced_calls import traced_call
 from tetrad.frontend.http.chat_api.conversations import conversation_of, echoed_text
 from tetrad.frontend.prompts import PromptType, TokensPrompt
@@ -61,12 +60,10 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             )
             answers = Answers(request_id)
             # A call that is cancelled between two outputs must end the request, too.
-            with closing(stream), SlowCall(self._limits.slow_client_timeout_s) as call:
+            with closing(stream):
                 async for output in stream:
                     for each in output.outputs:
-                        call.begin()
                         yield answers.completion(output, each)
-                        call.end()
 
     async def Chat(
         self, request: inference_pb2.ChatRequest, context: grpc.aio.ServicerContext
@@ -90,12 +87,10 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
                 **truncation,
             )
             answers = Answers(request_id)
-            with closing(turns), SlowCall(self._limits.slow_client_timeout_s) as call:
+            with closing(turns):
                 async for update in turns:
                     for part in update.parts:
-                        call.begin()
                         yield answers.turn(update.output, part, echoed=echoed, with_reasoning=body.include_reasoning)
-                        call.end()
 
     async def Embed(
         self,

@@ -1,39 +1,95 @@
-"""Slow calls: ends a streaming call whose client takes none of its messages for too long, so that its request is aborted.
+"""Slow calls: ends a streaming call whose client takes none of its messages for too long, and with it its request.
 
-gRPC holds a handler up while the client's window is full, for ever if need be. What the engine brings in the meantime waits in
-the request's collector, merged. Knows no messages.
+gRPC holds a message up while the client's window is full, for ever if need be. What the engine brings in the meantime waits in
+the request's collector, merged. The wait is in the call's context, not in the handler that makes the messages: so this is an
+interceptor, inside of the one that gives errors their status, and takes over the writing. Knows no messages.
 """
 
 import asyncio
+import contextlib
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+import grpc
+
+from tetrad.services.errors import DeadlineExceeded
 from tetrad.services.idle_timer import IdleTimer
 from tetrad.services.log import get_logger
 
 log = get_logger()
 
+Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]]
 
-class SlowCall:
-    """Watches one handler, in whose task it is made; a context manager around its messages.
+
+class EndSlowCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc ships no types
+    """Raises DeadlineExceeded in calls whose client reads nothing, for those that are answered by async generators.
+
+    The client finds it behind what it has not read; until it has, the call keeps its place in the connection.
 
     Args:
         timeout_s: how long a message may wait to be taken.
     """
 
     def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+
+    async def intercept_service(
+        self, continuation: Continuation, details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler | None:
+        """Return the handler, wrapped if it is one of those."""
+        handler = await continuation(details)
+        if handler is None or not handler.response_streaming:
+            return handler
+        kind = "stream_stream" if handler.request_streaming else "unary_stream"
+        if not inspect.isasyncgenfunction(getattr(handler, kind)):
+            return handler
+        return getattr(grpc, f"{kind}_rpc_method_handler")(
+            self._wrap(getattr(handler, kind)),
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+    def _wrap(self, behavior: Callable[..., AsyncGenerator[Any, None]]) -> Callable[..., Awaitable[None]]:
+        async def call(request: Any, context: grpc.aio.ServicerContext) -> None:
+            async with aclosing(behavior(request, context)) as messages:
+                with _Writer(context, self._timeout_s) as writer:
+                    async for message in messages:
+                        await writer.write(message)
+
+        return call
+
+
+class _Writer:
+    """Writes the messages of one call, in whose task it is made; a context manager around them."""
+
+    def __init__(self, context: grpc.aio.ServicerContext, timeout_s: float) -> None:
+        self._context = context
+        self._timeout_s = timeout_s
         self._handler = asyncio.current_task()
         self._timer = IdleTimer(timeout_s, self._on_idle)
-        self._is_writing = False
+        self._has_begun = self._is_writing = self._is_late = False
 
-    def begin(self) -> None:
-        """A message is handed to gRPC."""
+    async def write(self, message: Any) -> None:
+        """Return when the client's window has room for the message; DeadlineExceeded if that takes too long."""
+        if not self._has_begun:
+            self._has_begun = True
+            # By itself: gRPC cannot give a status to a call whose first message, which would bring it along, is held up.
+            with contextlib.suppress(grpc.aio.UsageError):  # the handler has sent it
+                await self._context.send_initial_metadata(())
         self._timer.note()
         self._is_writing = True
-
-    def end(self) -> None:
-        """It was taken."""
-        self._is_writing = False
+        try:
+            await self._context.write(message)
+        except asyncio.CancelledError:
+            if not self._is_late or self._handler is None or self._handler.uncancel():
+                raise  # the client has ended the call, or the server has
+            text = f"Nothing of the answer was taken for {self._timeout_s:g} s (slow_client_timeout_s); read it faster."
+            raise DeadlineExceeded(text, reason="SLOW_CLIENT") from None
+        finally:
+            self._is_writing = False
 
     def __enter__(self) -> Self:
         return self
@@ -44,4 +100,5 @@ class SlowCall:
     def _on_idle(self) -> None:
         if self._is_writing and self._handler is not None:
             log.info("grpc.slow_client_dropped")
+            self._is_late = True
             self._handler.cancel()

@@ -161,6 +161,24 @@ async def test_a_cancelled_call_frees_its_request(stub, engine):
     await engine.until(lambda: engine.aborted)
 
 
+async def test_a_client_that_reads_too_late_has_a_status_even_if_the_first_message_was_held_up(serve_frontend, engine):
+    engine.step_delay_s = 0.02  # else it is done before anybody notices
+    async with (
+        serve_frontend(listen="127.0.0.1:0", slow_client_timeout_s=0.3, max_logprobs=60) as frontend,
+        grpc.aio.insecure_channel(frontend.grpc_address, options=[("grpc.http2.bdp_probe", 0)]) as channel,
+    ):
+        # Longer than a window: the log-probabilities of a long prompt.
+        params = {"prompt_logprobs": 60, "max_tokens": 100, "ignore_eos": True}
+        call = vllm_engine_pb2_grpc.VllmEngineStub(channel).Generate(request(ids=[1] * 400, params=params))
+        await engine.until(lambda: engine.aborted)
+
+        async with asyncio.timeout(10):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await answers_of(call)
+
+    assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+
+
 @pytest.mark.parametrize(
     ("message", "field"),
     [

@@ -1,5 +1,7 @@
 """The public gRPC API: deltas, usage, statuses, aborts."""
 
+import asyncio
+
 import grpc
 import pytest
 from frontend_fakes import TEXT
@@ -188,7 +190,7 @@ async def test_a_call_that_is_late_or_cancelled_leaves_the_engine(stub, engine):
     assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-async def test_a_client_that_takes_nothing_is_dropped(serve_frontend, engine):
+async def test_a_client_that_takes_nothing_is_dropped(serve_frontend, engine, caplog):
     engine.step_delay_s = 0.005  # else it has made everything before anybody notices
     async with (
         serve_frontend(listen="127.0.0.1:0", slow_client_timeout_s=0.3) as frontend,
@@ -203,3 +205,26 @@ async def test_a_client_that_takes_nothing_is_dropped(serve_frontend, engine):
         await engine.until(lambda: len(engine.aborted) > 0)
 
         call.cancel()
+    assert not caplog.text  # that it leaves without its status is no fault
+
+
+async def test_a_client_that_reads_again_too_late_finds_what_was_sent_and_then_the_reason(serve_frontend, engine):
+    engine.step_delay_s = 0.005
+    async with (
+        serve_frontend(listen="127.0.0.1:0", slow_client_timeout_s=0.3, max_concurrent_streams=1) as frontend,
+        grpc.aio.insecure_channel(frontend.grpc_address, options=[("grpc.http2.bdp_probe", 0)]) as channel,
+    ):
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        params = types_pb2.SamplingParams(max_tokens=400, ignore_eos=True, logprobs=5)
+        call = stub.Generate(generate(sampling_params=params, n=40))
+        await engine.until(lambda: len(engine.aborted) > 0)
+
+        async with asyncio.timeout(10):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                _ = [message async for message in call]
+            # The only stream that the connection may have is free again.
+            after = [message async for message in stub.Generate(generate())]
+
+    assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert "0.3 s" in caught.value.details()
+    assert after
