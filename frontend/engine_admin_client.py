@@ -97,6 +97,10 @@ class EngineAdminClient:
         )
         return [engine_load_of(each.load) if isinstance(each, engine_core_pb2.GetLoadResponse) else None for each in answers]
 
+    def check_targets(self) -> None:
+        """FailedPrecondition if nobody can ask the engines anything."""
+        self._reachable()
+
     def kv_events(self) -> list[AsyncIterator[engine_core_pb2.SubscribeKvEventsResponse]]:
         """Return, for each engine, what its prefix cache holds and what changes in it; the streams never end by themselves.
 

@@ -50,18 +50,18 @@ def server_info(llm: AsyncLLM, *, is_paused: bool, uptime_s: float) -> vllm_engi
     )
 
 
-def loads(engine: EngineInfo, every: list[EngineLoad]) -> vllm_engine_pb2.GetLoadsResponse:
+def loads(engine: EngineInfo, every: list[EngineLoad | None]) -> vllm_engine_pb2.GetLoadsResponse:
     """Return how busy each engine core is.
 
     Args:
         engine: what the first one says of itself: all are alike.
-        every: their loads, in the order of their ranks.
+        every: their loads, in the order of their ranks; None: it did not say.
     """
     return vllm_engine_pb2.GetLoadsResponse(
         timestamp=datetime.datetime.now(datetime.UTC).isoformat(),
         version=VERSION,
         dp_rank_count=len(every),
-        loads=[_load(rank, engine, load) for rank, load in enumerate(every)],
+        loads=[_load(rank, engine, load) for rank, load in enumerate(every) if load is not None],
     )
 
 

@@ -20,7 +20,7 @@ from tetrad.frontend.gateways.vllm_engine.facts import loads, model_info, server
 from tetrad.frontend.gateways.vllm_engine.kv_events import KvEventBatches, merged
 from tetrad.frontend.gateways.vllm_engine.requests import request_of
 from tetrad.frontend.grpc_api.call_limits import CallLimits
-from tetrad.services.errors import FailedPrecondition, Unsupported
+from tetrad.services.errors import Unsupported
 
 
 class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc] # the package ships no types
@@ -84,8 +84,9 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
     async def GetLoads(
         self, request: vllm_engine_pb2.GetLoadsRequest, context: grpc.aio.ServicerContext
     ) -> vllm_engine_pb2.GetLoadsResponse:
-        """Return how busy each engine core is, or the one that is asked for."""
-        answer = loads(self._llm.engine_info, await self._llm.engine_admin.loads())
+        """Return how busy each engine core is that says so at once, or the one that is asked for."""
+        self._llm.engine_admin.check_targets()
+        answer = loads(self._llm.engine_info, await self._llm.engine_admin.loads_known())
         if request.HasField("dp_rank"):
             wanted = [load for load in answer.loads if load.dp_rank == request.dp_rank]
             del answer.loads[:]
@@ -141,7 +142,5 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
         return common_pb2.ProfileResponse(success=True, message=", ".join(paths))
 
     async def _is_paused(self) -> bool:
-        try:
-            return await self._llm.engine_admin.is_paused()
-        except FailedPrecondition:  # nobody can pause what nobody can operate
-            return False
+        known = await self._llm.engine_admin.loads_known()
+        return any(load is not None and load.paused for load in known)

@@ -243,6 +243,47 @@ async def test_facts(stub):
     assert [load.dp_rank for load in loads.loads] == [0]
 
 
+@pytest.fixture
+async def hung_engine(sockets):
+    """The operators' port of an engine core that takes connections and never answers."""
+    held, path = asyncio.Event(), str(sockets / "hung")
+
+    async def hold(_, writer):
+        await held.wait()
+        writer.close()
+
+    server = await asyncio.start_unix_server(hold, path)
+    yield f"unix:{path}"
+    held.set()
+    server.close()
+
+
+async def test_facts_of_the_engines_that_answer_do_not_wait_for_one_that_is_away(serve_frontend, engine, hung_engine):
+    targets = (hung_engine, engine.target)
+    async with (
+        serve_frontend(listen="127.0.0.1:0", engine_admin_targets=targets) as frontend,
+        open_channel(frontend.grpc_address) as channel,
+    ):
+        stub = vllm_engine_pb2_grpc.VllmEngineStub(channel)
+        async with asyncio.timeout(5):
+            server = await stub.GetServerInfo(vllm_engine_pb2.GetServerInfoRequest())
+            loads = await stub.GetLoads(vllm_engine_pb2.GetLoadsRequest())
+
+    assert server.server_type == "vllm-grpc"
+    assert (loads.dp_rank_count, [load.dp_rank for load in loads.loads]) == (2, [1])
+
+
+async def test_loads_need_the_operators_ports(serve_frontend):
+    async with (
+        serve_frontend(listen="127.0.0.1:0", engine_admin_targets=()) as frontend,
+        open_channel(frontend.grpc_address) as channel,
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await vllm_engine_pb2_grpc.VllmEngineStub(channel).GetLoads(vllm_engine_pb2.GetLoadsRequest())
+
+    assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+
+
 async def test_health_says_what_is_missing(stub, engine):
     await engine.kill()
 
