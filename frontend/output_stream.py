@@ -48,8 +48,12 @@ class OutputStream:
             raise StopAsyncIteration
         return await self.get()
 
-    def close(self) -> None:
-        """Abort the request unless it is finished."""
+    def abort(self) -> None:
+        """End the request with finish reason "abort", in an output that is still to be taken; no-op if it is finished."""
         if not self._request.finished:
             self._processor.abort_request(self._request)
+
+    def close(self) -> None:
+        """Abort the request unless it is finished; nothing comes any more."""
+        self.abort()
         self._done = True

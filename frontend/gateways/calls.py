@@ -4,7 +4,6 @@ Gateways end a request in one of two ways: they cancel its call, or they name it
 open. Both free what it holds; the second also ends the open call, with what there is and finish reason "abort".
 """
 
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import grpc
 from tetrad.frontend.async_llm import AsyncLLM
 from tetrad.frontend.grpc_api.call_limits import CallLimits, admit
 from tetrad.frontend.grpc_api.traced_calls import traced_call
+from tetrad.frontend.output_stream import OutputStream
 from tetrad.frontend.outputs import RequestOutput
 from tetrad.frontend.prompts import PromptType
 from tetrad.frontend.sampling_params import SamplingParams
@@ -50,7 +50,7 @@ class GatewayCalls:
     def __init__(self, llm: AsyncLLM, limits: CallLimits) -> None:
         self._llm = llm
         self._limits = limits
-        self._open_ids: Counter[str] = Counter()
+        self._open: dict[str, list[_OpenCall]] = {}
 
     def admit(self, context: grpc.aio.ServicerContext) -> None:
         """Refuse a call if none can be taken now."""
@@ -68,23 +68,48 @@ class GatewayCalls:
         Raises:
             TetradError: the request is wrong, or cannot be taken or finished.
         """
-        with traced_call(self._llm, request.request_id) as request_id:
+        with traced_call(self._llm, request.request_id) as request_id, self._noted(request_id) as call:
             stream = await self._llm.add_request(request_id, request.prompt, request.params, **request.options)
-            with self._noted(request_id), closing(stream):
+            with closing(stream):
+                call.begin(stream)
                 async for output in stream:
                     for message in messages_of(output):
                         yield message
 
     async def abort(self, request_ids: Iterable[str]) -> None:
-        """End requests of this API; ids that it does not have are ignored, those of other APIs' requests, too."""
-        await self._llm.abort(request_id for request_id in request_ids if request_id in self._open_ids)
+        """End requests of this API; ids that it does not have are ignored, and requests of other APIs that have the same."""
+        for request_id in request_ids:
+            for call in self._open.get(request_id, ()):
+                call.abort()
 
     @contextmanager
-    def _noted(self, request_id: str) -> Iterator[None]:
-        self._open_ids[request_id] += 1
+    def _noted(self, request_id: str) -> Iterator["_OpenCall"]:
+        """Be open while a request can be aborted, which begins before its prompt is tokenized."""
+        call, calls = _OpenCall(), self._open.setdefault(request_id, [])
+        calls.append(call)
         try:
-            yield
+            yield call
         finally:
-            self._open_ids[request_id] -= 1
-            if not self._open_ids[request_id]:
-                del self._open_ids[request_id]
+            calls.remove(call)
+            if not calls:
+                del self._open[request_id]
+
+
+class _OpenCall:
+    """One call, from its arrival to its end."""
+
+    def __init__(self) -> None:
+        self._stream: OutputStream | None = None
+        self._is_aborted = False
+
+    def begin(self, stream: OutputStream) -> None:
+        """Note where the outputs come from."""
+        self._stream = stream
+        if self._is_aborted:
+            stream.abort()
+
+    def abort(self) -> None:
+        """End the request now, or as soon as there is one."""
+        self._is_aborted = True
+        if self._stream is not None:
+            self._stream.abort()

@@ -10,6 +10,7 @@ from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2, vllm_engine_pb
 from tetrad.services.channel import open_channel
 from tetrad.services.columns import unpack_u32
 from tetrad.services.errors import from_rpc_error
+from tetrad.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 
 IDS = list(TEXT.encode())
 
@@ -147,6 +148,42 @@ async def test_abort_ends_no_request_of_another_api(stub, frontend, engine):
     [choice] = (await asking).json()["choices"]
     assert (choice["text"], choice["finish_reason"]) == (TEXT[:3], "length")
     assert not engine.aborted
+
+
+async def test_abort_ends_its_own_of_two_requests_with_one_id(stub, channel, engine):
+    engine.pause()
+    params = types_pb2.SamplingParams(max_tokens=3)
+    other = inference_pb2.GenerateRequest(text="hi", request_id="r1", sampling_params=params)
+    asking = asyncio.create_task(answers_of(inference_pb2_grpc.InferenceServiceStub(channel).Generate(other)))
+    await engine.until(lambda: len(engine.running) == 1)
+    call = stub.Generate(request(request_id="r1"))
+    await engine.until(lambda: len(engine.running) == 2)
+
+    await stub.Abort(vllm_engine_pb2.AbortRequest(request_ids=["r1"]))
+
+    *_, last = await answers_of(call)
+    await engine.allow(None)
+    assert last.complete.finish_reason == "abort"
+    assert (await asking)[-1].finish_reason == types_pb2.FINISH_REASON_LENGTH
+
+
+async def test_abort_of_a_request_whose_prompt_is_still_made_into_tokens(stub, tokenizer, engine):
+    engine.pause()
+    tokenizer.hung.clear()
+    message = request(request_id="r1")
+    message.text = "hi"
+    call = stub.Generate(message)
+    async with asyncio.timeout(10):
+        while not tokenizer.num_calls:
+            await stub.HealthCheck(vllm_engine_pb2.HealthCheckRequest())
+
+    await stub.Abort(vllm_engine_pb2.AbortRequest(request_ids=["r1"]))
+    tokenizer.hung.set()
+
+    async with asyncio.timeout(10):
+        *_, last = await answers_of(call)
+    assert (last.complete.finish_reason, last.complete.completion_tokens) == ("abort", 0)
+    assert not engine.running
 
 
 async def test_a_cancelled_call_frees_its_request(stub, engine):
