@@ -242,6 +242,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         self._context = None
         self.reject: Callable[[engine_core_pb2.EngineCoreRequest], TetradError | None] = lambda _: None
         self.step_delay_s = 0.0
+        self.grammar_ends_after = None  # tokens
         self._permits = None
         self._changed = asyncio.Condition()
         self._epoch = 0
@@ -365,6 +366,8 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
             stops = set(params.stop_token_ids) | (set() if params.ignore_eos else {EOS})
             if token in stops and len(each.output) > params.min_tokens:
                 return ids, types_pb2.FINISH_REASON_STOP
+            if len(each.output) == self.grammar_ends_after:
+                return ids, types_pb2.FINISH_REASON_STOP
             if len(each.output) >= params.max_tokens:
                 return ids, types_pb2.FINISH_REASON_LENGTH
         return ids, 0
@@ -374,7 +377,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         output = engine_core_pb2.EngineCoreOutput(
             handle=each.request.handle, request_id=each.request.request_id, new_token_ids=pack_u32(ids), finish_reason=finish
         )
-        if finish == types_pb2.FINISH_REASON_STOP and ids[-1] != EOS:
+        if finish == types_pb2.FINISH_REASON_STOP and ids[-1] != EOS and len(each.output) != self.grammar_ends_after:
             output.stop_reason.token_id = ids[-1]
         if each.fresh:
             output.prefill_stats.num_prompt_tokens = len(each.prompt)

@@ -1,7 +1,7 @@
 """Answers: outputs -> GenerateResponses of vllm.Inference. One InferenceAnswers per call; it only counts."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from tetrad.frontend.outputs import CompletionOutput, FinishReasonName, PositionLogprobs, RequestOutput
 from tetrad.vllm_api import inference_pb2
@@ -19,10 +19,12 @@ class InferenceAnswers:
 
     Args:
         options: what the call wants to see.
+        eos_token_ids: ids that end a text.
     """
 
-    def __init__(self, options: inference_pb2.ResponseOptions) -> None:
+    def __init__(self, options: inference_pb2.ResponseOptions, eos_token_ids: Collection[int]) -> None:
         self._options = options
+        self._eos_token_ids = eos_token_ids
         self._shows_text = options.output_text if options.HasField("output_text") else True
         self._num_tokens: Counter[int] = Counter()
         self._has_shown_prompt = False
@@ -57,7 +59,8 @@ class InferenceAnswers:
             message.stop_token_id = new.stop_reason
         elif new.stop_reason is not None:
             message.stop_string = new.stop_reason
-        elif new.finish_reason == "stop" and new.token_ids:
+        elif new.finish_reason == "stop" and new.token_ids and new.token_ids[-1] in self._eos_token_ids:
+            # Else a grammar is complete: the last token is the output's, and nothing in it is what stopped it.
             message.eos_token_id = new.token_ids[-1]
         return message
 

@@ -48,4 +48,4 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         self._llm.model_names.resolve(request.model)
         metadata = dict(context.invocation_metadata() or ())
         wanted = request_of(request, metadata, self._llm.default_sampling_fields(), is_stream=is_stream)
-        return wanted, InferenceAnswers(request.response)
+        return wanted, InferenceAnswers(request.response, self._llm.tokenizer_info.eos_token_ids)

@@ -127,6 +127,15 @@ async def test_what_stopped_an_output_is_named(stub, engine, stopping, reason, v
     assert (finish.WhichOneof("stop_reason"), getattr(finish, reason)) == (reason, value)
 
 
+async def test_an_output_that_its_grammar_ended_names_no_token(stub, engine):
+    engine.grammar_ends_after = 5
+
+    finish = (await stub.Generate(request())).outputs.finish_info
+
+    assert (finish.finish_reason, finish.num_output_tokens) == (inference_pb2.FinishInfo.STOP, 5)
+    assert finish.WhichOneof("stop_reason") is None
+
+
 @pytest.mark.parametrize(
     ("fields", "code", "field"),
     [
