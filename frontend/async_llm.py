@@ -29,6 +29,7 @@ from tetrad.frontend.prompts import PromptType, TokensPrompt, estimated_prompt_t
 from tetrad.frontend.sampling_params import SamplingParams
 from tetrad.frontend.tokenizer_bundle_client import BundleChunk
 from tetrad.frontend.wire import engine_request
+from tetrad.services.columns import pack_u32
 from tetrad.services.errors import InvalidRequest, Unavailable, Unsupported
 from tetrad.services.log import get_logger
 from tetrad.services.tracing import open_tracer, reason_of
@@ -271,6 +272,8 @@ class AsyncLLM:
                 raise _draining()
             state = prepared.state
             state.call = call
+            # Not before: an engine may be lost while a prompt is tokenized. Nor later: the spans end with what engines do.
+            engine = self._engines.choose(data_parallel_rank, pack_u32(state.prompt_token_ids), prepared.cache_salt)
             for sequence in state.sequences:
                 sequence.span = call.start_sequence(sequence)
             messages = [
@@ -289,8 +292,6 @@ class AsyncLLM:
                 )
                 for sequence in state.sequences
             ]
-            # Not before: an engine may be lost while a prompt is tokenized.
-            engine = self._engines.choose(data_parallel_rank, messages[0].prompt_token_ids, messages[0].cache_salt)
         except BaseException as error:
             ticket.release()
             call.fail(reason_of(error))

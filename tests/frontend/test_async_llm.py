@@ -1,6 +1,7 @@
 """One request's life: text, ids, stop strings, aborts, limits."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from frontend_fakes import EOS, TEXT
@@ -8,6 +9,7 @@ from frontend_fakes import EOS, TEXT
 from tetrad.frontend.prompts import TokensPrompt
 from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.services.errors import InvalidRequest, Overloaded, PromptTooLong, Unavailable
+from tetrad.services.tracing import NoSpan, NoTracer
 
 FINAL, DELTA, CUMULATIVE = RequestOutputKind.FINAL_ONLY, RequestOutputKind.DELTA, RequestOutputKind.CUMULATIVE
 
@@ -356,6 +358,27 @@ async def test_bad_words_are_sent_with_and_without_a_space(llm, engine):
 
 async def test_bad_word_of_spaces_alone_is_no_bug(llm):
     await run(llm, bad_words=["  "])
+
+
+class OpenSpans(NoTracer):
+    """A tracer that knows which spans have not ended."""
+
+    def __init__(self):
+        self.names = []
+
+    def start_span(self, name, context, **_):
+        self.names.append(name)
+        span = NoSpan(context)
+        return SimpleNamespace(context=context, set_attributes=span.set_attributes, end=lambda **_: self.names.remove(name))
+
+
+async def test_a_request_that_no_engine_can_have_leaves_no_span_open(llm):
+    llm.tracer = OpenSpans()
+
+    with pytest.raises(InvalidRequest, match="out of range"):
+        await run(llm, data_parallel_rank=7)
+
+    assert llm.tracer.names == []
 
 
 async def test_requests_are_spread_over_engines(tokenizer, engine, sockets, connect):
