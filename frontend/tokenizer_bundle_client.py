@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import grpc
 
-from tetrad.frontend.tokenizer_replicas import TokenizerReplicas
+from tetrad.frontend.tokenizer_replicas import Replica, TokenizerReplicas
 from tetrad.services.channel import is_call_closed
 from tetrad.services.errors import Unavailable, from_rpc_error
 from tetrad.v1 import tokenizer_pb2
@@ -25,11 +25,7 @@ async def bundle_chunks(replicas: TokenizerReplicas, timeout_s: float) -> AsyncG
     Raises:
         Unavailable: no tokenizer is there within `timeout_s`, or it was lost.
     """
-    try:
-        await asyncio.wait_for(replicas.wait_usable(), timeout_s)
-    except TimeoutError:
-        raise Unavailable(f"The tokenizer at {replicas} did not answer within {timeout_s:g} s; try again later.") from None
-    replica = replicas.in_order()[0]
+    replica = await _any_of(replicas, timeout_s)
     try:
         async for chunk in replica.stub.GetBundle(tokenizer_pb2.GetBundleRequest(), timeout=timeout_s):
             yield BundleChunk(chunk.data, chunk.sha256)
@@ -39,3 +35,14 @@ async def bundle_chunks(replicas: TokenizerReplicas, timeout_s: float) -> AsyncG
         if not is_call_closed(error):
             raise
         raise Unavailable(f"The tokenizer at {replica.target} left; try again.") from None
+
+
+async def _any_of(replicas: TokenizerReplicas, timeout_s: float) -> Replica:
+    try:
+        async with asyncio.timeout(timeout_s):
+            # The only one that was there may be lost again before this task goes on.
+            while not (usable := replicas.in_order()):
+                await replicas.wait_usable()
+    except TimeoutError:
+        raise Unavailable(f"The tokenizer at {replicas} did not answer within {timeout_s:g} s; try again later.") from None
+    return usable[0]

@@ -9,6 +9,7 @@ import pytest
 from frontend_fakes import TEXT, FakeTokenizer
 
 from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.frontend.tokenizer_bundle_client import bundle_chunks
 from tetrad.frontend.tokenizer_client import ask
 from tetrad.services.errors import InternalError
 
@@ -52,6 +53,22 @@ async def test_calls_are_spread_over_the_replicas(llm, tokenizer, second):
         await llm.tokenize("a")
 
     assert (tokenizer.num_calls, second.num_calls) == (3, 3)
+
+
+async def test_the_files_come_from_the_next_replica_if_the_only_one_is_lost_at_once():
+    """It was there when the task was woken, and is not when the task runs."""
+    chunks = SimpleNamespace(GetBundle=lambda *_, **__: _as_stream(SimpleNamespace(data=b"zip", sha256="sum")))
+    rounds = iter([[], [], [SimpleNamespace(stub=chunks, target="t")]])
+    replicas = SimpleNamespace(in_order=lambda: next(rounds), wait_usable=lambda: asyncio.sleep(0))
+
+    found = [chunk async for chunk in bundle_chunks(replicas, timeout_s=5.0)]
+
+    assert found == [(b"zip", "sum")]
+
+
+async def _as_stream(*messages):
+    for message in messages:
+        yield message
 
 
 async def test_a_killed_replica_costs_calls_no_waiting(llm, second):
