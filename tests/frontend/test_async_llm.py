@@ -386,7 +386,14 @@ async def test_requests_are_spread_over_engines(tokenizer, engine, sockets, conn
     await second.start()
     llm = await connect(engine_targets=(engine.target, second.target))
 
-    await asyncio.gather(*(run(llm, request_id=f"r{i}") for i in range(6)))
+    # All at once: one that ended before the next is placed would leave its engine as idle as the other.
+    engine.pause()
+    second.pause()
+    asking = asyncio.gather(*(run(llm, request_id=f"r{i}") for i in range(6)))
+    for each in (engine, second):
+        await each.until(lambda each=each: len(each.running) == 3)
+        await each.allow(None)
+    await asking
     await run(llm, request_id="pinned", data_parallel_rank=1)
 
     assert (len(engine.requests), len(second.requests)) == (3, 4)
