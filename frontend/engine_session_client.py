@@ -16,6 +16,7 @@ import grpc
 from tetrad.frontend.facts import EngineInfo
 from tetrad.frontend.steps import Step
 from tetrad.frontend.wire import engine_info_of, step_of
+from tetrad.services.channel import is_call_closed
 from tetrad.services.errors import InternalError, InvalidRequest, TetradError, Unavailable, from_rpc_error, from_status
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
@@ -136,10 +137,8 @@ class EngineSession:
             response = await self._call.read()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             raise _broken(error) from error
-        except asyncio.CancelledError:
-            # Reading a call that was cancelled looks like this, too.
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+        except asyncio.CancelledError as error:
+            if not is_call_closed(error):
                 raise
             raise Unavailable("The stream was given up.") from None
         if response is grpc.aio.EOF:
