@@ -1,8 +1,8 @@
 """KvEventLog: what entered and left the prefix cache lately, and what is in it now, for listeners that come and go.
 
 Filled by the block pool and the cache manager, read by SubscribeKvEvents. What one step (one tick of the event loop) brings is
-one batch. Before the first listener nothing is recorded, and what was cached until then is not told. A listener reads from the
-batches that are kept; one that is too slow, or too new, for these gets a snapshot. So nobody's slowness reaches the step loop.
+one batch; before the first listener there is none, but what is cached is known. A listener reads from batches that are kept;
+one that is too slow, or too new, for these gets a snapshot. So nobody's slowness reaches the step loop.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ class KvEventLog:
     def __init__(self, block_size: int, *, epoch: int, max_kept_blocks: int = 16_384) -> None:
         self.block_size = block_size
         self._max_kept_blocks = max_kept_blocks
-        self._is_recording = False
+        self._has_listened = False
         self._cached: dict[bytes, _Block] = {}
         self._pending: list[KvEvent] = []
         self._batches: deque[KvEventBatch] = deque()
@@ -97,8 +97,6 @@ class KvEventLog:
 
     def stored(self, request: Request, first: int, end: int) -> None:
         """Note that blocks `first` to `end` (exclusive) of a request are cached."""
-        if not self._is_recording:
-            return
         hashes = request.block_hashes
         while first < end and hashes[first] in self._cached:  # computed side by side with another request
             first += 1
@@ -131,6 +129,8 @@ class KvEventLog:
             self._add(BlocksCleared())
 
     def _add(self, event: KvEvent) -> None:
+        if not self._has_listened:
+            return
         if not self._pending:
             # A step is one tick of the loop: this runs when it is over.
             asyncio.get_running_loop().call_soon(self._flush)
@@ -153,7 +153,7 @@ class KvEventLog:
 
     async def follow(self, start: int) -> AsyncIterator[KvEventBatch]:
         """Yield the batches from number `start` on, behind a snapshot if they are not kept; never ends."""
-        self._is_recording = True
+        self._has_listened = True
         self._flush()
         wanted = start
         while True:

@@ -91,16 +91,17 @@ async def test_a_step_is_one_batch(make_listened, log):
     assert [len(event.block_hashes) for event in mirror.batches[-1].events] == [2, 2, 2]
 
 
-async def test_nothing_is_recorded_before_somebody_listens(make_listened, log):
-    bench = make_listened()
-    bench.add(8, max_tokens=1)
-    bench.run()
+async def test_the_first_listener_hears_of_all_that_is_cached_however_late_it_comes(make_listened, log):
+    bench = make_listened(num_blocks=5)
+    for first in (0, 100):  # the second pushes out what it needs
+        bench.add(range(first, first + 8), max_tokens=1)
+        bench.run()
+    batches_before = list(log._batches)
 
     mirror = await listen(log)
 
-    assert cached_in(bench)
-    assert mirror.cached == set()
-    assert not log._cached
+    assert mirror.cached == cached_in(bench) != set()
+    assert batches_before == []
 
 
 async def test_what_blocks_push_out_is_told(make_listened, log):
