@@ -134,7 +134,7 @@ def test_tokens_are_reached_by_keyboard(page):
 
 def test_an_answer_can_be_stopped_and_its_request_ends_with_it(server, page):
     setting(page, max_tokens=1500, temperature=0)
-    ask(page, "Count from one to a thousand.")
+    ask(page, "Write a very long story about a lighthouse keeper and her cat.")
     expect(page.locator(".token").nth(5)).to_be_attached()
     page.click("#stop")
 
@@ -146,7 +146,7 @@ def test_an_answer_can_be_stopped_and_its_request_ends_with_it(server, page):
 
 def test_escape_stops_too(server, page):
     setting(page, max_tokens=1500, temperature=0)
-    ask(page, "Count from one to a thousand.")
+    ask(page, "Write a very long story about a lighthouse keeper and her cat.")
     expect(page.locator(".token").nth(2)).to_be_attached()
     page.keyboard.press("Escape")
 
