@@ -1,0 +1,129 @@
+"""Paged attention: the kernels equal their reference over head sizes, groups, lengths, windows, caps and tables with holes."""
+
+import numpy as np
+import pytest
+import torch
+
+from tetrad.worker_svc.kernels import decode_attention as decode
+from tetrad.worker_svc.kernels import prefill_attention as prefill
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+BLOCK_ROWS = 16
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
+
+
+class Pages:
+    """Keys and values of requests in pages that are neither in order nor side by side; unused places hold NaN."""
+
+    def __init__(self, lengths, *, num_kv_heads=2, head_dim=64, block_size=16, dtype=torch.float32):
+        generator = torch.Generator().manual_seed(3)
+        pages = [-(-length // block_size) for length in lengths]
+        ids = torch.randperm(2 * sum(pages) + 1, generator=generator).tolist()
+        self.cache = torch.full((len(ids), block_size, 2, num_kv_heads, head_dim), torch.nan)
+        self.tables = torch.zeros(len(lengths), max(pages, default=0) + 1, dtype=torch.int32)
+        for row, length in enumerate(lengths):
+            mine = [ids.pop() for _ in range(pages[row])]
+            self.tables[row, : len(mine)] = torch.tensor(mine, dtype=torch.int32)
+            flat = torch.randn(length, 2, num_kv_heads, head_dim, generator=generator)
+            for place, page in enumerate(mine):
+                part = flat[place * block_size : (place + 1) * block_size]
+                self.cache[page, : len(part)] = part
+        self.cache, self.tables = self.cache.to(DEVICE, dtype), self.tables.to(DEVICE)
+        self.num_keys = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
+
+
+def queries(number, num_heads, head_dim, dtype=torch.float32):
+    wide = torch.randn(number, num_heads * head_dim + 32, generator=torch.Generator().manual_seed(5))
+    return wide.to(DEVICE, dtype)[:, : num_heads * head_dim].unflatten(1, (num_heads, head_dim))
+
+
+def assert_equal(found, expected):
+    tolerance = TOLERANCE[found.dtype]
+    torch.testing.assert_close(found.float(), expected.float(), rtol=tolerance, atol=tolerance)
+
+
+def check_decode(lengths, *, group=3, num_splits=3, dtype=torch.float32, head_dim=64, block_size=16, **options):
+    pages = Pages(lengths, head_dim=head_dim, block_size=block_size, dtype=dtype)
+    arguments = (queries(len(lengths), 2 * group, head_dim, dtype), pages.cache, pages.tables, pages.num_keys)
+    options = {"num_splits": num_splits, "scale": head_dim**-0.5} | options
+
+    assert_equal(decode.decode_attention(*arguments, **options), decode.decode_attention_reference(*arguments, **options))
+
+
+def check_prefill(chunks, *, group=3, dtype=torch.float32, head_dim=64, block_size=16, **options):
+    """chunks: (tokens computed before, new tokens) of each request."""
+    num_new = np.array([new for _, new in chunks], dtype=int)
+    pages = Pages([before + new for before, new in chunks], head_dim=head_dim, block_size=block_size, dtype=dtype)
+    first = torch.tensor([0, *np.cumsum(num_new)], dtype=torch.int32, device=DEVICE)
+    tiles = torch.from_numpy(prefill.tiles_of(num_new, group, BLOCK_ROWS)).to(DEVICE)
+    query = queries(int(num_new.sum()), 2 * group, head_dim, dtype)
+    arguments = (query, pages.cache, pages.tables, first, pages.num_keys, tiles)
+    options = {"scale": head_dim**-0.5} | options
+
+    found = prefill.prefill_attention(*arguments, **options, block_rows=BLOCK_ROWS)
+
+    assert_equal(found, prefill.prefill_attention_reference(*arguments, **options))
+
+
+@pytest.mark.parametrize("group", [1, 3, 8])
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
+def test_decode_over_head_sizes_and_groups(head_dim, group):
+    check_decode([1, 70, 129], head_dim=head_dim, group=group)
+
+
+@pytest.mark.parametrize("group", [1, 3, 8])
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
+def test_prefill_over_head_sizes_and_groups(head_dim, group):
+    check_prefill([(0, 1), (40, 9), (3, 20)], head_dim=head_dim, group=group)
+
+
+@pytest.mark.parametrize("num_splits", [1, 2, 7])
+@pytest.mark.parametrize("lengths", [[1], [0, 5, 0], [64, 65, 63], [300]])
+def test_decode_over_lengths_and_splits(lengths, num_splits):
+    check_decode(lengths, num_splits=num_splits)
+
+
+@pytest.mark.parametrize("window", [1, 7, 64, 65, 1000])
+@pytest.mark.parametrize("block_size", [4, 16])
+def test_a_window_hides_older_keys(window, block_size):
+    check_decode([5, 150, 64], window=window, block_size=block_size)
+    check_prefill([(0, 30), (100, 11), (63, 2)], window=window, block_size=block_size)
+
+
+def test_a_cap_bounds_scores():
+    check_decode([5, 90], softcap=0.5)
+    check_prefill([(0, 9), (70, 9)], softcap=0.5)
+
+
+# The interpreter multiplies bfloat16 as if its bits were integers; compiled for a GPU it is what it should be.
+@pytest.mark.parametrize("dtype", [torch.float16, *([torch.bfloat16] if DEVICE == "cuda" else [])])
+def test_types(dtype):
+    check_decode([33, 5], dtype=dtype)
+    check_prefill([(0, 33), (20, 5)], dtype=dtype)
+
+
+def test_decodes_and_prompts_share_a_step():
+    check_prefill([(64, 1), (0, 40), (200, 1), (0, 1)], group=1)
+
+
+def test_a_cache_in_fp8_is_scaled_back():
+    pages = Pages([37], dtype=torch.float32)
+    cache = pages.cache.nan_to_num().to(torch.float8_e4m3fn)
+    query = queries(1, 6, 64, torch.float16)
+    options = {"num_splits": 2, "scale": 0.125, "key_scale": 0.5, "value_scale": 2.0}
+
+    found = decode.decode_attention(query, cache, pages.tables, pages.num_keys, **options)
+
+    assert_equal(found, decode.decode_attention_reference(query, cache, pages.tables, pages.num_keys, **options))
+
+
+def test_an_empty_step_is_an_empty_answer():
+    check_prefill([])
+    check_decode([])
+
+
+def test_splits_fill_the_device_and_stay_large():
+    assert decode.num_splits_for(1, 2, 132, 32_768) == 64
+    assert decode.num_splits_for(1, 8, 132, 4096) == 16
+    assert decode.num_splits_for(128, 2, 132, 32_768) == 2
+    assert decode.num_splits_for(256, 8, 132, 32_768) == 1

@@ -1,0 +1,32 @@
+"""Every kernel compiles to machine code for Ampere and Hopper, on a machine without either."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tetrad.worker_svc import kernels
+
+PROGRAM = Path(__file__).parent / "compile_all.py"
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_every_kernel_compiles(capability, tmp_path):
+    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    call = [sys.executable, str(PROGRAM), str(capability)]
+    ran = subprocess.run(call, env=environment, capture_output=True, text=True, timeout=300)
+
+    assert ran.returncode == 0, ran.stderr
+    compiled = {line.split()[0] for line in ran.stdout.splitlines() if int(line.split()[-1]) > 1000}
+    assert compiled == all_kernels()
+
+
+def all_kernels() -> set[str]:
+    """Return the names of the functions under @triton.jit."""
+    found = set()
+    for path in Path(kernels.__file__).parent.glob("*.py"):
+        found |= set(re.findall(r"@triton\.jit\ndef (\w+)", path.read_text()))
+    return found

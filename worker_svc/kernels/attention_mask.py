@@ -1,0 +1,44 @@
+"""Which keys a query sees, in torch: shared by the references of the attention kernels."""
+
+import torch
+
+
+def visible(query_positions: torch.Tensor, num_keys: int, window: int) -> torch.Tensor:
+    """Return [Q, num_keys] bool: keys at or before the query, and less than `window` before it (0: all)."""
+    keys = torch.arange(num_keys, device=query_positions.device)
+    distance = query_positions[:, None] - keys
+    return (distance >= 0) & ((distance < window) if window else torch.ones_like(distance, dtype=torch.bool))
+
+
+def attend(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, seen: torch.Tensor, *, scale: float, softcap: float
+) -> torch.Tensor:
+    """Return softmax(softcap(q k^T * scale)) v in float32.
+
+    Args:
+        query: [Q, H, D].
+        keys, values: [L, K, D]; H is a multiple of K.
+        seen: [Q, L] bool, at least one true a row.
+        scale: of the scores.
+        softcap: scores become softcap * tanh(scores / softcap); 0: they stay.
+    """
+    group = query.shape[1] // keys.shape[1]
+    keys, values = (part.float().repeat_interleave(group, 1) for part in (keys, values))
+    scores = torch.einsum("qhd,lhd->hql", query.float(), keys) * scale
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
+    return torch.einsum("hql,lhd->qhd", weights, values)
+
+
+def pages_of(cache: torch.Tensor, table: torch.Tensor, num_keys: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return keys and values [num_keys, K, D] float32 of one sequence.
+
+    Args:
+        cache: [num_blocks, block_size, 2, K, D].
+        table: [P] block ids, of which the first are in use.
+        num_keys: tokens.
+    """
+    in_use = table[: -(-num_keys // cache.shape[1])].long()
+    both = cache[in_use].flatten(0, 1)[:num_keys].float()
+    return both[:, 0], both[:, 1]

@@ -1,0 +1,120 @@
+"""Rotary embedding of queries and keys, and the write of keys and values to their pages, in one pass over a layer's qkv.
+
+Su et al., "RoFormer" (2021). Dimensions 2i and 2i+1 of a head are one pair (layers/rotary.py tells why); dimensions behind
+`rotary_dim` pass unturned. What distinguishes Llama 3, YaRN and others is in the angles alone.
+Dims: T tokens, H query heads, K kv heads, D head size, R rotary_dim.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+
+def rotate_and_cache_reference(
+    qkv: torch.Tensor,
+    cos_sin: torch.Tensor,
+    slots: torch.Tensor,
+    cache: torch.Tensor,
+    num_heads: int,
+    key_scale: float = 1.0,
+    value_scale: float = 1.0,
+) -> None:
+    """Turn queries in place; write turned keys, and values, to the cache.
+
+    Args:
+        qkv: [T, (H + 2 * K) * D], queries, keys, values; rows may lie apart. Its keys and values are left as they are.
+        cos_sin: [T, R] float32, R / 2 cosines and as many sines.
+        slots: [T] int64, block id * block_size + offset; negative: the token is padding, and is not written.
+        cache: [num_blocks, block_size, 2, K, D], contiguous; in fp8, what is written is divided by the scales.
+        num_heads: H.
+        key_scale, value_scale: of a cache in fp8.
+    """
+    num_kv_heads, head_dim = cache.shape[3:]
+    heads = qkv.view(len(qkv), -1, head_dim)
+    turned = _turned(heads[:, : num_heads + num_kv_heads].float(), cos_sin)
+    heads[:, :num_heads].copy_(turned[:, :num_heads])
+    written = slots >= 0
+    pages = cache.view(-1, 2, num_kv_heads, head_dim)
+    pages[slots[written], 0] = (turned[:, num_heads:] / key_scale).to(cache.dtype)[written]
+    pages[slots[written], 1] = (heads[:, num_heads + num_kv_heads :].float() / value_scale).to(cache.dtype)[written]
+
+
+def _turned(heads: torch.Tensor, cos_sin: torch.Tensor) -> torch.Tensor:
+    rotary_dim = cos_sin.shape[1]
+    cos, sin = cos_sin[:, None].chunk(2, -1)
+    even, odd = heads[..., :rotary_dim:2], heads[..., 1:rotary_dim:2]
+    pairs = torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
+    return torch.cat([pairs, heads[..., rotary_dim:]], -1)
+
+
+@triton.jit
+def rotate_and_cache_kernel(
+    qkv,
+    cos_sin,
+    slots,
+    cache,
+    stride_qkv,
+    key_scale,
+    value_scale,
+    NUM_HEADS: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    ROTARY_DIM: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Do head `program_id(1)` of token `program_id(0)`: a query, a key or a value."""
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    at = tl.arange(0, BLOCK)
+    inside = at < HEAD_DIM
+    source = qkv + token * stride_qkv + head * HEAD_DIM
+    value = tl.load(source + at, mask=inside, other=0.0).to(tl.float32)
+    if head < NUM_HEADS + NUM_KV_HEADS:
+        # The pair's other half, with the sign that the turn gives it.
+        other = tl.load(source + (at ^ 1), mask=inside, other=0.0).to(tl.float32)
+        turns = at < ROTARY_DIM
+        angles = cos_sin + token * ROTARY_DIM + at // 2
+        cos = tl.load(angles, mask=turns, other=1.0)
+        sin = tl.load(angles + ROTARY_DIM // 2, mask=turns, other=0.0)
+        value = value * cos + tl.where(at % 2 == 0, -other, other) * sin
+    if head < NUM_HEADS:
+        tl.store(source + at, value, mask=inside)
+    else:
+        slot = tl.load(slots + token)
+        kv_head = head - NUM_HEADS
+        scale = tl.where(kv_head < NUM_KV_HEADS, key_scale, value_scale)
+        if slot >= 0:
+            target = cache + (slot * 2 * NUM_KV_HEADS + kv_head) * HEAD_DIM
+            tl.store(target + at, value / scale, mask=inside)
+
+
+def rotate_and_cache(
+    qkv: torch.Tensor,
+    cos_sin: torch.Tensor,
+    slots: torch.Tensor,
+    cache: torch.Tensor,
+    num_heads: int,
+    key_scale: float = 1.0,
+    value_scale: float = 1.0,
+) -> None:
+    """See rotate_and_cache_reference."""
+    num_kv_heads, head_dim = cache.shape[3:]
+    assert qkv.stride(1) == 1 and cache.is_contiguous() and cos_sin.is_contiguous()
+    assert qkv.shape[1] == (num_heads + 2 * num_kv_heads) * head_dim
+    assert cos_sin.shape[1] % 2 == 0 and cos_sin.shape[1] <= head_dim
+    if len(qkv):
+        rotate_and_cache_kernel[(len(qkv), num_heads + 2 * num_kv_heads)](
+            qkv,
+            cos_sin,
+            slots,
+            cache,
+            qkv.stride(0),
+            key_scale,
+            value_scale,
+            NUM_HEADS=num_heads,
+            NUM_KV_HEADS=num_kv_heads,
+            HEAD_DIM=head_dim,
+            ROTARY_DIM=cos_sin.shape[1],
+            BLOCK=triton.next_power_of_2(head_dim),
+            num_warps=1,
+        )
