@@ -86,6 +86,10 @@ class Refused(Exception):
     """The server answered with an error."""
 
 
+class _Starting(httpx.TransportError):
+    """A frontend is there that does not take requests yet, and says so: like a connection refused, and excused like one."""
+
+
 class Client:
     """Asks requests.
 
@@ -166,7 +170,7 @@ class Client:
             outcome.left = True
             return
         if response.status_code != 200:
-            raise Refused(f"{response.status_code} {response.text[:500]}")
+            raise _refusal(response.status_code, response.text)
         outcome.answer.add(response.json())
         outcome.answer.endings = 1
 
@@ -174,7 +178,7 @@ class Client:
         request, seen = outcome.request, 0
         async with self._http.stream("POST", request.path, json=request.body) as response:
             if response.status_code != 200:
-                raise Refused(f"{response.status_code} {(await response.aread()).decode(errors='replace')[:500]}")
+                raise _refusal(response.status_code, (await response.aread()).decode(errors="replace"))
             async for data in _events(response):
                 if data == "[DONE]":
                     outcome.answer.endings += 1
@@ -189,6 +193,10 @@ class Client:
                 if leave_after is not None and seen >= leave_after:
                     outcome.left = True
                     return
+
+
+def _refusal(status: int, text: str) -> Exception:
+    return _Starting(text) if status == 503 and '"code":"starting"' in text else Refused(f"{status} {text[:500]}")
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[str]:

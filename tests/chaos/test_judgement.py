@@ -118,8 +118,14 @@ def test_a_tally_counts_errors_as_lost_and_looks_at_abandoned_attempts():
 # --- the client -------------------------------------------------------------------------------------------------------
 
 
-async def ask_a_server_that_hangs_up(lives: FrontendLives) -> Outcome:
+STARTING = b'{"error":{"message":"This server is starting; try again.","code":"starting"}}'
+
+
+async def ask_a_server_that_hangs_up(lives: FrontendLives, *, saying: bytes = b"") -> Outcome:
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if saying:
+            await reader.read(1 << 16)
+            writer.write(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: %d\r\n\r\n%b" % (len(saying), saying))
         writer.close()
 
     server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
@@ -147,6 +153,21 @@ async def test_a_connection_that_breaks_by_a_kill_is_asked_again():
 
     assert outcome.num_retries > 0
     assert "no answer within" in outcome.error
+
+
+async def test_a_frontend_that_is_starting_after_a_kill_is_asked_again():
+    lives = FrontendLives()
+    lives.note_killed()
+
+    assert (await ask_a_server_that_hangs_up(lives, saying=STARTING)).num_retries > 0
+
+
+@pytest.mark.parametrize("saying", [STARTING, STARTING.replace(b'starting"}', b'draining"}')])
+async def test_a_refusal_without_a_kill_is_a_lost_request(saying):
+    outcome = await ask_a_server_that_hangs_up(FrontendLives(), saying=saying)
+
+    assert outcome.num_retries == 0
+    assert "starting" in outcome.error
 
 
 async def test_a_kill_before_a_request_is_no_excuse_for_it():
