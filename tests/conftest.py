@@ -1,5 +1,6 @@
 """What several folders of tests share: the real model, and sockets with short paths."""
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,6 +9,10 @@ import pytest
 import structlog
 
 from tetrad.services.model_files import DEFAULT_MODEL, resolve_model
+
+if not Path("/dev/nvidiactl").exists():
+    # Triton's own functions are interpreted only if this is set before anybody imports them, as torch does for many reasons.
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(autouse=True)
