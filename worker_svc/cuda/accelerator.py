@@ -1,0 +1,159 @@
+"""Accelerator: the few calls in which a CUDA device differs from host memory that stands in for it under Triton's interpreter.
+
+Copies in, copies out, graphs, and how much memory there is. Everything else of a step is tensors and kernels, the same for both.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+
+
+class Download(Protocol):
+    """Values on their way to the host."""
+
+    def wait(self) -> list[np.ndarray]:
+        """Return them, in the order in which they were asked for; may be called from any thread."""
+
+
+class Graph(Protocol):
+    """Work that was recorded once."""
+
+    def replay(self) -> None:
+        """Queue it again, on the same tensors."""
+
+
+class Accelerator(Protocol):
+    """One device, used by one thread."""
+
+    device: torch.device
+    num_processors: int
+    """Streaming multiprocessors."""
+
+    def upload(self, values: np.ndarray) -> torch.Tensor:
+        """Return the values on the device, without waiting; `values` may be written again at once."""
+
+    def upload_into(self, target: torch.Tensor, values: np.ndarray) -> None:
+        """Write values [n, ...] to the first n entries of a tensor on the device, without waiting."""
+
+    def download(self, tensors: Sequence[torch.Tensor]) -> Download:
+        """Begin to copy tensors to the host; they must not be written before later work of the same step."""
+
+    def capture(self, work: Callable[[], None]) -> Graph:
+        """Run `work`, which allocates nothing that outlives it and reads nothing of the host, and record it."""
+
+    def memory(self) -> tuple[int, int]:
+        """Return the bytes that are free and those that there are, on the device."""
+
+
+class CudaAccelerator:
+    """See Accelerator.
+
+    Args:
+        index: of the device.
+    """
+
+    def __init__(self, index: int = 0) -> None:
+        self.device = torch.device("cuda", index)
+        self.num_processors = torch.cuda.get_device_properties(self.device).multi_processor_count
+        self._graph_memory = torch.cuda.graph_pool_handle()
+
+    def upload(self, values: np.ndarray) -> torch.Tensor:
+        """Return the values on the device."""
+        # torch keeps pinned memory until the copy that reads it is done.
+        return _pinned(values).to(self.device, non_blocking=True)
+
+    def upload_into(self, target: torch.Tensor, values: np.ndarray) -> None:
+        """Write values to the first entries of a tensor."""
+        target[: len(values)].copy_(_pinned(values), non_blocking=True)
+
+    def download(self, tensors: Sequence[torch.Tensor]) -> Download:
+        """Begin to copy tensors to pinned memory."""
+        copies = [torch.empty(each.shape, dtype=each.dtype, pin_memory=True) for each in tensors]
+        for copy, tensor in zip(copies, tensors, strict=True):
+            copy.copy_(tensor, non_blocking=True)
+        done = torch.cuda.Event()
+        done.record()
+        return _CudaDownload(copies, done)
+
+    def capture(self, work: Callable[[], None]) -> Graph:
+        """Run twice, since a first run compiles and allocates, then record; graphs share their memory."""
+        side = torch.cuda.Stream(self.device)
+        side.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(side):
+            work()
+            work()
+        torch.cuda.current_stream(self.device).wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._graph_memory):
+            work()
+        return graph
+
+    def memory(self) -> tuple[int, int]:
+        """Return free and total bytes."""
+        return torch.cuda.mem_get_info(self.device)
+
+
+class _CudaDownload:
+    def __init__(self, copies: list[torch.Tensor], done: torch.cuda.Event) -> None:
+        self._copies, self._done = copies, done
+
+    def wait(self) -> list[np.ndarray]:
+        self._done.synchronize()
+        return [copy.numpy() for copy in self._copies]
+
+
+class HostAccelerator:
+    """Host memory in the place of a device; for tests, with TRITON_INTERPRET=1.
+
+    Args:
+        num_processors: that it pretends to have.
+        memory_bytes: that it pretends to have.
+    """
+
+    def __init__(self, num_processors: int = 4, memory_bytes: int = 1 << 30) -> None:
+        self.device = torch.device("cpu")
+        self.num_processors = num_processors
+        self._memory_bytes = memory_bytes
+
+    def upload(self, values: np.ndarray) -> torch.Tensor:
+        """Return a copy."""
+        return torch.from_numpy(values.copy())
+
+    def upload_into(self, target: torch.Tensor, values: np.ndarray) -> None:
+        """Write values to the first entries of a tensor."""
+        target[: len(values)].copy_(torch.from_numpy(values))
+
+    def download(self, tensors: Sequence[torch.Tensor]) -> Download:
+        """Copy at once, as a device's copy shows what was there when it was queued."""
+        return _HostDownload([tensor.clone() for tensor in tensors])
+
+    def capture(self, work: Callable[[], None]) -> Graph:
+        """Run; a replay runs it again."""
+        work()
+        return _HostGraph(work)
+
+    def memory(self) -> tuple[int, int]:
+        """Return what is pretended, all of it free."""
+        return self._memory_bytes, self._memory_bytes
+
+
+class _HostDownload:
+    def __init__(self, copies: list[torch.Tensor]) -> None:
+        self._copies = copies
+
+    def wait(self) -> list[np.ndarray]:
+        return [copy.numpy() for copy in self._copies]
+
+
+class _HostGraph:
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+
+    def replay(self) -> None:
+        self._work()
+
+
+def _pinned(values: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values)).pin_memory()
