@@ -1,6 +1,6 @@
 """Accelerator: the few calls in which a CUDA device differs from host memory that stands in for it under Triton's interpreter.
 
-Copies in, copies out, graphs, and how much memory there is. Everything else of a step is tensors and kernels, the same for both.
+Copies in, copies out, graphs, and how much memory there is. All else of a step is tensors and kernels, the same for both.
 """
 
 from collections.abc import Callable, Sequence
