@@ -395,11 +395,12 @@ async def test_stop_right_after_start_leaves_nothing(supervise):
 
 
 PARENT = """
-import asyncio, os, sys
+import asyncio, os, signal, sys
 from tetrad.child import Child
 from tetrad.supervisor import Supervisor
 
 CHILD = "import os, sys; os.read(int(sys.argv[1]), 1)"
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore it, as nohup does
 
 async def main():
     read, write = os.pipe()
