@@ -5,14 +5,12 @@ import platform
 import subprocess
 from pathlib import Path
 
-import psutil
-
 _ROOT = Path(__file__).parent.parent
 
 
 def facts() -> str:
     """Return one line: cores, what they can multiply, memory, versions, the commit that was measured."""
-    memory = psutil.virtual_memory().total / (1 << 30)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     cores = len(os.sched_getaffinity(0))
     return (
         f"{cores} cores ({platform.machine()}, {cpu_class()}), {memory:.0f} GiB, Python {platform.python_version()}, "

@@ -16,8 +16,9 @@ from tetrad.engine_core_svc.in_flight import InFlight, fault
 from tetrad.engine_core_svc.scheduler.output import ModelRunnerOutput, SchedulerOutput
 from tetrad.engine_core_svc.watchdog import Watchdog
 from tetrad.engine_core_svc.wire import plan_to_wire, result_from_wire
-from tetrad.services.errors import FailedPrecondition, InternalError, TetradError, Unavailable, from_rpc_error
+from tetrad.services.errors import FailedPrecondition, InternalError, TetradError, Unavailable
 from tetrad.services.log import get_logger
+from tetrad.services.status import from_rpc_error
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import worker_pb2, worker_pb2_grpc
 

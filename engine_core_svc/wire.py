@@ -19,8 +19,9 @@ from tetrad.engine_core_svc.scheduler.output import (
 from tetrad.engine_core_svc.stats import SchedulerStats
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language, refusal
 from tetrad.services.columns import pack_u32, split_rows, unpack_u32
-from tetrad.services.errors import InvalidRequest, Unsupported, from_status, to_status
+from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.services.request_context import NO_CONTEXT, RequestContext
+from tetrad.services.status import from_status, to_status
 from tetrad.v1 import engine_core_pb2, types_pb2, worker_pb2
 
 # --- requests ---------------------------------------------------------------------------------------------------------

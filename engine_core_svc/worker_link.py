@@ -16,8 +16,9 @@ from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.executor import Executor
 from tetrad.engine_core_svc.layout import KVCacheLayout, plan_layout
 from tetrad.services.channel import open_channel
-from tetrad.services.errors import DeadlineExceeded, FailedPrecondition, TetradError, Unavailable, from_rpc_error
+from tetrad.services.errors import DeadlineExceeded, FailedPrecondition, TetradError, Unavailable
 from tetrad.services.log import get_logger
+from tetrad.services.status import from_rpc_error
 from tetrad.v1 import worker_pb2, worker_pb2_grpc
 
 _ANSWER_TIMEOUT_S = 10.0

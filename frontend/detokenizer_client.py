@@ -16,9 +16,10 @@ from tetrad.frontend.sequence import Sequence
 from tetrad.frontend.tokenizer_replicas import Replica, TokenizerReplicas
 from tetrad.services.channel import is_call_closed
 from tetrad.services.columns import pack_u32, unpack_u32
-from tetrad.services.errors import TetradError, Unavailable, from_rpc_error, from_status
+from tetrad.services.errors import TetradError, Unavailable
 from tetrad.services.idle_timer import IdleTimer
 from tetrad.services.log import get_logger
+from tetrad.services.status import from_rpc_error, from_status
 from tetrad.v1 import tokenizer_pb2
 
 log = get_logger()

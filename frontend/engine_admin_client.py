@@ -13,8 +13,9 @@ from tetrad.frontend.discovery import Endpoint
 from tetrad.frontend.facts import EngineLoad
 from tetrad.frontend.wire import engine_load_of
 from tetrad.services.channel import is_call_closed, open_channel
-from tetrad.services.errors import DeadlineExceeded, FailedPrecondition, Unavailable, from_rpc_error
+from tetrad.services.errors import DeadlineExceeded, FailedPrecondition, Unavailable
 from tetrad.services.profiling import stop_all
+from tetrad.services.status import from_rpc_error
 from tetrad.services.tls import TlsFiles
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 

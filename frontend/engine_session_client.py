@@ -17,7 +17,8 @@ from tetrad.frontend.facts import EngineInfo
 from tetrad.frontend.steps import Step
 from tetrad.frontend.wire import engine_info_of, step_of
 from tetrad.services.channel import is_call_closed
-from tetrad.services.errors import InternalError, InvalidRequest, TetradError, Unavailable, from_rpc_error, from_status
+from tetrad.services.errors import InternalError, InvalidRequest, TetradError, Unavailable
+from tetrad.services.status import from_rpc_error, from_status
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 

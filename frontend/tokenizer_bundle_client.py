@@ -8,7 +8,8 @@ import grpc
 
 from tetrad.frontend.tokenizer_replicas import Replica, TokenizerReplicas
 from tetrad.services.channel import is_call_closed
-from tetrad.services.errors import Unavailable, from_rpc_error
+from tetrad.services.errors import Unavailable
+from tetrad.services.status import from_rpc_error
 from tetrad.v1 import tokenizer_pb2
 
 

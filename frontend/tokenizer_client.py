@@ -20,8 +20,9 @@ from tetrad.frontend.call_trace import call_phase
 from tetrad.frontend.tokenizer_replicas import Replica, TokenizerReplicas
 from tetrad.services.channel import is_call_closed
 from tetrad.services.columns import pack_u32, unpack_u32
-from tetrad.services.errors import InvalidRequest, PoisonousRequest, Unavailable, from_rpc_error
+from tetrad.services.errors import InvalidRequest, PoisonousRequest, Unavailable
 from tetrad.services.request_context import current_context
+from tetrad.services.status import from_rpc_error
 from tetrad.v1 import tokenizer_pb2, types_pb2
 
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)

@@ -12,7 +12,8 @@ from tetrad.frontend.sequence import Sequence
 from tetrad.frontend.steps import LogprobRows, RichUpdate, SchedulerFacts, Step
 from tetrad.frontend.structured_outputs import StructuredOutputsParams
 from tetrad.services.columns import pack_u32, split_rows, unpack_f32, unpack_u32
-from tetrad.services.errors import InvalidRequest, from_status
+from tetrad.services.errors import InvalidRequest
+from tetrad.services.status import from_status
 from tetrad.v1 import engine_core_pb2, tokenizer_pb2, types_pb2
 
 _FINISH: dict[types_pb2.FinishReason, FinishReasonName] = {

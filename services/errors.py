@@ -1,4 +1,4 @@
-"""Errors: one tree, one table to and from gRPC status codes.
+"""Errors: one tree, and the status code that each has.
 
     TetradError
     ├── InvalidRequest       INVALID_ARGUMENT     the caller must change the request
@@ -16,18 +16,29 @@
     └── InternalError        INTERNAL             our bug, or a device that failed
         └── PoisonousRequest                      the request that took a worker down, alone at last
 
-Messages name the value, the limit and what to do. Raised anywhere, mapped once (interceptors.py on servers, `from_rpc_error`
-on clients), and turned into HTTP by the frontend. Input errors never reach the scheduler and never end a process.
+Messages name the value, the limit and what to do. Raised anywhere, mapped once to and from what gRPC carries (status.py), and
+turned into HTTP by the frontend; here gRPC is known by the numbers of its codes alone. Input errors never reach the scheduler
+and never end a process.
 """
 
 from collections.abc import Mapping
+from enum import Enum
 
-import grpc
-from google.protobuf import any_pb2, duration_pb2
-from google.rpc import error_details_pb2, status_pb2
-from grpc_status import rpc_status
 
-DOMAIN = "tetrad"
+class Code(Enum):
+    """The status codes of gRPC that errors have, by their numbers."""
+
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
 
 
 class TetradError(Exception):
@@ -41,7 +52,7 @@ class TetradError(Exception):
         retry_after_s: when trying again may help, in seconds.
     """
 
-    code: grpc.StatusCode = grpc.StatusCode.INTERNAL
+    code: Code = Code.INTERNAL
     reason: str = "INTERNAL"
 
     def __init__(
@@ -64,7 +75,7 @@ class TetradError(Exception):
 class InvalidRequest(TetradError, ValueError):
     """The request itself is wrong; trying it again unchanged cannot help."""
 
-    code = grpc.StatusCode.INVALID_ARGUMENT
+    code = Code.INVALID_ARGUMENT
     reason = "INVALID_ARGUMENT"
 
 
@@ -77,35 +88,35 @@ class PromptTooLong(InvalidRequest):
 class Unauthenticated(TetradError):
     """No credentials, or wrong ones."""
 
-    code = grpc.StatusCode.UNAUTHENTICATED
+    code = Code.UNAUTHENTICATED
     reason = "UNAUTHENTICATED"
 
 
 class PermissionDenied(TetradError):
     """The caller may not do that."""
 
-    code = grpc.StatusCode.PERMISSION_DENIED
+    code = Code.PERMISSION_DENIED
     reason = "PERMISSION_DENIED"
 
 
 class NotFound(TetradError):
     """The named thing does not exist."""
 
-    code = grpc.StatusCode.NOT_FOUND
+    code = Code.NOT_FOUND
     reason = "NOT_FOUND"
 
 
 class AlreadyExists(TetradError):
     """The id is in use."""
 
-    code = grpc.StatusCode.ALREADY_EXISTS
+    code = Code.ALREADY_EXISTS
     reason = "ALREADY_EXISTS"
 
 
 class FailedPrecondition(TetradError):
     """Right request, wrong state."""
 
-    code = grpc.StatusCode.FAILED_PRECONDITION
+    code = Code.FAILED_PRECONDITION
     reason = "FAILED_PRECONDITION"
 
 
@@ -118,28 +129,28 @@ class ModelError(FailedPrecondition):
 class Overloaded(TetradError):
     """Too much is queued; `retry_after_s` says when to come back."""
 
-    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    code = Code.RESOURCE_EXHAUSTED
     reason = "OVERLOADED"
 
 
 class DeadlineExceeded(TetradError):
     """The request's time is over."""
 
-    code = grpc.StatusCode.DEADLINE_EXCEEDED
+    code = Code.DEADLINE_EXCEEDED
     reason = "DEADLINE_EXCEEDED"
 
 
 class Unavailable(TetradError):
     """The service is starting, draining or gone; the same request may succeed later or elsewhere."""
 
-    code = grpc.StatusCode.UNAVAILABLE
+    code = Code.UNAVAILABLE
     reason = "UNAVAILABLE"
 
 
 class Unsupported(TetradError):
     """This server cannot do that at all."""
 
-    code = grpc.StatusCode.UNIMPLEMENTED
+    code = Code.UNIMPLEMENTED
     reason = "UNSUPPORTED"
 
 
@@ -153,76 +164,7 @@ class PoisonousRequest(InternalError):
     reason = "POISONOUS_REQUEST"
 
 
-_BY_REASON: dict[str, type[TetradError]] = {cls.reason: cls for cls in (PromptTooLong, ModelError, PoisonousRequest)}
-_BY_CODE: dict[int, type[TetradError]] = {
-    cls.code.value[0]: cls
-    for cls in (
-        InvalidRequest,
-        Unauthenticated,
-        PermissionDenied,
-        NotFound,
-        AlreadyExists,
-        FailedPrecondition,
-        Overloaded,
-        DeadlineExceeded,
-        Unavailable,
-        Unsupported,
-        InternalError,
-    )
-}
-
-
-def to_status(error: TetradError) -> status_pb2.Status:
-    """Return the google.rpc.Status of an error: code, message, ErrorInfo and, where they apply, BadRequest and RetryInfo."""
-    details: list[any_pb2.Any] = [
-        _any(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata))
-    ]
-    if error.field is not None:
-        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.message)
-        details.append(_any(error_details_pb2.BadRequest(field_violations=[violation])))
-    if error.retry_after_s is not None:
-        delay = duration_pb2.Duration()
-        delay.FromMilliseconds(int(error.retry_after_s * 1000))
-        details.append(_any(error_details_pb2.RetryInfo(retry_delay=delay)))
-    return status_pb2.Status(code=error.code.value[0], message=error.message, details=details)
-
-
-def from_status(status: status_pb2.Status) -> TetradError:
-    """Return the error that a google.rpc.Status stands for; codes outside the table become InternalError."""
-    reason, field, retry_after_s, metadata = None, None, None, {}
-    for detail in status.details:
-        info, bad, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
-        if detail.Unpack(info):
-            reason, metadata = info.reason, dict(info.metadata)
-        elif detail.Unpack(bad) and bad.field_violations:
-            field = bad.field_violations[0].field
-        elif detail.Unpack(retry):
-            retry_after_s = retry.retry_delay.ToMilliseconds() / 1000
-    cls = _BY_REASON.get(reason or "") or _BY_CODE.get(status.code, InternalError)
-    return cls(status.message, field=field, reason=reason, metadata=metadata, retry_after_s=retry_after_s)
-
-
-def from_rpc_error(error: grpc.RpcError) -> TetradError:
-    """Return the error behind a failed call, with its details if the server sent any."""
-    try:
-        status = rpc_status.from_call(error)
-    except ValueError:  # details that contradict the code: trust the code
-        status = None
-    if status is not None:
-        return from_status(status)
-    code = error.code()
-    return _BY_CODE.get(code.value[0], InternalError)(error.details() or code.name)
-
-
 def one_line(error: BaseException) -> str:
     """Return the first line of what an error of a library says, without its stop, at most 300 characters; else its type."""
     lines = str(error).strip().splitlines()
     return lines[0][:300].rstrip(".") if lines else type(error).__name__
-
-
-def _any(
-    message: error_details_pb2.ErrorInfo | error_details_pb2.BadRequest | error_details_pb2.RetryInfo,
-) -> any_pb2.Any:
-    packed = any_pb2.Any()
-    packed.Pack(message)
-    return packed

@@ -13,9 +13,10 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 
-from tetrad.services.errors import InternalError, InvalidRequest, TetradError, Unsupported, to_status
+from tetrad.services.errors import InternalError, InvalidRequest, TetradError, Unsupported
 from tetrad.services.log import get_logger
 from tetrad.services.request_context import RequestContext, bind_context
+from tetrad.services.status import to_status
 
 log = get_logger()
 

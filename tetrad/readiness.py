@@ -15,8 +15,9 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tetrad.services.channel import open_channel
-from tetrad.services.errors import TetradError, Unavailable, from_rpc_error, one_line
+from tetrad.services.errors import TetradError, Unavailable, one_line
 from tetrad.services.settings import TlsSettings
+from tetrad.services.status import from_rpc_error
 from tetrad.services.tls import TlsFiles
 
 _PAUSE_S = 0.1

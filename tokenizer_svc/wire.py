@@ -3,7 +3,8 @@
 import json
 
 from tetrad.services.columns import pack_u32, split_rows, unpack_u32
-from tetrad.services.errors import InvalidRequest, to_status
+from tetrad.services.errors import InvalidRequest
+from tetrad.services.status import to_status
 from tetrad.services.version import VERSION
 from tetrad.tokenizer_svc.chat import Conversation
 from tetrad.tokenizer_svc.detokenize_stream import Deltas, DetokenizeStream, OpenHandle

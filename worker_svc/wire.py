@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tetrad.services.errors import InternalError, InvalidRequest, TetradError, Unsupported, to_status
+from tetrad.services.errors import InternalError, InvalidRequest, TetradError, Unsupported
 from tetrad.services.request_context import RequestContext
+from tetrad.services.status import to_status
 from tetrad.v1 import types_pb2, worker_pb2
 from tetrad.worker_svc.plan import (
     CachedRequests,

@@ -14,8 +14,9 @@ import grpc
 
 from tetrad.engine_core_svc.structured_output.vocabulary import Vocabulary
 from tetrad.services.channel import open_channel
-from tetrad.services.errors import InternalError, TetradError, Unavailable, Unsupported, from_rpc_error
+from tetrad.services.errors import InternalError, TetradError, Unavailable, Unsupported
 from tetrad.services.log import get_logger
+from tetrad.services.status import from_rpc_error
 from tetrad.services.tls import TlsFiles
 from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 

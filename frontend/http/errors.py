@@ -3,7 +3,6 @@
 import math
 import reprlib
 
-import grpc
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -11,21 +10,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tetrad.frontend.http.responses import ErrorBody, ErrorDetail, JsonResponse, encode
-from tetrad.services.errors import InternalError, InvalidRequest, TetradError
+from tetrad.services.errors import Code, InternalError, InvalidRequest, TetradError
 from tetrad.services.log import get_logger
 
 log = get_logger()
 
 _STATUS = {
-    grpc.StatusCode.INVALID_ARGUMENT: 400,
-    grpc.StatusCode.UNAUTHENTICATED: 401,
-    grpc.StatusCode.PERMISSION_DENIED: 403,
-    grpc.StatusCode.NOT_FOUND: 404,
-    grpc.StatusCode.ALREADY_EXISTS: 409,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
-    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
-    grpc.StatusCode.UNAVAILABLE: 503,
-    grpc.StatusCode.UNIMPLEMENTED: 501,
+    Code.INVALID_ARGUMENT: 400,
+    Code.UNAUTHENTICATED: 401,
+    Code.PERMISSION_DENIED: 403,
+    Code.NOT_FOUND: 404,
+    Code.ALREADY_EXISTS: 409,
+    Code.RESOURCE_EXHAUSTED: 429,
+    Code.DEADLINE_EXCEEDED: 504,
+    Code.UNAVAILABLE: 503,
+    Code.UNIMPLEMENTED: 501,
 }
 _TYPES = {401: "authentication_error", 403: "permission_error", 409: "invalid_request_error", 429: "rate_limit_error"}
 # OpenAI's own codes where it has one.

@@ -15,7 +15,8 @@ import pytest
 from tetrad import LLM, SamplingParams
 from tetrad.frontend.sampling_params import RepetitionDetection
 from tetrad.frontend.structured_outputs import StructuredOutputsParams
-from tetrad.services.errors import InternalError, TetradError, from_rpc_error
+from tetrad.services.errors import Code, InternalError, TetradError
+from tetrad.services.status import from_rpc_error
 from tetrad.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 
 # Test folders are no packages: the table is loaded by path.
@@ -24,8 +25,8 @@ table = sys.modules["bad_input_table"] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(table)
 
 _HTTP_STATUS_OF = {
-    grpc.StatusCode.INVALID_ARGUMENT: 400,
-    grpc.StatusCode.NOT_FOUND: 404,
+    Code.INVALID_ARGUMENT: 400,
+    Code.NOT_FOUND: 404,
 }
 _TEXT_OPTIONS = ("stop", "include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens", "detokenize")
 _TEXT_OPTIONS += ("bad_words", "stream_interval", "allowed_token_ids")
@@ -84,7 +85,7 @@ class GrpcApi:
             list(method(request, timeout=30))
         except grpc.RpcError as error:
             found = from_rpc_error(error)
-            return _HTTP_STATUS_OF[error.code()], found.message, found.field
+            return _HTTP_STATUS_OF[found.code], found.message, found.field
         return 200, "", None
 
     def _request(self, row):

@@ -15,7 +15,8 @@ from tetrad.engine_core_svc.__main__ import serve
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.services.channel import open_channel
 from tetrad.services.columns import pack_u32, unpack_u32
-from tetrad.services.errors import FailedPrecondition, from_status, to_status
+from tetrad.services.errors import FailedPrecondition
+from tetrad.services.status import from_status, to_status
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2 as pb
 from tetrad.v1 import (

@@ -11,7 +11,8 @@ from tetrad.engine_core_svc import servicer
 from tetrad.engine_core_svc.executor import Executor
 from tetrad.engine_core_svc.sessions import Session
 from tetrad.services.columns import pack_u32
-from tetrad.services.errors import FailedPrecondition, from_status
+from tetrad.services.errors import Code, FailedPrecondition
+from tetrad.services.status import from_status
 from tetrad.v1 import engine_core_pb2 as pb
 from tetrad.v1 import types_pb2, worker_pb2
 
@@ -240,8 +241,8 @@ async def test_requests_do_not_wait_for_a_worker_for_ever(directory):
         client.add(3, [3], max_tokens=20)
         await client.until_finished(3)
 
-        assert from_status(client.finished[1].status).code is grpc.StatusCode.UNAVAILABLE
-        assert client.rejected["r2"].code is grpc.StatusCode.UNAVAILABLE
+        assert from_status(client.finished[1].status).code is Code.UNAVAILABLE
+        assert client.rejected["r2"].code is Code.UNAVAILABLE
         assert client.tokens[3] == expected(3, 20)
 
 
@@ -370,7 +371,7 @@ async def test_columns_that_cannot_be_read_are_answered_alone(stack):
     client.add(1, [1])
     await client.until_finished(1)
 
-    assert client.rejected["bad"].code is grpc.StatusCode.INVALID_ARGUMENT
+    assert client.rejected["bad"].code is Code.INVALID_ARGUMENT
 
 
 async def test_a_flood_of_requests_is_refused_and_others_are_served_meanwhile(directory):
@@ -394,7 +395,7 @@ async def test_a_flood_of_requests_is_refused_and_others_are_served_meanwhile(di
         await good.until_finished(1)
 
         assert good.tokens[1] == expected(1, 50)
-        assert {error.code for error in bad.rejected.values()} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert {error.code for error in bad.rejected.values()} == {Code.RESOURCE_EXHAUSTED}
         assert all(error.retry_after_s >= 1 for error in bad.rejected.values())
 
 

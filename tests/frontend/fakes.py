@@ -15,8 +15,9 @@ import grpc
 from grpc_status import rpc_status
 
 from tetrad.services.columns import pack_f32, pack_u32, split_rows, unpack_u32
-from tetrad.services.errors import FailedPrecondition, InvalidRequest, TetradError, to_status
+from tetrad.services.errors import FailedPrecondition, InvalidRequest, TetradError
 from tetrad.services.interceptors import ErrorsAndContexts
+from tetrad.services.status import to_status
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc, tokenizer_pb2, tokenizer_pb2_grpc, types_pb2
 

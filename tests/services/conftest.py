@@ -8,9 +8,10 @@ import grpc
 import pytest
 
 from tetrad.services.channel import open_channel
-from tetrad.services.errors import TetradError, from_rpc_error
+from tetrad.services.errors import TetradError
 from tetrad.services.server import Server
 from tetrad.services.settings import ServiceSettings
+from tetrad.services.status import from_rpc_error
 
 NAME = "test.Echo"
 

@@ -23,7 +23,8 @@ from tokenizers import Tokenizer as RustTokenizer
 
 from tetrad.services.channel import open_channel
 from tetrad.services.columns import pack_u32, unpack_u32
-from tetrad.services.errors import InvalidRequest, NotFound, TetradError, from_rpc_error, from_status
+from tetrad.services.errors import InvalidRequest, NotFound, TetradError
+from tetrad.services.status import from_rpc_error, from_status
 from tetrad.tokenizer_svc.__main__ import serve as serve_main
 from tetrad.tokenizer_svc.chat import ChatLimits, ChatRenderer
 from tetrad.tokenizer_svc.config import TokenizerSettings

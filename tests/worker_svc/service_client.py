@@ -8,7 +8,7 @@ import pytest
 
 from tetrad.services.channel import open_channel
 from tetrad.services.columns import pack_u32, unpack_u32
-from tetrad.services.errors import from_rpc_error
+from tetrad.services.status import from_rpc_error
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 from tetrad.worker_svc.config import WorkerSettings

@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.worker_svc.service_client import connect, error_of, new, read_tokens, step
 from tetrad.services.columns import unpack_u32
-from tetrad.services.errors import FailedPrecondition, ModelError, NotFound
+from tetrad.services.errors import Code, FailedPrecondition, ModelError, NotFound
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import types_pb2, worker_pb2
 
@@ -109,7 +109,7 @@ async def test_end_of_the_stream_forgets_requests(client, tiny_llama):
 
     error = await error_of(stream.read())
 
-    assert (error.code, error.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_PLAN")
+    assert (error.code, error.reason) == (Code.INVALID_ARGUMENT, "INVALID_PLAN")
 
 
 async def test_a_stream_and_the_worker_name_the_same_instance(client, tiny_llama):
@@ -200,7 +200,7 @@ async def test_what_this_device_cannot_do(client):
         client.life.LoadLora(worker_pb2.WorkerLifecycleServiceLoadLoraRequest()),
         client.life.UnloadLora(worker_pb2.WorkerLifecycleServiceUnloadLoraRequest()),
     ):
-        assert (await error_of(call)).code is grpc.StatusCode.UNIMPLEMENTED
+        assert (await error_of(call)).code is Code.UNIMPLEMENTED
 
 
 async def test_collective_methods_are_only_those_registered(client):
@@ -209,7 +209,7 @@ async def test_collective_methods_are_only_those_registered(client):
     assert (await client.life.CollectiveRpc(call(method="get_num_requests"))).result_json == "0"
     assert isinstance(await error_of(client.life.CollectiveRpc(call(method="os.system", args_json='["true"]'))), NotFound)
     error = await error_of(client.life.CollectiveRpc(call(method="get_pid", args_json="[1]")))
-    assert error.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.code is Code.INVALID_ARGUMENT
 
 
 async def test_profile_is_written(client, tiny_llama, tmp_path):

@@ -8,7 +8,8 @@ import pytest
 
 from tests.worker_svc.service_client import connect, error_of, new, read_tokens, step
 from tetrad.services.columns import pack_u32
-from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest, from_rpc_error
+from tetrad.services.errors import Code, FailedPrecondition, InternalError, InvalidRequest
+from tetrad.services.status import from_rpc_error
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import worker_pb2
 
@@ -35,7 +36,7 @@ async def test_an_older_engine_core_is_refused_while_a_newer_one_has_the_worker(
 
     error = await error_of(client.open_stream(epoch=19))
 
-    assert (error.code, error.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "STALE_EPOCH")
+    assert (error.code, error.reason) == (Code.FAILED_PRECONDITION, "STALE_EPOCH")
     assert (await client.info()).epoch == 20
     await newer.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
     assert 3 in (await read_tokens(newer))[1]
@@ -98,7 +99,7 @@ async def test_a_plan_that_makes_no_sense_ends_the_stream_and_nothing_else(clien
 
     error = await error_of(stream.read())
 
-    assert (error.code, error.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_PLAN")
+    assert (error.code, error.reason) == (Code.INVALID_ARGUMENT, "INVALID_PLAN")
     assert text in error.message
     stream = await client.open_stream()
     await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
@@ -130,7 +131,7 @@ async def test_device_failure_ends_the_stream_and_the_next_one_works(client, tin
 
     error = await error_of(stream.read())
 
-    assert (error.code, error.reason) == (grpc.StatusCode.INTERNAL, "STEP_FAILED")
+    assert (error.code, error.reason) == (Code.INTERNAL, "STEP_FAILED")
     monkeypatch.undo()
     stream = await client.open_stream()
     await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))

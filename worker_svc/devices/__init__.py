@@ -1,12 +1,16 @@
 """Devices: what a worker runs on. `open_device` is the one place that chooses."""
 
 import os
+from typing import TYPE_CHECKING
 
-from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.devices.interface import Device
 
+if TYPE_CHECKING:
+    # Settings need pydantic; what runs a model by itself (benchmarks/gpu.py) needs none of them.
+    from tetrad.worker_svc.config import WorkerSettings
 
-def open_device(settings: WorkerSettings) -> Device:
+
+def open_device(settings: "WorkerSettings") -> Device:
     """Return the device that the settings ask for."""
     # The simulated device starts in a moment because it never imports torch.
     if settings.device == "sim":

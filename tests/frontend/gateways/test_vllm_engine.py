@@ -9,7 +9,7 @@ from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2, vllm_engine_pb
 
 from tetrad.services.channel import open_channel
 from tetrad.services.columns import unpack_u32
-from tetrad.services.errors import from_rpc_error
+from tetrad.services.status import from_rpc_error
 from tetrad.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 
 IDS = list(TEXT.encode())

@@ -6,7 +6,7 @@ from frontend_fakes import EOS, TEXT
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tetrad.services.columns import unpack_u32
-from tetrad.services.errors import from_rpc_error
+from tetrad.services.status import from_rpc_error
 from tetrad.vllm_api import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
 
 IDS = list(TEXT.encode())

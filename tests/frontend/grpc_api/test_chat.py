@@ -7,7 +7,7 @@ import pytest
 from frontend_turns import FORMATS, TEXTS, WEATHER, call, writes
 
 from tetrad.services.channel import open_channel
-from tetrad.services.errors import from_rpc_error
+from tetrad.services.status import from_rpc_error
 from tetrad.v1 import inference_pb2 as pb
 from tetrad.v1 import inference_pb2_grpc, types_pb2
 

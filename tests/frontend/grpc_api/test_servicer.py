@@ -8,7 +8,7 @@ from frontend_fakes import TEXT
 
 from tetrad.services.channel import open_channel
 from tetrad.services.columns import unpack_u32
-from tetrad.services.errors import from_rpc_error
+from tetrad.services.status import from_rpc_error
 from tetrad.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 
 
