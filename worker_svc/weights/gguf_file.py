@@ -40,6 +40,10 @@ class GgufSource:
             tensor = tensor[torch.from_numpy(_half_rows(name, len(tensor), self._head_dim))]
         return tensor, stored_bytes
 
+    def load_stored(self, name: str) -> torch.Tensor:
+        """Return the tensor dequantized to float32."""
+        return self.load(name)[0]
+
     def load_quantized(self, name: str) -> QuantizedTensor | None:
         """Return the matrix as stored, rows as Hugging Face orders them; None if it is stored in floats."""
         found = self._file.stored(gguf_name(name))

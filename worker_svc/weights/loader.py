@@ -1,11 +1,14 @@
 """Weight loader: what a model asks for its tensors while it is built. Checks shapes, counts, reports progress."""
 
-from collections.abc import Container
+from collections.abc import Collection, Container
 
 import torch
 
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.weights.source import Progress, QuantizedTensor, WeightSource
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+"""Types of weights that are not quantized."""
 
 
 class WeightLoader:
@@ -33,6 +36,29 @@ class WeightLoader:
         self._count(tensor.numel(), stored_bytes)
         return tensor
 
+    def get_stored(
+        self, name: str, *shapes: tuple[int, ...], dtypes: Collection[torch.dtype] = FLOATS, num_parameters: int | None = None
+    ) -> torch.Tensor:
+        """Return a tensor in the type it is stored in; ModelError if it is missing, broken, of another shape or another type.
+
+        Args:
+            name: of the tensor.
+            shapes: those it may have.
+            dtypes: those it may have.
+            num_parameters: that it stands for, if not one a value.
+
+        Returns:
+            Perhaps the mapped file itself: to be copied, and not to be written.
+        """
+        self._check_known(name)
+        tensor = self._source.load_stored(name)
+        self._check_shape(name, tuple(tensor.shape), *shapes)
+        if tensor.dtype not in dtypes:
+            expected = " or ".join(_name_of(dtype) for dtype in dtypes)
+            raise ModelError(f"Tensor {name} is of type {_name_of(tensor.dtype)}, but the config asks for {expected}.")
+        self._count(tensor.numel() if num_parameters is None else num_parameters, tensor.nbytes)
+        return tensor
+
     def get_quantized(self, name: str, shape: tuple[int, int], kinds: Container[int]) -> QuantizedTensor | None:
         """Return a matrix as it is stored, or None, if it is stored otherwise than in one of these GGUF types."""
         self._check_known(name)
@@ -47,11 +73,16 @@ class WeightLoader:
         if not self._source.has(name):
             raise ModelError(f"The model's files have no tensor {name}.")
 
-    def _check_shape(self, name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
-        if shape != expected:
-            raise ModelError(f"Tensor {name} has shape {shape}, but the config asks for {expected}.")
+    def _check_shape(self, name: str, shape: tuple[int, ...], *expected: tuple[int, ...]) -> None:
+        if shape not in expected:
+            asked = " or ".join(str(each) for each in expected)
+            raise ModelError(f"Tensor {name} has shape {shape}, but the config asks for {asked}.")
 
     def _count(self, num_parameters: int, stored_bytes: int) -> None:
         self._loaded_bytes += stored_bytes
         self.num_parameters += num_parameters
         self._report(self._loaded_bytes, self._source.total_bytes)
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

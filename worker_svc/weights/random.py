@@ -44,8 +44,12 @@ class RandomSource:
             tensor = torch.randn(shape, generator=generator, device=self._device).mul_(self._STD)
         return tensor, 4 * tensor.numel()
 
+    def load_stored(self, name: str) -> torch.Tensor:
+        """Return the tensor: what is made up is made up in float32."""
+        return self.load(name)[0]
+
     def load_quantized(self, name: str) -> None:
-        """Return None: what is made up is made up in float32."""
+        """Return None: nothing is made up in a GGUF type."""
 
 
 def tensor_shapes(facts: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -36,18 +36,26 @@ class SafetensorsSource:
 
     def load(self, name: str) -> tuple[torch.Tensor, int]:
         """Return the tensor in float32 and its bytes as stored."""
+        stored = self.load_stored(name)
+        # The floats of one byte mean nothing without their scales.
+        if not stored.is_floating_point() or stored.itemsize == 1:
+            raise ModelError(
+                f"{self._file_of[name]}: tensor {name} is of type {stored.dtype}; quantized safetensors need the cuda device."
+            )
+        # A tensor of the mapped file keeps the file's pages in use: always a copy of our own.
+        return stored.to(torch.float32, copy=True), stored.numel() * stored.itemsize
+
+    def load_stored(self, name: str) -> torch.Tensor:
+        """Return the tensor of the mapped file."""
         file = self._file_of[name]
         try:
             stored: torch.Tensor = self._files[file].get_tensor(name)
         except SafetensorError as error:
             raise ModelError(f"{file}: tensor {name} cannot be read: {one_line(error)}.") from error
-        if not stored.is_floating_point():
-            raise ModelError(f"{file}: tensor {name} is of type {stored.dtype}; quantized safetensors are not supported.")
-        # A tensor of the mapped file keeps the file's pages in use: always a copy of our own.
-        return stored.to(torch.float32, copy=True), stored.numel() * stored.itemsize
+        return stored
 
     def load_quantized(self, name: str) -> None:
-        """Return None: all that can be read is stored in floats."""
+        """Return None: nothing is stored in a GGUF type."""
 
 
 def _tensor_files(directory: Path) -> list[Path]:

@@ -1,6 +1,7 @@
 """Weight sources: where tensors come from, whatever the file format.
 
-`open_source` looks at a path and returns the source for it. Names are Hugging Face's; tensors are float32 on the host.
+`open_source` looks at a path and returns the source for it. Names are Hugging Face's; tensors are on the host, in
+float32 if not asked for otherwise.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,6 +50,9 @@ class WeightSource(Protocol):
 
     def load(self, name: str) -> tuple[torch.Tensor, int]:
         """Return the tensor in float32 and its bytes as stored; KeyError if there is none."""
+
+    def load_stored(self, name: str) -> torch.Tensor:
+        """Return the tensor in the type it is stored in, perhaps the mapped file itself; GGUF's own types come as float32."""
 
     def load_quantized(self, name: str) -> QuantizedTensor | None:
         """Return the matrix as it is stored, None if it is stored in floats; KeyError if there is none."""

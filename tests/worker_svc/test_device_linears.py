@@ -1,0 +1,86 @@
+"""DeviceLinears: matrices of a model's files become layers: fused, with biases and reordered rows, counted in bytes."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.cuda.linears import DeviceLinears
+from tetrad.worker_svc.layers.rotary import interleave_heads
+from tetrad.worker_svc.weights.loader import WeightLoader
+from tetrad.worker_svc.weights.source import open_source
+
+IN, HEAD_DIM = 64, 16
+X = torch.randn(3, IN, generator=torch.Generator().manual_seed(1))
+
+
+def normal(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@pytest.fixture
+def tensors():
+    return {
+        "q.weight": normal(48, IN),
+        "q.bias": normal(48),
+        "k.weight": normal(32, IN).to(torch.bfloat16),
+        "v.weight": normal(16, IN),
+        "norm.weight": normal(IN),
+        "embed.weight": normal(40, IN),
+    }
+
+
+@pytest.fixture
+def open_linears(tmp_path, tensors):
+    def open_with(requested="", config=None, dtype=torch.float32):
+        save_file(tensors, tmp_path / "model.safetensors")
+        (tmp_path / "config.json").write_text("{}")
+        loader = WeightLoader(open_source(tmp_path), lambda *_: None)
+        return DeviceLinears(config, requested, loader, torch.device("cpu"), dtype)
+
+    return open_with
+
+
+def test_products_over_one_input_are_one_layer_with_their_biases(open_linears, tensors):
+    layer = open_linears().linear([("q", 48), ("k", 32), ("v", 16)], IN)
+
+    expected = torch.cat([X @ tensors[f"{name}.weight"].float().T for name in "qkv"], 1)
+    expected[:, :48] += tensors["q.bias"]
+    torch.testing.assert_close(layer(X), expected)
+
+
+def test_rows_of_rotated_parts_are_interleaved(open_linears, tensors):
+    layer = open_linears().linear([("q", 48), ("v", 16)], IN, rotated=[True, False], head_dim=HEAD_DIM)
+
+    weight, bias = (interleave_heads(tensors[f"q.{kind}"], HEAD_DIM) for kind in ("weight", "bias"))
+    torch.testing.assert_close(layer(X), torch.cat([X @ weight.T + bias, X @ tensors["v.weight"].T], 1))
+
+
+def test_a_tied_output_layer_is_the_embedding_itself(open_linears, tensors):
+    linears = open_linears()
+    table = linears.embedding("embed.weight", 40, IN)
+    head = linears.linear([("embed", 40)], IN)
+
+    torch.testing.assert_close(head(X), X @ tensors["embed.weight"].T)
+    assert linears.weights_size_bytes == table.nbytes
+
+
+def test_everything_is_in_the_type_of_the_activations_and_counted(open_linears):
+    linears = open_linears(dtype=torch.bfloat16)
+    layer, norm = linears.linear([("q", 48), ("k", 32)], IN), linears.vector("norm.weight", IN)
+
+    assert layer(X.to(torch.bfloat16)).dtype == norm.dtype == torch.bfloat16
+    assert linears.weights_size_bytes == 2 * (80 * IN + 48 + IN)
+
+
+@pytest.mark.parametrize(("name", "rows", "said"), [("q", 47, r"\(48, 64\).*\(47, 64\)"), ("o", 48, "no tensor o.weight")])
+def test_a_matrix_that_the_files_do_not_have_is_one_line(open_linears, name, rows, said):
+    with pytest.raises(ModelError, match=said):
+        open_linears().linear([(name, rows)], IN)
+
+
+def test_a_matrix_of_another_type_is_one_line(open_linears, tensors):
+    tensors["q.weight"] = torch.zeros(48, IN, dtype=torch.int8)
+
+    with pytest.raises(ModelError, match=r"q\.weight is of type int8, but the config asks for float32 or"):
+        open_linears().linear([("q", 48)], IN)

@@ -1,0 +1,137 @@
+"""Linears: a model's matrices on the device, in floats or quantized; what the models of this package load their weights with.
+
+Products over one input are fused where their parts are of one form; what a matrix is stored as is seen in the files, so layers
+that a checkpoint left in floats stay so. GGUF files are dequantized to the type of the activations.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tetrad.worker_svc.layers.linear import Linear, PlainLinear
+from tetrad.worker_svc.layers.rotary import interleave_heads
+from tetrad.worker_svc.quantization.matrix import Matrix, can_fuse, fused
+from tetrad.worker_svc.quantization.plain import PlainScheme
+from tetrad.worker_svc.quantization.schemes import open_scheme
+from tetrad.worker_svc.weights.loader import WeightLoader
+
+
+class DeviceLinears:
+    """Loads matrices and vectors, each once; the files may be closed afterwards.
+
+    Args:
+        config_quantization: what config.json has as `quantization_config`; None: nothing.
+        requested: quantize weights that are stored in floats: int8, int4 or fp8; "" leaves them as they are.
+        weights: of the model.
+        device: where they go.
+        dtype: of activations, and of everything that is not quantized.
+
+    Raises:
+        ModelError: a quantization that is not supported, or files that do not have what they should.
+    """
+
+    def __init__(
+        self,
+        config_quantization: Mapping[str, Any] | None,
+        requested: str,
+        weights: WeightLoader,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self._weights, self._device, self._dtype = weights, device, dtype
+        self._plain = PlainScheme(device, dtype)
+        self._scheme = open_scheme(config_quantization, requested, self._plain)
+        self._embeddings: dict[str, torch.Tensor] = {}
+        self.weights_size_bytes = 0
+
+    def linear(
+        self,
+        names: Sequence[tuple[str, int]],
+        in_features: int,
+        *,
+        rotated: Sequence[bool] | None = None,
+        head_dim: int = 0,
+    ) -> Linear:
+        """Return the product of several weights over one input, their outputs side by side.
+
+        The layer launches kernels and nothing else: [T, in_features] -> [T, outputs], in the input's type.
+
+        Args:
+            names: prefixes (without ".weight") and numbers of outputs; biases are used where there are any.
+            in_features: columns of each.
+            rotated: which parts are queries or keys, whose rows are to be interleaved (layers/rotary.py); None: none.
+            head_dim: of those.
+        """
+        if len(names) == 1 and names[0][0] in self._embeddings:
+            return PlainLinear(self._embeddings[names[0][0]], None)  # tied: the embedding is the output matrix, too
+        parts = [self._scheme.read(self._weights, name, rows, in_features) for name, rows in names]
+        biases = [self._bias(name, rows) for name, rows in names]
+        for index, (_, rows) in enumerate(names):
+            if rotated and rotated[index]:
+                order = interleave_heads(torch.arange(rows, device=self._device), head_dim)
+                bias = biases[index]
+                parts[index] = parts[index].reordered(order)
+                biases[index] = None if bias is None else bias[order]
+        if all(can_fuse(parts[0], part) for part in parts[1:]):
+            return self._product(fused(parts), _joined(biases, [rows for _, rows in names]))
+        return SideBySide([self._product(fused([part]), bias) for part, bias in zip(parts, biases, strict=True)])
+
+    def vector(self, name: str, size: int) -> torch.Tensor:
+        """Return a tensor [size], as of a norm, under its whole name."""
+        return self._own(self._weights.get_stored(name, (size,)).to(self._device, self._dtype, copy=True))
+
+    def embedding(self, name: str, rows: int, columns: int) -> torch.Tensor:
+        """Return a table [rows, columns], never quantized, under its whole name; a tied output layer shares it."""
+        prefix = name.removesuffix(".weight")
+        [table] = fused([self._plain.read(self._weights, prefix, rows, columns)]).tensors
+        self._embeddings[prefix] = table
+        return self._own(table)
+
+    def _product(self, matrix: Matrix, bias: torch.Tensor | None) -> Linear:
+        for tensor in matrix.tensors:
+            self._own(tensor)
+        linear = matrix.form.linear(matrix.tensors, bias)
+        return linear if matrix.columns is None else GatheredColumns(linear, self._own(matrix.columns))
+
+    def _bias(self, name: str, rows: int) -> torch.Tensor | None:
+        return self.vector(f"{name}.bias", rows) if self._weights.has(f"{name}.bias") else None
+
+    def _own(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.weights_size_bytes += tensor.nbytes
+        return tensor
+
+
+class SideBySide:
+    """A Linear of several over one input, whose forms differ."""
+
+    def __init__(self, parts: Sequence[Linear]) -> None:
+        self._parts = parts
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [T, outputs of all]."""
+        return torch.cat([part(x) for part in self._parts], 1)
+
+
+class GatheredColumns:
+    """A Linear whose weight has its columns in another order than the input.
+
+    Args:
+        linear: over the columns in their order.
+        columns: [in] int64, which of the input's columns each is.
+    """
+
+    def __init__(self, linear: Linear, columns: torch.Tensor) -> None:
+        self._linear, self._columns = linear, columns
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [T, outputs]."""
+        return self._linear(x.index_select(1, self._columns))
+
+
+def _joined(biases: Sequence[torch.Tensor | None], sizes: Sequence[int]) -> torch.Tensor | None:
+    """Return the biases one after the other, zeros where there is none; None if there is none at all."""
+    known = [bias for bias in biases if bias is not None]
+    if not known:
+        return None
+    return torch.cat([known[0].new_zeros(size) if bias is None else bias for bias, size in zip(biases, sizes, strict=True)])

@@ -1,0 +1,38 @@
+"""Floats: weights in the type of the activations, multiplied by cuBLAS."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tetrad.worker_svc.layers.linear import Linear, PlainLinear
+from tetrad.worker_svc.quantization.matrix import Matrix
+from tetrad.worker_svc.weights.loader import WeightLoader
+
+
+@dataclass(frozen=True, slots=True)
+class PlainForm:
+    """One tensor: the weight [R, C]."""
+
+    def linear(self, tensors: Sequence[torch.Tensor], bias: torch.Tensor | None) -> Linear:
+        """See Form."""
+        [weight] = tensors
+        return PlainLinear(weight, bias)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainScheme:
+    """Weights that are stored in floats. A GGUF file's come dequantized.
+
+    Attributes:
+        device: where they go.
+        dtype: in which they are multiplied.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+
+    def read(self, weights: WeightLoader, name: str, rows: int, columns: int) -> Matrix:
+        """See Scheme."""
+        weight = weights.get_stored(f"{name}.weight", (rows, columns))
+        return Matrix(PlainForm(), (weight.to(self.device).to(self.dtype),))
