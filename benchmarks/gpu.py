@@ -1,0 +1,52 @@
+"""The CUDA device, measured: `python benchmarks/gpu.py` where a GPU is at hand; under nine minutes in all.
+
+Runs from a checkout without an installation. Kernels and model need torch, triton, transformers and numpy; what goes through
+the whole stack is left out where gRPC and the like are not installed. Every section is a process of its own with a limit of
+time, so that one that fails, hangs or spoils the card's context leaves the others alone. Results are written after each:
+benchmarks/results/<gpu>.md, with pictures beside it. The exit status is 1 if a section failed.
+
+`--device host --quick` runs the same code with tiny shapes on the host, under Triton's interpreter; its times mean nothing.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+# In place of this file's own folder, whose names are none for the world.
+sys.path[0] = str(ROOT)
+
+SECTIONS = {
+    "facts": 40,
+    "kernel_parity": 80,
+    "kernel_rates": 70,
+}
+"""What is run, in this order, and for how many seconds at most."""
+
+
+def main() -> int:
+    """Run what was asked for and return the exit status."""
+    args = _parse()
+    if args.device == "host":
+        # Triton looks at this once, when it is first imported.
+        os.environ["TRITON_INTERPRET"] = "1"
+    from benchmarks.gpu_sections.processes import run_all, run_one
+
+    if args.answer is not None:
+        return run_one(args.only[0], SECTIONS[args.only[0]], args)
+    return run_all({name: limit_s for name, limit_s in SECTIONS.items() if name in args.only}, args)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", choices=["cuda", "host"], default="cuda", help="host: interpreted, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="tiny shapes")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="these sections")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="directory of <gpu>.md and plots/")
+    parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)  # a section's own process writes its findings here
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""Kernel parity: every kernel against float64, at sizes of real models, which the interpreter would take hours for.
+
+An error is relative to the value's size and that of its neighbours: |found - exact| / (|exact| + rms(exact)). What a type can
+tell apart is its eps; a kernel may be wrong by two of these, in float32 (sums of thousands of terms) by 64.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.gpu_sections import parity_attention, parity_elementwise
+from benchmarks.gpu_sections.bench import Bench
+from benchmarks.gpu_sections.findings import Findings, last_line
+from benchmarks.gpu_sections.parity_case import Case
+
+_FAMILIES: tuple[Callable[[Bench], Iterator[Case]], ...] = (parity_elementwise.cases, parity_attention.cases)
+_RESERVE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How far a kernel was off in one case.
+
+    Attributes:
+        case: which.
+        kind: the result's type.
+        error: relative; NaN if something is.
+        limit: what it may be.
+    """
+
+    case: Case
+    kind: str
+    error: float
+    limit: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether that is near enough; NaN is not."""
+        return self.error <= self.limit
+
+    @property
+    def share(self) -> float:
+        """The error as a share of its limit; what is not a number counts as the worst."""
+        return self.error / self.limit if self.error == self.error else float("inf")
+
+
+def run(bench: Bench) -> Findings:
+    """Run every case while there is time."""
+    findings = Findings("Kernels against float64")
+    outcomes: dict[tuple[str, str], list[Outcome]] = {}
+    for case in (case for family in _FAMILIES for case in family(bench)):
+        if bench.remaining_s < _RESERVE_S:
+            findings.check(False, f"out of time before {case.name}, {case.shape}")
+            break
+        outcome = _outcome(case, findings)
+        if outcome is not None:
+            outcomes.setdefault((case.name, outcome.kind), []).append(outcome)
+    findings.text("Errors are relative; the limit follows from what the result's type can tell apart.")
+    rows = [_row(name, kind, of_kernel) for (name, kind), of_kernel in outcomes.items()]
+    findings.rows(["kernel", "type", "shapes", "worst error", "limit", "at", "holds"], rows)
+    return findings
+
+
+def _outcome(case: Case, findings: Findings) -> Outcome | None:
+    """Run a case; None if it could not be, which is then among the failures."""
+    started = time.monotonic()
+    try:
+        outcome = compare(case, *case.compute())
+    except Exception as error:  # noqa: BLE001 - one kernel that does not compile keeps no other from being looked at
+        findings.check(False, f"{case.name}, {case.shape}: {last_line(error)}")
+        return None
+    took = f"{time.monotonic() - started:.1f} s"
+    said = f"{case.name}, {case.shape}, {outcome.kind}: error {outcome.error:.1e}, limit {outcome.limit:.1e}"
+    print(f"    {said} ({took})", flush=True)
+    findings.check(outcome.holds, said)
+    return outcome
+
+
+def _row(name: str, kind: str, outcomes: Sequence[Outcome]) -> list[str]:
+    worst = max(outcomes, key=lambda outcome: outcome.share)
+    holds = "yes" if worst.holds else "NO"
+    return [name, kind, str(len(outcomes)), f"{worst.error:.1e}", f"{worst.limit:.1e}", worst.case.shape, holds]
+
+
+def compare(case: Case, found: torch.Tensor, exact: torch.Tensor) -> Outcome:
+    """Return how far `found` is from `exact`, which is float64 of the same shape."""
+    assert exact.dtype == torch.float64 and exact.shape == found.shape
+    kind, eps = str(found.dtype).removeprefix("torch."), torch.finfo(found.dtype).eps
+    limit = eps * (64 if found.dtype == torch.float32 else 2)
+    if not exact.numel():
+        return Outcome(case, kind, 0.0, limit)
+    scale = exact.abs() + exact.square().mean().sqrt()
+    error = ((found.double() - exact).abs() / scale.clamp_min(torch.finfo(torch.float64).tiny)).max()
+    return Outcome(case, kind, float(error), limit)

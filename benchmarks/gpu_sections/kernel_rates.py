@@ -1,0 +1,22 @@
+"""Kernel rates: each kernel against what the card can do at best, at the shapes of Qwen2.5-1.5B."""
+
+from collections.abc import Callable
+
+from benchmarks.gpu_sections import rates_attention, rates_elementwise
+from benchmarks.gpu_sections.bench import Bench
+from benchmarks.gpu_sections.findings import Findings, last_line
+from benchmarks.gpu_sections.floors import Floors, measure_floors
+
+_FAMILIES: tuple[Callable[[Bench, Floors, Findings], None], ...] = (rates_attention.run, rates_elementwise.run)
+
+
+def run(bench: Bench) -> Findings:
+    """Measure every family of kernels; one that fails leaves the others."""
+    findings = Findings("Kernels against the floors")
+    floors = measure_floors(bench)
+    for family in _FAMILIES:
+        try:
+            family(bench, floors, findings)
+        except Exception as error:  # noqa: BLE001 - said among the failures
+            findings.check(False, f"{family.__module__.rpartition('.')[2]}: {last_line(error)}")
+    return findings

@@ -1,0 +1,83 @@
+"""Processes: each section in one of its own, within its limit of time; the results are written anew after each.
+
+A kernel that writes where it must not, or never ends, spoils a CUDA context for good: only a new process is rid of it.
+"""
+
+import argparse
+import importlib
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.gpu_sections.findings import Findings, last_line, read_findings
+from benchmarks.gpu_sections.results import Result, Results
+from benchmarks.options import Options
+
+if TYPE_CHECKING:
+    from benchmarks.gpu_sections.bench import Bench
+
+Run = Callable[["Bench"], Findings]
+
+_START_S = 40.0
+"""What torch, the device and libraries may take to start, on top of a section's own limit."""
+
+
+def run_all(limits_s: Mapping[str, float], args: argparse.Namespace) -> int:
+    """Run sections one after another; return 1 if one failed."""
+    results = Results(args.out)
+    for name, limit_s in limits_s.items():
+        print(f"=== {name} (at most {limit_s:g} s)", flush=True)
+        result = _run_in_process(name, limit_s, args)
+        results.add(name, result)
+        print(f"=== {name} took {result.seconds:.0f} s; {result.verdict}", flush=True)
+        for line in (*result.findings.failures, *result.findings.not_run):
+            print(f"    {line}", flush=True)
+    print(f"written: {results.path}", flush=True)
+    return results.status
+
+
+def run_one(name: str, limit_s: float, args: argparse.Namespace) -> int:
+    """Run a section in this process and write its findings where the parent looks for them."""
+    findings = run_section(name, limit_s, args)
+    findings.write(args.answer)
+    return 0
+
+
+def run_section(name: str, limit_s: float, args: argparse.Namespace) -> Findings:
+    """Return a section's findings; an error that it raises is one of its failures."""
+    # Here, because the parent needs no torch.
+    from benchmarks.gpu_sections.bench import open_bench
+
+    options = Options(rounds=1, quick=args.quick, with_peers=True, out=args.out, command="python benchmarks/gpu.py")
+    device = ""
+    try:
+        bench = open_bench(args.device, options, limit_s)
+        device = bench.name
+        run: Run = importlib.import_module(f"benchmarks.gpu_sections.{name}").run
+        findings = run(bench)
+    except Exception as error:  # noqa: BLE001 - whatever it was, the next section is run
+        traceback.print_exc()
+        findings = Findings(name, failures=[last_line(error)])
+    findings.device = device
+    return findings
+
+
+def _run_in_process(name: str, limit_s: float, args: argparse.Namespace) -> Result:
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="tetrad-gpu-") as directory:
+        answer = Path(directory) / "findings.json"
+        given = ["--device", args.device, "--out", str(args.out), "--only", name, "--answer", str(answer)]
+        command = [sys.executable, str(Path(__file__).parents[1] / "gpu.py"), *given, *(["--quick"] if args.quick else [])]
+        why = ""
+        try:
+            status = subprocess.run(command, timeout=limit_s + _START_S, check=False).returncode
+            why = f"its process ended with status {status}" if status else ""
+        except subprocess.TimeoutExpired:
+            why = f"stopped after {limit_s + _START_S:g} s"
+        findings = read_findings(answer) if answer.exists() else Findings(name, failures=[why or "it wrote no findings"])
+    return Result(findings, time.monotonic() - started)

@@ -1,0 +1,80 @@
+"""Results: the page of one card, written anew after each section, so that a run that is cut short leaves what it found."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.gpu_sections.bars import add_table
+from benchmarks.gpu_sections.findings import Findings
+from benchmarks.machine import facts
+from benchmarks.report import Section
+
+_HEAD = """Written by `python benchmarks/gpu.py`; [docs/kernels.md](../../docs/kernels.md) says how it is run. One run of one
+card: times are medians over graph replays, which the card itself timed, unless a table says otherwise."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a section brought, and how long it took."""
+
+    findings: Findings
+    seconds: float
+
+    @property
+    def verdict(self) -> str:
+        """One word, or two."""
+        return "FAILED" if self.findings.failures else "done"
+
+
+class Results:
+    """The results of one run.
+
+    Args:
+        out: directory.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._results: dict[str, Result] = {}
+        self.path = out / "unknown.md"
+
+    @property
+    def status(self) -> int:
+        """1 if a section failed, else 0."""
+        return int(any(result.findings.failures for result in self._results.values()))
+
+    def add(self, name: str, result: Result) -> None:
+        """Write the page with one more section."""
+        self._results[name] = result
+        if result.findings.device:
+            self.path = self._out / f"{_file_name(result.findings.device)}.md"
+        self._out.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(self._page() + "\n")
+
+    def _page(self) -> str:
+        found: dict[str, float] = {}
+        for result in self._results.values():
+            found |= result.findings.found
+        bars = Section("What is promised")
+        add_table(bars, found)
+        head = [f"# {self.path.stem}", _HEAD, f"The host: {facts()}.", "## What is promised", *bars.parts]
+        parts = [part for result in self._results.values() for part in _parts(result)]
+        return "\n\n".join([*head, *self._summary(), *parts])
+
+    def _summary(self) -> list[str]:
+        summary = Section("The run")
+        rows = [[result.findings.title, f"{result.seconds:.0f} s", result.verdict] for result in self._results.values()]
+        summary.table(["section", "took", ""], rows)
+        for title, lines in (("Failed", "failures"), ("Not run", "not_run")):
+            listed = [f"- {line}" for result in self._results.values() for line in getattr(result.findings, lines)]
+            if listed:
+                summary.text("\n".join([f"{title}:", "", *listed]))
+        return ["## The run", *summary.parts]
+
+
+def _parts(result: Result) -> list[str]:
+    return [f"## {result.findings.title}", *result.findings.parts] if result.findings.parts else []
+
+
+def _file_name(device: str) -> str:
+    """Return a device's name as a file's: NVIDIA H200 -> nvidia_h200."""
+    return "_".join(device.lower().replace("/", " ").split())

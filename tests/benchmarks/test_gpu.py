@@ -1,0 +1,93 @@
+"""The script for a GPU: every section runs here with tiny shapes; without a GPU on the host, under Triton's interpreter."""
+
+import os
+import re
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.gpu import SECTIONS
+from benchmarks.gpu_sections import kernel_parity
+from benchmarks.gpu_sections.findings import Findings
+from benchmarks.gpu_sections.parity_case import Case
+from benchmarks.gpu_sections.processes import run_section
+from benchmarks.gpu_sections.results import Result, Results
+
+DEVICE = "cuda" if torch.cuda.is_available() else "host"
+ROOT = Path(__file__).parents[2]
+# What a machine with no more than torch and transformers has not got.
+MISSING = ("grpc", "google", "grpc_status", "structlog", "pydantic", "pydantic_settings", "psutil", "llguidance", "gguf")
+SITE = f"""
+import sys
+class Missing:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in {MISSING!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing)
+"""
+
+
+def run_script(*arguments: str, site: Path | None = None) -> subprocess.CompletedProcess[str]:
+    path = {"PYTHONPATH": str(site)} if site else {}
+    command = [sys.executable, "benchmarks/gpu.py", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=os.environ | path, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_section_runs(name, tmp_path):
+    findings = run_section(name, 60, Namespace(device=DEVICE, quick=True, out=tmp_path))
+
+    assert findings.failures == []
+    assert findings.parts
+    assert findings.device
+
+
+def test_the_command_of_the_page_needs_no_more_than_torch(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(SITE)
+    [asked] = re.findall(r"^python benchmarks/gpu.py (.*)$", (ROOT / "docs" / "kernels.md").read_text(), re.MULTILINE)
+    arguments = asked.replace("/tmp/gpu-results", str(tmp_path)).split()
+
+    ran = run_script(*arguments, "--only", "kernel_parity", site=tmp_path)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "rms_norm | bfloat16" in ran.stdout
+    assert "## Kernels against float64" in (tmp_path / "host.md").read_text()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
+def test_without_a_device_the_script_says_so_and_fails(tmp_path):
+    ran = run_script("--only", "facts", "--out", str(tmp_path))
+
+    assert ran.returncode == 1
+    assert "torch finds no CUDA device" in ran.stdout
+    assert "torch finds no CUDA device" in (tmp_path / "unknown.md").read_text()
+
+
+def test_the_page_tells_what_failed_and_what_was_measured(tmp_path):
+    results = Results(tmp_path)
+
+    results.add("a", Result(Findings("A", ["text of a"], found={"decode_1": 1.2}, device="NVIDIA H200"), 3.0))
+    results.add("b", Result(Findings("B", failures=["it broke"], not_run=["c: no gRPC"]), 4.0))
+
+    page = (tmp_path / "nvidia_h200.md").read_text()
+    assert "| decode step, batch 1, context 1,000: times the floor | at most 1.35 | 1.2 | yes |" in page
+    assert "at least 60,000 tokens/s | not measured | - |" in page
+    assert "text of a" in page
+    assert "Failed:\n\n- it broke" in page
+    assert "Not run:\n\n- c: no gRPC" in page
+    assert results.status == 1
+
+
+@pytest.mark.parametrize(("wrong_by", "holds"), [(0.001, True), (0.1, False), (float("nan"), False)])
+def test_a_kernel_is_judged_by_what_its_type_can_tell_apart(wrong_by, holds):
+    exact = torch.ones(3, dtype=torch.float64)
+    case = Case("kernel", "3", lambda: (exact.bfloat16(), exact))
+
+    outcome = kernel_parity.compare(case, (exact + wrong_by).bfloat16(), exact)
+
+    assert outcome.holds is holds
