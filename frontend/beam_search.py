@@ -217,7 +217,7 @@ class _Search:
         )
 
     async def _sequences(self, prompt_ids: list[int], found: list[FinishedBeam]) -> list[BeamSearchSequence]:
-        texts = await self._llm.token_texts({i for each in found for position in each.beam.logprobs for i in position})
+        texts = await self._llm.texts.token_texts({i for each in found for position in each.beam.logprobs for i in position})
         return list(await asyncio.gather(*(self._sequence(prompt_ids, each, texts) for each in found)))
 
     async def _sequence(self, prompt_ids: list[int], found: FinishedBeam, texts: dict[int, str]) -> BeamSearchSequence:
@@ -230,7 +230,7 @@ class _Search:
             logprobs=[_named(position, texts) for position in found.beam.logprobs],
             lora_request=self._lora_request,
             cum_logprob=found.beam.cum_logprob,
-            text=await self._llm.detokenize(shown, skip_special_tokens=False),
+            text=await self._llm.texts.detokenize(shown, skip_special_tokens=False),
             finish_reason=found.reason,
             stop_reason=tokens[-1] if stopped else None,
             score=found.score,

@@ -116,11 +116,6 @@ class EngineClient:
         return not self.connected and self._expiry is None
 
     @property
-    def num_add_messages(self) -> int:
-        """AddRequests messages sent, since start."""
-        return self._outgoing.num_add_messages
-
-    @property
     def num_unfinished(self) -> int:
         """Sequences this engine is to bring to an end."""
         return len(self._unfinished)

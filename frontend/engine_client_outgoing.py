@@ -27,7 +27,6 @@ class EngineOutgoing:
         self._aborts: list[str] = []
         self._sent: set[str] = set()
         self._is_due = asyncio.Event()
-        self.num_add_messages = 0
 
     def add(self, requests: Iterable[Unfinished]) -> None:
         """Send requests with the others of this loop tick; behind their tokens if an engine core knew them."""
@@ -71,7 +70,7 @@ class EngineOutgoing:
                 adds, self._adds = self._adds, {}
                 aborts, self._aborts = self._aborts, []
                 self._sent.update(adds)
-                self.num_add_messages += await session.send(adds.values(), aborts)
+                await session.send(adds.values(), aborts)
         except TetradError as error:
             # The reader ends with this call, when it has applied the step in hand.
             log.debug("engine.write_failed", reason=str(error))

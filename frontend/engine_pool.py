@@ -90,11 +90,6 @@ class EnginePool:
         own = [admin for member in self._members if (admin := member.endpoint.on_port_of(targets)) is not None]
         return own + [each for each in fixed_endpoints(targets) if each not in own]
 
-    @property
-    def num_add_messages(self) -> int:
-        """AddRequests messages sent, since start."""
-        return sum(engine.num_add_messages for engine in self.engines)
-
     def __len__(self) -> int:
         return len(self._members)
 

@@ -107,14 +107,12 @@ class EngineSession:
             raise ProtocolError(f"A message of kind {kind} contradicts itself: {error}") from error
         raise ProtocolError(f"A message of kind {kind} has no place here.")
 
-    async def send(self, adds: Iterable[engine_core_pb2.EngineCoreRequest], abort_ids: list[str]) -> int:
-        """Send requests and aborts; return the number of AddRequests messages. TetradError if the stream broke."""
-        batches = list(_batches(adds))
-        for batch in batches:
+    async def send(self, adds: Iterable[engine_core_pb2.EngineCoreRequest], abort_ids: list[str]) -> None:
+        """Send requests and aborts. TetradError if the stream broke."""
+        for batch in _batches(adds):
             await self._write(engine_core_pb2.SessionRequest(add=engine_core_pb2.AddRequests(requests=batch)))
         if abort_ids:
             await self._write(engine_core_pb2.SessionRequest(abort=engine_core_pb2.AbortRequests(request_ids=abort_ids)))
-        return len(batches)
 
     def cancel(self) -> None:
         """End the stream at once; a read under way raises Unavailable."""

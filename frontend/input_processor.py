@@ -1,47 +1,31 @@
 """InputProcessor: a caller's prompt and parameters -> a request that can be scheduled, or the error that says why not.
 
-Called by AsyncLLM. Asks the tokenizer; knows limits and the model's facts; knows no engines and no outputs.
+Called by the intake. Asks the tokenizer; knows limits and the model's facts; knows no engines and no outputs.
 """
 
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tetrad.frontend.chat.formats import ChatFormats, MarkIds
 from tetrad.frontend.chat.thinking_budget import check_budget, marks_of_budget
-from tetrad.frontend.facts import TokenizerInfo
-from tetrad.frontend.limits import Limits
-from tetrad.frontend.outputs import LoRARequest
-from tetrad.frontend.prompts import Prompt, PromptType, normalize_prompt
+from tetrad.frontend.deadlines import Deadline
+from tetrad.frontend.instructions import Instructions
+from tetrad.frontend.new_request import NewRequest
+from tetrad.frontend.prompts import Prompt, normalize_prompt
 from tetrad.frontend.request_state import RequestState
 from tetrad.frontend.sampling_params import SamplingParams
 from tetrad.frontend.sequence import Sequence
+from tetrad.frontend.served_model import ServedModel
 from tetrad.frontend.tokenizer_client import TokenizerClient
 from tetrad.services.errors import InvalidRequest
 
 
 @dataclass(frozen=True)
 class PreparedRequest:
-    """A request with its sequences, and what the engine must know besides them.
-
-    `thinking`: the marks of reasoning that has a budget; None: there is no budget, or nothing that it could be of.
-    """
+    """A request with its sequences, and what the engine must know besides them."""
 
     state: RequestState
-    stop_token_ids: list[int]
-    bad_words_token_ids: list[list[int]]
-    thinking: MarkIds | None
-    cache_salt: str
-
-
-@dataclass(frozen=True)
-class PromptOptions:
-    """How to read a prompt; see AsyncLLM.add_request."""
-
-    add_special_tokens: bool
-    truncate_prompt_tokens: int | None
-    truncation_side: str
-    cache_salt: str
+    instructions: Instructions
 
 
 class InputProcessor:
@@ -49,66 +33,67 @@ class InputProcessor:
 
     Args:
         tokenizer: encodes texts.
-        info: the model's special ids.
-        limits: what is refused.
-        formats: how the model marks its reasoning.
+        model: its special ids, its limits, and how it marks its reasoning.
     """
 
-    def __init__(self, tokenizer: TokenizerClient, info: TokenizerInfo, limits: Limits, formats: ChatFormats) -> None:
+    def __init__(self, tokenizer: TokenizerClient, model: ServedModel) -> None:
         self._tokenizer = tokenizer
-        self._info = info
-        self._formats = formats
-        self.limits = limits
+        self._info, self._formats = model.tokenizer, model.formats
+        self.limits = model.limits
 
     async def prepare(
-        self,
-        request_id: str,
-        prompt: PromptType,
-        params: SamplingParams,
-        options: PromptOptions,
-        *,
-        new_handle: Callable[[], int],
-        arrival_time: float,
-        lora_request: LoRARequest | None,
-        max_logprobs: int | None = None,
+        self, request: NewRequest, deadline: Deadline | None, *, new_handle: Callable[[], int]
     ) -> PreparedRequest:
-        """Return the request; InvalidRequest if it is wrong.
+        """Return what is to be sent; InvalidRequest if the request is wrong.
 
         Args:
-            request_id: the caller's.
-            prompt: in any form.
-            params: copied.
-            options: how to read the prompt.
+            request: as its caller made it.
+            deadline: for the engine.
             new_handle: gives each sequence its handle.
-            arrival_time: wall clock, seconds.
-            lora_request: adapter to run with.
-            max_logprobs: instead of the server's limit.
         """
-        params = params.clone()
-        self.limits.check_params(params, max_logprobs=max_logprobs)
+        params = request.params.clone()
+        self.limits.check_params(params, max_logprobs=request.max_logprobs)
         check_budget(params, self._formats)
-        parsed = normalize_prompt(prompt, cache_salt=options.cache_salt)
-        ids = await self._encode(parsed, self._tokens_to_keep(options, params), options)
+        prompt = normalize_prompt(request.prompt, cache_salt=request.cache_salt)
+        ids = await self._encode(prompt, self._tokens_to_keep(request), request)
         self.limits.check_prompt(ids)
         bad_words = await self._encode_bad_words(params.bad_words or [])
-        state = RequestState(request_id, parsed.text, ids, params, arrival_time=arrival_time, lora_request=lora_request)
+        state = RequestState(
+            request.request_id,
+            prompt.text,
+            ids,
+            params,
+            arrival_time=request.arrival_time,
+            lora_request=request.lora_request,
+        )
         self._add_sequences(state, new_handle)
-        thinking = marks_of_budget(params, self._formats, parsed, ids)
-        return PreparedRequest(state, self._stop_token_ids(params), bad_words, thinking, parsed.cache_salt)
+        instructions = Instructions(
+            external_id=request.request_id,
+            eos_token_id=self._info.eos_token_id,
+            stop_token_ids=self._stop_token_ids(params),
+            bad_words_token_ids=bad_words,
+            thinking=marks_of_budget(params, self._formats, prompt, ids),
+            priority=request.priority,
+            arrival_time=request.arrival_time,
+            cache_salt=prompt.cache_salt,
+            deadline_unix_s=None if deadline is None else deadline.at_unix_s,
+            data_parallel_rank=request.data_parallel_rank,
+        )
+        return PreparedRequest(state, instructions)
 
-    def _tokens_to_keep(self, options: PromptOptions, params: SamplingParams) -> int | None:
-        limit, truncate = self.limits.max_model_len, options.truncate_prompt_tokens
+    def _tokens_to_keep(self, request: NewRequest) -> int | None:
+        limit, truncate = self.limits.max_model_len, request.truncate_prompt_tokens
         if truncate is None:
-            truncate = params.truncate_prompt_tokens
+            truncate = request.params.truncate_prompt_tokens
         if truncate is None:
             return None
         if truncate < -1 or truncate == 0 or truncate > limit:
             text = f"truncate_prompt_tokens must be -1 or in [1, {limit}], got {truncate}."
             raise InvalidRequest(text, field="truncate_prompt_tokens")
-        return max(limit - (params.max_tokens or 1), 1) if truncate == -1 else truncate
+        return max(limit - (request.params.max_tokens or 1), 1) if truncate == -1 else truncate
 
-    async def _encode(self, prompt: Prompt, keep: int | None, options: PromptOptions) -> list[int]:
-        keep_end = options.truncation_side != "right"
+    async def _encode(self, prompt: Prompt, keep: int | None, request: NewRequest) -> list[int]:
+        keep_end = request.truncation_side != "right"
         if prompt.token_ids is not None:
             if keep is None or len(prompt.token_ids) <= keep:
                 return prompt.token_ids
@@ -116,7 +101,7 @@ class InputProcessor:
         text = prompt.text or ""
         self.limits.check_text(text, truncated=keep is not None)
         [ids] = await self._tokenizer.encode(
-            [text], add_special_tokens=options.add_special_tokens, max_tokens=keep, keep_end=keep_end
+            [text], add_special_tokens=request.add_special_tokens, max_tokens=keep, keep_end=keep_end
         )
         return ids
 

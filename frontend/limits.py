@@ -1,6 +1,6 @@
 """Limits: what is refused before anything is scheduled, and how open-ended parameters are closed.
 
-Called by AsyncLLM on every request. Combines the server's caps (settings) with the model's facts (context, vocabulary).
+Asked on every request. Combines the server's caps (settings) with the model's facts (context, vocabulary).
 """
 
 from tetrad.frontend.config import FrontendSettings

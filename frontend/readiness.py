@@ -15,6 +15,18 @@ from tetrad.services.channel import problem_of
 from tetrad.services.errors import Unavailable
 
 _NOBODY = "none is known"
+_DRAINING = "This server is shutting down; try again."
+_STARTING = "This server is starting; try again."
+
+
+def draining_error() -> Unavailable:
+    """Return what is told to requests that come, or still run, at the end."""
+    return Unavailable(_DRAINING, reason="DRAINING", retry_after_s=1.0)
+
+
+def starting_error() -> Unavailable:
+    """Return what is told to requests that come before everything needed has answered once."""
+    return Unavailable(_STARTING, reason="STARTING", retry_after_s=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +100,7 @@ class Readiness:
         engine_problems = [_in_full(each.problem, each.channel) for each in engines]
         problem = ""
         if self._draining:
-            problem = "This server is shutting down; try again."
+            problem = _DRAINING
         elif all(tokenizer_problems):
             problem = f"No tokenizer is reachable ({_summary(tokenizer_problems or [_NOBODY])})."
         elif not any(each.connected for each in engines):
@@ -96,7 +108,7 @@ class Readiness:
         elif all(engine_problems):
             problem = f"No engine core makes progress ({_summary(engine_problems)})."
         elif not self._started:
-            problem = "This server is starting; try again."
+            problem = _STARTING
         dependencies = [Dependency(f"tokenizer {place}", each) for place, each in enumerate(tokenizer_problems)]
         dependencies += [Dependency(f"engine core {place}", each) for place, each in enumerate(engine_problems)]
         return Report(problem, self._draining, dependencies)

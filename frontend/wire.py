@@ -1,12 +1,11 @@
 """wire: messages between the services <-> the frontend's own values. No decisions are taken here."""
 
 import json
-from collections.abc import Iterable
 
 from google.protobuf import json_format
 
-from tetrad.frontend.chat.formats import MarkIds
 from tetrad.frontend.facts import EngineInfo, EngineLoad, TokenizerInfo, WorkerStatus
+from tetrad.frontend.instructions import Instructions
 from tetrad.frontend.outputs import FinishReasonName
 from tetrad.frontend.sequence import Sequence
 from tetrad.frontend.steps import LogprobRows, RichUpdate, SchedulerFacts, Step
@@ -28,36 +27,23 @@ FINISH_REASON_TO_WIRE = {name: number for number, name in _FINISH.items()}
 _MAX_I32 = 2**31 - 1
 
 
-def engine_request(
-    sequence: Sequence,
-    *,
-    external_id: str,
-    eos_token_id: int | None,
-    stop_token_ids: Iterable[int],
-    bad_words_token_ids: Iterable[list[int]],
-    thinking: MarkIds | None,
-    priority: int,
-    arrival_time: float,
-    cache_salt: str,
-    deadline_unix_s: float | None,
-    data_parallel_rank: int | None,
-) -> engine_core_pb2.EngineCoreRequest:
+def engine_request(sequence: Sequence, told: Instructions) -> engine_core_pb2.EngineCoreRequest:
     """Return the request as it is sent first; `resume` adds what was generated when it is sent again."""
     request = engine_core_pb2.EngineCoreRequest(
         request_id=sequence.request_id,
         handle=sequence.handle,
         prompt_token_ids=pack_u32(sequence.prompt_token_ids),
-        sampling_params=_sampling(sequence, stop_token_ids, bad_words_token_ids, thinking),
-        eos_token_id=eos_token_id,
-        priority=priority,
-        arrival_time_unix_nanos=int(arrival_time * 1e9),
-        cache_salt=cache_salt,
-        external_req_id=external_id,
-        data_parallel_rank=data_parallel_rank,
+        sampling_params=_sampling(sequence, told),
+        eos_token_id=told.eos_token_id,
+        priority=told.priority,
+        arrival_time_unix_nanos=int(told.arrival_time * 1e9),
+        cache_salt=told.cache_salt,
+        external_req_id=told.external_id,
+        data_parallel_rank=told.data_parallel_rank,
         trace_headers=sequence.span.context.headers(),
     )
-    if deadline_unix_s is not None:
-        request.deadline_unix_nanos = int(deadline_unix_s * 1e9)
+    if told.deadline_unix_s is not None:
+        request.deadline_unix_nanos = int(told.deadline_unix_s * 1e9)
     lora = sequence.lora_request
     if lora is not None:
         request.lora_request.CopyFrom(
@@ -73,22 +59,20 @@ def resume(request: engine_core_pb2.EngineCoreRequest, sequence: Sequence) -> en
     return request
 
 
-def _sampling(
-    sequence: Sequence, stop_token_ids: Iterable[int], bad_words_token_ids: Iterable[list[int]], thinking: MarkIds | None
-) -> types_pb2.SamplingParams:
-    params = sequence.params
+def _sampling(sequence: Sequence, told: Instructions) -> types_pb2.SamplingParams:
+    params, thinking = sequence.params, told.thinking
     message = types_pb2.SamplingParams(
         temperature=params.temperature,
         seed=sequence.seed,
         max_tokens=sequence.max_tokens,
         ignore_eos=params.ignore_eos,
-        stop_token_ids=stop_token_ids,
+        stop_token_ids=told.stop_token_ids,
         logprobs=params.logprobs,
         prompt_logprobs=params.prompt_logprobs,
         logit_bias=params.logit_bias,
         allowed_token_ids=params.allowed_token_ids,
         logprob_token_ids=params.logprob_token_ids,
-        bad_words_token_ids=[types_pb2.TokenIds(ids=pack_u32(ids)) for ids in bad_words_token_ids],
+        bad_words_token_ids=[types_pb2.TokenIds(ids=pack_u32(ids)) for ids in told.bad_words_token_ids],
         skip_reading_prefix_cache=params.skip_reading_prefix_cache,
     )
     if thinking is not None:

@@ -89,7 +89,7 @@ class BatchRunner:
         return await _all(_finish(stream, on_finished) for stream in streams)
 
     async def render_chats(self, render: Sequence[Callable[[], Coroutine[Any, Any, TokensPrompt]]]) -> list[TokensPrompt]:
-        """Return the prompts that calls of AsyncLLM.encode_chat make, in their order."""
+        """Return the prompts that calls of Texts.encode_chat make, in their order."""
 
         async def one(call: Callable[[], Coroutine[Any, Any, TokensPrompt]]) -> TokensPrompt:
             async with self._encoding:

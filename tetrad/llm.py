@@ -232,7 +232,7 @@ class LLM:
             self._batches.render_chats(
                 [
                     functools.partial(
-                        self._frontend.encode_chat,
+                        self._frontend.texts.encode_chat,
                         conversation,
                         tools=tools_of(tools),
                         chat_template=chat_template,

@@ -41,11 +41,11 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text."""
-        return self._loop.run(self._llm.tokenize(text, add_special_tokens=add_special_tokens))
+        return self._loop.run(self._llm.texts.tokenize(text, add_special_tokens=add_special_tokens))
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Return the text of ids; InvalidRequest for ids outside the vocabulary."""
-        return self._loop.run(self._llm.detokenize(token_ids, skip_special_tokens=skip_special_tokens))
+        return self._loop.run(self._llm.texts.detokenize(token_ids, skip_special_tokens=skip_special_tokens))
 
     def apply_chat_template(
         self,
@@ -60,7 +60,7 @@ class Tokenizer:
     ) -> str | list[int]:
         """Return the prompt of a conversation, as ids or (`tokenize=False`) as text; `kwargs` go to the template."""
         prompt = self._loop.run(
-            self._llm.encode_chat(
+            self._llm.texts.encode_chat(
                 conversation,
                 tools=tools,
                 chat_template=chat_template,

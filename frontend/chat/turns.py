@@ -17,9 +17,9 @@ from tetrad.frontend.sampling_params import SamplingParams
 
 
 async def render_conversation(llm: AsyncLLM, conversation: Conversation) -> TokensPrompt:
-    """Return the prompt of a conversation. Errors: see AsyncLLM.encode_chat."""
+    """Return the prompt of a conversation. Errors: see Texts.encode_chat."""
     tools = () if conversation.tool_choice == "none" else conversation.tools
-    return await llm.encode_chat(
+    return await llm.texts.encode_chat(
         conversation.messages,
         tools=[tool_to_openai(tool) for tool in tools] or None,
         documents=conversation.documents,
@@ -44,7 +44,7 @@ async def start_turn(
     cache_salt: str = "",
     data_parallel_rank: int | None = None,
 ) -> TurnStream:
-    """Start the assistant's turn. Further arguments and errors: see AsyncLLM.encode_chat and AsyncLLM.add_request.
+    """Start the assistant's turn. Further arguments and errors: see Texts.encode_chat and AsyncLLM.add_request.
 
     Args:
         llm: answers.

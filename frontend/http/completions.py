@@ -198,7 +198,7 @@ class _Completion:
         first_text = ""
         if all_positions and all_positions[0] is None:
             # Part of a character has no text: it belongs to the token that completes it.
-            first_text = (await self._llm.detokenize(all_ids[:1], skip_special_tokens=False)).rstrip(PARTIAL)
+            first_text = (await self._llm.texts.detokenize(all_ids[:1], skip_special_tokens=False)).rstrip(PARTIAL)
         choice = CompletionChoice(
             index=place * self._num_shown + new.index,
             text=text,
@@ -227,7 +227,7 @@ class _Completion:
     async def _prompt_text(self, output: RequestOutput) -> str:
         if output.prompt is not None:
             return output.prompt
-        return await self._llm.detokenize(output.prompt_token_ids, skip_special_tokens=self._params.skip_special_tokens)
+        return await self._llm.texts.detokenize(output.prompt_token_ids, skip_special_tokens=self._params.skip_special_tokens)
 
 
 def _num_chars(new: CompletionOutput) -> int:

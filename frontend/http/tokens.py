@@ -73,9 +73,11 @@ async def tokenize(request: Request) -> Response:
         rendered = await render_conversation(llm, _conversation(body))
         text, special = rendered.get("prompt") or "", body.add_special_tokens is True
         ids = rendered["prompt_token_ids"]
-        strings = (await llm.tokenize_with_strings(text, add_special_tokens=special))[1] if body.return_token_strs else None
+        strings = (
+            (await llm.texts.tokenize_with_strings(text, add_special_tokens=special))[1] if body.return_token_strs else None
+        )
     else:
-        ids, strings = await llm.tokenize_with_strings(text, add_special_tokens=special)
+        ids, strings = await llm.texts.tokenize_with_strings(text, add_special_tokens=special)
     return JsonResponse(Tokenized(len(ids), llm.max_model_len, ids, strings if body.return_token_strs else None))
 
 
@@ -88,7 +90,7 @@ async def detokenize(request: Request) -> Response:
     body = await read_body(request, DetokenizeRequest)
     llm: AsyncLLM = request.app.state.llm
     llm.model_names.resolve(body.model)
-    return JsonResponse(Detokenized(await llm.detokenize(body.tokens, skip_special_tokens=False)))
+    return JsonResponse(Detokenized(await llm.texts.detokenize(body.tokens, skip_special_tokens=False)))
 
 
 @router.get("/tokenizer_info", **documented(answer=TokenizerFacts, example=_FACTS, tag="tokens"))

@@ -33,5 +33,5 @@ async def test_64_requests_cost_one_message_per_step_on_each_hop(smollm2):
 
     assert counts == [NUM_TOKENS] * NUM_REQUESTS
     assert NUM_TOKENS <= load.num_output_messages <= load.stats.step_counter
-    assert llm.num_detokenize_messages <= load.num_output_messages
+    assert llm.backends.detokenizer.num_messages <= load.num_output_messages
     assert load.stats.step_counter < NUM_REQUESTS * NUM_TOKENS / 10

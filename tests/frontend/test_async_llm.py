@@ -409,7 +409,7 @@ async def test_connect_gives_up_with_a_clear_text(tokenizer, engine, connect):
 
 
 async def test_chat_parts_become_text(llm):
-    prompt = await llm.encode_chat(
+    prompt = await llm.texts.encode_chat(
         [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
     )
 

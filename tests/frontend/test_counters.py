@@ -48,10 +48,10 @@ async def assert_nothing_left(llm):
         while llm.admission.num_requests:  # noqa: ASYNC110 - who tokenizes for nobody tells nobody
             await asyncio.sleep(0.005)
     assert llm.admission.num_queued_tokens == 0
-    engine = llm._engines.engines[0]
+    engine = llm.backends.engines.engines[0]
     assert (engine.num_unfinished, len(engine._outgoing._sent), len(engine._refused._timers)) == (0, 0, 0)
     assert not llm._processor._live
-    assert not llm._backends.detokenizer._open
+    assert not llm.backends.detokenizer._open
 
 
 async def leave(http, path, body, after_s):

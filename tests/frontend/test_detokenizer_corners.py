@@ -62,7 +62,7 @@ async def test_an_answer_that_contradicts_itself_is_asked_for_again(llm, engine,
     tokenizer._answer = answer
 
     assert await start(llm) == LONG[:60]
-    assert llm._backends.detokenizer.num_streams == 2
+    assert llm.backends.detokenizer.num_streams == 2
     assert len(engine.requests) == 1, "the engine has nothing to do with it"
 
 
@@ -89,7 +89,7 @@ async def test_a_sequence_that_ends_while_it_waits_for_a_tokenizer_is_not_left_o
     await engine.until(lambda: engine.running)
     await tokenizer.kill()
     await engine.take(1)
-    await until(llm._backends.detokenizer._turn.locked)
+    await until(llm.backends.detokenizer._turn.locked)
 
     await llm.abort("r")
     await task
@@ -98,7 +98,7 @@ async def test_a_sequence_that_ends_while_it_waits_for_a_tokenizer_is_not_left_o
     await start(llm, "one")
     await start(llm, "another")
 
-    assert not llm._backends.detokenizer._open
+    assert not llm.backends.detokenizer._open
     assert len(tokenizer.open_handles) <= 1, "the last one is closed with the next message"
 
 
@@ -106,12 +106,12 @@ async def test_handles_are_closed_when_their_sequences_end(llm, engine, tokenize
     for place in range(5):
         await start(llm, f"r{place}")
 
-    assert not llm._backends.detokenizer._open
+    assert not llm.backends.detokenizer._open
     assert len(tokenizer.open_handles) <= 1, "the last one is closed with the next message"
 
 
 async def test_a_stream_that_was_given_up_long_ago_does_not_end_the_one_after_it(llm, tokenizer):
-    detokenizer = llm._backends.detokenizer
+    detokenizer = llm.backends.detokenizer
     old = detokenizer._call
     await tokenizer.kill()
     await tokenizer.start()
@@ -135,7 +135,7 @@ async def test_a_replica_that_comes_while_another_stalls_gets_the_step(connect, 
 
     tokenizer.hung.clear()
     await engine.allow(None)
-    call = asyncio.create_task(llm.tokenize("abc"))
+    call = asyncio.create_task(llm.texts.tokenize("abc"))
     await until(lambda: tokenizer.num_calls)
     await asyncio.sleep(0.3)  # longer than a stall
     await second.start()
@@ -157,7 +157,7 @@ async def test_what_is_slow_everywhere_is_not_moved_back_and_forth(connect, engi
         each.hung.set()
 
     assert await task == LONG[:1]
-    assert llm._backends.detokenizer.num_messages <= 7, "0.05 s, then twice as long each time"
+    assert llm.backends.detokenizer.num_messages <= 7, "0.05 s, then twice as long each time"
 
 
 async def test_a_step_is_waited_for_where_there_is_no_other_tokenizer(connect, engine, tokenizer):
@@ -170,7 +170,7 @@ async def test_a_step_is_waited_for_where_there_is_no_other_tokenizer(connect, e
     tokenizer.hung.set()
 
     assert await task == LONG[:1]
-    assert llm._backends.detokenizer.num_messages == 1
+    assert llm.backends.detokenizer.num_messages == 1
 
 
 async def test_the_answer_to_a_step_that_was_given_up_is_not_taken_for_that_to_the_next(connect, engine, tokenizer):
@@ -186,17 +186,17 @@ async def test_the_answer_to_a_step_that_was_given_up_is_not_taken_for_that_to_t
 
 async def test_a_tokenizer_that_answers_again_is_asked_in_turn_again(connect, engine, tokenizer, second):
     llm = await connect(tokenizer_targets=(tokenizer.target, second.target), tokenizer_stall_s=0.1, recovery_timeout_s=20)
-    await until(lambda: len(llm._backends._replicas.in_order()) == 2)
+    await until(lambda: len(llm.backends._replicas.in_order()) == 2)
     tokenizer.hung.clear()
-    await asyncio.gather(*(llm.tokenize("a") for _ in range(2)))
+    await asyncio.gather(*(llm.texts.tokenize("a") for _ in range(2)))
     await start(llm, max_tokens=2)
     tokenizer.hung.set()
     second.hung.clear()
     assert await start(llm, max_tokens=3) == LONG[:3]
-    assert await llm.tokenize("b") == [98]
+    assert await llm.texts.tokenize("b") == [98]
     second.hung.set()
 
-    assert [replica.suspect for replica in llm._backends._replicas.replicas] == [False, True]
+    assert [replica.suspect for replica in llm.backends._replicas.replicas] == [False, True]
 
 
 class Crashing(FakeTokenizer):
@@ -220,13 +220,13 @@ async def test_a_text_that_ends_every_tokenizer_is_given_up_after_the_third_and_
         await fake.start()
     llm = await connect(tokenizer_targets=tuple(fake.target for fake in fakes), recovery_timeout_s=20)
 
-    poison = asyncio.create_task(llm.tokenize("poison"))
-    others = [asyncio.create_task(llm.tokenize(f"text {i}")) for i in range(5)]
+    poison = asyncio.create_task(llm.texts.tokenize("poison"))
+    others = [asyncio.create_task(llm.texts.tokenize(f"text {i}")) for i in range(5)]
     with pytest.raises(PoisonousRequest, match="3 tokenizers were lost while they worked on this request"):
         await asyncio.wait_for(poison, 10)
 
     assert await asyncio.gather(*others) == [list(f"text {i}".encode()) for i in range(5)]
     assert 3 <= sum(fake.num_calls for fake in fakes) - 5 <= 3 + 15
-    assert await llm.tokenize("later") == list(b"later")
+    assert await llm.texts.tokenize("later") == list(b"later")
     for fake in fakes:
         await fake.kill()

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from frontend_fakes import TEXT, FakeEngine
 
+from tetrad.frontend.limits import Limits
 from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.services.columns import pack_u32
 from tetrad.services.errors import InvalidRequest, Unavailable
@@ -47,7 +48,7 @@ async def second(sockets):
 async def pair(connect, engine, second):
     """Two engines, of which one goes on for the other after a tenth of a second."""
     llm = await connect(engine_targets=(engine.target, second.target), recovery_timeout_s=3.0)
-    llm._engines._take_over_after_s = 0.1
+    llm.backends.engines._take_over_after_s = 0.1
     return llm
 
 
@@ -71,10 +72,10 @@ async def test_an_engine_that_is_lost_while_a_prompt_is_tokenized_does_not_get_t
 
 @pytest.mark.parametrize("given_up", [False, True])
 async def test_requests_that_arrive_when_all_engines_are_lost_go_to_the_first_that_is_back(pair, engine, second, given_up):
-    first = pair._engines.engines[0]
+    first = pair.backends.engines.engines[0]
     await engine.kill()
     await until_connected(pair, 1)
-    await until(lambda: not pair._engines._timers)
+    await until(lambda: not pair.backends.engines._timers)
     if given_up:
         first._expire()
     await second.kill()
@@ -118,7 +119,7 @@ async def test_a_request_that_moved_is_aborted_where_it_is(pair, engine, second)
     await asyncio.gather(*tasks)
 
     await second.until(lambda: len(second.aborted) == 2)
-    assert pair._engines.engines[1].num_unfinished == 0
+    assert pair.backends.engines.engines[1].num_unfinished == 0
 
 
 async def test_a_pinned_request_that_a_draining_engine_refuses_waits_for_its_successor(pair, engine, second):
@@ -156,12 +157,12 @@ async def test_a_refused_request_that_is_aborted_is_not_failed_later(connect, en
     engine.reject = draining
     task = start(llm, "r")
     await engine.until(lambda: engine.requests)
-    await until(lambda: llm._engines.engines[0]._refused._timers)
+    await until(lambda: llm.backends.engines.engines[0]._refused._timers)
 
     await llm.abort("r")
 
     assert await task == ""
-    assert not llm._engines.engines[0]._refused._timers
+    assert not llm.backends.engines.engines[0]._refused._timers
 
 
 async def test_what_is_finished_is_not_resumed(llm, engine):
@@ -176,8 +177,8 @@ async def test_what_is_finished_is_not_resumed(llm, engine):
     await running
 
     assert [request.external_req_id for request in engine.requests if request.resumed] == ["running"] * 2
-    assert llm._engines.engines[0].num_unfinished == 0
-    assert not llm._engines.engines[0]._outgoing._sent
+    assert llm.backends.engines.engines[0].num_unfinished == 0
+    assert not llm.backends.engines.engines[0]._outgoing._sent
 
 
 async def test_of_n_outputs_only_those_that_go_on_are_resumed(llm, engine):
@@ -190,7 +191,7 @@ async def test_of_n_outputs_only_those_that_go_on_are_resumed(llm, engine):
     ending.prompt = [0]
     engine.reply = lambda prompt, position: 1 if prompt == [0] else LONG.encode()[position]
     await engine.take(5)
-    await until(lambda: llm._engines.engines[0].num_unfinished == 1)
+    await until(lambda: llm.backends.engines.engines[0].num_unfinished == 1)
 
     await engine.kill()
     await engine.start()
@@ -271,7 +272,7 @@ async def test_many_long_requests_travel_in_messages_of_bounded_size(connect, en
     engine.max_model_len = 1 << 20
     await engine.kill()
     await until_connected(llm, 0)
-    llm._inputs.limits = type(llm._inputs.limits)(llm._settings, max_model_len=1 << 20, vocab_size=258)
+    llm._intake._inputs.limits = Limits(llm._settings, max_model_len=1 << 20, vocab_size=258)
     prompt = [104] * 300_000
 
     tasks = [asyncio.create_task(anext(llm.generate(prompt, SamplingParams(max_tokens=1), f"r{i}"))) for i in range(8)]

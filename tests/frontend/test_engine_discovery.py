@@ -132,7 +132,7 @@ async def test_an_engine_of_another_contract_is_tried_again(llm, pair, start_fak
 
 
 async def test_an_engine_that_is_lost_and_vanished_is_let_go_and_others_go_on_at_once(llm, pair, names):
-    llm._engines._take_over_after_s = 1000
+    llm.backends.engines._take_over_after_s = 1000
     for engine in pair:
         engine.pause()
     tasks = [start(llm, f"r{i}") for i in range(4)]
@@ -156,7 +156,7 @@ async def test_an_engine_that_vanished_but_is_there_ends_what_it_has_and_gets_no
     await pair[0].until(lambda: pair[0].running)
 
     names.addresses["engines.test"] = [pair[1].address]
-    await until(lambda: any(member.is_gone for member in llm._engines._members))
+    await until(lambda: any(member.is_gone for member in llm.backends.engines._members))
     await ask(llm, 4)
     known_meanwhile = num_known(llm)
     await pair[0].allow(None)
@@ -180,7 +180,7 @@ async def test_an_engine_whose_name_comes_back_is_used_again(llm, pair, names):
 async def test_a_resolver_that_fails_changes_nothing(llm, pair, names):
     names.addresses["engines.test"] = []
     await asyncio.sleep(0)
-    llm._engines.discovery.look_again()
+    llm.backends.engines.discovery.look_again()
 
     await ask(llm, 6)
 
@@ -188,7 +188,7 @@ async def test_a_resolver_that_fails_changes_nothing(llm, pair, names):
 
 
 async def test_a_draining_engine_hands_back_and_others_go_on_at_once(llm, pair):
-    llm._engines._take_over_after_s = 1000
+    llm.backends.engines._take_over_after_s = 1000
     for engine in pair:
         engine.pause()
     tasks = [start(llm, f"r{i}") for i in range(4)]
@@ -197,7 +197,7 @@ async def test_a_draining_engine_hands_back_and_others_go_on_at_once(llm, pair):
     await pair[0].take(10)
 
     await pair[0].tell("ENGINE_NOTICE_KIND_DRAINING")
-    await until(lambda: llm._engines.engines[0].is_draining)
+    await until(lambda: llm.backends.engines.engines[0].is_draining)
     new = [start(llm, f"n{i}") for i in range(2)]
     await pair[1].until(lambda: len(pair[1].running) == 4)
     await pair[0].kill()
@@ -209,7 +209,7 @@ async def test_a_draining_engine_hands_back_and_others_go_on_at_once(llm, pair):
 
 async def test_a_request_that_ends_every_engine_it_goes_to_is_found_out(llm, pair, start_fake, names):
     """Each of them comes back elsewhere, as a container may; its fellow sufferer is acquitted."""
-    llm._engines._take_over_after_s = 0.01
+    llm.backends.engines._take_over_after_s = 0.01
     deaths, engines = [], list(pair)
 
     def mortal(engine):
@@ -228,7 +228,7 @@ async def test_a_request_that_ends_every_engine_it_goes_to_is_found_out(llm, pai
         engines[-1]._epoch += len(deaths)
         mortal(engines[-1])
         names.addresses["engines.test"] = [each.address for each in engines]
-        llm._engines.discovery.look_again()
+        llm.backends.engines.discovery.look_again()
 
     for engine in pair:
         mortal(engine)
@@ -335,7 +335,9 @@ async def test_ranks_are_the_engines_own_where_they_have_different_ones(connect,
 async def test_orders_of_operators_reach_every_engine_that_there_is(llm, pair, start_fake, names):
     third = await start_fake(FakeEngine, 2)
     names.addresses["engines.test"] = [pair[0].address, third.address]
-    await until(lambda: {engine.target for engine in llm._engines.engines} == {f"ipv4:{e.target}" for e in (pair[0], third)})
+    await until(
+        lambda: {engine.target for engine in llm.backends.engines.engines} == {f"ipv4:{e.target}" for e in (pair[0], third)}
+    )
 
     await llm.engine_admin.resume()
 
@@ -362,7 +364,7 @@ async def test_a_call_to_a_tokenizer_that_is_let_go_is_answered_by_another(conne
     llm = await connect(tokenizer_targets=(f"dns:///tokenizers.test:{port}",), **settings)
     await until(lambda: sum(replica.usable for replica in llm.backends.tokenizers) == 2)
     fakes[0].hung.clear()
-    calls = [asyncio.create_task(llm.tokenize("a")) for _ in range(2)]
+    calls = [asyncio.create_task(llm.texts.tokenize("a")) for _ in range(2)]
     await until(lambda: fakes[0].num_calls == 1)
     names.addresses["tokenizers.test"] = [fakes[1].address]
 
@@ -382,7 +384,7 @@ async def test_calls_go_to_the_tokenizers_of_a_name_in_turn(connect, start_fake,
     names.addresses["tokenizers.test"] = [each.address for each in fakes]
     await until(lambda: sum(replica.usable for replica in llm.backends.tokenizers) == 2)
     for _ in range(6):
-        await llm.tokenize("a")
+        await llm.texts.tokenize("a")
     shares = [fake.num_calls for fake in fakes]
     names.addresses["tokenizers.test"] = [fakes[1].address]
     await fakes[0].kill()

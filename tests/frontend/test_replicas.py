@@ -50,7 +50,7 @@ def stream_holder(*tokenizers):
 
 async def test_calls_are_spread_over_the_replicas(llm, tokenizer, second):
     for _ in range(6):
-        await llm.tokenize("a")
+        await llm.texts.tokenize("a")
 
     assert (tokenizer.num_calls, second.num_calls) == (3, 3)
 
@@ -75,7 +75,7 @@ async def test_a_killed_replica_costs_calls_no_waiting(llm, second):
     await second.kill()
 
     started = time.monotonic()
-    ids = [await llm.tokenize("abc") for _ in range(6)]
+    ids = [await llm.texts.tokenize("abc") for _ in range(6)]
 
     assert ids == [list(b"abc")] * 6
     assert time.monotonic() - started < 0.5
@@ -103,7 +103,7 @@ async def test_a_stalled_replica_holds_a_call_for_the_stall_time_once(llm, secon
     second.hung.clear()
 
     started = time.monotonic()
-    ids = [await llm.tokenize("abc") for _ in range(8)]
+    ids = [await llm.texts.tokenize("abc") for _ in range(8)]
 
     assert ids == [list(b"abc")] * 8
     assert time.monotonic() - started < 0.3 * 2, "suspects are asked last"
@@ -155,7 +155,7 @@ async def test_another_tokenizer_is_not_used(connect, tokenizer, second):
             if any("another tokenizer" in problem for problem in problems):
                 break
 
-    await asyncio.gather(*(llm.tokenize("a") for _ in range(6)))
+    await asyncio.gather(*(llm.texts.tokenize("a") for _ in range(6)))
 
     assert report.ready
     assert sorted((tokenizer.num_calls, second.num_calls)) == [0, 6]

@@ -97,7 +97,7 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
         self, request: common_pb2.GetTokenizerRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[common_pb2.GetTokenizerChunk]:
         """Stream the tokenizer's files as a zip archive."""
-        async with aclosing(self._llm.tokenizer_bundle()) as chunks:
+        async with aclosing(self._llm.backends.tokenizer_bundle()) as chunks:
             async for chunk in chunks:
                 yield common_pb2.GetTokenizerChunk(data=chunk.data, sha256=chunk.sha256)
 
