@@ -1,6 +1,7 @@
 """What several folders of tests share: the real model, and sockets with short paths."""
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,9 @@ import pytest
 import structlog
 
 from tetrad.services.model_files import DEFAULT_MODEL, resolve_model
+
+# Makes `tests` importable however pytest is started: what several folders share is in modules, too.
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 if not Path("/dev/nvidiactl").exists():
     # Triton's own functions are interpreted only if this is set before anybody imports them, as torch does for many reasons.

@@ -6,15 +6,14 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from pathlib import Path
 
 import pytest
 
+from tests.documents import ROOT, Page
 from tests.e2e.conftest import Server
 
-ROOT = Path(__file__).parents[2]
 CLIENT = ROOT / "clients/python"
-PAGE = (ROOT / "docs/clients.md").read_text()
+PAGE = Page.of("docs/clients.md")
 
 
 @pytest.fixture(scope="module")
@@ -34,20 +33,15 @@ def run(source: str) -> str:
     return ran.stdout
 
 
-def program(word: str) -> str:
-    (found,) = [text for text in re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL) if word in text]
-    return str(found)
-
-
 def test_the_program_of_the_page_streams_and_tells_what_is_wrong(sim):
-    said = run(program("tetrad_client").replace("127.0.0.1:50050", sim.grpc_target))
+    said = run(PAGE.block("tetrad_client", language="python").replace("127.0.0.1:50050", sim.grpc_target))
 
     assert len(said) > 32
     assert said.endswith("-1.0. StatusCode.INVALID_ARGUMENT INVALID_ARGUMENT temperature None\n")
 
 
 def test_a_server_tells_its_contract(sim):
-    said = run(program("reflection").replace("127.0.0.1:50050", sim.grpc_target))
+    said = run(PAGE.block("reflection", language="python").replace("127.0.0.1:50050", sim.grpc_target))
 
     assert {"tetrad.v1.InferenceService", "grpc.health.v1.Health"} <= set(ast.literal_eval(said))
 
@@ -75,7 +69,7 @@ with Client({sim.grpc_target!r}) as client:
 
 
 def test_the_package_installs_by_itself(tmp_path):
-    assert "pip install ./clients/python\n" in PAGE
+    assert "pip install ./clients/python\n" in PAGE.text
     command = [
         sys.executable,
         "-m",

@@ -2,18 +2,14 @@
 
 import os
 import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-# Makes `tests.compose` importable however pytest is started.
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from tests.compose.page import commands
 from tests.compose.project import ROOT, Project, shim_docker
+from tests.documents import Page
 from tetrad.services.model_files import CacheSettings
 
 # Without an engine there is nothing to run: `make compose-test` finds or installs one, and says so here.
@@ -64,7 +60,7 @@ def make_project(images, tools, smollm2) -> Iterator[MakeProject]:
     def make(profile: str, **options) -> Project:
         project = Project(f"tetrad-test-{uuid.uuid4().hex[:8]}", profile, tools, **options)
         made.append(project)
-        [command] = commands("Volumes")  # of docs/deployment.md
+        [command] = Page.of("docs/deployment.md").section("Volumes").blocks()
         command = command.replace("~/.cache/tetrad", str(CacheSettings().directory()))
         project.run(command.replace(" tokenizer ", " tokenizer-tls ") if profile == "tls" else command)
         return project

@@ -9,12 +9,13 @@ import httpx
 import pytest
 import yaml
 
-from tests.compose.page import commands
 from tests.compose.project import ROOT
+from tests.documents import Page
 
 SERVICES = ("frontend", "tokenizer", "engine-core", "worker")
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
-START, ASK, LOOK = commands("Quick start")
+PAGE = Page.of("docs/deployment.md")
+START, ASK, LOOK = PAGE.section("Quick start").blocks()
 DOWN_S = 15
 
 
@@ -33,7 +34,7 @@ def test_the_quick_start_ends_in_an_answer(stack, tell):
 
 
 def test_the_logs_tell_of_the_request(stack):
-    [show] = commands("Logs")
+    [show] = PAGE.section("Logs").blocks()
     asked = httpx.post(f"{stack.url}/v1/completions", json={"prompt": "x", "max_tokens": 4}, timeout=60)
 
     # Compose puts the container's name before each line.

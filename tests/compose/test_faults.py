@@ -6,8 +6,9 @@ import time
 import pytest
 
 from tests.compose.load import Loaded, greedy_requests
-from tests.compose.page import commands
+from tests.documents import Page
 
+PAGE = Page.of("docs/deployment.md")
 SERVICES = ("worker", "engine-core", "tokenizer", "frontend")
 AWAY_S = 1.0
 
@@ -64,7 +65,7 @@ def test_a_container_that_crashes_comes_back_by_itself_and_loses_nothing(cpu, lo
 
 
 def test_the_page_kills_and_starts_an_engine_core(cpu):
-    [kill_and_start] = commands("Start, stop, failure")
+    [kill_and_start] = PAGE.section("Start, stop, failure").blocks()
 
     cpu.run(kill_and_start)
 
@@ -72,7 +73,7 @@ def test_the_page_kills_and_starts_an_engine_core(cpu):
 
 
 def test_the_services_behind_the_frontend_are_replaced_under_load_and_nothing_is_lost(cpu, loaded, tell):
-    [upgrade] = commands("Upgrading")
+    [upgrade] = PAGE.section("Upgrading").blocks()
     first, rest = upgrade.split("docker compose up -d --no-deps --force-recreate frontend")
     before = {service: cpu.container(service) for service in SERVICES}
 

@@ -7,8 +7,8 @@ import subprocess
 import pytest
 
 from tests.compose.conftest import BASE, ENGINE
-from tests.compose.page import PAGE
 from tests.compose.project import ROOT
+from tests.documents import Page
 
 SERVICES = ("frontend", "tokenizer", "engine-core", "worker")
 MOST_MB = 400
@@ -25,7 +25,7 @@ def python(image: str, source: str) -> str:
 
 
 def documented_mb(image: str) -> int:
-    [size] = re.findall(rf"^\| {image} \| (\d+) \|", PAGE, re.MULTILINE)
+    [size] = re.findall(rf"^\| {image} \| (\d+) \|", Page.of("docs/deployment.md").text, re.MULTILINE)
     return int(size)
 
 

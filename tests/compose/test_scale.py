@@ -8,7 +8,7 @@ import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.compose.page import commands
+from tests.documents import Page
 
 ENGINES = ("engine-core", "engine-core-2")
 LOAD = """
@@ -38,7 +38,7 @@ AT_ONCE = 4
 @pytest.fixture(scope="module")
 def stack(make_project):
     project = make_project("scale")
-    [start] = commands("Scale")
+    [start] = Page.of("docs/deployment.md").section("Scale").blocks()
     project.run(start)
     project.wait_ready()
     for frontend in ("frontend-1", "frontend-2"):

@@ -6,10 +6,10 @@ import time
 import httpx
 import pytest
 
-from tests.compose.page import commands
 from tests.compose.project import READY_TIMEOUT_S
+from tests.documents import Page
 
-START, ASK = commands("TLS")
+START, ASK = Page.of("docs/deployment.md").section("TLS").blocks()
 GRPC_PORTS = [
     ("frontend-tls", 50050),
     ("tokenizer-tls", 50051),

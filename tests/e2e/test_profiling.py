@@ -4,7 +4,6 @@ The commands are those of docs/tracing.md.
 """
 
 import json
-import re
 import shlex
 import subprocess
 import sys
@@ -12,19 +11,13 @@ from pathlib import Path
 
 import httpx
 
+from tests.documents import Page
 from tetrad import LLM
 
-PAGE = (Path(__file__).parents[2] / "docs/tracing.md").read_text()
-BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGE = Page.of("docs/tracing.md")
 SERVICES = ("frontend", "engine-core", "worker")
 CALL_OF = {"frontend": "process step", "engine-core": "schedule", "worker": "execute"}
 """What each service does for every request."""
-
-
-def block_of(words: str) -> str:
-    """Return the one block of docs/tracing.md with these words."""
-    [found] = [text for text in BLOCK.findall(PAGE) if words in text]
-    return str(found)
 
 
 def names_in(path) -> set[str]:
@@ -49,7 +42,7 @@ def test_a_profile_is_a_file_for_each_service(sim_server):
 
 
 def test_curl_profiles_as_on_the_page(sim_server):
-    start, stop = block_of("/start_profile").replace("http://127.0.0.1:8000", sim_server.url).splitlines()
+    start, stop = PAGE.block("/start_profile").replace("http://127.0.0.1:8000", sim_server.url).splitlines()
 
     said = [subprocess.run(["bash", "-euc", line], check=True, capture_output=True).stdout for line in (start, stop)]
 
@@ -58,7 +51,7 @@ def test_curl_profiles_as_on_the_page(sim_server):
 
 
 def test_the_command_line_fetches_the_trace_of_a_service(sim_server, tmp_path):
-    program, *arguments = shlex.split(block_of("tetrad profile"))
+    program, *arguments = shlex.split(PAGE.block("tetrad profile"))
     arguments[arguments.index("5")] = "1.5"
     command = [sys.executable, "-m", f"{program}.cli", *arguments, "--url", sim_server.url]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as run:

@@ -11,18 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.documents import ROOT, Page
 from tests.e2e.conftest import READY_TIMEOUT_S, free_port
 
-ROOT = Path(__file__).parents[2]
 ADDRESS = "http://127.0.0.1:8000"
-BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCKS = [text for _, text in BLOCK.findall((ROOT / "docs/quickstart.md").read_text())]
-
-
-def block(word: str) -> str:
-    """Return the one block that holds `word`."""
-    (found,) = [text for text in BLOCKS if word in text]
-    return found
+PAGE = Page.of("docs/quickstart.md")
 
 
 def as_user(commands: str) -> str:
@@ -42,7 +35,7 @@ def run(commands: str, *, timeout_s: float, cwd: Path = ROOT, env: dict[str, str
 def test_make_serve_starts_what_the_page_says():
     told = subprocess.run(["make", "-n", "serve"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
-    assert block("make serve") == "make serve\n"
+    assert PAGE.block("make serve") == "make serve\n"
     assert "bin/tetrad serve smollm2-135m-instruct" in told
 
 
@@ -51,14 +44,14 @@ def test_make_serve_starts_what_the_page_says():
     [("v1/chat/completions", "Paris"), ("chat -q", "Paris"), ("tetrad status", "tetrad:num_requests_running")],
 )
 def test_what_the_page_asks_is_answered(server, word, expected):
-    with_url = re.sub(r"tetrad (chat|complete|status)", rf"tetrad \1 --url {ADDRESS}", block(word))
+    with_url = re.sub(r"tetrad (chat|complete|status)", rf"tetrad \1 --url {ADDRESS}", PAGE.block(word))
 
     assert expected in run(with_url.replace(ADDRESS, server.url), timeout_s=60)
 
 
 def test_a_killed_worker_costs_the_story_nothing(start_server, smollm2, tmp_path):
     server = start_server("--threads", "1").wait_ready()
-    commands = block("pkill").replace("tetrad complete", f"tetrad complete --url {server.url}")
+    commands = PAGE.block("pkill").replace("tetrad complete", f"tetrad complete --url {server.url}")
     # Other tests have workers of their own.
     commands = commands.replace("pkill -9", f"pkill -9 -P {server.process.pid}")
 
@@ -71,13 +64,15 @@ def test_a_killed_worker_costs_the_story_nothing(start_server, smollm2, tmp_path
 
 
 def test_the_library_prints_what_follows():
-    ran = subprocess.run([sys.executable, "-c", block("import LLM")], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    program = PAGE.block("import LLM", language="python")
+
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, cwd=ROOT)
 
     assert "The capital of France is Paris" in ran.stdout, ran.stderr
 
 
 def test_four_services_started_by_hand_are_a_server(tmp_path):
-    commands = block("tetrad worker")
+    commands = PAGE.block("tetrad worker")
     worker, tokenizer, engine, admin, http = (free_port() for _ in range(5))
     # The page's addresses are the defaults; these are the same in other places.
     env = {
@@ -105,7 +100,7 @@ def test_four_services_started_by_hand_are_a_server(tmp_path):
         )
     try:
         wait_healthy(f"http://127.0.0.1:{http}")
-        ready = block("tetrad.readiness").replace("127.0.0.1:50053", f"127.0.0.1:{worker}")
+        ready = PAGE.block("tetrad.readiness").replace("127.0.0.1:50053", f"127.0.0.1:{worker}")
         said = run(ready, timeout_s=30)
         answer = httpx.post(f"http://127.0.0.1:{http}/v1/completions", json={"prompt": "x", "max_tokens": 3}, timeout=30)
     finally:

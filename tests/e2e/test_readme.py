@@ -3,22 +3,18 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.documents import Page
+
+PAGE = Page.of("README.md")
 ADDRESS = "http://127.0.0.1:8000"
-BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-def blocks(language):
-    return [text for kind, text in BLOCK.findall((ROOT / "README.md").read_text()) if kind == language]
 
 
 def test_the_python_of_the_readme_runs(server):
     """One script: later blocks use the client that the first one makes."""
-    live = [text for text in blocks("python") if ADDRESS in text or "client." in text]
+    live = [text for text in PAGE.blocks("python") if ADDRESS in text or "client." in text]
     script = "\n".join(live).replace(ADDRESS, server.url)
 
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
@@ -30,7 +26,7 @@ def test_the_python_of_the_readme_runs(server):
     assert re.search(r'\{\s*"city"\s*:\s*"(Paris|Oslo)"\s*\}', ran.stdout), ran.stdout
 
 
-@pytest.mark.parametrize("command", [text for text in blocks("bash") if text.startswith("curl ")])
+@pytest.mark.parametrize("command", [text for text in PAGE.blocks() if text.startswith("curl ")])
 def test_the_commands_of_the_readme_are_answered(server, command):
     ran = subprocess.run(
         ["bash", "-c", command.replace(ADDRESS, server.url).replace("curl ", "curl -sS --fail-with-body ", 1)],

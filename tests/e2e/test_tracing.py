@@ -7,12 +7,12 @@ import secrets
 import shlex
 import subprocess
 import textwrap
-from pathlib import Path
 
 import grpc
 import httpx
 import pytest
 
+from tests.documents import Page
 from tests.e2e.conftest import Server
 from tests.otlp_receiver import ERROR, OtlpReceiver, Span, has
 from tetrad import SamplingParams
@@ -26,9 +26,8 @@ CALLER_SPAN = "1" * 16
 PHASES = ("receive", "tokenize", "queue", "prefill", "decode", "detokenize", "respond")
 CHAT = ("llm_request", "render_chat", "generate", "worker.prefill", "worker.decode", *PHASES)
 SERVICES = {"tetrad-frontend", "tetrad-tokenizer", "tetrad-engine-core", "tetrad-worker"}
-PAGE = (Path(__file__).parents[2] / "docs/tracing.md").read_text()
+PAGE = Page.of("docs/tracing.md")
 SERVE = re.compile(r"^tetrad serve (.*)$", re.MULTILINE)
-BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"^\| `([a-z_.]+)` \| (\w[\w ]*) \| (.*?) \| .*? \| (.*)\|$", re.MULTILINE)
 COLLECTOR = "http://127.0.0.1:4317"
 LOGGING = ("frontend", "tokenizer", "engine-core", "worker")
@@ -44,7 +43,7 @@ def receiver():
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, receiver):
     """The stack as docs/tracing.md starts it, with steps of a real device's length."""
-    flags = [flag for line in SERVE.findall(PAGE) for flag in shlex.split(line.partition("2>")[0])]
+    flags = [flag for line in SERVE.findall(PAGE.text) for flag in shlex.split(line.partition("2>")[0])]
     assert COLLECTOR in flags
     flags[flags.index(COLLECTOR)] = receiver.endpoint
     with pytest.MonkeyPatch.context() as patch:
@@ -226,7 +225,7 @@ def test_one_id_is_in_the_logs_of_every_service_and_in_the_answer(server):
 async def test_a_program_puts_its_requests_under_its_own_span(server, receiver):
     """With the lines of docs/tracing.md."""
     trace_id, headers = new_trace()
-    lines = textwrap.indent(block_of("trace_headers="), "    ")
+    lines = textwrap.indent(PAGE.block("trace_headers=", language="python"), "    ")
     scope: dict = {"SamplingParams": SamplingParams}
     exec(f"async def run(llm, traceparent):\n{lines}", scope)
 
@@ -241,14 +240,8 @@ async def test_a_program_puts_its_requests_under_its_own_span(server, receiver):
 # --- docs/tracing.md --------------------------------------------------------------------------------------------------
 
 
-def block_of(words: str) -> str:
-    """Return the page's one block with these words."""
-    [found] = [text for _, text in BLOCK.findall(PAGE) if words in text]
-    return str(found)
-
-
 def test_the_call_of_the_page_joins_its_trace_and_is_found_in_the_log(server, receiver, tmp_path):
-    call, look = block_of("traceparent: "), block_of("grep ").splitlines()[1]
+    call, look = PAGE.block("traceparent: "), PAGE.block("grep ").splitlines()[1]
     (tmp_path / "tetrad.log").symlink_to(server.log)
 
     ran = subprocess.run(["bash", "-euc", call.replace("http://127.0.0.1:8000", server.url)], capture_output=True, timeout=60)
@@ -270,7 +263,8 @@ def test_the_page_lists_every_span_and_attribute_there_is(server, receiver):
 
     names = {span.span_id: f"`{span.name}`" for span in spans}
     told = {
-        name: (service, under, set(re.findall(r"`([a-z0-9_.]+)`", facts))) for name, service, under, facts in ROW.findall(PAGE)
+        name: (service, under, set(re.findall(r"`([a-z0-9_.]+)`", facts)))
+        for name, service, under, facts in ROW.findall(PAGE.text)
     }
     assert told == {
         span.name: (
@@ -285,7 +279,7 @@ def test_the_page_lists_every_span_and_attribute_there_is(server, receiver):
 def test_channelz_answers_as_on_the_page(server, capsys):
     target = f"unix:{server.stack_directory()}/engine-core-admin.sock"
 
-    exec(block_of("ChannelzStub").replace("127.0.0.1:50054", target))
+    exec(PAGE.block("ChannelzStub", language="python").replace("127.0.0.1:50054", target))
 
     said = capsys.readouterr().out
     assert re.search(r"^server \d+ \d+ calls, \d+ failed$", said, re.MULTILINE)

@@ -1,15 +1,13 @@
 """`make clients-test`: clients built from the .proto files alone, as docs/clients.md says, stream a completion."""
 
-import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
+from tests.documents import ROOT, Page
 from tests.e2e.conftest import Server
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/clients.md").read_text()
+PAGE = Page.of("docs/clients.md")
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +21,7 @@ def server(tmp_path_factory, smollm2):
 
 @pytest.mark.parametrize(("word", "separator"), [("npm ci", ":"), ("build.sh", " ")], ids=["TypeScript", "Java"])
 def test_a_client_streams_a_completion(server, word, separator):
-    (commands,) = [text for text in re.findall(r"^```bash\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL) if word in text]
+    commands = PAGE.block(word)
     target = server.grpc_target.replace(":", separator)
 
     ran = subprocess.run(

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from tests.e2e.conftest import READY_TIMEOUT_S, Server
-from tests.foreign_programs.page import TOKENIZER, python_of
+from tests.foreign_programs.page import PAGE, TOKENIZER
 from tetrad.services.model_files import CacheSettings
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
@@ -83,7 +83,7 @@ def model_stack(tmp_path_factory, smollm2, tokenizer_directory) -> Iterator[Serv
     server = Server(tmp_path_factory.mktemp("model") / "log", *flags)
     try:
         server.wait_ready()
-        fetch = python_of("GetTokenizer").replace("127.0.0.1:50050", server.grpc_target)
+        fetch = PAGE.block("GetTokenizer", language="python").replace("127.0.0.1:50050", server.grpc_target)
         subprocess.run([sys.executable, "-c", fetch.replace(TOKENIZER, str(tokenizer_directory))], check=True)
         yield server
     finally:

@@ -1,27 +1,18 @@
 """docs/gateways.md as commands: its blocks, with the test's own addresses instead of the page's."""
 
 import re
-from pathlib import Path
 
+from tests.documents import Page
 from tests.e2e.conftest import free_port
 
-ROOT = Path(__file__).parents[2]
+PAGE = Page.of("docs/gateways.md")
 TOKENIZER = "/models/tokenizer"
-BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCKS = BLOCK.findall((ROOT / "docs/gateways.md").read_text())
 MODEL = "smollm2-135m-instruct"
 
 
 def command_of(*words: str) -> str:
     """Return the one command that has all of these words."""
-    (found,) = [text for kind, text in BLOCKS if kind == "bash" and all(word in text for word in words)]
-    return found.replace("\\\n", " ").strip()
-
-
-def python_of(word: str) -> str:
-    """Return the one program that has this word."""
-    (found,) = [text for kind, text in BLOCKS if kind == "python" and word in text]
-    return found
+    return PAGE.block(*words).replace("\\\n", " ").strip()
 
 
 def launch_of(program: str, grpc_target: str) -> tuple[str, str]:

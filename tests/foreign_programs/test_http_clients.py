@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.foreign_programs.page import MODEL, TOKENIZER, command_of, python_of
+from tests.foreign_programs.page import MODEL, PAGE, TOKENIZER, command_of
 
 HTTP = "http://127.0.0.1:8000"
 
@@ -35,7 +35,8 @@ def test_langchain_asks_streams_calls_a_tool_and_fills_a_form(python, model_stac
 
 
 def test_the_page_s_example_of_langchain_runs(python, model_stack, tokenizer_directory):
-    program = python_of("ChatOpenAI").replace(HTTP, model_stack.url).replace(MODEL, str(tokenizer_directory))
+    example = PAGE.block("ChatOpenAI", language="python")
+    program = example.replace(HTTP, model_stack.url).replace(MODEL, str(tokenizer_directory))
 
     ran = subprocess.run([python, "-c", program], capture_output=True, text=True, timeout=60)
 

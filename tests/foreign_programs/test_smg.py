@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from tests.foreign_programs.native import chat_text, completion_text
-from tests.foreign_programs.page import BLOCKS, TOKENIZER, asked_of, launch_of
+from tests.foreign_programs.page import PAGE, TOKENIZER, asked_of, launch_of
 
 QUESTION = "Name three colours and the capital of France."
 MESSAGES = [{"role": "user", "content": QUESTION}]
@@ -53,7 +53,7 @@ def small(start_program, start_sim):
 
 
 def test_the_page_starts_a_server_on_the_port_that_the_gateway_asks():
-    serve = [text.strip() for kind, text in BLOCKS if "tetrad serve" in text and TOKENIZER not in text]
+    serve = [text.strip() for text in PAGE.blocks() if "tetrad serve" in text and TOKENIZER not in text]
 
     assert serve == [".venv/bin/tetrad serve --grpc-port 50050"]
 

@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 
-# Makes `tests.kubernetes` importable however pytest is started.
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from tests.kubernetes.manifests import KUBECTL, ROOT
 from tests.kubernetes.page import Call
 

@@ -1,26 +1,19 @@
-"""docs/kubernetes.md: its blocks of commands, its tables, and what a run of a block came to."""
+"""docs/kubernetes.md: the page, its tables, and what a run of a block of its commands came to."""
 
 import re
 from dataclasses import dataclass
 
 import yaml
 
-from tests.kubernetes.manifests import ROOT, Object
+from tests.documents import Page
+from tests.kubernetes.manifests import Object
 
-PAGE = (ROOT / "docs/kubernetes.md").read_text()
-_BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-def block_with(text: str) -> str:
-    """Return the one block of commands that holds a text."""
-    (found,) = [block for block in _BLOCK.findall(PAGE) if text in block]
-    return str(found)
+PAGE = Page.of("docs/kubernetes.md")
 
 
 def rows(heading: str) -> list[list[str]]:
     """Return the cells of the tables of a section, headings left out."""
-    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    tables = re.findall(r"^\|[-|]+\|\n((?:\|.*\n)+)", section + "\n", re.MULTILINE)
+    tables = re.findall(r"^\|[-|]+\|\n((?:\|.*\n)+)", PAGE.section(heading).text, re.MULTILINE)
     return [line.strip("| ").split(" | ") for table in tables for line in table.splitlines()]
 
 

@@ -19,11 +19,11 @@ from tests.kubernetes.manifests import (
     pods_of,
     settings_of,
 )
-from tests.kubernetes.page import PAGE, applied, block_with, rows
+from tests.kubernetes.page import PAGE, applied, rows
 
 
 def test_every_image_that_the_manifests_name_is_built_and_loaded(run):
-    calls = run(block_with("docker build"))
+    calls = run(PAGE.block("docker build"))
 
     images = {container_of("cpu", component)["image"] for component in SETTINGS}
     built = {call.arguments[call.arguments.index("-t") + 1] for call in calls if call.program == "docker"}
@@ -33,7 +33,7 @@ def test_every_image_that_the_manifests_name_is_built_and_loaded(run):
 
 
 def test_the_quick_start_applies_the_overlay_and_asks_the_service_it_forwards(run):
-    calls = run(block_with("port-forward"))
+    calls = run(PAGE.block("port-forward"))
 
     assert applied(calls) == objects_of("cpu")
     (curl,) = [call for call in calls if call.program == "curl"]
@@ -46,7 +46,7 @@ def test_the_quick_start_applies_the_overlay_and_asks_the_service_it_forwards(ru
 
 @pytest.mark.parametrize("word", ["port-forward", "logs"])
 def test_what_commands_name_is_in_the_manifests(run, word):
-    calls = run(block_with(word))
+    calls = run(PAGE.block(word))
 
     named = [
         each for call in calls if call.program == "kubectl" for each in call.arguments if re.fullmatch(r"[a-z]+/[a-z-]+", each)
@@ -57,7 +57,7 @@ def test_what_commands_name_is_in_the_manifests(run, word):
 
 
 def test_keys_are_where_the_frontend_looks_for_them(run):
-    calls = run(block_with("api-keys"))
+    calls = run(PAGE.block("api-keys"))
 
     (secret,) = [each for each in applied(calls) if each["kind"] == "Secret"]
     (volume,) = [each["secret"] for each in pods_of("gateway-api")["frontend"]["volumes"] if "secret" in each]
@@ -67,7 +67,7 @@ def test_keys_are_where_the_frontend_looks_for_them(run):
 
 
 def test_another_model_is_one_entry_of_an_overlay(tmp_path):
-    (example,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    (example,) = PAGE.blocks("yaml")
     directory = tmp_path / "mine"
     directory.mkdir()
     (tmp_path / "tetrad").symlink_to(ROOT)
@@ -89,7 +89,7 @@ def test_every_overlay_and_every_component_is_told_of():
     components = {row[0].strip("`") for row in told if len(row) == 3}
     assert overlays == {name: components_of(name) for name in SHIPPED}
     assert components == {path.name for path in (DIRECTORY / "components").iterdir()}
-    assert schemas.OLDEST in PAGE
+    assert schemas.OLDEST in PAGE.text
 
 
 @pytest.mark.parametrize("component", SETTINGS)
@@ -129,7 +129,7 @@ def test_queries_are_the_autoscaler_s():
 def test_waiting_times_are_the_settings():
     frontend, engine_core = settings_of("cpu", "frontend"), settings_of("cpu", "engine-core")
 
-    assert f"Requests wait {frontend.recovery_timeout_s:g} s for an engine core" in PAGE
-    assert f"and {engine_core.recovery_timeout_s:g} s for a worker" in PAGE
-    assert "may take longer than five minutes" in PAGE
+    assert f"Requests wait {frontend.recovery_timeout_s:g} s for an engine core" in PAGE.text
+    assert f"and {engine_core.recovery_timeout_s:g} s for a worker" in PAGE.text
+    assert "may take longer than five minutes" in PAGE.text
     assert frontend.drain_timeout_s == 300

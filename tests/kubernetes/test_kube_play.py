@@ -16,7 +16,7 @@ import pytest
 from openai import OpenAI
 
 from tests.kubernetes.manifests import DIRECTORY, KUBECTL, ROOT
-from tests.kubernetes.page import block_with
+from tests.kubernetes.page import PAGE
 
 PODS = ("frontend", "tokenizer", "engine-core", "worker")
 BUILD = os.environ.get("TETRAD_BUILD", "podman build")
@@ -63,7 +63,7 @@ def url(models, mark, tmp_path_factory) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    block = block_with("podman kube play").replace("8000", str(port))
+    block = PAGE.block("podman kube play").replace("8000", str(port))
     block = block.replace("podman build", BUILD).replace('" .\n', f'" {ROOT}\n')
     block = block.replace("network create tetrad", f"network create {mark}").replace('"tetrad:alias=', f'"{mark}:alias=')
     path = f"{KUBECTL.parent}:{os.environ['PATH']}"

@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.kubernetes.manifests import SETTINGS, container_of, pods_of, settings_of, variables_of
-from tests.kubernetes.page import applied, block_with
+from tests.kubernetes.page import PAGE, applied
 from tetrad.services.server import Server
 from tetrad.services.settings import ServiceSettings
 
@@ -29,7 +29,7 @@ CALLS = [
 @pytest.fixture
 def identities(run, tmp_path) -> dict[str, Path]:
     """The identities that the page's commands make, as the pods get them: service -> directory."""
-    secrets = {each["metadata"]["name"]: each for each in applied(run(block_with("tls.crt"))) if each["kind"] == "Secret"}
+    secrets = {each["metadata"]["name"]: each for each in applied(run(PAGE.block("tls.crt"))) if each["kind"] == "Secret"}
     directories = {component: tmp_path / component for component in SETTINGS}
     for component, directory in directories.items():
         (volume,) = [each["secret"] for each in pods_of("tls")[component]["volumes"] if "secret" in each]

@@ -4,15 +4,15 @@ import re
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
+from tests.documents import Page
 from tests.e2e.conftest import Server
 from tests.observability.exposition import Family, scrape
 from tests.observability.traffic import send_round
 
-PAGE = Path(__file__).parents[2] / "docs/operations.md"
+PAGE = Page.of("docs/operations.md")
 VARIABLES = {name: f"TETRAD_{name.upper().replace('-', '_')}_METRICS_PORT" for name in ("worker", "engine-core", "tokenizer")}
 """Job, as in prometheus.yml -> what gives it a port, as the command in docs/operations.md says."""
 
@@ -28,7 +28,7 @@ class Stack:
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory) -> Iterator[Stack]:
     """The command of the page, with ports that are free, and one more for the frontend's own."""
-    assert re.findall(r"(TETRAD_\w+)=\d+", PAGE.read_text()) == list(VARIABLES.values())
+    assert re.findall(r"(TETRAD_\w+)=\d+", PAGE.text) == list(VARIABLES.values())
     variables = VARIABLES | {"frontend": "TETRAD_FRONTEND_METRICS_PORT"}
     ports = dict(zip(variables, free_ports(len(variables)), strict=True))
     with pytest.MonkeyPatch.context() as patch:

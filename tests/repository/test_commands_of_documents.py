@@ -4,7 +4,6 @@ What takes minutes is a make target; of these, the command that make would run i
 """
 
 import os
-import re
 import shlex
 import ssl
 import subprocess
@@ -13,15 +12,14 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```(?:bash|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+from tests.documents import ROOT, Page
+
 SCRIPTS = Path(sys.executable).parent
 
 
 def commands(page: str, word: str) -> str:
     """Return the one block of docs/`page` that holds `word`."""
-    (found,) = [text for text in BLOCK.findall((ROOT / "docs" / page).read_text()) if word in text]
-    return str(found)
+    return Page.of(f"docs/{page}").block(word)
 
 
 def run(text: str, cwd: Path) -> str:

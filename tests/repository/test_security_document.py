@@ -2,10 +2,10 @@
 
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
+from tests.documents import Page
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.structured_output.compiled import MAX_LANGUAGE_CHARS
 from tetrad.frontend.config import FrontendSettings
@@ -15,7 +15,7 @@ from tetrad.services.tls import Identity, TlsFiles
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings
 
-TEXT = (Path(__file__).parents[2] / "docs/security.md").read_text()
+PAGE = Page.of("docs/security.md")
 OWNERS = {
     "frontend": FrontendSettings,
     "every gRPC port": ServiceSettings,
@@ -32,8 +32,8 @@ OWN_USE = {
     "max_decode_slowdown",
 }
 """What a service may use and how it paces itself, not what a request may ask."""
-LIMITS = re.findall(r"^\| `(\w+)` \| (\d+) \| ([\w ]+) \|$", TEXT, re.MULTILINE)
-PORTS = re.findall(r"^\| (\d+) \| `(\w+)` of the ([\w ]+) \|", TEXT, re.MULTILINE)
+LIMITS = re.findall(r"^\| `(\w+)` \| (\d+) \| ([\w ]+) \|$", PAGE.text, re.MULTILINE)
+PORTS = re.findall(r"^\| (\d+) \| `(\w+)` of the ([\w ]+) \|", PAGE.text, re.MULTILINE)
 
 
 @pytest.mark.parametrize(("name", "default", "owner"), LIMITS)
@@ -57,12 +57,12 @@ def test_a_port_is_the_setting_s_default(port, setting, owner):
 def test_the_tables_were_found():
     assert len(LIMITS) > 20
     assert len(PORTS) == 4
-    assert all(f"`{path}`" in TEXT for path in OPEN_PATHS)
-    assert f"{MAX_LANGUAGE_CHARS} characters" in TEXT
+    assert all(f"`{path}`" in PAGE.text for path in OPEN_PATHS)
+    assert f"{MAX_LANGUAGE_CHARS} characters" in PAGE.text
 
 
 def test_the_recipe_makes_a_certificate_that_its_authority_signed(tmp_path):
-    [recipe] = re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL)
+    [recipe] = PAGE.blocks()
 
     subprocess.run(["sh", "-euc", recipe], cwd=tmp_path, check=True, capture_output=True, timeout=30)
 

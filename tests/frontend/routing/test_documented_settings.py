@@ -1,18 +1,16 @@
 """The settings that docs/routing.md shows are settings, and its figures of the policy are the policy's."""
 
-import re
-from pathlib import Path
-
+from tests.documents import Page
 from tetrad.engine_core_svc.kv_event_log import KvEventLog
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.routing import prefix_memory, router
 from tetrad.services.settings import load_settings
 
-TEXT = (Path(__file__).parents[3] / "docs/routing.md").read_text()
+PAGE = Page.of("docs/routing.md")
 
 
 def test_the_file_that_is_shown_can_be_loaded(tmp_path):
-    [shown] = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+    [shown] = PAGE.blocks("yaml")
     path = tmp_path / "frontend.yaml"
     path.write_text(shown)
 
@@ -37,10 +35,10 @@ def test_a_name_without_a_port_is_refused_in_one_line(capsys):
 def test_its_figures_are_the_settings_and_the_constants():
     fields = FrontendSettings.model_fields
 
-    assert f"`--prefix-affinity` ({fields['prefix_affinity'].default:g})" in TEXT
-    assert f"`--dns-refresh-interval-s` ({fields['dns_refresh_interval_s'].default:g} s)" in TEXT
-    assert f"from half of the prompt and {router._MIN_SHARED_TOKENS} tokens on" in TEXT
+    assert f"`--prefix-affinity` ({fields['prefix_affinity'].default:g})" in PAGE.text
+    assert f"`--dns-refresh-interval-s` ({fields['dns_refresh_interval_s'].default:g} s)" in PAGE.text
+    assert f"from half of the prompt and {router._MIN_SHARED_TOKENS} tokens on" in PAGE.text
     assert router._MIN_SHARE == 0.5
-    assert f"*w*/{1 / router._HOME_SHARE:g}" in TEXT
-    assert f"At most {prefix_memory._MAX_BLOCKS:,} blocks" in TEXT
-    assert f"({KvEventLog(16, epoch=0)._max_kept_blocks:,}\nblocks)" in TEXT
+    assert f"*w*/{1 / router._HOME_SHARE:g}" in PAGE.text
+    assert f"At most {prefix_memory._MAX_BLOCKS:,} blocks" in PAGE.text
+    assert f"({KvEventLog(16, epoch=0)._max_kept_blocks:,}\nblocks)" in PAGE.text
