@@ -52,7 +52,7 @@ class AsyncLLM:
             max_message_bytes=settings.max_message_bytes,
             tls=settings.tls,
         )
-        self._processor = self.backends.processor
+        self._requests = self.backends.requests
         self._intake = RequestIntake(self.admission, self.backends, self.tracer, settings.request_timeout_s)
         self._model: ServedModel | None = None
         self._texts: Texts | None = None
@@ -79,7 +79,7 @@ class AsyncLLM:
         """Connect; once. Until this returns requests are refused with Unavailable. Raises as `connect` does."""
         tokenizer = await self.backends.start(self._settings.ready_timeout_s)
         model = await ServedModel.of(self._settings, tokenizer, self.backends)
-        self._processor.eos_token_ids = tokenizer.eos_token_ids
+        self.backends.processor.eos_token_ids = tokenizer.eos_token_ids
         self._texts = Texts(model, self.backends.tokenizer, self.admission, self.metrics, self._settings.request_timeout_s)
         self._intake.open(InputProcessor(self.backends.tokenizer, model), model.names.root)
         self._model = model
@@ -92,7 +92,7 @@ class AsyncLLM:
 
     async def wait_idle(self) -> None:
         """Wait until no request runs."""
-        await self._processor.wait_idle()
+        await self._requests.wait_idle()
 
     def start_draining(self) -> None:
         """Refuse new requests from now on."""
@@ -104,15 +104,15 @@ class AsyncLLM:
         self.start_draining()
         try:
             async with asyncio.timeout(timeout_s):
-                await self._processor.wait_idle()
+                await self._requests.wait_idle()
         except TimeoutError:
             log.warning("frontend.drain_timed_out", num_failed=self.num_unfinished_requests, timeout_s=timeout_s)
-            self._processor.fail_all(draining_error())
+            self._requests.fail_all(draining_error())
 
     async def close(self) -> None:
         """Fail what runs and end all connections."""
         self.start_draining()
-        self._processor.fail_all(draining_error())
+        self._requests.fail_all(draining_error())
         await self.backends.close()
         await self.engine_admin.close()
         await asyncio.to_thread(self.tracer.close)
@@ -215,7 +215,7 @@ class AsyncLLM:
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests; their last output has finish_reason "abort". Unknown ids are ignored."""
-        self._processor.abort([request_id] if isinstance(request_id, str) else request_id)
+        self._requests.abort([request_id] if isinstance(request_id, str) else request_id)
 
     # --- what it knows ----------------------------------------------------------------------------------------------
 
@@ -261,12 +261,12 @@ class AsyncLLM:
     @property
     def num_unfinished_requests(self) -> int:
         """Requests that have not had their last output."""
-        return self._processor.num_unfinished_requests
+        return len(self._requests)
 
     @property
     def num_engine_steps(self) -> int:
         """Engine steps that brought something, since start."""
-        return self._processor.num_steps
+        return self.backends.processor.num_steps
 
     @property
     def texts(self) -> Texts:

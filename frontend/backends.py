@@ -26,6 +26,7 @@ from tetrad.frontend.routing.router import Router
 from tetrad.frontend.tokenizer_bundle_client import BundleChunk, bundle_chunks
 from tetrad.frontend.tokenizer_client import TokenizerClient
 from tetrad.frontend.tokenizer_replicas import Replica, TokenizerReplicas
+from tetrad.frontend.unfinished_requests import UnfinishedRequests
 from tetrad.services.channel import open_channel, problem_of
 from tetrad.services.errors import Unavailable
 
@@ -33,7 +34,7 @@ _NUM_RECENT_REQUESTS = 100
 
 
 class Backends:
-    """Clients of the tokenizers and the engine cores, and the processor between them.
+    """Clients of the tokenizers and the engine cores, and what is between them: who waits for outputs, and who processes these.
 
     Args:
         settings: where they are, and how long they may be away.
@@ -55,13 +56,14 @@ class Backends:
         self.tokenizer = TokenizerClient(self._replicas, **patience, on_answer=metrics.observe_tokenizer_call)
         self.detokenizer = DetokenizerClient(self._replicas, **patience)
         self.recent = RecentRequests(_NUM_RECENT_REQUESTS if settings.console else 0)
-        self.processor = OutputProcessor(self.detokenizer, self.tokenizer, metrics, self.recent)
+        self.requests = UnfinishedRequests(self.detokenizer, metrics, self.recent)
+        self.processor = OutputProcessor(self.requests, self.detokenizer, self.tokenizer, metrics)
         self.engines = EnginePool(
             engines,
             self._join,
             Router(self._prefix_affinity),
             on_change=self._on_change,
-            on_moved=self.processor.move,
+            on_moved=self.requests.move,
         )
         self.readiness = Readiness(self._replicas, self.engines)
 

@@ -5,21 +5,18 @@ log-probabilities brought unknown tokens, then every sequence in turn. A sequenc
 beyond their collectors and no engines beyond their abort.
 """
 
-import asyncio
 import time
-from collections.abc import Iterable
 
 from tetrad.frontend.detokenizer_client import DetokenizerClient
 from tetrad.frontend.logprobs import positions_of, texts_in_context
 from tetrad.frontend.metrics import FrontendMetrics
 from tetrad.frontend.outputs import PositionLogprobs
-from tetrad.frontend.recent_requests import RecentRequests
-from tetrad.frontend.request_state import RequestState
 from tetrad.frontend.sequence import Sequence
 from tetrad.frontend.step_tally import StepTally
-from tetrad.frontend.step_update import PLAIN, Engine, Live, StepUpdate
+from tetrad.frontend.step_update import PLAIN, StepUpdate
 from tetrad.frontend.steps import LogprobRows, RichUpdate, Step
 from tetrad.frontend.tokenizer_client import TokenizerClient
+from tetrad.frontend.unfinished_requests import Live, UnfinishedRequests
 from tetrad.services.errors import InternalError, TetradError
 from tetrad.services.log import get_logger
 
@@ -27,97 +24,36 @@ log = get_logger()
 
 
 class OutputProcessor:
-    """All unfinished requests of this frontend.
+    """What the engines of one frontend bring, on its way to those who wait for it.
 
     Args:
+        requests: who waits.
         detokenizer: the Detokenize stream.
         tokenizer: names the tokens of log-probabilities.
+        metrics: counted per step.
+
+    Attributes:
         eos_token_ids: ids that end generation; their stop reason is None.
-        metrics: counted per step and per request.
-        recent: remembers requests that ended; None: nobody wants to know.
+        num_steps: that brought something, since start.
     """
 
     def __init__(
         self,
+        requests: UnfinishedRequests,
         detokenizer: DetokenizerClient,
         tokenizer: TokenizerClient,
         metrics: FrontendMetrics,
-        recent: RecentRequests | None = None,
-        *,
-        eos_token_ids: frozenset[int] = frozenset(),
     ) -> None:
+        self._requests = requests
         self._detokenizer = detokenizer
         self._tokenizer = tokenizer
         self._metrics = metrics
-        self._recent = recent or RecentRequests(0)
-        self.eos_token_ids = eos_token_ids
-        self._live: dict[int, Live] = {}
-        self._requests: dict[str, list[RequestState]] = {}
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._last_handle = 0
+        self.eos_token_ids: frozenset[int] = frozenset()
         self.num_steps = 0
 
-    @property
-    def num_unfinished_requests(self) -> int:
-        """Requests that have not had their last output."""
-        return sum(len(states) for states in self._requests.values())
-
-    def new_handle(self) -> int:
-        """Return a handle that no unfinished sequence has."""
-        while True:
-            self._last_handle = (self._last_handle + 1) % 2**32
-            if self._last_handle not in self._live:
-                return self._last_handle
-
-    def add(self, request: RequestState, engine: Engine) -> None:
-        """Take a request that `engine` is to run."""
-        self._idle.clear()
-        self._requests.setdefault(request.request_id, []).append(request)
-        for sequence in request.sequences:
-            self._live[sequence.handle] = Live(sequence, request, engine)
-
-    def abort(self, request_ids: Iterable[str]) -> None:
-        """End requests by the caller's ids with finish reason "abort"; unknown ids are ignored."""
-        for request_id in request_ids:
-            for request in list(self._requests.get(request_id, ())):
-                self.abort_request(request)
-
-    def abort_request(self, request: RequestState) -> None:
-        """End one request with finish reason "abort"; no-op if it is finished."""
-        for live in self._lives_of(request):
-            live.engine.abort([live.sequence.request_id])
-            live.sequence.finish("abort")
-            self._end(live)
-            request.deliver(live.sequence)
-        self._retire(request)
-
-    def move(self, sequence: Sequence, engine: Engine) -> None:
-        """Note that another engine goes on with a sequence."""
-        live = self._live.get(sequence.handle)
-        if live is not None:
-            live.engine = engine
-
     def fail(self, sequence: Sequence, error: TetradError) -> None:
-        """End the request of a sequence with an error."""
-        live = self._live.get(sequence.handle)
-        if live is not None:
-            self._fail(live, error)
-
-    def fail_request(self, request: RequestState, error: TetradError) -> None:
-        """End a request with an error; no-op if it is finished."""
-        lives = self._lives_of(request)
-        if lives:
-            self._fail(lives[0], error)
-
-    def fail_all(self, error: TetradError) -> None:
-        """End every request with an error."""
-        for live in list(self._live.values()):
-            self._fail(live, error)
-
-    async def wait_idle(self) -> None:
-        """Wait until no request is unfinished."""
-        await self._idle.wait()
+        """End the request of a sequence with an error; no-op if it is finished."""
+        self._requests.fail(sequence, error)
 
     async def process(self, step: Step) -> None:
         """Take one engine step."""
@@ -125,7 +61,7 @@ class OutputProcessor:
         updates = [
             StepUpdate(live, ids, rich, now_ns)
             for handle, ids, rich in step.updates
-            if (live := self._live.get(handle)) is not None
+            if (live := self._requests.find(handle)) is not None
         ]
         self._metrics.observe_scheduler(step)
         if not updates:
@@ -152,7 +88,9 @@ class OutputProcessor:
         except Exception as error:  # other sequences of the step must have their tokens
             ids = update.live.request.call.context.log_fields(update.live.sequence.request_id)
             log.exception("step.not_applied", **ids)
-            self._fail(update.live, InternalError(f"The server could not handle its own output: {error!r}"))
+            self._requests.fail_request(
+                update.live.request, InternalError(f"The server could not handle its own output: {error!r}")
+            )
 
     async def _detokenize(self, updates: list[StepUpdate]) -> None:
         rows = [row for update in updates for row in update.rows]
@@ -171,10 +109,11 @@ class OutputProcessor:
             update.deltas = [next(deltas) for _ in update.rows]
 
     async def _load_logprob_texts(self, updates: list[StepUpdate]) -> None:
+        """Have the names of the tokens that log-probabilities of updates with text speak of."""
         ids: set[int] = set()
         for update in updates:
             for rows in (update.rich.logprobs, update.rich.prompt_logprobs):
-                if rows is not None and update.live.sequence.params.detokenize:
+                if rows is not None:
                     ids.update(rows.token_ids)
         if not ids:
             return
@@ -188,7 +127,7 @@ class OutputProcessor:
 
     async def _load_prompt_texts(self, update: StepUpdate) -> None:
         rows = update.rich.prompt_logprobs
-        if rows is not None and update.live.sequence.params.detokenize:
+        if rows is not None:
             # The first token has no log-probability, but may begin the character that the second ends.
             first = update.live.request.prompt_token_ids[:1]
             await self._tokenizer.load_token_texts(first)
@@ -199,14 +138,15 @@ class OutputProcessor:
         live, rich = update.live, update.rich
         sequence, request = live.sequence, live.request
         if rich.error is not None or rich.finish_reason == "error":
-            self._fail(live, rich.error or InternalError(f"The engine could not finish request {request.request_id}."))
+            error = rich.error or InternalError(f"The engine could not finish request {request.request_id}.")
+            self._requests.fail_request(request, error)
             return
         num_before = len(sequence.output_token_ids)
         stopped_by_text = False
         if update.rows:
             for row, delta in zip(update.rows, update.deltas, strict=True):
                 if isinstance(delta, TetradError):
-                    self._fail(live, delta)
+                    self._requests.fail_request(request, delta)
                     return
                 sequence.add_token_ids(row.token_ids)
                 if sequence.add_text(delta):
@@ -224,10 +164,9 @@ class OutputProcessor:
         elif rich.finish_reason is not None:
             sequence.finish(rich.finish_reason, self._stop_reason(sequence, rich))
         if sequence.finished:
-            self._end(live, update.received_ns)
-        request.deliver(sequence)
-        if request.finished:
-            self._retire(request)
+            self._requests.finish(live, update.received_ns)
+        else:
+            request.deliver(sequence)
 
     def _take_facts(self, update: StepUpdate, num_tokens: int) -> None:
         """Take what came besides tokens, and log-probabilities of the `num_tokens` ids that were kept."""
@@ -262,47 +201,3 @@ class OutputProcessor:
     def _stop_reason(self, sequence: Sequence, rich: RichUpdate) -> int | str | None:
         by_eos = rich.stop_reason in self.eos_token_ids and rich.stop_reason not in (sequence.params.stop_token_ids or ())
         return None if by_eos else rich.stop_reason
-
-    def _fail(self, live: Live, error: TetradError) -> None:
-        request = live.request
-        for each in self._lives_of(request):
-            each.engine.abort([each.sequence.request_id])
-            each.sequence.finish("error")
-            self._end(each)
-        request.num_unfinished = 0
-        request.collector.fail(error)
-        self._retire(request, error)
-
-    def _end(self, live: Live, received_ns: int | None = None) -> None:
-        handle = live.sequence.handle
-        live.request.call.end_sequence(live.sequence, received_ns)
-        self._live.pop(handle, None)
-        live.engine.forget(live.sequence.request_id)
-        self._detokenizer.forget(handle)
-
-    def _retire(self, request: RequestState, error: TetradError | None = None) -> None:
-        states = self._requests.get(request.request_id)
-        if states is None or request not in states:
-            return
-        states.remove(request)
-        request.retire()
-        if not states:
-            del self._requests[request.request_id]
-        if not self._requests:
-            self._idle.set()
-        self._metrics.observe_finished(request, error, idle=not self._requests)
-        self._recent.note(request, error)
-        is_aborted = any(sequence.finish_reason == "abort" for sequence in request.sequences)
-        reason = error.reason if error is not None else "ABORTED" if is_aborted else ""
-        request.call.end_request(request.params, len(request.prompt_token_ids), request.metrics, reason)
-        log.info(
-            "request.finished",
-            **request.call.context.log_fields(request.request_id),
-            num_prompt_tokens=len(request.prompt_token_ids),
-            num_generation_tokens=request.metrics.num_generation_tokens,
-            reasons=[sequence.finish_reason for sequence in request.sequences],
-            error=None if error is None else error.message,
-        )
-
-    def _lives_of(self, request: RequestState) -> list[Live]:
-        return [live for sequence in request.sequences if (live := self._live.get(sequence.handle)) is not None]

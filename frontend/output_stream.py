@@ -2,9 +2,9 @@
 
 from typing import Self
 
-from tetrad.frontend.output_processor import OutputProcessor
 from tetrad.frontend.outputs import RequestOutput
 from tetrad.frontend.request_state import RequestState
+from tetrad.frontend.unfinished_requests import UnfinishedRequests
 
 
 class OutputStream:
@@ -13,9 +13,9 @@ class OutputStream:
     Iterate it, or call `get`; both raise the request's TetradError.
     """
 
-    def __init__(self, request: RequestState, processor: OutputProcessor) -> None:
+    def __init__(self, request: RequestState, requests: UnfinishedRequests) -> None:
         self._request = request
-        self._processor = processor
+        self._requests = requests
         self._done = False
 
     @property
@@ -51,7 +51,7 @@ class OutputStream:
     def abort(self) -> None:
         """End the request with finish reason "abort", in an output that is still to be taken; no-op if it is finished."""
         if not self._request.finished:
-            self._processor.abort_request(self._request)
+            self._requests.abort_request(self._request)
 
     def close(self) -> None:
         """Abort the request unless it is finished; nothing comes any more."""

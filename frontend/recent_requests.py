@@ -1,6 +1,6 @@
 """RecentRequests: how the last requests went: what they took, not what they said.
 
-Fed by the output processor where a request ends; read by the console. Holds no text, neither a prompt's nor an answer's nor an
+Fed where a request ends (unfinished_requests.py); read by the console. Holds no text, neither a prompt's nor an answer's nor an
 error's, as it is shown to others than those who asked.
 """
 

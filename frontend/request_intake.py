@@ -36,7 +36,7 @@ class RequestIntake:
 
     def __init__(self, admission: Admission, backends: Backends, tracer: Tracer, timeout_s: float | None) -> None:
         self._admission = admission
-        self._engines, self._processor = backends.engines, backends.processor
+        self._engines, self._requests = backends.engines, backends.requests
         self._tracer = tracer
         self._timeout_s = timeout_s
         self._inputs: InputProcessor | None = None
@@ -63,15 +63,15 @@ class RequestIntake:
             prepared = await self._prepare(inputs, request, deadline, call)
             # Not before: an engine may be lost while a prompt is tokenized. Nor later: the spans end with what engines do.
             engine = self._choose(prepared)
-            requests = self._requests(prepared)
+            messages = self._messages(prepared)
         except BaseException as error:
             ticket.release()
             call.fail(reason_of(error))
             call.release_request()
             raise
         prepared.state.hold(ticket)
-        self._send(prepared.state, engine, requests, deadline)
-        return OutputStream(prepared.state, self._processor)
+        self._send(prepared.state, engine, messages, deadline)
+        return OutputStream(prepared.state, self._requests)
 
     def _check(self, request: NewRequest) -> InputProcessor:
         """Refuse what can be refused at once; return what prepares the others."""
@@ -89,7 +89,7 @@ class RequestIntake:
     ) -> PreparedRequest:
         with call.working():
             async with within(deadline):
-                prepared = await inputs.prepare(request, deadline, new_handle=self._processor.new_handle)
+                prepared = await inputs.prepare(request, deadline, new_handle=self._requests.new_handle)
         self._refuse_if_closed()
         prepared.state.call = call
         return prepared
@@ -98,23 +98,23 @@ class RequestIntake:
         told = prepared.instructions
         return self._engines.choose(told.data_parallel_rank, pack_u32(prepared.state.prompt_token_ids), told.cache_salt)
 
-    def _requests(self, prepared: PreparedRequest) -> list[Unfinished]:
+    def _messages(self, prepared: PreparedRequest) -> list[Unfinished]:
         """Return each sequence with what its engine is sent; its span begins here."""
         state = prepared.state
         for sequence in state.sequences:
             sequence.span = state.call.start_sequence(sequence)
         return [(sequence, engine_request(sequence, prepared.instructions)) for sequence in state.sequences]
 
-    def _send(self, state: RequestState, engine: EngineClient, requests: list[Unfinished], deadline: Deadline | None) -> None:
+    def _send(self, state: RequestState, engine: EngineClient, messages: list[Unfinished], deadline: Deadline | None) -> None:
         state.metrics.submitted_time = time.time()
-        self._processor.add(state, engine)
+        self._requests.add(state, engine)
         if deadline is not None:
-            state.expire_after(deadline.remaining_s, lambda: self._processor.fail_request(state, deadline.error()))
-        for sequence, request in requests:
+            state.expire_after(deadline.remaining_s, lambda: self._requests.fail_request(state, deadline.error()))
+        for sequence, message in messages:
             try:
-                engine.add(sequence, request)
+                engine.add(sequence, message)
             except Unavailable:
-                self._processor.abort_request(state)
+                self._requests.abort_request(state)
                 raise
 
     def _refuse_if_closed(self) -> None:

@@ -1,6 +1,6 @@
 """RequestState: one caller's request: its n sequences, what it wants to get, and when things happened to it.
 
-Owned by the output processor, which feeds it; makes RequestOutputs out of what its sequences have.
+Made by the input processor, fed by the output processor; makes RequestOutputs out of what its sequences have.
 """
 
 import asyncio

@@ -3,38 +3,14 @@
 Knows which ids of a step have text and how finely that is wanted; knows nothing of what becomes of it.
 """
 
-from collections.abc import Iterable
-from typing import Protocol
-
 from tetrad.frontend.detokenizer_client import Row
-from tetrad.frontend.request_state import RequestState
 from tetrad.frontend.sequence import Sequence
 from tetrad.frontend.steps import RichUpdate
+from tetrad.frontend.unfinished_requests import Live
 from tetrad.services.errors import TetradError
 
 PLAIN = RichUpdate()
 """Of a step that brought ids and nothing else."""
-
-
-class Engine(Protocol):
-    """What the processor tells an engine."""
-
-    def forget(self, request_id: str) -> None:
-        """A sequence is finished."""
-
-    def abort(self, request_ids: Iterable[str]) -> None:
-        """Sequences are to end."""
-
-
-class Live:
-    """An unfinished sequence with what it belongs to."""
-
-    __slots__ = ("engine", "request", "sequence")
-
-    def __init__(self, sequence: Sequence, request: RequestState, engine: Engine) -> None:
-        self.sequence = sequence
-        self.request = request
-        self.engine = engine
 
 
 class StepUpdate:
