@@ -1,4 +1,4 @@
-"""EngineClient: one engine core over all its sessions, and the requests that must survive each of them.
+"""EngineClient: one engine core over all its sessions; its requests (engine_client_requests.py) survive each of them.
 
 When a session breaks another is opened, with back-off, and every unfinished request is added again behind the tokens that
 exist. After `recovery_timeout_s` without an engine that works they fail with Unavailable. One event loop; knows no text.
@@ -14,17 +14,16 @@ from typing import Protocol
 import grpc
 
 from tetrad.frontend.backoff import Backoff
-from tetrad.frontend.engine_client_outgoing import EngineOutgoing, Unfinished
+from tetrad.frontend.engine_client_outgoing import Unfinished
+from tetrad.frontend.engine_client_requests import EngineRequests, is_pinned
 from tetrad.frontend.engine_inbox import EngineInbox
 from tetrad.frontend.engine_session_client import EngineSession, Notice, ProtocolError, Rejection
-from tetrad.frontend.engine_trials import EngineTrials
 from tetrad.frontend.facts import EngineInfo
-from tetrad.frontend.refused_requests import RefusedRequests
 from tetrad.frontend.routing.load import EngineLoad
 from tetrad.frontend.sequence import Sequence
 from tetrad.frontend.steps import Step
 from tetrad.services.channel import problem_of
-from tetrad.services.errors import FailedPrecondition, InternalError, PoisonousRequest, TetradError, Unavailable
+from tetrad.services.errors import FailedPrecondition, InternalError, TetradError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 
@@ -90,17 +89,13 @@ class EngineClient:
         self._sink = sink
         self._recovery_timeout_s = recovery_timeout_s
         self._stub = engine_core_pb2_grpc.EngineCoreServiceStub(channel)
-        self._unfinished: dict[str, Unfinished] = {}
-        self._outgoing = EngineOutgoing()
-        self._refused = RefusedRequests(recovery_timeout_s, self._fail_refused)
+        self._requests = EngineRequests(target, sink.fail, recovery_timeout_s=recovery_timeout_s)
         self._ready = asyncio.Event()
         self._backoff = Backoff()
         self._expiry: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._lost_reason: TetradError | None = None
         self._broke_contract = False
-        self._trials = EngineTrials()
-        self._has_broken = False
         self.info: EngineInfo | None = None
         self.num_sessions = 0
         self.since = time.time()
@@ -118,7 +113,7 @@ class EngineClient:
     @property
     def num_unfinished(self) -> int:
         """Sequences this engine is to bring to an end."""
-        return len(self._unfinished)
+        return len(self._requests)
 
     def start(self) -> None:
         """Begin to connect."""
@@ -143,57 +138,36 @@ class EngineClient:
         reason = f" ({why})" if why else ""
         return Unavailable(f"The engine core at {self.target} was not ready within {timeout_s:g} s{reason}.")
 
-    def add(self, sequence: Sequence, request: engine_core_pb2.EngineCoreRequest) -> None:
-        """Send a request with the others of this loop tick; Unavailable if the engine has been away for too long."""
+    def add(self, sequence: Sequence, request: engine_core_pb2.EngineCoreRequest, *, was_sent: bool = False) -> None:
+        """Send a request with the others of this loop tick; Unavailable if the engine has been away for too long.
+
+        Args:
+            sequence: gets what comes.
+            request: the same in a message.
+            was_sent: to another engine, which is lost: this one goes on behind the tokens that exist.
+        """
         if self.given_up:
             raise self._unavailable()
-        self._unfinished[sequence.request_id] = (sequence, request)
         self.load.note_sent()
-        if self.connected and not self._trials.hold(sequence):
-            self._outgoing.add([(sequence, request)])
-
-    def take_over(self, others: Iterable[Unfinished]) -> None:
-        """Go on with requests of an engine that is lost."""
-        for sequence, request in others:
-            self._outgoing.note_sent(sequence.request_id)
-            self.add(sequence, request)
+        self._requests.add(sequence, request, was_sent=was_sent)
 
     def release(self) -> list[Unfinished]:
-        """Give the requests up that an engine which is lost need not have for its own: those that are not pinned to it.
-
-        It may have died of one of them: whoever goes on with that is to know.
-        """
-        if self._has_broken:
-            self._has_broken = False
-            self._judge()
-        released = [each for each in self._unfinished.values() if not _is_pinned(each)]
-        for sequence, _ in released:
-            self._trials.give_up(sequence.request_id)
-            self.forget(sequence.request_id)
-        return released
+        """Give the requests up that this engine, which is lost, need not have for its own."""
+        return self._requests.release()
 
     def forget(self, request_id: str) -> None:
         """Drop a finished sequence."""
-        self._unfinished.pop(request_id, None)
-        self._outgoing.forget(request_id)
-        self._trials.forget(request_id)
-        self._go_on()
-        self._refused.discard(request_id)
+        self._requests.forget(request_id)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Drop sequences and tell the engine; unknown ids are ignored."""
         for request_id in request_ids:
-            if request_id not in self._unfinished:
-                continue
-            self.forget(request_id)
-            if self.connected:
-                self._outgoing.abort(request_id)
-        self._go_on()
+            self._requests.abort(request_id)
 
     async def close(self) -> None:
         """End the session; the engine aborts what is left of it."""
         self._cancel_expiry()
-        self._refused.clear()
+        self._requests.close()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -201,11 +175,12 @@ class EngineClient:
 
     async def _run(self) -> None:
         while True:
+            is_broken = False
             try:
                 await self._serve()
                 self._lost_reason = Unavailable("the stream ended")
             except TetradError as error:
-                self._has_broken |= self.connected
+                is_broken = True
                 self._lost_reason = error
                 self._broke_contract |= isinstance(error, ProtocolError)
                 if isinstance(error, FailedPrecondition):
@@ -216,7 +191,7 @@ class EngineClient:
             except Exception as error:  # a bug of ours must not leave the requests without an engine
                 log.exception("engine.session_failed", target=self.target)
                 self._lost_reason, self._broke_contract = InternalError(repr(error)), True
-            self._on_lost()
+            self._on_lost(is_broken=is_broken)
             await self._backoff.wait()
 
     async def _serve(self) -> None:
@@ -226,7 +201,7 @@ class EngineClient:
         inbox: EngineInbox | None = None
         try:
             self._on_ready(await session.open())
-            writer = asyncio.create_task(self._outgoing.write(session), name=f"engine writer {self.target}")
+            writer = asyncio.create_task(self._requests.outgoing.write(session), name=f"engine writer {self.target}")
             inbox = EngineInbox(session)
             while (received := await inbox.take()) is not None:
                 await self._take(received)
@@ -243,7 +218,7 @@ class EngineClient:
             self._note_progress()
             self._note_step(received)
             await self._sink.process(received)
-            self._go_on()
+            self._requests.go_on()
         elif isinstance(received, Rejection):
             self._take_rejection(received)
         else:
@@ -268,20 +243,19 @@ class EngineClient:
             self._cancel_expiry()
 
     def _take_rejection(self, rejection: Rejection) -> None:
-        found = self._unfinished.get(rejection.request_id)
+        found = self._requests.find(rejection.request_id)
         if found is None:
             return
         if not (isinstance(rejection.error, Unavailable) and rejection.error.reason == "DRAINING"):
-            self.forget(rejection.request_id)
+            self._requests.forget(rejection.request_id)
             self._sink.fail(found[0], rejection.error)
             return
         self.is_draining = True
         self._set_problem(DRAINING)
-        if not _is_pinned(found) and self.observer is not None and self.observer.place_elsewhere(self, [found]):
-            self.forget(rejection.request_id)
+        if not is_pinned(found) and self.observer is not None and self.observer.place_elsewhere(self, [found]):
+            self._requests.forget(rejection.request_id)
         else:
-            # The engine is leaving: its successor gets the request when this session breaks. What it runs is not concerned.
-            self._refused.add(rejection.request_id)
+            self._requests.refuse(rejection.request_id)
 
     def _on_ready(self, info: EngineInfo) -> None:
         if self.info is not None and info.epoch < self.info.epoch:
@@ -291,40 +265,23 @@ class EngineClient:
             # Else it must prove itself first: an engine that greets well and talks nonsense would be tried for ever.
             self._backoff.reset()
             self._cancel_expiry()
-        if self._has_broken and self.info is not None and info.epoch != self.info.epoch:
-            self._judge()
-        self._has_broken = self.is_draining = False
+        is_another = self.info is not None and info.epoch != self.info.epoch
+        self.is_draining = False
         self.info = info
         self.num_sessions += 1
         self.since = time.time()
-        self._refused.clear()
-        may_go = self._trials.begin(sequence for sequence, _ in self._unfinished.values())
-        num_resumed = self._outgoing.begin_session(self._unfinished[each.request_id] for each in may_go)
+        num_resumed = self._requests.begin_session(is_another_engine=is_another)
         self._ready.set()
         log.info("engine.connected", target=self.target, epoch=info.epoch, num_resumed=num_resumed)
         self._set_problem("")
 
-    def _judge(self) -> None:
-        """Note that an engine core died with all it had been sent; end the request that it died of, if that is known now."""
-        lost = [sequence for sequence, _ in self._unfinished.values() if self._outgoing.was_sent(sequence.request_id)]
-        for sequence in self._trials.note_loss(lost):
-            text = f"{sequence.num_engine_losses} engine cores in a row died while this request ran. Do not send it again."
-            log.error("request.convicted", **sequence.span.context.log_fields(sequence.request_id), target=self.target)
-            self.forget(sequence.request_id)
-            self._sink.fail(sequence, PoisonousRequest(text))
-
-    def _go_on(self) -> None:
-        """Send what waited for the end of a trial, if that is over."""
-        if self.connected and (may_go := self._trials.advance()):
-            self._outgoing.add(self._unfinished[each.request_id] for each in may_go)
-
-    def _on_lost(self) -> None:
+    def _on_lost(self, *, is_broken: bool) -> None:
         if not self.connected:
             return
         log.warning("engine.lost", target=self.target, reason=str(self._lost_reason), num_unfinished=self.num_unfinished)
         self._ready.clear()
         self.since = time.time()
-        self._refused.clear()
+        self._requests.end_session(is_broken=is_broken)
         self.load.note_lost()
         self._start_expiry()
         self._set_problem("not connected")
@@ -348,22 +305,8 @@ class EngineClient:
     def _expire(self) -> None:
         """Fail what waits; new requests are refused until an engine answers."""
         self._cancel_expiry()
-        for sequence, _ in list(self._unfinished.values()):
-            # By an abort, should it be there after all: it must not go on for nobody.
-            self._sink.fail(sequence, self._unavailable())
-            self.abort([sequence.request_id])
-
-    def _fail_refused(self, request_id: str) -> None:
-        sequence, _ = self._unfinished[request_id]
-        patience = f"{self._recovery_timeout_s:g} s"
-        text = f"The engine core at {self.target} is shutting down and was not replaced within {patience}; try again later."
-        self._sink.fail(sequence, Unavailable(text, retry_after_s=self._recovery_timeout_s))
-        self.forget(request_id)
+        self._requests.fail_all(self._unavailable())
 
     def _unavailable(self) -> Unavailable:
         text = f"The engine core at {self.target} has been away for more than {self._recovery_timeout_s:g} s; try again later."
         return Unavailable(text, retry_after_s=self._recovery_timeout_s)
-
-
-def _is_pinned(unfinished: Unfinished) -> bool:
-    return unfinished[1].HasField("data_parallel_rank")

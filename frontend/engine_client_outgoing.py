@@ -1,6 +1,6 @@
 """EngineOutgoing: what an engine core still has to be told by this frontend: requests to take, requests to drop.
 
-Filled by the engine client, emptied by its session's writer: what one loop tick brings travels in one message. Knows which
+Filled by an engine's requests, emptied by its session's writer: what one loop tick brings travels in one message. Knows which
 requests any engine core was told of, this one or one before: those are resumed rather than new. One event loop.
 """
 
@@ -20,7 +20,7 @@ Unfinished = tuple[Sequence, engine_core_pb2.EngineCoreRequest]
 
 
 class EngineOutgoing:
-    """Adds and aborts of one engine client."""
+    """Adds and aborts of one engine core."""
 
     def __init__(self) -> None:
         self._adds: dict[str, engine_core_pb2.EngineCoreRequest] = {}

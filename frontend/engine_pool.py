@@ -230,7 +230,7 @@ class EnginePool:
                 return False
             successor = self._router.choose(others, request.prompt_token_ids, request.cache_salt).engine
             log.info("request.moved", **sequence.span.context.log_fields(sequence.request_id), target=successor.target)
-            successor.take_over([(sequence, request)])
+            successor.add(sequence, request, was_sent=True)
             self._on_moved(sequence, successor)
         return True
 

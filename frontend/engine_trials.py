@@ -1,6 +1,6 @@
 """EngineTrials: requests that an engine core may have died of, again and again, and the one that has to prove itself alone.
 
-Called by the engine client. A worker's deaths are judged by the engine core; its own have nobody else to judge them, and a
+Called by an engine's requests. A worker's deaths are judged by the engine core; its own have nobody else to judge them, and a
 request that ends every engine core it is resumed on would do so for ever. Who was lost with three engine cores in a row
 without a token is sent alone; who comes on is acquitted, and who is lost alone twice more is convicted. Knows no streams.
 """
@@ -14,7 +14,7 @@ LOSSES_TO_CONVICT = 5
 
 
 class EngineTrials:
-    """The suspects of one engine client; costs nothing while there are none."""
+    """The suspects of one engine core; costs nothing while there are none."""
 
     def __init__(self) -> None:
         self._on_trial: Sequence | None = None

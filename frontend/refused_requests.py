@@ -1,6 +1,6 @@
 """RefusedRequests: what a draining engine did not take, until its successor is there. Each waits for so long at most.
 
-Kept by an engine client for one session. Knows ids only.
+Kept by an engine's requests for one session. Knows ids only.
 """
 
 import asyncio

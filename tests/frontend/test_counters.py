@@ -49,7 +49,7 @@ async def assert_nothing_left(llm):
             await asyncio.sleep(0.005)
     assert llm.admission.num_queued_tokens == 0
     engine = llm.backends.engines.engines[0]
-    assert (engine.num_unfinished, len(engine._outgoing._sent), len(engine._refused._timers)) == (0, 0, 0)
+    assert (engine.num_unfinished, len(engine._requests.outgoing._sent), len(engine._requests._refused._timers)) == (0, 0, 0)
     assert not llm.backends.requests._live
     assert not llm.backends.detokenizer._open
 

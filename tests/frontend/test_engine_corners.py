@@ -157,12 +157,12 @@ async def test_a_refused_request_that_is_aborted_is_not_failed_later(connect, en
     engine.reject = draining
     task = start(llm, "r")
     await engine.until(lambda: engine.requests)
-    await until(lambda: llm.backends.engines.engines[0]._refused._timers)
+    await until(lambda: llm.backends.engines.engines[0]._requests._refused._timers)
 
     await llm.abort("r")
 
     assert await task == ""
-    assert not llm.backends.engines.engines[0]._refused._timers
+    assert not llm.backends.engines.engines[0]._requests._refused._timers
 
 
 async def test_what_is_finished_is_not_resumed(llm, engine):
@@ -178,7 +178,7 @@ async def test_what_is_finished_is_not_resumed(llm, engine):
 
     assert [request.external_req_id for request in engine.requests if request.resumed] == ["running"] * 2
     assert llm.backends.engines.engines[0].num_unfinished == 0
-    assert not llm.backends.engines.engines[0]._outgoing._sent
+    assert not llm.backends.engines.engines[0]._requests.outgoing._sent
 
 
 async def test_of_n_outputs_only_those_that_go_on_are_resumed(llm, engine):
