@@ -8,7 +8,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, Self
 
 import grpc
 from prometheus_client import Counter, Histogram
@@ -27,6 +27,7 @@ _TYPES = {
     "unary_stream": "server_stream",
     "stream_stream": "bidi_stream",
 }
+_STREAMED_TO = ("client_stream", "bidi_stream")
 
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]]
 
@@ -52,12 +53,37 @@ class CallMetrics(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc ship
         )
 
 
-class _Call:
-    """One call while it runs."""
+class _Messages:
+    """What a caller streams. `have_ended`: all of it was read."""
 
-    def __init__(self, labels: tuple[str, str, str], context: grpc.aio.ServicerContext) -> None:
+    def __init__(self, messages: AsyncIterator[Any]) -> None:
+        self._messages = messages
+        self.have_ended = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await anext(self._messages)
+        except StopAsyncIteration:
+            self.have_ended = True
+            raise
+
+
+class _Call:
+    """One call while it runs. `request`: for its handler."""
+
+    def __init__(self, labels: tuple[str, str, str], request: Any, context: grpc.aio.ServicerContext) -> None:
         self._labels, self._context, self._started = labels, context, time.perf_counter()
+        self.request = _Messages(request) if labels[0] in _STREAMED_TO else request
         _STARTED.labels(*labels).inc()
+
+    async def hear_of_cut(self) -> None:
+        """Raise CancelledError if the caller has cut the stream: that looks like the end of its messages at first."""
+        if isinstance(self.request, _Messages) and self.request.have_ended:
+            # Behind the end there is nothing to wait for; but the answer comes behind what gRPC had to tell before.
+            await self._context.read()
 
     def end(self, error: BaseException | None) -> None:
         _HANDLING.labels(*self._labels).observe(time.perf_counter() - self._started)
@@ -74,9 +100,10 @@ class _Call:
 
 def _wrap_coroutine(behavior: Callable[..., Awaitable[Any]], labels: tuple[str, str, str]) -> Callable[..., Awaitable[Any]]:
     async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
-        counted = _Call(labels, context)
+        counted = _Call(labels, request, context)
         try:
-            response = await behavior(request, context)
+            response = await behavior(counted.request, context)
+            await counted.hear_of_cut()
         except BaseException as error:
             counted.end(error)
             raise
@@ -90,10 +117,11 @@ def _wrap_generator(
     behavior: Callable[..., AsyncIterator[Any]], labels: tuple[str, str, str]
 ) -> Callable[..., AsyncIterator[Any]]:
     async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-        counted = _Call(labels, context)
+        counted = _Call(labels, request, context)
         try:
-            async for response in behavior(request, context):
+            async for response in behavior(counted.request, context):
                 yield response
+            await counted.hear_of_cut()
         except BaseException as error:
             counted.end(error)
             raise

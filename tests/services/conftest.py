@@ -30,10 +30,17 @@ class Echo:
         yield b"first"
         yield await self.behavior(request)
 
+    async def both(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
+        async for request in requests:
+            if request == b"enough":
+                return
+            yield await self.behavior(request)
+
     def register(self, server: grpc.aio.Server) -> None:
         handlers = {
             "Unary": grpc.unary_unary_rpc_method_handler(self.unary),
             "Stream": grpc.unary_stream_rpc_method_handler(self.stream),
+            "Both": grpc.stream_stream_rpc_method_handler(self.both),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, handlers),))
 

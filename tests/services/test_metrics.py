@@ -5,6 +5,7 @@ import contextlib
 import socket
 import urllib.request
 
+import grpc
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client import Gauge as PromGauge
@@ -86,6 +87,7 @@ def test_rendered_metrics_have_the_process_s_behind_the_service_s():
 
 CALLS = {"grpc_service": "test.Echo", "grpc_method": "Unary", "grpc_type": "unary"}
 STREAMS = {"grpc_service": "test.Echo", "grpc_method": "Stream", "grpc_type": "server_stream"}
+BOTH_WAYS = {"grpc_service": "test.Echo", "grpc_method": "Both", "grpc_type": "bidi_stream"}
 
 
 def handled(labels: dict[str, str]) -> dict[str, float]:
@@ -157,3 +159,34 @@ async def test_a_stream_is_counted_once_with_the_status_that_ends_it(serve):
     await client.stream(b"bad")
 
     assert await grown(STREAMS, before, 2) == {"OK": 1, "NOT_FOUND": 1}
+
+
+@pytest.mark.parametrize(("is_cut", "code"), [(False, "OK"), (True, "CANCELLED")], ids=["ended", "cut"])
+async def test_a_stream_both_ways_that_its_caller_cuts_is_a_cancelled_one(serve, is_cut, code):
+    async def behavior(request: bytes) -> bytes:
+        return request
+
+    client, _ = await serve(behavior)
+    before = handled(BOTH_WAYS)
+
+    calls = [client.channel.stream_stream("/test.Echo/Both")() for _ in range(20)]
+    for call in calls:
+        await call.write(b"x")
+        assert await call.read() == b"x"
+        if is_cut:
+            call.cancel()
+        else:
+            await call.done_writing()
+
+    assert await grown(BOTH_WAYS, before, len(calls)) == {code: len(calls)}
+
+
+async def test_a_stream_both_ways_that_its_server_ends_waits_for_no_more_messages(serve):
+    client, _ = await serve(None)
+    before = handled(BOTH_WAYS)
+
+    call = client.channel.stream_stream("/test.Echo/Both")(timeout=5)
+    await call.write(b"enough")
+
+    assert await call.code() is grpc.StatusCode.OK
+    assert await grown(BOTH_WAYS, before, 1) == {"OK": 1}
