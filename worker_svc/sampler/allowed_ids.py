@@ -11,6 +11,12 @@ from tetrad.worker_svc.plan import Ints, NewRequest
 from tetrad.worker_svc.sampler.processors import MASKED, PerSlot, scatter_index
 
 
+def allowed_ids(request: NewRequest) -> Ints | None:
+    """Return the ids that a request may sample; None: all."""
+    ids = request.sampling.allowed_token_ids
+    return np.array(ids, np.int64) if ids else None
+
+
 class _Lists(NamedTuple):
     """Rows that have a list, and the places of all their ids."""
 
@@ -22,12 +28,11 @@ class AllowedIds:
     """See LogitsProcessor; keeps one list of ids per slot that has one."""
 
     def __init__(self) -> None:
-        self._lists: PerSlot[Ints, _Lists] = PerSlot(_flatten)
+        self._lists: PerSlot[Ints, _Lists] = PerSlot(allowed_ids, _flatten)
 
     def add(self, slot: int, request: NewRequest) -> None:
         """Keep the request's list."""
-        if request.sampling.allowed_token_ids:
-            self._lists[slot] = np.array(request.sampling.allowed_token_ids, np.int64)
+        self._lists.add(slot, request)
 
     def remove(self, slot: int) -> None:
         """Forget the slot."""

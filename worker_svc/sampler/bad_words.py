@@ -17,6 +17,11 @@ from tetrad.worker_svc.sampler.processors import MASKED, PerSlot
 Words = tuple[tuple[int, ...], ...]
 
 
+def bad_words(request: NewRequest) -> Words | None:
+    """Return the sequences that a request forbids; None: it forbids nothing."""
+    return tuple(word for word in request.sampling.bad_words if word) or None
+
+
 class _Table(NamedTuple):
     """W words of all rows, and the P tokens that lead up to their last ones."""
 
@@ -32,13 +37,11 @@ class BadWords:
     """See LogitsProcessor; looks at generated tokens only, as vLLM does."""
 
     def __init__(self) -> None:
-        self._tables: PerSlot[Words, _Table] = PerSlot(_flatten)
+        self._tables: PerSlot[Words, _Table] = PerSlot(bad_words, _flatten)
 
     def add(self, slot: int, request: NewRequest) -> None:
         """Keep the request's sequences."""
-        words = tuple(word for word in request.sampling.bad_words if word)
-        if words:
-            self._tables[slot] = words
+        self._tables.add(slot, request)
 
     def remove(self, slot: int) -> None:
         """Forget the slot."""

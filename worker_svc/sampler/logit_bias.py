@@ -11,6 +11,12 @@ from tetrad.worker_svc.plan import Floats, Ints, NewRequest
 from tetrad.worker_svc.sampler.processors import PerSlot, scatter_index
 
 
+def logit_bias(request: NewRequest) -> tuple[Ints, Floats] | None:
+    """Return a request's ids, no two of them the same, and what is added to them; None: nothing is."""
+    bias = request.sampling.logit_bias
+    return (np.array(list(bias.keys()), np.int64), np.array(list(bias.values()), np.float32)) if bias else None
+
+
 class _Biases(NamedTuple):
     """Places, no two of them the same, and what is added there."""
 
@@ -22,13 +28,11 @@ class LogitBias:
     """See LogitsProcessor; all biased rows of a step are changed at once."""
 
     def __init__(self) -> None:
-        self._biases: PerSlot[tuple[Ints, Floats], _Biases] = PerSlot(_flatten)
+        self._biases: PerSlot[tuple[Ints, Floats], _Biases] = PerSlot(logit_bias, _flatten)
 
     def add(self, slot: int, request: NewRequest) -> None:
         """Keep the request's ids and values."""
-        bias = request.sampling.logit_bias
-        if bias:
-            self._biases[slot] = (np.array(list(bias.keys()), np.int64), np.array(list(bias.values()), np.float32))
+        self._biases.add(slot, request)
 
     def remove(self, slot: int) -> None:
         """Forget the slot."""

@@ -32,17 +32,35 @@ class AskedRows(NamedTuple):
     groups: Sequence[AskedLogprobs]
 
 
+def asked_logprobs(request: NewRequest) -> SamplingSpec | None:
+    """Return what a request asks for; None: no log-probabilities."""
+    sampling = request.sampling
+    return sampling if sampling.num_logprobs is not None or sampling.logprob_token_ids else None
+
+
+def by_width(rows: Ints, requests: Sequence[SamplingSpec]) -> AskedRows:
+    """Divide rows that ask by what they ask for."""
+    places: dict[tuple[bool, int], list[int]] = {}
+    for place, sampling in enumerate(requests):
+        ids = sampling.logprob_token_ids
+        places.setdefault((bool(ids), len(ids) or sampling.num_logprobs or 0), []).append(place)
+    groups = []
+    for (has_ids, width), members in places.items():
+        chosen = np.array([requests[place].logprob_token_ids for place in members], np.int64) if has_ids else None
+        groups.append(AskedLogprobs(rows[members], np.array(members, np.int64), 0 if has_ids else width, chosen))
+    return AskedRows(rows, groups)
+
+
 class SampleLogprobs:
     """A SlotListener that gathers the log-probabilities of sampled tokens for those who ask."""
 
     def __init__(self) -> None:
-        self._asked: PerSlot[SamplingSpec, AskedRows] = PerSlot(_grouped)
+        self._asked: PerSlot[SamplingSpec, AskedRows] = PerSlot(asked_logprobs, by_width)
         self._buffer = torch.empty(0)
 
     def add(self, slot: int, request: NewRequest) -> None:
         """Remember a request that asks."""
-        if request.sampling.num_logprobs is not None or request.sampling.logprob_token_ids:
-            self._asked[slot] = request.sampling
+        self._asked.add(slot, request)
 
     def remove(self, slot: int) -> None:
         """Forget the slot."""
@@ -110,15 +128,3 @@ def _ranks(values: Floats, chosen: Floats, top: Floats) -> Ints:
     if is_below.any():
         ranks[is_below] = 1 + np.count_nonzero(values[is_below] > chosen[is_below, None], axis=1)
     return ranks
-
-
-def _grouped(rows: Ints, requests: Sequence[SamplingSpec]) -> AskedRows:
-    places: dict[tuple[bool, int], list[int]] = {}
-    for place, sampling in enumerate(requests):
-        ids = sampling.logprob_token_ids
-        places.setdefault((bool(ids), len(ids) or sampling.num_logprobs or 0), []).append(place)
-    groups = []
-    for (has_ids, width), members in places.items():
-        chosen = np.array([requests[place].logprob_token_ids for place in members], np.int64) if has_ids else None
-        groups.append(AskedLogprobs(rows[members], np.array(members, np.int64), 0 if has_ids else width, chosen))
-    return AskedRows(rows, groups)

@@ -11,6 +11,16 @@ from tetrad.worker_svc.plan import Ints, NewRequest
 from tetrad.worker_svc.sampler.processors import MASKED, PerSlot, scatter_index
 
 
+def early_ends(request: NewRequest) -> tuple[int, Ints] | None:
+    """Return the length, in tokens, at which a request may end, and the ids that end it; None: it may end at once."""
+    ids = set(request.sampling.stop_token_ids)
+    if request.eos_token_id is not None:
+        ids.add(request.eos_token_id)
+    if not request.sampling.min_tokens or not ids:
+        return None
+    return request.num_prompt_tokens + request.sampling.min_tokens, np.array(sorted(ids), np.int64)
+
+
 class _Ends(NamedTuple):
     """Rows that may not end yet, the lengths at which they may, and the places of the ids that end them."""
 
@@ -24,16 +34,11 @@ class MinTokens:
     """See LogitsProcessor."""
 
     def __init__(self) -> None:
-        self._ends: PerSlot[tuple[int, Ints], _Ends] = PerSlot(_flatten)
+        self._ends: PerSlot[tuple[int, Ints], _Ends] = PerSlot(early_ends, _flatten)
 
     def add(self, slot: int, request: NewRequest) -> None:
         """Keep the length at which the request may end, and the ids that end it."""
-        ids = set(request.sampling.stop_token_ids)
-        if request.eos_token_id is not None:
-            ids.add(request.eos_token_id)
-        if request.sampling.min_tokens and ids:
-            length = request.num_prompt_tokens + request.sampling.min_tokens
-            self._ends[slot] = (length, np.array(sorted(ids), np.int64))
+        self._ends.add(slot, request)
 
     def remove(self, slot: int) -> None:
         """Forget the slot."""

@@ -18,6 +18,13 @@ _FIRST_WIDTH = 256
 _UNSEEN = -1
 
 
+def penalties(request: NewRequest) -> tuple[float, float, float] | None:
+    """Return the strengths of repetition, frequency and presence penalty; None: nothing is lowered."""
+    sampling = request.sampling
+    strengths = (sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty)
+    return None if strengths == (1.0, 0.0, 0.0) else strengths
+
+
 class _Rows(NamedTuple):
     """Penalised rows of a step, and their lines in _Seen."""
 
@@ -33,23 +40,22 @@ class Penalties:
     """
 
     def __init__(self, vocab_size: int) -> None:
-        self._rows: PerSlot[int, _Rows] = PerSlot(lambda rows, lines: _Rows(rows, np.array(lines, np.int64)))
+        self._rows: PerSlot[int, _Rows] = PerSlot(self._open, lambda rows, lines: _Rows(rows, np.array(lines, np.int64)))
         self._seen = _Seen(vocab_size)
-        self._line_of: dict[int, int] = {}
 
     def add(self, slot: int, request: NewRequest) -> None:
         """Start counting for a request that has a penalty."""
-        sampling = request.sampling
-        strengths = (sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty)
-        if strengths != (1.0, 0.0, 0.0):
-            line = self._seen.open(request.token_ids, request.num_prompt_tokens, strengths)
-            self._line_of[slot] = self._rows[slot] = line
+        self._rows.add(slot, request)
 
     def remove(self, slot: int) -> None:
         """Forget the slot."""
-        self._rows.remove(slot)
-        if slot in self._line_of:
-            self._seen.close(self._line_of.pop(slot))
+        line = self._rows.remove(slot)
+        if line is not None:
+            self._seen.close(line)
+
+    def _open(self, request: NewRequest) -> int | None:
+        strengths = penalties(request)
+        return None if strengths is None else self._seen.open(request.token_ids, request.num_prompt_tokens, strengths)
 
     def apply(self, logits: torch.Tensor, slots: Ints, batch: InputBatch) -> None:
         """Lower what was seen, by repetition, then frequency, then presence."""

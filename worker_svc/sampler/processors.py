@@ -34,26 +34,32 @@ class LogitsProcessor(Protocol):
 
 
 class PerSlot(Generic[Entry, Flat]):
-    """What some slots have, and the same for all rows of a step at once.
+    """What some requests ask for, by slot, and the same for all rows of a step at once.
 
     Args:
+        asked: what a request asks for; None: nothing.
         flatten: (rows that have an entry, their entries) -> what a step works with.
     """
 
-    def __init__(self, flatten: Callable[[Ints, Sequence[Entry]], Flat]) -> None:
-        self._flatten = flatten
+    def __init__(self, asked: Callable[[NewRequest], Entry | None], flatten: Callable[[Ints, Sequence[Entry]], Flat]) -> None:
+        self._asked, self._flatten = asked, flatten
         self._entries: dict[int, Entry] = {}
         self._slots: Ints | None = None
         self._flat: Flat | None = None
 
-    def __setitem__(self, slot: int, entry: Entry) -> None:
-        self._entries[slot] = entry
-        self._slots = None
-
-    def remove(self, slot: int) -> None:
-        """Forget a slot, if it is known."""
-        if self._entries.pop(slot, None) is not None:
+    def add(self, slot: int, request: NewRequest) -> None:
+        """Keep what a request asks for."""
+        entry = self._asked(request)
+        if entry is not None:
+            self._entries[slot] = entry
             self._slots = None
+
+    def remove(self, slot: int) -> Entry | None:
+        """Forget a slot, and return what it had."""
+        entry = self._entries.pop(slot, None)
+        if entry is not None:
+            self._slots = None
+        return entry
 
     def of(self, slots: Ints) -> Flat | None:
         """Return what the rows of a step have; None if no row has anything."""

@@ -12,22 +12,23 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tetrad.services.errors import InternalError, InvalidRequest, TetradError
+from tetrad.services.errors import TetradError
 from tetrad.worker_svc.input_batch import InputBatch
 from tetrad.worker_svc.plan import Floats, GrammarRows, Ints, LogprobRows, NewRequest
 from tetrad.worker_svc.sampler.allowed_ids import AllowedIds
 from tetrad.worker_svc.sampler.bad_words import BadWords
 from tetrad.worker_svc.sampler.draw import block_sums, draw, weigh_
+from tetrad.worker_svc.sampler.failures import failures
 from tetrad.worker_svc.sampler.grammar import apply_grammar
 from tetrad.worker_svc.sampler.logit_bias import LogitBias
 from tetrad.worker_svc.sampler.logprobs import SampleLogprobs
 from tetrad.worker_svc.sampler.min_tokens import MinTokens
 from tetrad.worker_svc.sampler.penalties import Penalties
-from tetrad.worker_svc.sampler.processors import MASKED, LogitsProcessor
+from tetrad.worker_svc.sampler.processors import LogitsProcessor
 from tetrad.worker_svc.sampler.thinking_budget import ThinkingBudget
 from tetrad.worker_svc.sampler.truncation import TruncationRows, truncate
 
-_LEAST_TEMPERATURE = 0.01
+LEAST_TEMPERATURE = 0.01
 """Lower ones are raised to this, as in vLLM: exp would overflow long before the result changes."""
 
 
@@ -70,7 +71,7 @@ class Sampler:
         """Take in a request's sampling parameters."""
         sampling = request.sampling
         self._is_greedy[slot] = sampling.is_greedy
-        self._temperature[slot] = max(sampling.temperature, _LEAST_TEMPERATURE)
+        self._temperature[slot] = max(sampling.temperature, LEAST_TEMPERATURE)
         self._truncation.top_k[slot] = sampling.top_k
         self._truncation.top_p[slot] = sampling.top_p
         self._truncation.min_p[slot] = sampling.min_p
@@ -94,7 +95,7 @@ class Sampler:
             processor.apply(logits, slots, self._batch)
         tokens, largest = self._choose(logits, slots)
         gathered = () if asked is None or raw is None else self._logprobs.gather(raw, tokens, asked)
-        return Sampled(tokens, gathered, _failures(largest))
+        return Sampled(tokens, gathered, failures(largest))
 
     def _choose(self, logits: torch.Tensor, slots: Ints) -> tuple[Ints, Floats]:
         """Return the rows' tokens and largest logits."""
@@ -114,17 +115,3 @@ class Sampler:
         sums = block_sums(weights)
         thresholds = truncate(weights, sums, self._truncation.select(slots))
         return draw(weights, sums, thresholds, self._seeds[slots], self._batch.num_tokens[slots]), largest.numpy()
-
-
-def _failures(largest: Floats) -> Sequence[tuple[int, TetradError]]:
-    """Return the rows whose largest logit is no number, and why."""
-    return [(row, _failure(float(largest[row]))) for row in np.flatnonzero(~np.isfinite(largest)).tolist()]
-
-
-def _failure(largest: float) -> TetradError:
-    if largest == MASKED:
-        return InvalidRequest(
-            "Nothing is left to sample: every token is excluded by the request's parameters (allowed_token_ids, bad_words, "
-            "logit_bias, min_tokens, structured_outputs)."
-        )
-    return InternalError(f"The model's largest logit is {largest}; its weights, or their precision, do not fit this prompt.")

@@ -17,12 +17,21 @@ from tetrad.worker_svc.plan import Ints, NewRequest
 from tetrad.worker_svc.sampler.processors import MASKED, PerSlot
 
 
-class _Budget(NamedTuple):
+class Budget(NamedTuple):
     """Of one request: the ids that open and end its reasoning, and how many tokens of output come before the end at most."""
 
     start_ids: Ints
     end_ids: Ints
     num_tokens: int
+
+
+def thinking_budget(request: NewRequest) -> Budget | None:
+    """Return a request's budget; None: it may think as long as it likes."""
+    sampling = request.sampling
+    if sampling.thinking_token_budget is None:
+        return None
+    start, end = (np.array(ids, np.int64) for ids in (sampling.thinking_start_ids, sampling.thinking_end_ids))
+    return Budget(start, end, len(start) + sampling.thinking_token_budget)
 
 
 class _Budgets(NamedTuple):
@@ -31,21 +40,18 @@ class _Budgets(NamedTuple):
     rows: Ints  # [N]
     firsts: Ints  # [N]
     lasts: Ints  # [N]
-    budgets: Sequence[_Budget]
+    budgets: Sequence[Budget]
 
 
 class ThinkingBudget:
     """See LogitsProcessor. Comes last: what it forces nothing else may mask."""
 
     def __init__(self) -> None:
-        self._budgets: PerSlot[_Budget, _Budgets] = PerSlot(_flatten)
+        self._budgets: PerSlot[Budget, _Budgets] = PerSlot(thinking_budget, _flatten)
 
     def add(self, slot: int, request: NewRequest) -> None:
         """Keep the request's budget; it counts from behind what opens the reasoning."""
-        sampling = request.sampling
-        if sampling.thinking_token_budget is not None:
-            start, end = (np.array(ids, np.int64) for ids in (sampling.thinking_start_ids, sampling.thinking_end_ids))
-            self._budgets[slot] = _Budget(start, end, len(start) + sampling.thinking_token_budget)
+        self._budgets.add(slot, request)
 
     def remove(self, slot: int) -> None:
         """Forget the slot."""
@@ -69,12 +75,12 @@ class ThinkingBudget:
                 logits[row, forced] = 0.0
 
 
-def _flatten(rows: Ints, budgets: Sequence[_Budget]) -> _Budgets:
+def _flatten(rows: Ints, budgets: Sequence[Budget]) -> _Budgets:
     firsts = np.array([budget.num_tokens for budget in budgets])
     return _Budgets(rows, firsts, firsts + np.array([len(budget.end_ids) for budget in budgets]), budgets)
 
 
-def _forced_id(output: npt.NDArray[np.int32], budget: _Budget) -> int | None:
+def _forced_id(output: npt.NDArray[np.int32], budget: Budget) -> int | None:
     """Return the id that must come next, at the end of the budget or up to an end's length behind; None: any may."""
     thoughts, end = output[: budget.num_tokens], budget.end_ids
     if not np.array_equal(thoughts[: len(budget.start_ids)], budget.start_ids) or _holds(thoughts, end):

@@ -1,0 +1,23 @@
+"""Failures: rows that have nothing to sample from, or a model that gave no numbers. Each fails alone, and is told why."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tetrad.services.errors import InternalError, InvalidRequest, TetradError
+from tetrad.worker_svc.plan import Floats
+from tetrad.worker_svc.sampler.processors import MASKED
+
+
+def failures(largest: Floats) -> Sequence[tuple[int, TetradError]]:
+    """Return the rows whose largest logit is no number, and why."""
+    return [(row, _failure(float(largest[row]))) for row in np.flatnonzero(~np.isfinite(largest)).tolist()]
+
+
+def _failure(largest: float) -> TetradError:
+    if largest == MASKED:
+        return InvalidRequest(
+            "Nothing is left to sample: every token is excluded by the request's parameters (allowed_token_ids, bad_words, "
+            "logit_bias, min_tokens, structured_outputs)."
+        )
+    return InternalError(f"The model's largest logit is {largest}; its weights, or their precision, do not fit this prompt.")
