@@ -5,6 +5,7 @@ A program of its own: the tests' process has the interpreter in the kernels' pla
 
 import sys
 
+import sampling_kernels
 from triton import compile as compile_kernel
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -21,7 +22,7 @@ FLOATS = {
     "key_scale": "fp32",
     "value_scale": "fp32",
 }
-TENSORS = {"x", "residual", "weight", "out", "gate_up", "qkv", "query"}
+TENSORS = {"x", "residual", "weight", "out", "gate_up", "qkv", "query", "logits"}
 ATTENTION = {
     "NUM_KV_HEADS": 2,
     "GROUP": 6,
@@ -48,6 +49,7 @@ KERNELS = [
     (decode_attention.decode_attention_kernel, "bf16", "bf16", ATTENTION | {"BLOCK_ROWS": 16}),
     (decode_attention.decode_attention_kernel, "bf16", "fp8e4nv", WIDE | {"BLOCK_ROWS": 16}),
     (decode_attention.merge_parts_kernel, "bf16", "", {"HEAD_DIM": 128, "BLOCK_DIM": 128, "BLOCK_SPLITS": 16}),
+    *((kernel, tensors, "", values) for kernel, tensors, values in sampling_kernels.KERNELS),
 ]
 
 
@@ -55,7 +57,7 @@ def type_of(name: str, tensors: str, cache: str) -> str:
     """Return the type of an argument: a pointer, a float or an integer."""
     if name == "cache":
         return f"*{cache}"
-    return f"*{tensors}" if name in TENSORS else {**POINTERS, **FLOATS}.get(name, "i32")
+    return f"*{tensors}" if name in TENSORS else {**POINTERS, **FLOATS, **sampling_kernels.TYPES}.get(name, "i32")
 
 
 def main() -> None:

@@ -1,0 +1,32 @@
+"""The rows of a step that sample, on the host and, if anything asks for them there, on the device."""
+
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from tetrad.worker_svc.cuda.accelerator import Accelerator
+from tetrad.worker_svc.input_batch import InputBatch
+from tetrad.worker_svc.plan import Ints
+
+
+class SamplingRows:
+    """R rows; row r is the request in slots[r].
+
+    Args:
+        accelerator: where the device's columns are.
+        batch: the requests.
+        slots: [R].
+    """
+
+    def __init__(self, accelerator: Accelerator, batch: InputBatch, slots: Ints) -> None:
+        self.accelerator = accelerator
+        self.slots = slots
+        self.positions: Ints = batch.num_tokens[slots]
+        """Of the tokens to be sampled."""
+        self.handles: Ints = batch.handles[slots]
+
+    @cached_property
+    def on_device(self) -> torch.Tensor:
+        """Slots and positions, [2, R] int64."""
+        return self.accelerator.upload(np.stack([self.slots, self.positions]))
