@@ -19,9 +19,10 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from tetrad.services.certificates import certificate_ends
 from tetrad.services.log import get_logger
 from tetrad.services.version import SCHEMA_REVISION, VERSION
 
@@ -66,6 +67,20 @@ class _Shown:
 
 
 _SERVED.register(_Shown(PROCESS))
+
+
+class _CertificateEnds:
+    """Until when the certificates of this process last, read where they are noted."""
+
+    def collect(self) -> Iterable[Metric]:
+        text = "When a certificate that is shown ends, in Unix time, by `file`. Absent: connections are plain."
+        family = GaugeMetricFamily("tetrad:tls_certificate_expiry_timestamp_seconds", text, labels=["file"])
+        for path, ends in certificate_ends().items():
+            family.add_metric([str(path)], ends)
+        yield family
+
+
+PROCESS.register(_CertificateEnds())
 
 
 @contextlib.contextmanager

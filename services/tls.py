@@ -12,6 +12,7 @@ from pathlib import Path
 
 import grpc
 
+from tetrad.services.certificates import note_certificate
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.log import get_logger
 
@@ -62,6 +63,7 @@ class Identity:
         # Guards what follows: gRPC asks on threads of its own.
         self._lock = threading.Lock()
         self._refused = ""  # why, so that it is said once
+        self._noted = 0  # revision whose end was noted
         try:
             self._seen = self._stamp()
             self._material = self._read(revision=1)
@@ -71,22 +73,34 @@ class Identity:
     def current(self) -> Material:
         """Return the identity; read again if the files have changed. Costs a few `stat` otherwise. Any thread."""
         with self._lock:
-            try:
-                stamp = self._stamp()
-                if stamp == self._seen:
-                    return self._material
-                self._seen = stamp
-                material = self._read(revision=self._material.revision + 1)
-                if self._stamp() != stamp:  # changed while it was read: what was read may be of two identities
-                    self._seen = ()
-                    return self._material
-            except (OSError, ssl.SSLError) as error:
-                self._refuse(_reason(error))
-            else:
-                self._material = material
-                self._refused = ""
-                log.info("tls.files_read_again", files=self._names(), revision=material.revision)
+            self._take_changes()
+            self._note_end()
             return self._material
+
+    def _take_changes(self) -> None:
+        try:
+            stamp = self._stamp()
+            if stamp == self._seen:
+                return
+            self._seen = stamp
+            material = self._read(revision=self._material.revision + 1)
+            if self._stamp() != stamp:  # changed while it was read: what was read may be of two identities
+                self._seen = ()
+                return
+        except (OSError, ssl.SSLError) as error:
+            self._refuse(_reason(error))
+        else:
+            self._material = material
+            self._refused = ""
+            log.info("tls.files_read_again", files=self._names(), revision=material.revision)
+
+    def _note_end(self) -> None:
+        """Note until when the certificate lasts that is about to be shown."""
+        if self._noted == self._material.revision:
+            return
+        self._noted = self._material.revision
+        if self._files.cert_file is not None and self._material.cert is not None:
+            note_certificate(self._files.cert_file, self._material.cert)
 
     def server_context(self) -> ssl.SSLContext:
         """Return a context for HTTPS, TLS 1.2 and up, that shows every handshake the identity of its moment."""
@@ -94,6 +108,7 @@ class Identity:
         def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
             connection.context = self.current().context
 
+        self.current()  # so that its end is known before the first handshake
         entry = _server_context(self._files)
         entry.sni_callback = choose
         return entry

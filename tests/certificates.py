@@ -54,7 +54,7 @@ class Authority:
         self.cert, self._key = directory / f"{name}.crt", directory / f"{name}.key"
         _openssl("req", "-x509", *_KEY, "-keyout", self._key, "-out", self.cert, "-days", "2", "-subj", f"/CN={name}")
 
-    def certificate(self, name: str, *, days: int = 2) -> Certificate:
+    def certificate(self, name: str, *, days: int = 60) -> Certificate:
         """Return a new certificate for this machine; negative days: it has expired."""
         stem = self.directory / f"{name}-{uuid.uuid4().hex[:8]}"
         cert, key, request, names = (stem.with_suffix(suffix) for suffix in (".crt", ".key", ".csr", ".names"))

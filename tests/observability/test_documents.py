@@ -26,6 +26,8 @@ SCALERS = sorted(
 TEXT = (ROOT / "docs/operations.md").read_text()
 TITLES = {"Frontend": "frontend", "Tokenizer": "tokenizer", "Engine core": "engine-core", "Worker": "worker"}
 STAGES = ("intake", "hop", "queue", "prefill", "detokenize", "decode")
+OF_ALL = {"tetrad:build_info", "tetrad:tls_certificate_expiry_timestamp_seconds"}
+"""What every service exports in our name."""
 STANDARD = ("process_", "python_gc_")
 """What Prometheus' library counts of any process; its own documentation says what."""
 
@@ -66,14 +68,14 @@ def test_queries_read_what_is_exported(exported):
 @pytest.mark.parametrize("title", TITLES)
 def test_the_tables_have_what_each_service_exports(exported, title):
     families = exported[TITLES[title]].values()
-    rows = {each.row() for each in families if each.name.startswith("tetrad:") and each.name != "tetrad:build_info"}
+    rows = {each.row() for each in families if each.name.startswith("tetrad:") and each.name not in OF_ALL}
 
     assert set(rows_under(f"### {title}")) == rows
 
 
 def test_the_table_of_all_services_has_what_every_service_exports(exported):
     shared = [{name for name in families if not name.startswith(("tetrad:", *STANDARD))} for families in exported.values()]
-    families = [exported["worker"][name] for name in {*shared[0], "tetrad:build_info"}]
+    families = [exported["worker"][name] for name in {*shared[0], *OF_ALL}]
 
     assert set(rows_under("### Every service")) == {family.row() for family in families}
     assert all(each == shared[0] for each in shared)
