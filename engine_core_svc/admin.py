@@ -10,7 +10,7 @@ from tetrad.engine_core_svc.engine import Engine
 from tetrad.engine_core_svc.kv_events_wire import kv_events_to_wire
 from tetrad.engine_core_svc.stats import take_stats
 from tetrad.engine_core_svc.wire import stats_to_wire
-from tetrad.services.errors import FailedPrecondition, TetradError, Unavailable
+from tetrad.services.errors import FailedPrecondition, Unavailable
 from tetrad.services.profiling import StepProfiler, stop_all
 from tetrad.v1 import engine_core_pb2 as pb
 from tetrad.v1 import engine_core_pb2_grpc, worker_pb2
@@ -107,7 +107,7 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
         try:
             order = worker_pb2.WorkerLifecycleServiceStartProfileRequest(prefix=request.prefix)
             await self._engine.link.call("StartProfile", order)
-        except TetradError:
+        except BaseException:  # also if the caller has left: nobody would stop it
             self._profiler.stop().unlink()
             raise
         return pb.EngineCoreAdminServiceStartProfileResponse()

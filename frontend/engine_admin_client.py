@@ -5,6 +5,7 @@ An order that one engine does not take is an error, though others may have taken
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import grpc
@@ -31,6 +32,14 @@ _PROFILE_TIMEOUT_S = 300.0
 """A worker writes its file before it answers; of a long recording that takes minutes."""
 _LOAD_TIMEOUT_S = 0.8
 """For somebody who asks every second."""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseState:
+    """Whether any engine core is paused. `silent`: the places of those that did not say so."""
+
+    is_paused: bool
+    silent: tuple[int, ...]
 
 
 class EngineAdminClient:
@@ -81,14 +90,19 @@ class EngineAdminClient:
         """Undo `pause`."""
         await self._ask_all("Resume", engine_core_pb2.ResumeRequest())
 
-    async def is_paused(self) -> bool:
-        """Return whether any engine is paused."""
-        return any(load.paused for load in await self.loads())
+    async def pause_state(self) -> PauseState:
+        """Return whether any engine is paused, by those that say so at once.
 
-    async def loads(self) -> list[EngineLoad]:
-        """Return how busy each engine is."""
-        answers = await self._ask_all("GetLoad", engine_core_pb2.GetLoadRequest())
-        return [engine_load_of(answer.load) for answer in answers]
+        Raises:
+            FailedPrecondition: nobody can ask them.
+            Unavailable: none of them says so.
+        """
+        self.check_targets()
+        loads = await self.loads_known()
+        silent = tuple(place for place, load in enumerate(loads) if load is None)
+        if len(silent) == len(loads):
+            raise Unavailable(f"No engine core answered within {_LOAD_TIMEOUT_S:g} s; try again.", retry_after_s=1.0)
+        return PauseState(any(load is not None and load.paused for load in loads), silent)
 
     async def loads_known(self) -> list[EngineLoad | None]:
         """Return how busy each engine is, in the order of the targets; None where it does not say so at once."""
@@ -112,12 +126,19 @@ class EngineAdminClient:
         return [_mapped(stub.SubscribeKvEvents(request)) for stub in self._reachable()]
 
     async def start_profile(self, prefix: str = "") -> None:
-        """Record the engine cores and their workers.
+        """Record the engine cores and their workers: all of them or, if one does not begin, none that began by this.
 
         Args:
             prefix: of the files' names.
         """
-        await self._ask_all("StartProfile", engine_core_pb2.EngineCoreAdminServiceStartProfileRequest(prefix=prefix))
+        request = engine_core_pb2.EngineCoreAdminServiceStartProfileRequest(prefix=prefix)
+        stubs = self._reachable()
+        answers = await asyncio.gather(*(self._ask(stub.StartProfile, request) for stub in stubs), return_exceptions=True)
+        failures = [answer for answer in answers if isinstance(answer, BaseException)]
+        if failures:
+            began = (stub for stub, answer in zip(stubs, answers, strict=True) if not isinstance(answer, BaseException))
+            await asyncio.gather(*map(self._stop_profile, began), return_exceptions=True)
+            raise failures[0]
 
     async def stop_profile(self) -> list[str]:
         """End what is recorded; return the paths of the files, as those see them who wrote them. NotFound if nothing is."""

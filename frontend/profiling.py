@@ -4,7 +4,6 @@ Called by the operator's endpoints. Files are where their services run; what com
 """
 
 from tetrad.frontend.engine_admin_client import EngineAdminClient
-from tetrad.services.errors import TetradError
 from tetrad.services.profiling import StepProfiler, stop_all
 
 
@@ -25,7 +24,7 @@ class Profiling:
         self._own.start(prefix)
         try:
             await self._engines.start_profile(prefix)
-        except TetradError:
+        except BaseException:  # also if the caller has left: nobody would stop it
             self._own.stop().unlink()
             raise
 

@@ -24,7 +24,11 @@ _ERRORS = (400, 401, 403, 500, 503)
 _PAUSE = documented(answer=obj("*", status=constant("paused")), example={"status": "paused"}, tag="operate", errors=_ERRORS)
 _RESUME = documented(answer=obj("*", status=constant("resumed")), example={"status": "resumed"}, tag="operate", errors=_ERRORS)
 _IS_PAUSED = documented(
-    answer=obj("*", is_paused=field("boolean", "Whether new requests wait.")),
+    answer=obj(
+        "is_paused",
+        is_paused=field("boolean", "Whether new requests wait, at any engine core that says so at once."),
+        not_answering=field("array", "The engine cores that do not; absent if all do.", items={"type": "string"}),
+    ),
     example={"is_paused": False},
     tag="operate",
     errors=(401, 500, 503),
@@ -73,9 +77,11 @@ async def resume(request: Request) -> Response:
 
 @router.get("/is_paused", **_IS_PAUSED)
 async def is_paused(request: Request) -> Response:
-    """Return whether generation is paused."""
+    """Return whether generation is paused, and which engine cores do not say so at once."""
     llm: AsyncLLM = request.app.state.llm
-    return JsonResponse({"is_paused": await llm.engine_admin.is_paused()})
+    state = await llm.engine_admin.pause_state()
+    silent = [f"engine core {place}" for place in state.silent]
+    return JsonResponse({"is_paused": state.is_paused} | ({"not_answering": silent} if silent else {}))
 
 
 @router.post("/reset_prefix_cache", dependencies=_OPERATORS, **_RESET)

@@ -188,9 +188,13 @@ class FakeEngineAdmin(engine_core_pb2_grpc.EngineCoreAdminServiceServicer):
         self.engine = engine
 
     async def StartProfile(self, request, context):
+        self.engine.orders.append(("start_profile",))
+        if self.engine.profile_refusal is not None:
+            await context.abort_with_status(rpc_status.to_status(to_status(self.engine.profile_refusal)))
         return engine_core_pb2.EngineCoreAdminServiceStartProfileResponse()
 
     async def StopProfile(self, request, context):
+        self.engine.orders.append(("stop_profile",))
         return engine_core_pb2.EngineCoreAdminServiceStopProfileResponse(paths=["/far/away/profile-worker-1.json"])
 
     async def Pause(self, request, context):
@@ -217,6 +221,8 @@ class FakeEngineAdmin(engine_core_pb2_grpc.EngineCoreAdminServiceServicer):
             yield batch
 
     async def GetLoad(self, request, context):
+        if self.engine.is_silent:
+            await asyncio.get_running_loop().create_future()
         orders = [order[0] for order in self.engine.orders if order[0] in ("pause", "resume")]
         return engine_core_pb2.GetLoadResponse(load=engine_core_pb2.EngineLoad(paused=orders[-1:] == ["pause"]))
 
@@ -234,6 +240,8 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         self.tokens_per_step = tokens_per_step
         self.requests = []  # every EngineCoreRequest received
         self.orders = []  # what operators asked for
+        self.is_silent = False  # to those that ask how busy it is
+        self.profile_refusal: TetradError | None = None  # what StartProfile ends with
         self.num_add_messages = 0
         self.num_steps = 0
         self.aborted = []
