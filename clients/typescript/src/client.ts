@@ -1,7 +1,8 @@
 /**
  * A typed client of tetrad.v1.InferenceService and ModelService, made from the .proto files at run time.
  *
- * Streams are async iterables: leaving the loop ends the request on the server. Knows no HTTP.
+ * Streams are async iterables: leaving the loop ends the request on the server. Integers of 64 bits are numbers where they
+ * come; a seed beyond 2^53 goes as a string, since no number holds it. Knows no HTTP.
  */
 import { fileURLToPath } from "node:url";
 import * as grpc from "@grpc/grpc-js";
@@ -25,7 +26,7 @@ const FORM = { includeDirs: [PROTOS], keepCase: true, longs: Number, enums: Stri
 const SERVICE_CONFIG = JSON.stringify({
   methodConfig: [
     {
-      name: [{ service: "tetrad.v1.InferenceService" }],
+      name: [{ service: "tetrad.v1.InferenceService" }, { service: "tetrad.v1.ModelService" }],
       retryPolicy: {
         maxAttempts: 5,
         initialBackoff: "0.1s",
@@ -60,11 +61,13 @@ export class TetradClient {
 
   /** Streams what follows a prompt; each message has what is new of one of its `n` outputs. */
   generate(request: GenerateRequest): AsyncIterable<GenerateResponse__Output> {
+    checkSeed(request);
     return untilLeft(this.#inference.generate(request, this.#metadata));
   }
 
   /** Streams the assistant's next turn. */
   chat(request: ChatRequest): AsyncIterable<ChatResponse__Output> {
+    checkSeed(request);
     return untilLeft(this.#inference.chat(request, this.#metadata));
   }
 
@@ -89,6 +92,14 @@ export class TetradClient {
   close(): void {
     this.#inference.close();
     this.#models.close();
+  }
+}
+
+/** Refuses a number that is not the one its author wrote: it would give other tokens, silently. */
+function checkSeed({ sampling_params: params }: GenerateRequest | ChatRequest): void {
+  const seed = params?.seed;
+  if (typeof seed === "number" && !Number.isSafeInteger(seed)) {
+    throw new RangeError(`sampling_params.seed must be an integer of at most 2^53 - 1, or a string, got ${seed}`);
   }
 }
 
