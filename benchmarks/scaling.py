@@ -20,7 +20,7 @@ from tetrad.services.model_files import resolve_model
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.devices.cpu import CpuDevice
 from tetrad.worker_svc.devices.interface import KvLayout, LoadRequest
-from tetrad.worker_svc.plan import CachedRequests, Ints, NewRequest, Runner, SamplingSpec, StepPlan
+from tetrad.worker_svc.plan import CachedRequests, Ints, NewRequest, Runner, SamplingSpec, StepPlan, finished
 
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _BATCH_CONTEXT = 128
@@ -104,7 +104,7 @@ class StepTimer:
 
     def _execute(self, new: Sequence[NewRequest], cached: CachedRequests, zeroed: Ints | None = None) -> None:
         self._step_id += 1
-        result = self._runner.execute(StepPlan(self._step_id, new, cached, blocks_to_zero=zeroed))
+        result = finished(self._runner.execute(StepPlan(self._step_id, new, cached, blocks_to_zero=zeroed)))
         if result.failures:
             raise RuntimeError(f"Step {self._step_id} failed a request: {result.failures[0][1]}")
 

@@ -46,6 +46,7 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
         )
     },
     "device": (WorkerSettings, "device"),
+    "enforce_eager": (WorkerSettings, "enforce_eager"),
     "threads": (WorkerSettings, "threads"),
     "kv_cache_dtype": (WorkerSettings, "kv_cache_dtype"),
     "max_logprobs": (FrontendSettings, "max_logprobs"),
@@ -71,7 +72,7 @@ ONLY_DEFAULT = (
 )
 """Arguments of vLLM's that may only have their default."""
 
-NO_EFFECT = ("enforce_eager", "swap_space", "max_seq_len_to_capture", "disable_custom_all_reduce", "disable_log_stats")
+NO_EFFECT = ("swap_space", "max_seq_len_to_capture", "disable_custom_all_reduce", "disable_log_stats")
 """Arguments of vLLM's that tune its own machinery: any value is taken."""
 
 _MAX_TOKENIZERS = 64
@@ -94,10 +95,12 @@ class EngineArgs:
         tool_call_parser: how the model writes tool calls; "auto" asks its chat template, "none" leaves them in the text.
         reasoning_parser: how the model marks its reasoning; likewise.
         tokenizer_pool_size: tokenizer services to run, each of which can answer for another. None: 2 if served, else 1.
-        device: "auto", "cpu", or "sim" for no model at all.
+        device: "auto" (an NVIDIA GPU if there is one), "cuda", "cpu", or "sim" for no model at all.
+        enforce_eager: on a GPU, launch every kernel by itself instead of replaying graphs; None: do not.
         pipeline_depth: steps in flight at the same time; 1 waits for each step before planning the next.
         threads: compute threads of the CPU; 0 means as many as cores.
-        kv_cache_dtype: "float32", "float16", or "auto": float16 under quantized weights, else float32.
+        kv_cache_dtype: "float32", "float16", on a GPU also "bfloat16" and "fp8", or "auto": on a GPU the type of the
+            activations, on a CPU float16 under quantized weights, else float32.
         log_level: least severe level that the services log to stderr.
         otlp_traces_endpoint: OpenTelemetry collector for the spans of all services: http://host:4317. None: none are made.
 
@@ -134,6 +137,7 @@ class EngineArgs:
     generation_config: str = "auto"
     tokenizer_pool_size: int | None = None
     device: str = "auto"
+    enforce_eager: bool | None = None
     threads: int = 0
     kv_cache_dtype: str = "auto"
     log_level: str = "warning"
@@ -153,7 +157,6 @@ class EngineArgs:
     override_pooler_config: object | None = None
     compilation_config: object | None = None
 
-    enforce_eager: bool | None = None
     swap_space: float = 4
     max_seq_len_to_capture: int = 8192
     disable_custom_all_reduce: bool = False

@@ -16,12 +16,16 @@ T = TypeVar("T")
 
 
 class ComputeThread:
-    """A queue of calls and the thread that works it off; asleep when it is empty."""
+    """A queue of calls and the thread that works it off; asleep when it is empty.
 
-    def __init__(self) -> None:
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str = "compute") -> None:
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self.is_closed = False
-        threading.Thread(target=self._run, name="compute", daemon=True).start()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Queue a call and return its future; cancelling one that has not begun drops the call."""

@@ -14,8 +14,9 @@ class WorkerSettings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="TETRAD_WORKER_")
 
     listen: str = Field("127.0.0.1:50053", description="Address of the gRPC server: host:port or unix:/path. Port 0: any.")
-    device: Literal["auto", "cpu", "sim"] = Field(
-        "auto", description="Where steps run. auto: the best device of this machine; sim: no model, tokens from a hash."
+    device: Literal["auto", "cuda", "cpu", "sim"] = Field(
+        "auto",
+        description="Where steps run. auto: an NVIDIA GPU if there is one, else the cpu; sim: no model, tokens from a hash.",
     )
     model: str | None = Field(
         None,
@@ -26,11 +27,17 @@ class WorkerSettings(ServiceSettings):
     cpu_kernels: Literal["auto", "native", "torch"] = Field(
         "auto", description="What runs models on the cpu device. auto: the native kernels, torch where they cannot be had."
     )
-    kv_cache_dtype: Literal["auto", "float32", "float16"] = Field(
-        "auto", description="Type of keys and values on the cpu device. auto: float16 under quantized weights, else float32."
+    kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16", "fp8"] = Field(
+        "auto",
+        description="Type of keys and values. auto: that of the activations on the cuda device; on the cpu device float16 "
+        "under quantized weights, else float32. bfloat16 and fp8 are the cuda device's.",
     )
     kv_cache_memory_gib: float = Field(
         4.0, gt=0, description="Most memory that the KV cache may take on the cpu device, in GiB; less where less is free."
+    )
+    enforce_eager: bool = Field(
+        False,
+        description="cuda: launch the kernels of every step one by one, instead of replaying graphs for steps of decodes.",
     )
     max_queued_steps: int = Field(
         8, ge=2, description="Plans that may wait for the device before the stream is not read further."

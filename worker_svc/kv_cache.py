@@ -7,6 +7,7 @@ block: its content is never used, but it must be finite, because padded pages po
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -29,14 +30,29 @@ class KvCacheSpec:
 
 
 class KvCache:
-    """KV blocks of every layer."""
+    """KV blocks of every layer.
 
-    def __init__(self, spec: KvCacheSpec, *, num_blocks: int, block_size: int) -> None:
+    Args:
+        spec: shape of a layer's.
+        num_blocks, block_size: how many, and tokens of each.
+        device: whose memory they are.
+    """
+
+    def __init__(
+        self,
+        spec: KvCacheSpec,
+        *,
+        num_blocks: int,
+        block_size: int,
+        device: torch.device = torch.device("cpu"),  # noqa: B008 - a constant
+    ) -> None:
         self.spec = spec
         self.num_blocks = num_blocks
         self.block_size = block_size
         shape = (num_blocks, block_size, 2, spec.num_kv_heads, spec.head_dim)
-        self.layers = [_lazy_zeros(shape, spec.dtype) for _ in range(spec.num_layers)]
+        self._device = device
+        allocate = _lazy_zeros if device.type == "cpu" else partial(_zeros, device=device)
+        self.layers = [allocate(shape, spec.dtype) for _ in range(spec.num_layers)]
 
     @property
     def size_bytes(self) -> int:
@@ -45,15 +61,23 @@ class KvCache:
 
     def copy_blocks(self, sources: Ints, targets: Ints) -> None:
         """Copy blocks in every layer; all sources are read before any target is written."""
-        source_ids, target_ids = torch.from_numpy(sources), torch.from_numpy(targets)
+        source_ids, target_ids = self._index(sources), self._index(targets)
         for layer in self.layers:
             layer[target_ids] = layer[source_ids]
 
     def zero_blocks(self, block_ids: Ints) -> None:
         """Fill blocks with zeros in every layer."""
-        ids = torch.from_numpy(block_ids)
+        ids = self._index(block_ids)
         for layer in self.layers:
             layer[ids] = 0
+
+    def _index(self, block_ids: Ints) -> torch.Tensor:
+        # From memory that is not pinned the copy is done when the call returns; a device's queue is not waited for.
+        return torch.from_numpy(block_ids).to(self._device, non_blocking=True)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, *, device: torch.device) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""WorkerMetrics: what a worker counts. Once a step, on the compute thread; how far it has come is read when somebody scrapes.
+"""WorkerMetrics: what a worker counts. Once a step; how far it has come is read when somebody scrapes.
 
 A plan's time at the worker is the wait for the device, while the step before it runs, and the step itself.
 """
@@ -6,6 +6,7 @@ A plan's time at the worker is the wait for the device, while the step before it
 import resource
 import time
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -14,6 +15,8 @@ from tetrad.services.histogram import Histogram
 from tetrad.services.metrics import REQUESTS_OF_A_STEP, SECONDS_OF_A_STEP, TOKENS
 from tetrad.worker_svc.plan import StepPlan, StepResult
 from tetrad.worker_svc.worker import Snapshot
+
+T = TypeVar("T")
 
 
 class WorkerMetrics:
@@ -32,16 +35,19 @@ class WorkerMetrics:
         self._requests = self._histogram("step_requests", "Requests that a step computes for.", REQUESTS_OF_A_STEP)
         self.registry.register(_Pulled(snapshot))
 
-    def run_step(self, plan: StepPlan, queued_at: float, execute: Callable[[StepPlan], StepResult]) -> StepResult:
-        """Execute a plan that waits since `queued_at` of perf_counter, and count it."""
+    def run_step(self, plan: StepPlan, queued_at: float, execute: Callable[[StepPlan], T]) -> T:
+        """Execute a plan that waits since `queued_at` of perf_counter, and count it; on the compute thread."""
         self._queue.observe(time.perf_counter() - queued_at)
         result = execute(plan)
-        self._compute.observe(result.compute_seconds)
-        self._input.observe(result.input_seconds)
         new, cached = plan.new_requests, plan.cached.num_scheduled_tokens
         self._tokens.observe(sum(each.num_scheduled_tokens for each in new) + int(cached.sum()))
         self._requests.observe(len(new) + len(cached))
         return result
+
+    def note_result(self, result: StepResult) -> None:
+        """Count the time that a step took; on the event loop."""
+        self._compute.observe(result.compute_seconds)
+        self._input.observe(result.input_seconds)
 
     def _histogram(self, name: str, text: str, limits: tuple[float, ...]) -> Histogram:
         return Histogram(f"tetrad:worker_{name}", text, limits, registry=self.registry)

@@ -16,11 +16,12 @@ from tetrad.worker_svc.devices.interface import KvLayout
 from tetrad.worker_svc.input_batch import InputBatch
 from tetrad.worker_svc.kv_cache import KvCache
 from tetrad.worker_svc.models.registry import Model
-from tetrad.worker_svc.plan import Ints, SampledLogprobs, StepPlan, StepResult
-from tetrad.worker_svc.prompt_logprobs import PromptLogprobsCollector
+from tetrad.worker_svc.plan import Ints, StepPlan, StepResult
+from tetrad.worker_svc.prompt_logprobs import AskedPrompts, collect
 from tetrad.worker_svc.request_table import RequestTable
 from tetrad.worker_svc.sampler.sampler import Sampled, Sampler
 from tetrad.worker_svc.step_inputs import StepInputs, build_step_inputs
+from tetrad.worker_svc.step_result import step_result
 from tetrad.worker_svc.warm_up import dummy_plans
 
 
@@ -43,8 +44,8 @@ class ModelRunner:
             max_num_seqs=layout.max_num_seqs, max_model_len=layout.max_model_len, block_size=layout.block_size
         )
         self.sampler = Sampler(self._batch, model.config.vocab_size)
-        self._prompt_logprobs = PromptLogprobsCollector()
-        self._requests = RequestTable(self._batch, model.config.vocab_size, (self.sampler, self._prompt_logprobs))
+        self._asked_prompts = AskedPrompts()
+        self._requests = RequestTable(self._batch, model.config.vocab_size, (self.sampler, self._asked_prompts))
 
     @property
     def num_requests(self) -> int:
@@ -62,20 +63,18 @@ class ModelRunner:
         inputs = build_step_inputs(self._batch, rows.slots, rows.num_computed, rows.num_scheduled)
         input_seconds = time.perf_counter() - started
         hidden = self._forward(inputs)
-        prompt_logprobs = self._prompt_logprobs.collect(inputs, self._batch, hidden, self._model.logits)
+        prompt_logprobs = collect(self._asked_prompts.chunks(inputs, self._batch), hidden, self._model.logits)
         slots, sampled = self._sample(plan, inputs, hidden)
         handles = self._batch.handles[slots].astype(np.uint32)
         failures = [(int(handles[row]), error) for row, error in sampled.failures]
         for handle, _ in failures:
             self._requests.set_aside(handle)
-        failed_rows = [row for row, _ in sampled.failures]
-        return StepResult(
-            step_id=plan.step_id,
-            handles=np.delete(handles, failed_rows),
-            token_ids=np.delete(sampled.token_ids.astype(np.uint32), failed_rows),
-            logprobs=[SampledLogprobs(handles[asked], found) for asked, found in sampled.logprobs],
-            prompt_logprobs=prompt_logprobs,
+        return step_result(
+            plan.step_id,
+            handles,
+            sampled,
             failures=[*rows.failures, *failures],
+            prompt_logprobs=prompt_logprobs,
             compute_seconds=time.perf_counter() - started,
             input_seconds=input_seconds,
         )

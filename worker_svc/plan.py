@@ -150,11 +150,23 @@ class StepResult:
     input_seconds: float = 0.0
 
 
+class PendingStep(Protocol):
+    """A step that the device has been given, and that the next one need not wait for."""
+
+    def wait(self) -> StepResult:
+        """Return what it brought; on any thread but the runner's. Raises what Runner.execute would have raised."""
+
+
+def finished(step: StepResult | PendingStep) -> StepResult:
+    """Return what a step brought, waiting for the device if it has to; for callers that have nothing else to do."""
+    return step if isinstance(step, StepResult) else step.wait()
+
+
 class Runner(Protocol):
     """What executes plans, in the order in which it gets them. Owned by the compute thread."""
 
-    def execute(self, plan: StepPlan) -> StepResult:
-        """Run one step; whatever it raises means that the device can no longer be trusted."""
+    def execute(self, plan: StepPlan) -> StepResult | PendingStep:
+        """Run one step, or queue it on the device; whatever it raises means that the device can no longer be trusted."""
 
     def forget_all(self) -> None:
         """Drop the state of every request; their handles may be used again."""

@@ -32,7 +32,7 @@ class WorkerServer:
     """A worker behind its gRPC server."""
 
     def __init__(self, settings: WorkerSettings, worker: Worker, compute: ComputeThread) -> None:
-        self._compute = compute
+        self._compute, self._waiting = compute, ComputeThread("waiting")
         self._tracer = open_tracer("worker", settings.otlp_endpoint)
         self.worker = worker
         self.metrics = WorkerMetrics(worker.snapshot)
@@ -41,6 +41,7 @@ class WorkerServer:
         self._execute = execute = WorkerServicer(
             worker,
             compute,
+            self._waiting,
             rank=settings.rank,
             instance_id=instance_id,
             max_queued_steps=settings.max_queued_steps,
@@ -90,6 +91,7 @@ class WorkerServer:
         """Drain and stop: steps under way are answered. Requests are the engine core's: it moves them to another worker."""
         await self.server.drain(self._execute.drain)
         self._compute.close()
+        self._waiting.close()
         await asyncio.to_thread(self._tracer.close)
 
 

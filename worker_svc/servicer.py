@@ -18,11 +18,11 @@ from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import worker_pb2, worker_pb2_grpc
 from tetrad.worker_svc.compute_thread import ComputeThread
 from tetrad.worker_svc.metrics import WorkerMetrics
-from tetrad.worker_svc.plan import StepPlan, StepResult
+from tetrad.worker_svc.plan import PendingStep, StepPlan, StepResult
 from tetrad.worker_svc.request_traces import RequestTraces
 from tetrad.worker_svc.stuck_device import StuckDevice
 from tetrad.worker_svc.wire import read_plan, write_result
-from tetrad.worker_svc.worker import Worker, stale_epoch
+from tetrad.worker_svc.worker import Worker, finish, stale_epoch
 
 _HELLO_TIMEOUT_S = 10.0
 _QUIET_S = 0.05
@@ -40,6 +40,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     Args:
         worker: owned by `compute`.
         compute: the compute thread.
+        waiting: a thread that waits for the device.
         rank, instance_id: for ExecuteReady.
         max_queued_steps: plans read ahead of the device.
         stuck: told of every stream's end.
@@ -51,6 +52,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self,
         worker: Worker,
         compute: ComputeThread,
+        waiting: ComputeThread,
         *,
         rank: int,
         instance_id: str,
@@ -59,7 +61,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         metrics: WorkerMetrics,
         tracer: Tracer,
     ) -> None:
-        self._worker, self._compute, self._stuck = worker, compute, stuck
+        self._worker, self._compute, self._waiting, self._stuck = worker, compute, waiting, stuck
         self._metrics, self._tracer = metrics, tracer
         self._ready = worker_pb2.ExecuteReady(schema_revision=SCHEMA_REVISION, rank=rank, instance_id=instance_id)
         self._max_queued_steps = max_queued_steps
@@ -78,10 +80,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         log.info("stream.started", peer=context.peer(), epoch=epoch)
         traces = RequestTraces(self._tracer)
 
-        def execute(plan: StepPlan) -> StepResult:
+        def execute(plan: StepPlan) -> StepResult | PendingStep:
             return self._worker.execute(stream_id, plan)  # looked up at each step: a profile may stand in between by then
 
-        stream = _Stream(execute, self._compute, self._metrics, traces, self._max_queued_steps)
+        stream = _Stream(execute, self._compute, self._waiting, self._metrics, traces, self._max_queued_steps)
         self._streams.add(stream)
         self._none_open.clear()
         try:
@@ -97,6 +99,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             # Not awaited: this may run in a cancelled call, and the thread's order is all that matters.
             if not self._compute.is_closed:
                 self._stuck.watch(self._compute.submit(self._worker.end_stream, stream_id))
+                self._stuck.watch(self._waiting.submit(_do_nothing))
             log.info("stream.ended", epoch=epoch)
 
     async def drain(self) -> None:
@@ -111,19 +114,25 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             raise Unavailable("The worker is draining.", reason="DRAINING")
 
 
+_Launched = tuple[int, asyncio.Future[StepResult | PendingStep]]
+"""Id of a step, and what the compute thread made of it."""
+
+
 class _Stream:
     """The plans of one Execute stream, between the loop and the compute thread."""
 
     def __init__(
         self,
-        execute: Callable[[StepPlan], StepResult],
+        execute: Callable[[StepPlan], StepResult | PendingStep],
         compute: ComputeThread,
+        waiting: ComputeThread,
         metrics: WorkerMetrics,
         traces: RequestTraces,
         max_queued_steps: int,
     ) -> None:
-        self._execute, self._compute, self._metrics, self._traces = execute, compute, metrics, traces
-        self._results: asyncio.Queue[asyncio.Future[StepResult] | None] = asyncio.Queue()
+        self._execute, self._compute, self._waiting = execute, compute, waiting
+        self._metrics, self._traces = metrics, traces
+        self._results: asyncio.Queue[_Launched | None] = asyncio.Queue()
         self._room = asyncio.Semaphore(max_queued_steps)
         self._arrived = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
@@ -135,11 +144,12 @@ class _Stream:
         self._reader = asyncio.create_task(self._queue_plans(requests))
         self._reader.add_done_callback(_mark_seen)
         try:
-            while (result := await self._results.get()) is not None:
+            while (launched := await self._results.get()) is not None:
                 self._room.release()
-                done = await result
-                self._traces.note_result(done)
-                yield _write(done)
+                result = await self._result(*launched)
+                self._metrics.note_result(result)
+                self._traces.note_result(result)
+                yield _write(result)
             if self._error is not None:
                 raise self._error
             if self._is_stopped:
@@ -168,9 +178,14 @@ class _Stream:
                 self._traces.note_plan(plan)
                 future = self._compute.submit(self._metrics.run_step, plan, queued_at, self._execute)
                 future.add_done_callback(_mark_seen)
-                self._results.put_nowait(future)
+                self._results.put_nowait((plan.step_id, future))
         finally:
             self._results.put_nowait(None)
+
+    async def _result(self, step_id: int, launch: asyncio.Future[StepResult | PendingStep]) -> StepResult:
+        """Return what a step brought; the compute thread goes on with the next one while the device works on this one."""
+        done = await launch
+        return done if isinstance(done, StepResult) else await self._waiting.submit(finish, step_id, done)
 
     async def _settle(self) -> None:
         """Wait until nothing more comes: a stream that ends while the engine core writes to it looks broken there."""
@@ -221,3 +236,7 @@ def _mark_seen(future: asyncio.Future[Any]) -> None:
     """Look at the error of what nobody waits for any more, so that asyncio does not report it as forgotten."""
     if not future.cancelled():
         future.exception()
+
+
+def _do_nothing() -> None:
+    """Done when everything before it is."""

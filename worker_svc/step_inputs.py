@@ -14,46 +14,61 @@ from tetrad.worker_svc.plan import Ints
 
 
 @dataclass(frozen=True, slots=True)
-class StepInputs:
-    """R requests with T tokens in all. `first_token[r]` is where request r's tokens begin in the columns over T."""
+class StepRows:
+    """R requests with T tokens in all. `first_token[r]` is where request r's tokens begin in columns over T."""
 
     slots: Ints  # [R]
     num_computed: Ints  # [R], tokens whose KV exists before this step
     num_scheduled: Ints  # [R]
     first_token: Ints  # [R]
     num_decodes: int  # the first rows, with one token each
+    num_tokens: int  # T
+    sampling_rows: Ints  # rows whose last token is the last one known
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs(StepRows):
+    """The same with what is computed for each of the T tokens."""
+
     token_ids: Ints  # [T]
     positions: Ints  # [T]
     slot_mapping: Ints  # [T], block id * block size + offset
-    sampling_rows: Ints  # rows whose last token is the last one known
 
-    @property
-    def num_tokens(self) -> int:
-        """T."""
-        return len(self.token_ids)
+
+def order_rows(batch: InputBatch, slots: Ints, num_computed: Ints, num_scheduled: Ints) -> StepRows:
+    """Order the rows."""
+    order = np.lexsort((-num_computed, num_scheduled > 1))
+    slots, num_computed, num_scheduled = slots[order], num_computed[order], num_scheduled[order]
+    ends = np.cumsum(num_scheduled)
+    return StepRows(
+        slots=slots,
+        num_computed=num_computed,
+        num_scheduled=num_scheduled,
+        first_token=ends - num_scheduled,
+        num_decodes=int((num_scheduled == 1).sum()),
+        num_tokens=int(ends[-1]),
+        sampling_rows=np.flatnonzero(num_computed + num_scheduled == batch.num_tokens[slots]),
+    )
 
 
 def build_step_inputs(batch: InputBatch, slots: Ints, num_computed: Ints, num_scheduled: Ints) -> StepInputs:
     """Order the rows and gather their tokens, positions and KV slots."""
-    order = np.lexsort((-num_computed, num_scheduled > 1))
-    slots, num_computed, num_scheduled = slots[order], num_computed[order], num_scheduled[order]
-    ends = np.cumsum(num_scheduled)
-    first_token = ends - num_scheduled
-    num_decodes = int((num_scheduled == 1).sum())
-    if num_decodes == len(slots):
-        rows, positions = slots, num_computed
+    rows = order_rows(batch, slots, num_computed, num_scheduled)
+    if rows.num_decodes == len(slots):
+        owners, positions = rows.slots, rows.num_computed
     else:
-        rows = np.repeat(slots, num_scheduled)
-        positions = np.arange(int(ends[-1])) + np.repeat(num_computed - first_token, num_scheduled)
+        owners = np.repeat(rows.slots, rows.num_scheduled)
+        positions = np.arange(rows.num_tokens) + np.repeat(rows.num_computed - rows.first_token, rows.num_scheduled)
     size = batch.block_size
     return StepInputs(
-        slots=slots,
-        num_computed=num_computed,
-        num_scheduled=num_scheduled,
-        first_token=first_token,
-        num_decodes=num_decodes,
-        token_ids=batch.token_ids[rows, positions].astype(np.int64),
+        slots=rows.slots,
+        num_computed=rows.num_computed,
+        num_scheduled=rows.num_scheduled,
+        first_token=rows.first_token,
+        num_decodes=rows.num_decodes,
+        num_tokens=rows.num_tokens,
+        sampling_rows=rows.sampling_rows,
+        token_ids=batch.token_ids[owners, positions].astype(np.int64),
         positions=positions,
-        slot_mapping=batch.block_tables[rows, positions // size].astype(np.int64) * size + positions % size,
-        sampling_rows=np.flatnonzero(num_computed + num_scheduled == batch.num_tokens[slots]),
+        slot_mapping=batch.block_tables[owners, positions // size].astype(np.int64) * size + positions % size,
     )

@@ -5,18 +5,20 @@ import numpy as np
 from tetrad.worker_svc.devices.interface import KvLayout
 from tetrad.worker_svc.plan import CachedRequests, NewRequest, SamplingSpec, StepPlan
 
-_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
+_LARGEST_BATCH = 64
 _CHUNK_TOKENS = 256
 
 
-def dummy_plans(layout: KvLayout) -> list[StepPlan]:
-    """Return steps of several batch sizes and one prefill chunk; run each, then forget all requests."""
+def dummy_plans(layout: KvLayout, largest_batch: int = _LARGEST_BATCH) -> list[StepPlan]:
+    """Return one prefill chunk and steps of 1, 2, 4, ... requests; run each, then forget all requests."""
     chunk = min(_CHUNK_TOKENS, layout.max_model_len, layout.max_num_batched_tokens)
-    sizes = [size for size in _BATCH_SIZES if size <= min(layout.max_num_seqs, layout.max_num_batched_tokens)]
-    return [_plan(1, chunk, layout), *(_plan(size, 1, layout) for size in sizes)]
+    most = min(layout.max_num_seqs, layout.max_num_batched_tokens, largest_batch)
+    sizes = [1 << exponent for exponent in range(most.bit_length())]
+    return [dummy_plan(1, chunk, layout), *(dummy_plan(size, 1, layout) for size in sizes)]
 
 
-def _plan(num_requests: int, num_tokens: int, layout: KvLayout) -> StepPlan:
+def dummy_plan(num_requests: int, num_tokens: int, layout: KvLayout) -> StepPlan:
+    """Return a step of prompts on the null block."""
     none = np.empty(0, np.int64)
     requests = [
         NewRequest(

@@ -22,7 +22,7 @@ from tetrad.worker_svc.devices.interface import (
     Progress,
 )
 from tetrad.worker_svc.layout_check import check_layout
-from tetrad.worker_svc.plan import Runner, StepPlan, StepResult
+from tetrad.worker_svc.plan import PendingStep, Runner, StepPlan, StepResult
 from tetrad.worker_svc.plan_check import check_plan
 
 log = get_logger()
@@ -156,8 +156,10 @@ class Worker:
             self._epoch = 0
             self._runner.forget_all()
 
-    def execute(self, stream_id: int, plan: StepPlan) -> StepResult:
-        """Run one step of a stream; a step that fails ends it, because what is queued behind was planned on its results.
+    def execute(self, stream_id: int, plan: StepPlan) -> StepResult | PendingStep:
+        """Run one step of a stream, or queue it on the device.
+
+        A step that fails ends the stream, because what is queued behind was planned on its results.
 
         Raises:
             FailedPrecondition: the stream is over or superseded.
@@ -175,9 +177,8 @@ class Worker:
             self.end_stream(stream_id)
             raise InvalidRequest(error.message, reason="INVALID_PLAN") from error
         except Exception as error:
-            log.exception("step.failed", step_id=plan.step_id)
             self.end_stream(stream_id)
-            raise InternalError(f"Step {plan.step_id} failed on the device: {error}", reason="STEP_FAILED") from error
+            raise step_failed(plan.step_id, error) from error
 
     def _loaded(self) -> LoadedModel:
         if self._model is None:
@@ -197,6 +198,20 @@ class Worker:
     def _drop_model(self) -> None:
         self._drop_runner()
         self._model, self._load_request, self._model_load_s = None, None, 0.0
+
+
+def finish(step_id: int, step: PendingStep) -> StepResult:
+    """Return what a queued step brought, on a thread that may wait; InternalError, reason STEP_FAILED, if the device failed."""
+    try:
+        return step.wait()
+    except Exception as error:
+        raise step_failed(step_id, error) from error
+
+
+def step_failed(step_id: int, error: Exception) -> InternalError:
+    """Log an error of the device and return that of its step."""
+    log.error("step.failed", step_id=step_id, exc_info=error)
+    return InternalError(f"Step {step_id} failed on the device: {error}", reason="STEP_FAILED")
 
 
 def stale_epoch() -> FailedPrecondition:

@@ -30,6 +30,8 @@ class Accelerator(Protocol):
     device: torch.device
     num_processors: int
     """Streaming multiprocessors."""
+    has_fp8: bool
+    """Whether products of float8_e4m3fn are the hardware's."""
 
     def upload(self, values: np.ndarray) -> torch.Tensor:
         """Return the values on the device, without waiting; `values` may be written again at once."""
@@ -46,9 +48,12 @@ class Accelerator(Protocol):
     def memory(self) -> tuple[int, int]:
         """Return the bytes that are free and those that there are, on the device."""
 
+    def peak_bytes(self, work: Callable[[], None]) -> int:
+        """Run `work` to its end and return the most memory that it took."""
+
 
 class CudaAccelerator:
-    """See Accelerator.
+    """See Accelerator; becomes the current device of the thread that makes it.
 
     Args:
         index: of the device.
@@ -56,7 +61,9 @@ class CudaAccelerator:
 
     def __init__(self, index: int = 0) -> None:
         self.device = torch.device("cuda", index)
+        torch.cuda.set_device(self.device)
         self.num_processors = torch.cuda.get_device_properties(self.device).multi_processor_count
+        self.has_fp8 = torch.cuda.get_device_capability(self.device) >= (8, 9)
         self._graph_memory = torch.cuda.graph_pool_handle()
 
     def upload(self, values: np.ndarray) -> torch.Tensor:
@@ -73,13 +80,13 @@ class CudaAccelerator:
         copies = [torch.empty(each.shape, dtype=each.dtype, pin_memory=True) for each in tensors]
         for copy, tensor in zip(copies, tensors, strict=True):
             copy.copy_(tensor, non_blocking=True)
-        done = torch.cuda.Event()
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch leaves it bare
         done.record()
         return _CudaDownload(copies, done)
 
     def capture(self, work: Callable[[], None]) -> Graph:
         """Run twice, since a first run compiles and allocates, then record; graphs share their memory."""
-        side = torch.cuda.Stream(self.device)
+        side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call] # likewise
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side):
             work()
@@ -92,7 +99,18 @@ class CudaAccelerator:
 
     def memory(self) -> tuple[int, int]:
         """Return free and total bytes."""
-        return torch.cuda.mem_get_info(self.device)
+        # What torch keeps for later is free to us.
+        free, total = torch.cuda.mem_get_info(self.device)
+        kept = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return free + kept, total
+
+    def peak_bytes(self, work: Callable[[], None]) -> int:
+        """Run and wait; other torch memory of the process is not counted."""
+        torch.cuda.reset_peak_memory_stats(self.device)
+        before = torch.cuda.memory_allocated(self.device)
+        work()
+        torch.cuda.synchronize(self.device)
+        return torch.cuda.max_memory_allocated(self.device) - before
 
 
 class _CudaDownload:
@@ -114,7 +132,7 @@ class HostAccelerator:
 
     def __init__(self, num_processors: int = 4, memory_bytes: int = 1 << 30) -> None:
         self.device = torch.device("cpu")
-        self.num_processors = num_processors
+        self.num_processors, self.has_fp8 = num_processors, True
         self._memory_bytes = memory_bytes
 
     def upload(self, values: np.ndarray) -> torch.Tensor:
@@ -137,6 +155,11 @@ class HostAccelerator:
     def memory(self) -> tuple[int, int]:
         """Return what is pretended, all of it free."""
         return self._memory_bytes, self._memory_bytes
+
+    def peak_bytes(self, work: Callable[[], None]) -> int:
+        """Run; nothing is counted, as nothing is the device's."""
+        work()
+        return 0
 
 
 class _HostDownload:

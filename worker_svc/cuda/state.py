@@ -41,10 +41,14 @@ class DeviceState:
         self._catch_up(self.block_tables, self._batch.block_tables, slots, self._num_blocks, self._batch.num_blocks)
         self._catch_up(self.token_ids, self._batch.token_ids, slots, self._num_tokens, self._batch.num_tokens)
 
-    def note_sampled(self, slots: Ints) -> None:
-        """Note that the device itself has written one more token of each of these slots, and tell the input batch."""
-        self._batch.append_sampled(slots, np.zeros(len(slots), np.int64))
-        self._num_tokens[slots] = self._batch.num_tokens[slots]
+    def append(self, slots: Ints, sampled: torch.Tensor) -> None:
+        """Append a sampled token [N] int32 to each of N slots; the input batch hears that there is one more, not which."""
+        if len(slots):
+            ends = np.minimum(self._batch.num_tokens[slots], self._batch.max_model_len)
+            places = self._accelerator.upload(slots * self.token_ids.shape[1] + ends)
+            self.token_ids.view(-1).index_copy_(0, places, sampled)
+            self._batch.append_sampled(slots, np.zeros(len(slots), np.int64))
+            self._num_tokens[slots] = self._batch.num_tokens[slots]
 
     def _catch_up(self, target: torch.Tensor, source: np.ndarray, slots: Ints, mirrored: Ints, known: Ints) -> None:
         behind = slots[mirrored[slots] < known[slots]]

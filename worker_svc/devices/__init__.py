@@ -21,6 +21,12 @@ def open_device(settings: "WorkerSettings") -> Device:
     # thread keeps the one that the thread it waits for needs: measured, steps take 20 times as long. The library reads this
     # when torch is first imported, which is the next line.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    import torch
+
+    if settings.device == "cuda" or (settings.device == "auto" and torch.cuda.is_available()):
+        from tetrad.worker_svc.devices.cuda import CudaDevice
+
+        return CudaDevice(settings)
     from tetrad.worker_svc.devices.cpu import CpuDevice
 
     return CpuDevice(settings)

@@ -15,9 +15,8 @@ from tetrad.worker_svc.layout_check import check_host_cache
 from tetrad.worker_svc.model_runner import ModelRunner
 from tetrad.worker_svc.models.registry import Model, supported_config
 from tetrad.worker_svc.weights.loader import WeightLoader
-from tetrad.worker_svc.weights.model_config import apply_overrides, read_model_config
-from tetrad.worker_svc.weights.random import RandomSource
-from tetrad.worker_svc.weights.source import WeightSource, open_source
+from tetrad.worker_svc.weights.model_config import apply_overrides
+from tetrad.worker_svc.weights.open import open_weights
 
 _FLOAT32_BYTES = 4
 
@@ -66,7 +65,7 @@ class CpuDevice:
     def load_model(self, request: LoadRequest, report: Progress) -> CpuModel:
         """Load and pack the weights."""
         _check_request(request)
-        source = _open(request)
+        source = open_weights(request)
         config = supported_config(apply_overrides(source.config, request.hf_overrides_json))
         weights = WeightLoader(source, report)
         with torch.inference_mode():
@@ -94,17 +93,6 @@ class CpuDevice:
         logits = 4 * 256 * model.info.vocab_size * _FLOAT32_BYTES
         free = int(available_memory_bytes() * utilization) - activations - logits
         return max(0, min(self._kv_cache_limit, free))
-
-
-def _open(request: LoadRequest) -> WeightSource:
-    if not request.random_weights:
-        return open_source(request.path)
-    config = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
-    source = RandomSource(config, supported_config(config), request.seed)
-    available = available_memory_bytes()
-    if source.total_bytes > available:
-        raise ModelError(f"Random weights of this config take {source.total_bytes} bytes, but {available} are available.")
-    return source
 
 
 def _check_request(request: LoadRequest) -> None:

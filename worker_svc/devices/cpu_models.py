@@ -34,6 +34,8 @@ class CpuModels:
     """
 
     def __init__(self, settings: WorkerSettings, num_threads: int) -> None:
+        if settings.kv_cache_dtype in ("bfloat16", "fp8"):
+            raise ModelError(f"kv_cache_dtype {settings.kv_cache_dtype} is the cuda device's; use auto, float32 or float16.")
         self._is_required = settings.cpu_kernels == "native"
         self._kv_cache_dtype = settings.kv_cache_dtype
         self._team = None if settings.cpu_kernels == "torch" else self._open_team(num_threads)

@@ -10,9 +10,10 @@ from triton import compile as compile_kernel
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from tetrad.worker_svc.kernels import activation, decode_attention, prefill_attention, rms_norm, rotate_and_cache
+from tetrad.worker_svc.kernels import activation, decode_attention, gather_inputs, prefill_attention, rms_norm, rotate_and_cache
 
-POINTERS = {"block_tables": "*i32", "first_query": "*i32", "num_keys": "*i32", "tiles": "*i32", "slots": "*i64"}
+GATHERED = {"rows": "*i32", "token_ids": "*i32", "ids": "*i32", "positions": "*i32", "kv_slots": "*i64"}
+POINTERS = GATHERED | {"block_tables": "*i32", "first_query": "*i32", "num_keys": "*i32", "tiles": "*i32", "slots": "*i64"}
 FLOATS = {
     "cos_sin": "*fp32",
     "partial": "*fp32",
@@ -37,6 +38,7 @@ WIDE = ATTENTION | {"HEAD_DIM": 256, "BLOCK_DIM": 256, "BLOCK_KEYS": 32, "HAS_SO
 ROTATION = {"NUM_HEADS": 12, "NUM_KV_HEADS": 2, "HEAD_DIM": 80, "ROTARY_DIM": 32, "BLOCK": 128}
 # kernel, types of tensors and cache, compile-time values
 KERNELS = [
+    (gather_inputs.gather_inputs_kernel, "", "", {"BLOCK": 128}),
     (rms_norm.rms_norm_kernel, "bf16", "", {"ADD": False, "BLOCK": 2048}),
     (rms_norm.rms_norm_kernel, "fp16", "", {"ADD": True, "BLOCK": 1024}),
     (activation.gated_kernel, "bf16", "", {"GELU": False, "BLOCK": 1024}),
@@ -67,7 +69,7 @@ def main() -> None:
         held = "fp8e5" if cache == "fp8e4nv" and target.arch < 89 else cache
         signature = {name: "constexpr" if name in values else type_of(name, tensors, held) for name in kernel.arg_names}
         compiled = compile_kernel(ASTSource(kernel, signature=signature, constexprs=values), target=target)
-        sys.stdout.write(f"{kernel.__name__} {tensors} {held or '-'} {len(compiled.asm['cubin'])}\n")
+        sys.stdout.write(f"{kernel.__name__} {tensors or '-'} {held or '-'} {len(compiled.asm['cubin'])}\n")
 
 
 if __name__ == "__main__":

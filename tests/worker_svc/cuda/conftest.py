@@ -1,0 +1,59 @@
+"""A CUDA device on host memory: its kernels are interpreted, so models are tiny and steps few."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
+from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.cuda.accelerator import HostAccelerator
+from tetrad.worker_svc.devices.cuda import CudaDevice, CudaModel
+from tetrad.worker_svc.devices.interface import KvLayout, LoadRequest
+from tetrad.worker_svc.plan import StepPlan, finished
+
+SMALL = KvLayout(num_blocks=80, block_size=16, max_model_len=256, max_num_seqs=8, max_num_batched_tokens=512)
+TINY = {"num_hidden_layers": 2, "hidden_size": 48, "intermediate_size": 40, "num_attention_heads": 3, "num_key_value_heads": 1}
+"""Grouped queries, and sizes that fill no power of two."""
+
+
+@pytest.fixture(scope="session")
+def load_cuda() -> Callable[..., CudaModel]:
+    """Return a loader: (path, options of the load, settings of the worker) -> the model, in float32 unless asked otherwise."""
+
+    def load(path: Path, *, enforce_eager: bool = False, **options: object) -> CudaModel:
+        device = CudaDevice(WorkerSettings(device="cuda", enforce_eager=enforce_eager), HostAccelerator)
+        device.set_up()
+        return device.load_model(LoadRequest(str(path), path, **{"dtype": "float32", **options}), lambda *_: None)
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tiny-cuda")
+    save_tiny(directory, tiny_config("LlamaForCausalLM", **TINY))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def tiny_cuda(tiny_path: Path, load_cuda: Callable[..., CudaModel]) -> CudaModel:
+    return load_cuda(tiny_path)
+
+
+class PipelinedDriver(Driver):
+    """Keeps one step on the device while it plans the next, as the engine core does."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)
+        self._ahead: object | None = None
+
+    def launch(self, plan: StepPlan) -> None:
+        behind, self._ahead = self._ahead, self.runner.execute(plan)
+        if behind is not None:
+            self.take(finished(behind))
+
+    def drain(self) -> None:
+        if self._ahead is not None:
+            self.take(finished(self._ahead))
+            self._ahead = None

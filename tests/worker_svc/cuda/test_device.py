@@ -1,0 +1,142 @@
+"""The CUDA device says in one line what it cannot serve, and how much memory is left for keys and values."""
+
+import pytest
+import torch
+
+from tests.worker_svc.cuda.conftest import SMALL
+from tetrad.services.errors import FailedPrecondition, ModelError
+from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.cuda.accelerator import HostAccelerator
+from tetrad.worker_svc.devices import open_device
+from tetrad.worker_svc.devices.cuda import CudaDevice
+from tetrad.worker_svc.devices.interface import LoadRequest
+
+CUDA = WorkerSettings(device="cuda")
+
+
+def nothing(done: int, total: int) -> None:
+    """Progress that nobody watches."""
+
+
+class SmallCard(HostAccelerator):
+    """A card on which a step takes 100,000 bytes."""
+
+    def __init__(self, free: int, total: int) -> None:
+        super().__init__()
+        self._free, self._total = free, total
+
+    def memory(self) -> tuple[int, int]:
+        return self._free, self._total
+
+    def peak_bytes(self, work: object) -> int:
+        return 100_000
+
+
+def loaded(accelerator: HostAccelerator, path):
+    device = CudaDevice(CUDA, lambda: accelerator)
+    device.set_up()
+    return device, device.load_model(LoadRequest(str(path), path, dtype="float32"), nothing)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
+def test_without_a_gpu_one_line_says_so():
+    with pytest.raises(ModelError, match="needs an NVIDIA GPU and a torch built for CUDA; this machine has no usable one"):
+        open_device(CUDA)
+
+
+def test_an_old_gpu_is_refused_by_its_capability(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
+
+    with pytest.raises(ModelError, match=r"Tesla T4 has compute capability 7\.5; the cuda device needs 8\.0 or higher"):
+        CudaDevice(CUDA)
+
+
+def test_auto_means_the_cpu_where_there_is_no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    assert open_device(WorkerSettings(device="auto", threads=1)).name == "cpu"
+
+
+def test_a_type_that_is_not_known_is_named(tiny_path):
+    device = CudaDevice(CUDA, HostAccelerator)
+    device.set_up()
+
+    with pytest.raises(
+        ModelError, match="dtype int3 is not supported on the cuda device; use auto, bfloat16, float16, float32"
+    ):
+        device.load_model(LoadRequest("tiny", tiny_path, dtype="int3"), nothing)
+
+
+def test_auto_is_bfloat16(tiny_path):
+    device = CudaDevice(CUDA, HostAccelerator)
+    device.set_up()
+
+    model = device.load_model(LoadRequest("tiny", tiny_path), nothing)
+
+    assert model.info.dtype == "bfloat16"
+    assert model.kv_group(16).dtype == "bfloat16"
+    assert model.info.weights_size_bytes == 2 * model.info.num_parameters
+
+
+def test_keys_and_values_get_what_the_utilization_leaves(tiny_path):
+    device, model = loaded(SmallCard(free=700_000, total=1_000_000), tiny_path)
+
+    # 90% of the card, less the 300,000 that are taken, less the step.
+    assert device.available_memory(model, utilization=0.9, max_num_batched_tokens=64) == 500_000
+
+
+def test_a_card_without_room_is_refused_with_the_numbers(tiny_path):
+    device, model = loaded(SmallCard(free=150_000, total=1_000_000), tiny_path)
+
+    with pytest.raises(
+        FailedPrecondition, match=r"gpu_memory_utilization 0\.9 .* 1000000 bytes leaves nothing .* 100000, and 150000 are"
+    ):
+        device.available_memory(model, utilization=0.9, max_num_batched_tokens=64)
+
+
+def test_the_largest_step_is_run_to_see_what_it_takes(tiny_cuda):
+    assert tiny_cuda.worst_case_bytes(20) == 0  # host memory is not counted, but the step ran
+
+
+def test_a_cache_that_does_not_fit_is_refused_with_the_numbers(tiny_path):
+    _, model = loaded(SmallCard(free=1000, total=1_000_000), tiny_path)
+
+    with pytest.raises(
+        FailedPrecondition, match=r"num_blocks 80 of block_size 16 needs \d+ bytes; 1000 of the device's 1000000 are"
+    ):
+        model.make_runner(SMALL)
+
+
+def test_a_model_larger_than_the_card_is_refused(tiny_path, monkeypatch):
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr("tetrad.worker_svc.devices.cuda.DeviceLlama", full)
+
+    with pytest.raises(ModelError, match=r"does not fit .*: its files have \d+ bytes, the device has 1000000, of which 5"):
+        loaded(SmallCard(free=5, total=1_000_000), tiny_path)
+
+
+@pytest.mark.parametrize(
+    ("has_fp8", "asked", "dtype"),
+    [
+        (True, "fp8", "float8_e4m3fn"),
+        (False, "fp8", "float8_e5m2"),
+        (True, "float16", "float16"),
+        (True, "auto", "bfloat16"),
+    ],
+)
+def test_the_cache_has_the_type_that_is_asked_for(has_fp8, asked, dtype, tiny_path):
+    accelerator = HostAccelerator()
+    accelerator.has_fp8 = has_fp8
+    device = CudaDevice(WorkerSettings(device="cuda", kv_cache_dtype=asked), lambda: accelerator)
+    device.set_up()
+
+    assert device.load_model(LoadRequest("tiny", tiny_path), nothing).kv_group(16).dtype == dtype
+
+
+def test_the_cpu_device_refuses_types_that_only_a_gpu_has():
+    with pytest.raises(ModelError, match="kv_cache_dtype fp8 is the cuda device's; use auto, float32 or float16"):
+        open_device(WorkerSettings(device="cpu", kv_cache_dtype="fp8"))

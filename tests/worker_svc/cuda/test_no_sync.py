@@ -1,0 +1,123 @@
+"""Nothing in a step waits for the device: no value of a tensor reaches the host before its download is waited for.
+
+On a GPU torch itself would tell (benchmarks/gpu.py); here calls are watched that would wait there. The interpreter reads what
+kernels are given, so it is not looked at.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime import interpreter
+
+from tests.worker_svc.conftest import Driver
+from tetrad.worker_svc.devices.interface import KvLayout
+from tetrad.worker_svc.plan import GrammarRows, SamplingSpec
+
+OPERATIONS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique_dim", "_unique2", "bincount"}
+METHODS = ("numpy", "tolist", "cpu", "__array__")
+
+
+class Watch(TorchDispatchMode):
+    """Notes what would wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.is_on = True
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        indices = args[1] if name in ("index", "index_put_", "index_put") else ()
+        by_mask = any(index is not None and index.dtype == torch.bool for index in indices)
+        if name in OPERATIONS or by_mask:
+            self.note(name)
+        return func(*args, **(kwargs or {}))
+
+    def note(self, name: str) -> None:
+        if self.is_on:
+            self.found.append(name)
+
+    @contextlib.contextmanager
+    def off(self) -> Iterator[None]:
+        before, self.is_on = self.is_on, False
+        try:
+            yield
+        finally:
+            self.is_on = before
+
+
+@pytest.fixture
+def watch(monkeypatch) -> Watch:
+    watch = Watch()
+    watched, call = torch.Tensor, interpreter.GridExecutor.__call__
+    for name in METHODS:
+        method = getattr(watched, name)
+
+        def noted(self, *args, _name=name, _method=method, **kwargs):
+            watch.note(_name)
+            return _method(self, *args, **kwargs)
+
+        monkeypatch.setattr(watched, name, noted)
+
+    def interpreted(self, *args, **kwargs):
+        with watch.off():
+            return call(self, *args, **kwargs)
+
+    monkeypatch.setattr(interpreter.GridExecutor, "__call__", interpreted)
+    return watch
+
+
+def execute(driver: Driver, watch: Watch, scheduled: dict[int, int], **extra: object) -> list[str]:
+    """Run a step and return the calls that would have waited while it was launched."""
+    watch.found.clear()
+    plan = driver.plan(scheduled, **extra)
+    with watch:
+        step = driver.runner.execute(plan)
+    found = list(watch.found)
+    driver.take(step.wait())
+    return found
+
+
+SAMPLINGS = {
+    "greedy": SamplingSpec(temperature=0.0),
+    "drawn": SamplingSpec(temperature=0.8, top_k=20, top_p=0.9, min_p=0.02, seed=3),
+    "logprobs": SamplingSpec(temperature=0.0, num_logprobs=3),
+    "prompt logprobs": SamplingSpec(temperature=0.0, num_prompt_logprobs=1),
+    "penalties": SamplingSpec(temperature=0.0, repetition_penalty=1.2, frequency_penalty=0.4, presence_penalty=0.1),
+    "masks": SamplingSpec(
+        temperature=0.0, min_tokens=2, stop_token_ids=(5,), allowed_token_ids=tuple(range(40, 90)), logit_bias={50: 3.0}
+    ),
+    "bad words": SamplingSpec(temperature=0.0, bad_words=((7,), (8, 9))),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+@pytest.mark.parametrize("uses_graphs", [False, True])
+def test_a_step_is_launched_without_waiting(name, uses_graphs, tiny_cuda, watch):
+    layout = KvLayout(num_blocks=20, block_size=16, max_model_len=32, max_num_seqs=2, max_num_batched_tokens=32)
+    runner = tiny_cuda.make_runner(layout)
+    if uses_graphs:
+        runner._graphs.record(lambda *_: None)
+    driver = Driver(runner, layout)
+    driver.add(0, [5, 6, 7], SAMPLINGS["greedy"])
+    driver.add(1, [8, 9, 10, 11], SAMPLINGS[name])
+    words = GrammarRows(np.array([0]), np.full((1, 10), 0xFFFFFFFF, np.uint32))
+
+    prompts = execute(driver, watch, {0: 3, 1: 4}, grammar=words)
+    decodes = execute(driver, watch, {0: 1, 1: 1})
+
+    assert prompts == decodes == []
+
+
+def test_the_watch_sees_what_would_wait(watch):
+    with watch:
+        tensor = torch.arange(4)
+        tensor[tensor > 1]
+        tensor.sum().item()
+        tensor.numpy()
+
+    assert watch.found == ["index", "_local_scalar_dense", "numpy"]

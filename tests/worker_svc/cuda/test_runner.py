@@ -1,0 +1,160 @@
+"""The whole CUDA model runner, interpreted: step for step what the CPU device computes, however steps are cut and queued."""
+
+import numpy as np
+import pytest
+
+from tests.worker_svc.conftest import GREEDY, Driver, save_tiny, tiny_config
+from tests.worker_svc.cuda.conftest import SMALL, TINY, PipelinedDriver
+from tetrad.services.errors import FailedPrecondition
+from tetrad.worker_svc.devices.interface import KvLayout
+from tetrad.worker_svc.plan import SamplingSpec
+
+PROMPTS = [np.random.default_rng(length).integers(0, 320, length).tolist() for length in (1, 5, 16, 35)]
+FOUR = KvLayout(num_blocks=40, block_size=16, max_model_len=64, max_num_seqs=4, max_num_batched_tokens=16)
+LOGPROBS = SamplingSpec(temperature=0.0, num_logprobs=2)
+MODELS = {
+    "mistral_window": ("MistralForCausalLM", {"sliding_window": 12}),
+    "qwen2_bias": ("Qwen2ForCausalLM", {}),
+    "qwen3_norms": ("Qwen3ForCausalLM", {}),
+    "llama_tied": ("LlamaForCausalLM", {"tie_word_embeddings": True}),
+}
+
+
+def run(
+    driver: Driver, num_tokens: int, sampling: SamplingSpec = GREEDY, chunk: int = 10_000, prompts: list[list[int]] = PROMPTS
+) -> dict[int, list[int]]:
+    for handle, prompt in enumerate(prompts):
+        driver.add(handle, prompt, sampling)
+    return driver.generate(num_tokens, chunk=chunk)
+
+
+@pytest.fixture(scope="module")
+def expected(tiny_path, load):
+    """What the CPU device generates."""
+    driver = Driver(load(tiny_path).make_runner(SMALL), SMALL)
+    run(driver, 5, LOGPROBS)
+    return driver.requests
+
+
+@pytest.fixture(scope="module")
+def warm_runner(tiny_cuda):
+    """A runner with graphs of one, two and four requests."""
+    runner = tiny_cuda.make_runner(FOUR)
+    runner.warm_up(lambda *_: None)
+    return runner
+
+
+@pytest.mark.parametrize("chunk", [7, 10_000])
+def test_steps_equal_those_of_the_cpu_device(chunk, tiny_cuda, expected):
+    driver = Driver(tiny_cuda.make_runner(SMALL), SMALL)
+
+    outputs = run(driver, 5, LOGPROBS, chunk)
+
+    for handle, request in expected.items():
+        assert outputs[handle] == request.output
+        for (ids, values, rank), wanted in zip(driver.requests[handle].logprobs, request.logprobs, strict=True):
+            assert ids.tolist() == wanted[0].tolist()
+            np.testing.assert_allclose(values, wanted[1], atol=1e-4)
+            assert rank == wanted[2]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_architecture_equals_the_cpu_device(name, tmp_path, load, load_cuda):
+    architecture, changes = MODELS[name]
+    save_tiny(tmp_path, tiny_config(architecture, **TINY, **changes))
+    drivers = [Driver(device(tmp_path).make_runner(SMALL), SMALL) for device in (load, load_cuda)]
+
+    wanted, found = (run(driver, 3, prompts=[PROMPTS[1], [*PROMPTS[2], 7]]) for driver in drivers)
+
+    assert found == wanted
+
+
+def test_steps_that_are_queued_before_results_are_read_give_the_same(tiny_cuda, expected):
+    """The device reads its own tokens: those of the step before are not known to the host when the next one is launched."""
+    driver = PipelinedDriver(tiny_cuda.make_runner(SMALL), SMALL)
+    for handle, prompt in enumerate(PROMPTS):
+        driver.add(handle, prompt)
+    for _ in range(5):
+        driver.launch(driver.plan({handle: driver.remaining(handle) for handle in driver.requests}))
+    driver.drain()
+
+    assert {handle: request.output for handle, request in driver.requests.items()} == {
+        handle: request.output for handle, request in expected.items()
+    }
+
+
+@pytest.mark.parametrize("num_requests", [1, 3, 4])
+def test_graphs_give_what_launches_give(num_requests, warm_runner, expected):
+    """Three requests run on the graph of four, with a row of padding."""
+    driver = Driver(warm_runner, FOUR)
+    for handle, prompt in enumerate(PROMPTS[:num_requests]):
+        driver.add(handle, prompt)
+
+    outputs = driver.generate(4, chunk=16)
+
+    assert outputs == {handle: expected[handle].output[:4] for handle in outputs}
+    warm_runner.forget_all()
+
+
+def test_warming_up_tells_how_far_it_is_and_runs_the_steps_of_graphs_eagerly_without_them(tiny_path, load_cuda):
+    progress = []
+    model = load_cuda(tiny_path, enforce_eager=True)
+
+    model.make_runner(KvLayout(8, 16, 16, 2, 4)).warm_up(lambda done, total: progress.append((done, total)))
+
+    assert progress == [(1, 3), (2, 3), (3, 3)]  # a chunk, and steps of one and two requests
+
+
+def test_seeded_sampling_equals_the_cpu_device(tiny_path, load, tiny_cuda):
+    sampling = SamplingSpec(temperature=0.9, top_p=0.95, top_k=40, min_p=0.01, seed=11)
+    drivers = [Driver(model.make_runner(SMALL), SMALL) for model in (load(tiny_path), tiny_cuda)]
+
+    wanted, found = (run(driver, 5, sampling) for driver in drivers)
+
+    assert found == wanted
+
+
+def test_prompt_logprobs_equal_the_cpu_device(tiny_path, load, tiny_cuda):
+    sampling = SamplingSpec(temperature=0.0, num_prompt_logprobs=2)
+    drivers = [Driver(model.make_runner(SMALL), SMALL) for model in (load(tiny_path), tiny_cuda)]
+
+    for driver in drivers:
+        driver.add(0, PROMPTS[-1], sampling)
+        driver.generate(2, chunk=16)
+
+    [wanted], [found] = (driver.requests[0].prompt_logprobs for driver in drivers)
+    assert found[0] == wanted[0]
+    np.testing.assert_array_equal(found[1], wanted[1])
+    np.testing.assert_allclose(found[2], wanted[2], atol=1e-4)
+
+
+def test_a_preempted_request_goes_on_with_the_same_tokens(tiny_cuda, expected):
+    driver = Driver(tiny_cuda.make_runner(SMALL), SMALL)
+    driver.add(3, PROMPTS[3])
+    driver.generate(2)
+    gone = driver.remove(3)
+    back = driver.add(7, gone.prompt + gone.output)
+
+    driver.generate(3)
+
+    assert gone.output + back.output == expected[3].output
+
+
+def test_blocks_are_copied_and_zeroed(tiny_cuda):
+    runner = tiny_cuda.make_runner(SMALL)
+    driver = Driver(runner, SMALL)
+    block = driver.add(0, PROMPTS[2]).blocks
+    driver.generate(1)
+    copied = (np.array(block[:1]), np.array([77]))
+
+    driver.step({0: 1}, block_copies=copied, blocks_to_zero=np.array([76]))
+
+    layer = runner._kv_cache.layers[0]
+    assert layer[77].abs().sum() > 0
+    assert (layer[77] == layer[block[0]]).all()
+    assert (layer[76] == 0).all()
+
+
+def test_a_context_beyond_the_models_positions_is_refused(tiny_cuda):
+    with pytest.raises(FailedPrecondition, match="max_model_len 2048 exceeds the model's 1024 positions"):
+        tiny_cuda.make_runner(KvLayout(80, 16, 2048, 8, 512))

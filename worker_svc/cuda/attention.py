@@ -1,0 +1,127 @@
+"""Paged attention of a step: which requests take the path of one query, which that of many, and what all layers share.
+
+Rows with one token each come first (step_inputs.py); they read their keys in parts, side by side. The others go by tiles of
+queries. Dims: T tokens, B requests with one token, R requests in all, P blocks of the longest request.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from tetrad.worker_svc.cuda.accelerator import Accelerator
+from tetrad.worker_svc.kernels.decode_attention import decode_attention, num_splits_for
+from tetrad.worker_svc.kernels.prefill_attention import prefill_attention, tiles_of
+from tetrad.worker_svc.models.config import ModelConfig
+from tetrad.worker_svc.plan import Ints
+from tetrad.worker_svc.step_inputs import StepRows
+
+_TILE_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePart:
+    """Requests with one query each."""
+
+    tables: torch.Tensor  # [B, P] int32
+    num_keys: torch.Tensor  # [B] int32
+    num_splits: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillPart:
+    """Requests with several queries."""
+
+    tables: torch.Tensor  # [R - B, P] int32
+    first_query: torch.Tensor  # [R - B + 1] int32
+    num_keys: torch.Tensor  # [R - B] int32
+    tiles: torch.Tensor  # [N, 2] int32, see tiles_of
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionParts:
+    """What all layers of a step share: the first `num_decodes` tokens are those of `decode`."""
+
+    num_decodes: int
+    decode: DecodePart | None
+    prefill: PrefillPart | None
+
+
+class PagedAttention:
+    """Attention over one layer's pages, by kernels.
+
+    Args:
+        config: of the model.
+        num_processors: of the device.
+        max_model_len: the longest context.
+    """
+
+    def __init__(self, config: ModelConfig, num_processors: int, max_model_len: int) -> None:
+        self._config, self._num_processors, self._max_model_len = config, num_processors, max_model_len
+        self._scale = config.head_dim**-0.5
+        self._window = config.sliding_window or 0
+
+    def decode_part(self, tables: torch.Tensor, num_keys: torch.Tensor, longest: int | None = None) -> DecodePart:
+        """Return the part of requests with one query each; `longest` context: None if that is not to matter, as in a graph."""
+        num_splits = num_splits_for(
+            len(num_keys), self._config.num_kv_heads, self._num_processors, longest or self._max_model_len
+        )
+        return DecodePart(tables, num_keys, num_splits)
+
+    def parts(self, rows: StepRows, tables: torch.Tensor, accelerator: Accelerator) -> AttentionParts:
+        """Return what a step's layers share.
+
+        Args:
+            rows: of the step.
+            tables: [R, P] int32, the rows' block tables.
+            accelerator: where they are.
+        """
+        num_keys, split = rows.num_computed + rows.num_scheduled, rows.num_decodes
+        lengths = accelerator.upload(num_keys.astype(np.int32))
+        decode = self.decode_part(tables[:split], lengths[:split], int(num_keys[:split].max())) if split else None
+        prefill = None
+        if split < len(rows.slots):
+            prefill = self._prefill(rows.num_scheduled[split:], tables[split:], lengths[split:], accelerator)
+        return AttentionParts(split, decode, prefill)
+
+    def attend(self, query: torch.Tensor, cache: torch.Tensor, parts: AttentionParts) -> torch.Tensor:
+        """Return [T, H * D] for queries [T, H, D]; the step's keys and values are in the cache."""
+        split, found = parts.num_decodes, []
+        if parts.decode is not None:
+            decode = parts.decode
+            found.append(
+                decode_attention(
+                    query[:split],
+                    cache,
+                    decode.tables,
+                    decode.num_keys,
+                    num_splits=decode.num_splits,
+                    scale=self._scale,
+                    window=self._window,
+                )
+            )
+        if parts.prefill is not None:
+            prefill = parts.prefill
+            found.append(
+                prefill_attention(
+                    query[split:],
+                    cache,
+                    prefill.tables,
+                    prefill.first_query,
+                    prefill.num_keys,
+                    prefill.tiles,
+                    scale=self._scale,
+                    window=self._window,
+                    block_rows=_TILE_ROWS,
+                )
+            )
+        return (found[0] if len(found) == 1 else torch.cat(found)).flatten(1)
+
+    def _prefill(
+        self, num_queries: Ints, tables: torch.Tensor, num_keys: torch.Tensor, accelerator: Accelerator
+    ) -> PrefillPart:
+        group = self._config.num_heads // self._config.num_kv_heads
+        tiles = tiles_of(num_queries, group, _TILE_ROWS)
+        first_query = np.concatenate([[0], np.cumsum(num_queries)]).astype(np.int32)
+        packed = accelerator.upload(np.concatenate([first_query, tiles.reshape(-1)]))
+        return PrefillPart(tables, packed[: len(first_query)], num_keys, packed[len(first_query) :].view(-1, 2))

@@ -1,0 +1,31 @@
+"""Memory profile: what the largest step takes beyond weights and KV cache, found by running it."""
+
+from tetrad.worker_svc.cuda.accelerator import Accelerator
+from tetrad.worker_svc.cuda.llama import DeviceLlama
+from tetrad.worker_svc.cuda.runner import CudaModelRunner
+from tetrad.worker_svc.devices.interface import KvLayout
+from tetrad.worker_svc.plan import finished
+from tetrad.worker_svc.warm_up import dummy_plan
+
+_MOST_SAMPLING_ROWS = 256
+"""Rows of logits that a step is counted with; how many requests there will be is not known yet."""
+_BLOCK_SIZE = 16
+
+
+def worst_case_bytes(model: DeviceLlama, accelerator: Accelerator, max_num_batched_tokens: int) -> int:
+    """Return the bytes of a step of `max_num_batched_tokens` tokens, divided among as many requests as may sample at once."""
+    num_requests = min(_MOST_SAMPLING_ROWS, max_num_batched_tokens)
+    num_tokens = min(-(-max_num_batched_tokens // num_requests), model.config.max_position_embeddings)
+    layout = KvLayout(
+        num_blocks=1,  # the null block: what is written there is never read
+        block_size=_BLOCK_SIZE,
+        max_model_len=num_tokens,
+        max_num_seqs=num_requests,
+        max_num_batched_tokens=num_requests * num_tokens,
+    )
+
+    def run() -> None:
+        runner = CudaModelRunner(model, layout, accelerator, use_graphs=False)
+        finished(runner.execute(dummy_plan(num_requests, num_tokens, layout)))
+
+    return accelerator.peak_bytes(run)

@@ -1,0 +1,118 @@
+"""Launched steps: what the compute thread leaves behind of a step, and what becomes of it once the device is done.
+
+Two threads meet here: the compute thread launches and forgets requests, another one waits and reads. What one says to the other
+is in LaunchLog: a request whose logits were no numbers is found out only by whoever reads them, and steps that were launched
+meanwhile still name it.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tetrad.services.errors import TetradError
+from tetrad.worker_svc.cuda.accelerator import Download
+from tetrad.worker_svc.cuda.prompt_logprobs import LaunchedPrompts
+from tetrad.worker_svc.cuda.sampler import DeviceSampled
+from tetrad.worker_svc.plan import StepResult
+from tetrad.worker_svc.request_table import RequestTable
+from tetrad.worker_svc.step_result import step_result
+
+
+class LaunchLog:
+    """Which steps are on the device, and which of their requests have failed there."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._launched = 0
+        self._last_done = 0.0
+        self._failed_until: dict[int, float] = {}
+        """Handle -> the launch from which on it means another request."""
+
+    def note_launch(self) -> int:
+        """Return the number of a launch; steps are numbered as they are launched."""
+        with self._lock:
+            self._launched += 1
+            return self._launched
+
+    def set_aside(self, requests: RequestTable) -> None:
+        """Forget the requests that have failed; on the compute thread, before a step is launched."""
+        with self._lock:
+            for handle, until in self._failed_until.items():
+                if until == float("inf"):
+                    requests.set_aside(handle)
+                    self._failed_until[handle] = self._launched + 1
+
+    def are_over(self, handles: npt.NDArray[np.uint32], launch: int) -> npt.NDArray[np.bool_]:
+        """Return which of a launch's requests had failed in one before."""
+        with self._lock:
+            self._failed_until = {handle: until for handle, until in self._failed_until.items() if until > launch}
+            return np.array([handle in self._failed_until for handle in handles.tolist()], np.bool_)
+
+    def note_failed(self, handles: Sequence[int]) -> None:
+        """Note requests that have just failed."""
+        with self._lock:
+            self._failed_until.update(dict.fromkeys(handles, float("inf")))
+
+    def note_done(self, started: float) -> float:
+        """Return the seconds that a step which has just ended had the device for; it began at `started`, or behind another."""
+        with self._lock:
+            now = time.perf_counter()
+            seconds = now - max(started, self._last_done)
+            self._last_done = now
+            return seconds
+
+
+class LaunchedStep:
+    """A step on the device; see PendingStep.
+
+    Args:
+        step_id: of the plan.
+        launch: its number, see LaunchLog.
+        handles: of the rows that sample.
+        sampled, prompts: what was launched; their tensors, in this order, are what `download` brings.
+        failures: of requests that could not be run at all.
+        log: shared by the steps of a runner.
+        started: when the compute thread began with it, by perf_counter.
+        input_seconds: part of that until its inputs were ready.
+    """
+
+    def __init__(
+        self,
+        *,
+        step_id: int,
+        launch: int,
+        handles: npt.NDArray[np.uint32],
+        sampled: DeviceSampled,
+        prompts: LaunchedPrompts,
+        download: Download,
+        failures: Sequence[tuple[int, TetradError]],
+        log: LaunchLog,
+        started: float,
+        input_seconds: float,
+    ) -> None:
+        self._step_id, self._launch, self._handles = step_id, launch, handles
+        self._sampled, self._prompts, self._download = sampled, prompts, download
+        self._failures, self._log = failures, log
+        self._started, self._input_seconds = started, input_seconds
+
+    def wait(self) -> StepResult:
+        """Return what the step brought."""
+        arrays = self._download.wait()
+        num_sampled = len(self._sampled.tensors)
+        sampled = self._sampled.read(arrays[:num_sampled])
+        are_over = self._log.are_over(self._handles, self._launch)
+        failures = [(int(self._handles[row]), error) for row, error in sampled.failures if not are_over[row]]
+        self._log.note_failed([handle for handle, _ in failures])
+        return step_result(
+            self._step_id,
+            self._handles,
+            sampled,
+            skipped=np.flatnonzero(are_over),
+            prompt_logprobs=self._prompts.read(arrays[num_sampled:]),
+            failures=[*self._failures, *failures],
+            compute_seconds=self._log.note_done(self._started),
+            input_seconds=self._input_seconds,
+        )

@@ -1,0 +1,171 @@
+"""CUDA model runner: one step on the device, from plan to tokens that stay there.
+
+Owned by the compute thread. A step is queued, never waited for: the host knows all lengths, the device alone knows the tokens
+that it sampled, and the next step reads them where they are. What a step brought is copied out behind it and read on another
+thread (`PendingStep.wait`), while the compute thread queues the next one.
+"""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tetrad.services.errors import FailedPrecondition
+from tetrad.worker_svc.cuda.accelerator import Accelerator
+from tetrad.worker_svc.cuda.attention import AttentionParts, PagedAttention
+from tetrad.worker_svc.cuda.graphs import DecodeGraphs
+from tetrad.worker_svc.cuda.llama import DeviceLlama
+from tetrad.worker_svc.cuda.pending import LaunchedStep, LaunchLog
+from tetrad.worker_svc.cuda.prompt_logprobs import LaunchedPrompts, launch_prompts
+from tetrad.worker_svc.cuda.sampler import DeviceSampler
+from tetrad.worker_svc.cuda.state import DeviceState
+from tetrad.worker_svc.devices.interface import KvLayout
+from tetrad.worker_svc.input_batch import InputBatch
+from tetrad.worker_svc.kernels.gather_inputs import NUM_KEYS, SLOT, Gathered, gather_inputs
+from tetrad.worker_svc.kv_cache import KvCache
+from tetrad.worker_svc.plan import Ints, StepPlan, StepResult, finished
+from tetrad.worker_svc.prompt_logprobs import AskedPrompts
+from tetrad.worker_svc.request_table import RequestTable
+from tetrad.worker_svc.step_inputs import StepRows, order_rows
+from tetrad.worker_svc.warm_up import dummy_plans
+
+
+class CudaModelRunner:
+    """Runs plans over a loaded model; see Runner.
+
+    Args:
+        model: on the device.
+        layout: KV blocks and limits; FailedPrecondition if the model has fewer positions than max_model_len.
+        accelerator: the device.
+        use_graphs: whether steps of decodes are recorded at warm-up and replayed.
+    """
+
+    def __init__(self, model: DeviceLlama, layout: KvLayout, accelerator: Accelerator, *, use_graphs: bool = True) -> None:
+        config = model.config
+        if layout.max_model_len > config.max_position_embeddings:
+            raise FailedPrecondition(
+                f"max_model_len {layout.max_model_len} exceeds the model's {config.max_position_embeddings} positions."
+            )
+        self._model, self.layout, self._accelerator, self._use_graphs = model, layout, accelerator, use_graphs
+        self._kv_cache = KvCache(
+            model.kv_cache_spec, num_blocks=layout.num_blocks, block_size=layout.block_size, device=accelerator.device
+        )
+        self._batch = InputBatch(
+            max_num_seqs=layout.max_num_seqs, max_model_len=layout.max_model_len, block_size=layout.block_size
+        )
+        self._state = DeviceState(accelerator, self._batch)
+        self._sampler = DeviceSampler(accelerator, self._state, self._batch, config.vocab_size)
+        self._asked_prompts = AskedPrompts()
+        listeners = (self._state, self._sampler, self._asked_prompts)
+        self._requests = RequestTable(self._batch, config.vocab_size, listeners)
+        self._log = LaunchLog()
+        self._attention = PagedAttention(config, accelerator.num_processors, layout.max_model_len)
+        self._graphs = DecodeGraphs(accelerator, self._decode_logits, vocab_size=config.vocab_size, most=layout.max_num_seqs)
+
+    @property
+    def num_requests(self) -> int:
+        """Requests known."""
+        return len(self._batch)
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> StepResult | LaunchedStep:
+        """Queue one step."""
+        started = time.perf_counter()
+        self._log.set_aside(self._requests)
+        self._move_blocks(plan)
+        scheduled = self._requests.apply(plan)
+        if not len(scheduled.slots):
+            return StepResult(plan.step_id, _NONE, _NONE, failures=scheduled.failures)
+        rows = order_rows(self._batch, scheduled.slots, scheduled.num_computed, scheduled.num_scheduled)
+        self._state.catch_up(rows.slots)
+        input_seconds = time.perf_counter() - started
+        logits, prompts = self._forward(rows)
+        slots = rows.slots[rows.sampling_rows]
+        sampled = self._sampler.sample(logits, slots, plan.grammar)
+        self._state.append(slots, sampled.token_ids)
+        return LaunchedStep(
+            step_id=plan.step_id,
+            launch=self._log.note_launch(),
+            handles=self._batch.handles[slots].astype(np.uint32),
+            sampled=sampled,
+            prompts=prompts,
+            download=self._accelerator.download([*sampled.tensors, *prompts.tensors]),
+            failures=scheduled.failures,
+            log=self._log,
+            started=started,
+            input_seconds=input_seconds,
+        )
+
+    def forget_all(self) -> None:
+        """Forget every request; blocks keep their content until they are written again."""
+        self._requests.forget_all()
+
+    def warm_up(self, report: Callable[[int, int], None]) -> None:
+        """Run dummy steps, which compiles kernels, and record the graphs."""
+        plans = dummy_plans(self.layout, self.layout.max_num_seqs)
+        num_parts = len(plans) + (len(self._graphs.sizes) if self._use_graphs else 0)
+        for completed, plan in enumerate(plans, 1):
+            finished(self.execute(plan))
+            self.forget_all()
+            report(completed, num_parts)
+        if self._use_graphs:
+            with torch.inference_mode():
+                self._graphs.record(lambda done, _: report(len(plans) + done, num_parts))
+
+    def _move_blocks(self, plan: StepPlan) -> None:
+        if plan.block_copies is not None:
+            self._kv_cache.copy_blocks(*plan.block_copies)
+        if plan.blocks_to_zero is not None:
+            self._kv_cache.zero_blocks(plan.blocks_to_zero)
+
+    def _forward(self, rows: StepRows) -> tuple[torch.Tensor, LaunchedPrompts]:
+        """Return the logits [N, V] of the rows that sample, and what was asked of prompts."""
+        table = table_of(rows)
+        prompts = self._asked_prompts.chunks(rows, self._batch)
+        if not prompts and self._graphs.fits(rows):
+            logits = self._graphs.run(table)
+            return self._select(logits, rows.sampling_rows, len(rows.slots)), LaunchedPrompts()
+        hidden = self._hidden(rows, self._accelerator.upload(table))
+        launched = launch_prompts(prompts, hidden, self._model.logits, self._accelerator)
+        last = (rows.first_token + rows.num_scheduled - 1)[rows.sampling_rows]
+        return self._model.logits(self._select(hidden, last, rows.num_tokens)).float(), launched
+
+    def _hidden(self, rows: StepRows, table: torch.Tensor) -> torch.Tensor:
+        """Return the hidden states [T, hidden] of a step of any shape."""
+        gathered = self._gather(table, rows.num_tokens, int(rows.num_scheduled.max()))
+        tables = self._state.block_tables[table[:, SLOT]]
+        parts = self._attention.parts(rows, tables, self._accelerator)
+        return self._model.forward(*gathered, self._kv_cache.layers, self._attention, parts)
+
+    def _decode_logits(self, table: torch.Tensor) -> torch.Tensor:
+        """Return the logits [B, V] of rows [B, 5] of one token each, of which some may be padding."""
+        gathered = self._gather(table, len(table), 1)
+        tables = self._state.block_tables[table[:, SLOT].clamp(min=0)]
+        decode = self._attention.decode_part(tables, table[:, NUM_KEYS].contiguous())
+        parts = AttentionParts(len(table), decode, None)
+        return self._model.logits(self._model.forward(*gathered, self._kv_cache.layers, self._attention, parts))
+
+    def _gather(self, table: torch.Tensor, num_tokens: int, most_scheduled: int) -> Gathered:
+        return gather_inputs(
+            table,
+            self._state.token_ids,
+            self._state.block_tables,
+            block_size=self.layout.block_size,
+            num_tokens=num_tokens,
+            most_scheduled=most_scheduled,
+        )
+
+    def _select(self, values: torch.Tensor, rows: Ints, num_rows: int) -> torch.Tensor:
+        """Return some rows of values, which are values themselves if those are all."""
+        return values if len(rows) == num_rows else values[self._accelerator.upload(rows)]
+
+
+def table_of(rows: StepRows) -> npt.NDArray[np.int32]:
+    """Return a step's rows [R, 5], as gather_inputs has them."""
+    columns = rows.slots, rows.num_computed, rows.num_scheduled, rows.first_token, rows.num_computed + rows.num_scheduled
+    return np.stack(columns, 1).astype(np.int32)
+
+
+_NONE = np.empty(0, np.uint32)

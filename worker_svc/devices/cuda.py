@@ -1,0 +1,172 @@
+"""CUDA device: one NVIDIA GPU, activations in bfloat16 unless asked otherwise, every step queued and none waited for.
+
+What cannot be served is said before anything is loaded: no GPU, one that is too old, a model that does not fit.
+"""
+
+import gc
+from collections.abc import Callable
+
+import torch
+
+from tetrad.services.errors import FailedPrecondition, ModelError
+from tetrad.services.log import get_logger
+from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.cuda.accelerator import Accelerator, CudaAccelerator
+from tetrad.worker_svc.cuda.linears import DeviceLinears
+from tetrad.worker_svc.cuda.llama import DeviceLlama
+from tetrad.worker_svc.cuda.memory_profile import worst_case_bytes
+from tetrad.worker_svc.cuda.runner import CudaModelRunner
+from tetrad.worker_svc.devices.interface import KvGroup, KvLayout, LoadedModel, LoadRequest, ModelInfo, Progress
+from tetrad.worker_svc.models.registry import supported_config
+from tetrad.worker_svc.weights.loader import WeightLoader
+from tetrad.worker_svc.weights.model_config import apply_overrides
+from tetrad.worker_svc.weights.open import open_weights
+
+LEAST_CAPABILITY = (8, 0)
+"""Ampere: the first with bfloat16."""
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+_DEFAULT_DTYPE = "bfloat16"
+_GIB = 1 << 30
+
+log = get_logger()
+
+
+class CudaModel:
+    """A LoadedModel in device memory."""
+
+    def __init__(self, model: DeviceLlama, info: ModelInfo, accelerator: Accelerator, *, use_graphs: bool) -> None:
+        self._model, self._accelerator, self._use_graphs = model, accelerator, use_graphs
+        self.info = info
+
+    def kv_group(self, block_size: int) -> KvGroup:
+        """Return the shape of the KV cache."""
+        spec = self._model.kv_cache_spec
+        return KvGroup(
+            spec.num_layers,
+            spec.block_size_bytes(block_size),
+            spec.num_kv_heads,
+            spec.head_dim,
+            str(spec.dtype).removeprefix("torch."),
+        )
+
+    def make_runner(self, layout: KvLayout) -> CudaModelRunner:
+        """Allocate the KV cache and return the runner; FailedPrecondition if there is no memory for it."""
+        needed = layout.num_blocks * self._model.kv_cache_spec.block_size_bytes(layout.block_size)
+        free, total = self._accelerator.memory()
+        if needed > free:
+            raise FailedPrecondition(
+                f"The KV cache of num_blocks {layout.num_blocks} of block_size {layout.block_size} needs {needed} bytes; "
+                f"{free} of the device's {total} are free."
+            )
+        return CudaModelRunner(self._model, layout, self._accelerator, use_graphs=self._use_graphs)
+
+    def worst_case_bytes(self, max_num_batched_tokens: int) -> int:
+        """Return the memory that the largest step takes beyond weights and KV cache."""
+        return worst_case_bytes(self._model, self._accelerator, max_num_batched_tokens)
+
+
+class CudaDevice:
+    """See Device.
+
+    Args:
+        settings: of the worker.
+        open_accelerator: opens the GPU; tests give one on host memory.
+    """
+
+    name = "cuda"
+
+    def __init__(self, settings: WorkerSettings, open_accelerator: Callable[[], Accelerator] | None = None) -> None:
+        self._use_graphs, self._kv_cache_dtype = not settings.enforce_eager, settings.kv_cache_dtype
+        self._open = open_accelerator or CudaAccelerator
+        if open_accelerator is None:
+            check_gpu()
+        self._accelerator: Accelerator | None = None
+
+    def set_up(self) -> None:
+        """Make the GPU the calling thread's."""
+        self._accelerator = self._open()
+        free, total = self._accelerator.memory()
+        log.info("device.ready", device=self.name, free_gib=round(free / _GIB, 1), total_gib=round(total / _GIB, 1))
+
+    def load_model(self, request: LoadRequest, report: Progress) -> CudaModel:
+        """Load the weights to the device."""
+        accelerator = self._ready()
+        dtype = _dtype(request)
+        source = open_weights(request, accelerator.device)
+        config = supported_config(apply_overrides(source.config, request.hf_overrides_json))
+        weights = WeightLoader(source, report)
+        try:
+            with torch.inference_mode():
+                linears = DeviceLinears(
+                    source.config.get("quantization_config"), request.quantization, weights, accelerator.device, dtype
+                )
+                model = DeviceLlama(config, weights, linears, self._cache_dtype(dtype))
+        except torch.OutOfMemoryError as error:
+            free, total = accelerator.memory()
+            raise ModelError(
+                f"{request.model} does not fit the device: its files have {source.total_bytes} bytes, the device has {total}, "
+                f"of which {free} were free when memory ran out."
+            ) from error
+        info = ModelInfo(
+            model=request.model,
+            architecture=config.architecture,
+            vocab_size=config.vocab_size,
+            max_position_embeddings=config.max_position_embeddings,
+            dtype=str(dtype).removeprefix("torch."),
+            num_parameters=weights.num_parameters,
+            weights_size_bytes=linears.weights_size_bytes,
+            num_layers=config.num_layers,
+            hidden_size=config.hidden_size,
+        )
+        del source, weights
+        gc.collect()
+        return CudaModel(model, info, accelerator, use_graphs=self._use_graphs)
+
+    def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:
+        """Return what `utilization` of the card leaves beside weights, the largest step and whatever others have there.
+
+        FailedPrecondition, with the numbers, if that is nothing.
+        """
+        assert isinstance(model, CudaModel)
+        accelerator = self._ready()
+        step_bytes = model.worst_case_bytes(max_num_batched_tokens)
+        free, total = accelerator.memory()
+        available = int(total * utilization) - (total - free) - step_bytes
+        if available <= 0:
+            raise FailedPrecondition(
+                f"gpu_memory_utilization {utilization} of the device's {total} bytes leaves nothing for the KV cache: weights "
+                f"take {model.info.weights_size_bytes}, the largest step (max_num_batched_tokens {max_num_batched_tokens}) "
+                f"{step_bytes}, and {free} are free."
+            )
+        return available
+
+    def _cache_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """Return the type of keys and values under activations of a type."""
+        if self._kv_cache_dtype == "fp8":
+            # Triton has the more exact of the two from Ada on.
+            return torch.float8_e4m3fn if self._ready().has_fp8 else torch.float8_e5m2
+        return _DTYPES.get(self._kv_cache_dtype, dtype)
+
+    def _ready(self) -> Accelerator:
+        assert self._accelerator is not None, "set_up comes first"
+        return self._accelerator
+
+
+def check_gpu() -> None:
+    """ModelError, in one line, if there is no GPU that can be used."""
+    if not torch.cuda.is_available():
+        raise ModelError("The cuda device needs an NVIDIA GPU and a torch built for CUDA; this machine has no usable one.")
+    capability = torch.cuda.get_device_capability()
+    if capability < LEAST_CAPABILITY:
+        raise ModelError(
+            f"{torch.cuda.get_device_name()} has compute capability {capability[0]}.{capability[1]}; "
+            f"the cuda device needs {LEAST_CAPABILITY[0]}.{LEAST_CAPABILITY[1]} or higher."
+        )
+
+
+def _dtype(request: LoadRequest) -> torch.dtype:
+    name = _DEFAULT_DTYPE if request.dtype in ("", "auto") else request.dtype
+    if name not in _DTYPES:
+        raise ModelError(f"dtype {name[:80]} is not supported on the cuda device; use auto, {', '.join(_DTYPES)}.")
+    return _DTYPES[name]
