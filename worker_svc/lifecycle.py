@@ -1,4 +1,4 @@
-"""WorkerLifecycleService: loads a model, allocates its KV cache, warms up.
+"""WorkerLifecycleService: loads a model, allocates its KV cache, warms up, sleeps and wakes up.
 
 Runs on the event loop; the work is the compute thread's.
 """
@@ -25,6 +25,7 @@ _STATES = {
     State.STARTED: worker_pb2.WORKER_STATE_STARTED,
     State.LOADED: worker_pb2.WORKER_STATE_LOADED,
     State.READY: worker_pb2.WORKER_STATE_READY,
+    State.SLEEPING: worker_pb2.WORKER_STATE_SLEEPING,
 }
 
 
@@ -144,13 +145,20 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
                 yield worker_pb2.WarmUpResponse(completed=item[0], total=item[1])
         await self._publish_readiness()
 
-    async def Sleep(self, request: worker_pb2.WorkerLifecycleServiceSleepRequest, context: Any) -> Any:
-        """Refuse: host memory is all there is."""
-        raise Unsupported("This worker's device cannot sleep.")
+    async def Sleep(
+        self, request: worker_pb2.WorkerLifecycleServiceSleepRequest, context: Any
+    ) -> worker_pb2.WorkerLifecycleServiceSleepResponse:
+        """Give device memory up, behind the steps that are queued."""
+        await self._compute.submit(self._worker.sleep, request.level)
+        await self._publish_readiness()
+        return worker_pb2.WorkerLifecycleServiceSleepResponse()
 
-    async def WakeUp(self, request: worker_pb2.WorkerLifecycleServiceWakeUpRequest, context: Any) -> Any:
-        """Refuse."""
-        raise Unsupported("This worker's device cannot sleep.")
+    async def WakeUp(
+        self, request: worker_pb2.WorkerLifecycleServiceWakeUpRequest, context: Any
+    ) -> worker_pb2.WorkerLifecycleServiceWakeUpResponse:
+        """Take it again."""
+        sleeping = await self._compute.submit(self._worker.wake_up, list(request.tags))
+        return worker_pb2.WorkerLifecycleServiceWakeUpResponse(sleeping=sleeping)
 
     async def LoadLora(self, request: worker_pb2.WorkerLifecycleServiceLoadLoraRequest, context: Any) -> Any:
         """Refuse."""

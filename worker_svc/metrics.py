@@ -64,7 +64,7 @@ class _Pulled:
         weights_bytes = 0 if seen.model is None else seen.model.weights_size_bytes
         num_blocks = 0 if seen.layout is None else seen.layout.num_blocks
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        yield _gauge("state", "How far it has come: 1 started, 2 loaded, 3 ready.", seen.state.value)
+        yield _gauge("state", "How far it has come: 1 started, 2 loaded, 3 ready, 4 asleep.", seen.state.value)
         yield _gauge("requests", "Requests that state is held for.", seen.num_requests)
         yield _gauge("model_load_seconds", "What loading the model took; 0: none is loaded.", seen.model_load_s)
         yield _gauge("weights_bytes", "Memory of the weights.", weights_bytes)

@@ -1,11 +1,12 @@
-"""Worker: how far it has come (started, loaded, ready), and the device, model and runner behind that.
+"""Worker: how far it has come (started, loaded, ready, asleep), and the device, model and runner behind that.
 
 Every method runs on the compute thread, except `snapshot`, which only reads. Knows nothing of gRPC. Loading the model that is
 loaded, or the layout that is allocated, changes nothing, so an engine core that restarts is served at once.
 """
 
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -24,6 +25,7 @@ from tetrad.worker_svc.devices.interface import (
 from tetrad.worker_svc.layout_check import check_layout
 from tetrad.worker_svc.plan import PendingStep, Runner, StepPlan, StepResult
 from tetrad.worker_svc.plan_check import check_plan
+from tetrad.worker_svc.sleep import KV_CACHE, WEIGHTS, Sleep, check_level, parts_to_wake
 
 log = get_logger()
 
@@ -34,6 +36,7 @@ class State(Enum):
     STARTED = 1
     LOADED = 2
     READY = 3
+    SLEEPING = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class Worker:
         self._model: LoadedModel | None = None
         self._layout: KvLayout | None = None
         self._runner: Runner | None = None
+        self._sleep: Sleep | None = None
         self._is_warm = False
         self._model_load_s = 0.0
         self._kv_cache_bytes = 0
@@ -74,10 +78,9 @@ class Worker:
     def snapshot(self) -> Snapshot:
         """Return the present state; may be called from any thread."""
         runner, model = self._runner, self._model
-        state = State.READY if self._is_warm else State.LOADED if model else State.STARTED
         num_requests = runner.num_requests if runner else 0
         return Snapshot(
-            state=state,
+            state=self._state,
             device=self._device.name,
             model=model.info if model else None,
             layout=self._layout,
@@ -90,14 +93,12 @@ class Worker:
     def load_model(self, model: str, report: Progress, **options: str | int | bool) -> ModelInfo:
         """Load a model, dropping another one; NotFound or ModelError if that cannot be."""
         request = LoadRequest(model=model, path=resolve_model(model), **options)  # type: ignore[arg-type] # LoadRequest's fields
-        if self._model is None or request != self._load_request:
+        if self._sleep is not None and request == self._load_request:
+            self._wake_weights(self._sleep, report)
+        elif self._model is None or request != self._load_request:
             self._drop_model()
-            started = time.monotonic()
-            self._model = self._device.load_model(request, report)
-            self._model_load_s = time.monotonic() - started
-            self._load_request = request
-            log.info("model.loaded", model=model, architecture=self._model.info.architecture)
-        return self._model.info
+            self._load(request, report)
+        return self._loaded().info
 
     def kv_group(self, block_size: int) -> KvGroup:
         """Return the shape of the KV cache."""
@@ -125,6 +126,7 @@ class Worker:
             self._drop_runner()
             self._runner = model.make_runner(layout)
             self._layout = layout
+            self._sleep = None
             self._kv_cache_bytes = layout.num_blocks * block_size_bytes
             log.info("kv_cache.allocated", num_blocks=layout.num_blocks, block_size=layout.block_size)
         return layout.num_blocks * block_size_bytes
@@ -136,6 +138,37 @@ class Worker:
             runner.forget_all()
             runner.warm_up(report)
             self._is_warm = True
+
+    def sleep(self, level: int) -> None:
+        """Drop the KV cache, and move the weights to host memory (level 1) or drop them, too (2). Asleep already: nothing."""
+        check_level(level)
+        if self._sleep is not None:
+            return
+        model, layout = self._loaded(), self._layout
+        self._drop_runner()
+        if level == 1:
+            model.sleep()
+        else:
+            self._model = None
+        self._sleep = Sleep(level, layout)
+        del model
+        gc.collect()  # runners and models may refer to themselves in a ring
+        self._device.give_back_memory()
+        log.info("worker.asleep", level=level)
+
+    def wake_up(self, tags: Iterable[str]) -> bool:
+        """Undo `sleep` for some parts, see parts_to_wake; return whether something still sleeps. The cache must warm up again."""
+        if self._sleep is None:
+            return False
+        parts = parts_to_wake(self._sleep, tags)
+        if WEIGHTS in parts:
+            self._wake_weights(self._sleep, _report_nothing)
+        if KV_CACHE in parts:
+            if self._sleep.layout is not None:
+                self.initialize_kv_cache(self._sleep.layout)
+            self._sleep = None
+        log.info("worker.awake", parts=sorted(parts), sleeps=self._sleep is not None)
+        return self._sleep is not None
 
     def begin_stream(self, epoch: int) -> int:
         """Start an Execute stream and return its id: an earlier one is superseded and its requests are forgotten.
@@ -180,7 +213,15 @@ class Worker:
             self.end_stream(stream_id)
             raise step_failed(plan.step_id, error) from error
 
+    @property
+    def _state(self) -> State:
+        if self._sleep is not None:
+            return State.SLEEPING
+        return State.READY if self._is_warm else State.LOADED if self._model else State.STARTED
+
     def _loaded(self) -> LoadedModel:
+        if self._sleep is not None and not self._sleep.has_weights:
+            raise FailedPrecondition("The worker is asleep; call WakeUp or LoadModel first.", reason="NOT_READY")
         if self._model is None:
             raise FailedPrecondition("No model is loaded; call LoadModel first.", reason="NOT_READY")
         return self._model
@@ -190,6 +231,23 @@ class Worker:
             raise FailedPrecondition("There is no KV cache; call LoadModel and InitializeKvCache first.", reason="NOT_READY")
         return self._runner
 
+    def _load(self, request: LoadRequest, report: Progress) -> None:
+        started = time.monotonic()
+        self._model = self._device.load_model(request, report)
+        self._model_load_s = time.monotonic() - started
+        self._load_request = request
+        log.info("model.loaded", model=request.model, architecture=self._model.info.architecture)
+
+    def _wake_weights(self, sleep: Sleep, report: Progress) -> None:
+        if sleep.has_weights:
+            return
+        if self._model is None:
+            assert self._load_request is not None
+            self._load(self._load_request, report)
+        else:
+            self._model.wake_up()
+        sleep.has_weights = True
+
     def _drop_runner(self) -> None:
         self._stream_id += 1
         self._epoch = 0
@@ -198,6 +256,7 @@ class Worker:
     def _drop_model(self) -> None:
         self._drop_runner()
         self._model, self._load_request, self._model_load_s = None, None, 0.0
+        self._sleep = None
 
 
 def finish(step_id: int, step: PendingStep) -> StepResult:
@@ -217,3 +276,7 @@ def step_failed(step_id: int, error: Exception) -> InternalError:
 def stale_epoch() -> FailedPrecondition:
     """Return the error of an engine core whose worker another one has taken over."""
     return FailedPrecondition("Another engine core has taken this worker over; a worker serves one.", reason="STALE_EPOCH")
+
+
+def _report_nothing(done: int, total: int) -> None:
+    """Progress of a load that nobody watches."""

@@ -195,8 +195,6 @@ async def test_wrong_schema_revision(client, tiny_llama):
 
 async def test_what_this_device_cannot_do(client):
     for call in (
-        client.life.Sleep(worker_pb2.WorkerLifecycleServiceSleepRequest()),
-        client.life.WakeUp(worker_pb2.WorkerLifecycleServiceWakeUpRequest()),
         client.life.LoadLora(worker_pb2.WorkerLifecycleServiceLoadLoraRequest()),
         client.life.UnloadLora(worker_pb2.WorkerLifecycleServiceUnloadLoraRequest()),
     ):

@@ -424,10 +424,12 @@ class ResumeResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class EngineCoreAdminServiceSleepRequest(_message.Message):
-    __slots__ = ("level",)
+    __slots__ = ("level", "mode")
     LEVEL_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
     level: int
-    def __init__(self, level: _Optional[int] = ...) -> None: ...
+    mode: PauseMode
+    def __init__(self, level: _Optional[int] = ..., mode: _Optional[_Union[PauseMode, str]] = ...) -> None: ...
 
 class EngineCoreAdminServiceSleepResponse(_message.Message):
     __slots__ = ()

@@ -243,21 +243,22 @@ class EngineCoreAdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Sleep(self, request, context):
-        """Frees device memory; see level.
+        """Frees device memory, and answers when that is done; see level. The prefix cache is forgotten. ALREADY_EXISTS: it is asleep at
+        another level. UNAVAILABLE: there is no worker.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WakeUp(self, request, context):
-        """Undoes Sleep.
+        """Undoes Sleep and Pause, and answers when the engine runs again, or when only what the tags name is back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def IsSleeping(self, request, context):
-        """Whether the engine sleeps.
+        """Whether the engine sleeps at any level: a paused one does at level 0.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

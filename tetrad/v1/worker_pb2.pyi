@@ -397,8 +397,10 @@ class WorkerLifecycleServiceWakeUpRequest(_message.Message):
     def __init__(self, tags: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WorkerLifecycleServiceWakeUpResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("sleeping",)
+    SLEEPING_FIELD_NUMBER: _ClassVar[int]
+    sleeping: bool
+    def __init__(self, sleeping: _Optional[bool] = ...) -> None: ...
 
 class WorkerLifecycleServiceLoadLoraRequest(_message.Message):
     __slots__ = ("lora",)

@@ -235,14 +235,15 @@ class WorkerLifecycleServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Sleep(self, request, context):
-        """Frees device memory; see level.
+        """Frees device memory; see level. An open Execute stream is superseded. Asleep already: nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WakeUp(self, request, context):
-        """Undoes Sleep.
+        """Undoes Sleep, weights first: INVALID_ARGUMENT for a KV cache without them. The cache is as InitializeKvCache left it, its
+        content is not. Awake already: nothing. LoadModel with the model that sleeps wakes its weights, too, and tells progress.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

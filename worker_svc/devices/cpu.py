@@ -46,6 +46,12 @@ class CpuModel:
         check_host_cache(layout, self._model.kv_cache_spec.block_size_bytes(layout.block_size))
         return ModelRunner(self._model, layout)
 
+    def sleep(self) -> None:
+        """Do nothing: host memory is where the weights are."""
+
+    def wake_up(self) -> None:
+        """Do nothing."""
+
 
 class CpuDevice:
     """See Device."""
@@ -93,6 +99,10 @@ class CpuDevice:
         logits = 4 * 256 * model.info.vocab_size * _FLOAT32_BYTES
         free = int(available_memory_bytes() * utilization) - activations - logits
         return max(0, min(self._kv_cache_limit, free))
+
+    def give_back_memory(self) -> None:
+        """Return to the system what the allocator keeps."""
+        give_back_memory()
 
 
 def _check_request(request: LoadRequest) -> None:

@@ -77,6 +77,12 @@ class LoadedModel(Protocol):
     def make_runner(self, layout: KvLayout) -> Runner:
         """Allocate the KV cache and return what runs steps over it."""
 
+    def sleep(self) -> None:
+        """Move the weights to host memory; there is no runner, and there will be none before `wake_up`."""
+
+    def wake_up(self) -> None:
+        """Move them back; FailedPrecondition, and nothing is changed, if the device has no room for them."""
+
 
 class Device(Protocol):
     """A kind of accelerator."""
@@ -91,3 +97,6 @@ class Device(Protocol):
 
     def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:
         """Return the bytes that KV blocks may take."""
+
+    def give_back_memory(self) -> None:
+        """Return to the system what was freed, so that other processes can have it."""

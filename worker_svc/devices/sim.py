@@ -62,6 +62,9 @@ class SimDevice:
         """Return what the settings pretend."""
         return self._memory_bytes
 
+    def give_back_memory(self) -> None:
+        """Do nothing: none was taken."""
+
 
 class SimModel:
     """A LoadedModel that is only a description."""
@@ -89,6 +92,12 @@ class SimModel:
     def make_runner(self, layout: KvLayout) -> "SimRunner":
         """Return a runner; there is nothing to allocate."""
         return SimRunner(self._config.vocab_size, layout, self._cost, crash_token_id=self._crash_token_id)
+
+    def sleep(self) -> None:
+        """Do nothing: there are no weights."""
+
+    def wake_up(self) -> None:
+        """Do nothing."""
 
 
 class SimRunner:

@@ -1,0 +1,62 @@
+"""Offload: tensors that leave the device for host memory and come back, as the same tensors.
+
+What moves is the storage below them: it is emptied and filled again, so that views of one another (tied embeddings, parts of a
+fused weight) stay so, and whoever holds a tensor need not know. Their addresses change: graphs that were captured are void.
+Called by a loaded model that sleeps, on the compute thread, while no step runs.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+
+from tetrad.worker_svc.cuda.accelerator import Accelerator
+
+
+class Offload:
+    """Tensors of one device that move together.
+
+    Args:
+        accelerator: where they are.
+        tensors: all of them; several may share a storage, and one may be given twice.
+    """
+
+    def __init__(self, accelerator: Accelerator, tensors: Iterable[torch.Tensor]) -> None:
+        self._accelerator = accelerator
+        storages = (tensor.untyped_storage() for tensor in tensors)
+        self._storages = list({storage.data_ptr(): storage for storage in storages if storage.nbytes()}.values())
+        self._copies: list[np.ndarray] | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the tensors, wherever it is; what they share is counted once."""
+        return sum(copy.nbytes for copy in self._copies) if self._copies else sum(each.nbytes() for each in self._storages)
+
+    def sleep(self) -> None:
+        """Copy the tensors to (pinned) host memory and free theirs; nobody may read them before `wake_up`. Again: a no-op."""
+        if self._copies is not None:
+            return
+        copies = self._accelerator.download([_bytes_of(storage) for storage in self._storages]).wait()
+        for storage in self._storages:
+            storage.resize_(0)
+        self._copies = copies
+
+    def wake_up(self) -> None:
+        """Copy them back; torch.OutOfMemoryError, and all are still asleep, if the device has no room. Awake: a no-op."""
+        if self._copies is None:
+            return
+        try:
+            for storage, copy in zip(self._storages, self._copies, strict=True):
+                storage.resize_(copy.nbytes)
+        except torch.OutOfMemoryError:
+            for storage in self._storages:
+                storage.resize_(0)
+            raise
+        for storage, copy in zip(self._storages, self._copies, strict=True):
+            self._accelerator.upload_into(_bytes_of(storage), copy)
+        self._copies = None
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    """Return a storage as a tensor [bytes] uint8."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
