@@ -77,7 +77,7 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
 
     async def Pause(self, request: pb.PauseRequest, context: grpc.aio.ServicerContext) -> pb.PauseResponse:
         """Stop planning."""
-        self._engine.pause(abort=request.mode == pb.PAUSE_MODE_ABORT, finish_running=request.mode == pb.PAUSE_MODE_WAIT)
+        self._engine.pause(**_mode_of(request.mode))
         if request.clear_cache:
             self._engine.scheduler.reset_prefix_cache()
         return pb.PauseResponse()
@@ -87,9 +87,24 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
         self._engine.resume()
         return pb.ResumeResponse()
 
+    async def Sleep(
+        self, request: pb.EngineCoreAdminServiceSleepRequest, context: grpc.aio.ServicerContext
+    ) -> pb.EngineCoreAdminServiceSleepResponse:
+        """Give device memory up, and answer when that is done."""
+        level = request.level if request.HasField("level") else 1
+        await self._engine.sleep(level, **_mode_of(request.mode))
+        return pb.EngineCoreAdminServiceSleepResponse()
+
+    async def WakeUp(
+        self, request: pb.EngineCoreAdminServiceWakeUpRequest, context: grpc.aio.ServicerContext
+    ) -> pb.EngineCoreAdminServiceWakeUpResponse:
+        """Take it again, and answer when that is done."""
+        await self._engine.wake_up(request.tags)
+        return pb.EngineCoreAdminServiceWakeUpResponse()
+
     async def IsSleeping(self, request: pb.IsSleepingRequest, context: grpc.aio.ServicerContext) -> pb.IsSleepingResponse:
-        """Return whether device memory was given up; this engine never does."""
-        return pb.IsSleepingResponse(is_sleeping=False)
+        """Return whether device memory was given up, or nothing is planned: level 0."""
+        return pb.IsSleepingResponse(is_sleeping=self._engine.sleeper.is_asleep or self._engine.is_paused)
 
     async def SubscribeKvEvents(
         self, request: pb.SubscribeKvEventsRequest, context: grpc.aio.ServicerContext
@@ -145,11 +160,16 @@ def _load_of(engine: Engine) -> pb.EngineLoad:
         num_sessions=len(engine.sessions),
         num_waiting_tokens=scheduler.num_waiting_tokens,
         num_output_messages=engine.sessions.num_output_messages,
-        # After PAUSE_MODE_WAIT what runs goes on, but nothing new begins.
-        paused=engine.paused or not scheduler.admitting,
+        paused=engine.is_paused,
+        sleeping=engine.sleeper.is_asleep,
         problem=engine.condition.problem,
         workers=[_worker_of(engine)],
     )
+
+
+def _mode_of(mode: pb.PauseMode) -> dict[str, bool]:
+    """Return what Engine.pause and Engine.sleep are to do with requests."""
+    return {"abort": mode == pb.PAUSE_MODE_ABORT, "finish_running": mode == pb.PAUSE_MODE_WAIT}
 
 
 def _worker_of(engine: Engine) -> pb.WorkerStatus:

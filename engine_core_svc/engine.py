@@ -30,6 +30,7 @@ from tetrad.engine_core_svc.scheduler.output import (
 )
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.sessions import Session, Sessions
+from tetrad.engine_core_svc.sleep import Sleeper
 from tetrad.engine_core_svc.stats import take_stats
 from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
@@ -37,7 +38,7 @@ from tetrad.engine_core_svc.structured_output.preparations import Preparations
 from tetrad.engine_core_svc.suspects import Suspects
 from tetrad.engine_core_svc.wire import Submission
 from tetrad.engine_core_svc.worker_link import WorkerLink
-from tetrad.services.errors import DeadlineExceeded, PoisonousRequest, TetradError, Unavailable
+from tetrad.services.errors import AlreadyExists, DeadlineExceeded, InvalidRequest, PoisonousRequest, TetradError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.request_context import NO_CONTEXT, RequestContext
 
@@ -79,6 +80,7 @@ class Engine:
         self.sessions = Sessions()
         self.condition = Condition()
         self.link = link
+        self.sleeper = Sleeper(link, self.sessions, self.condition)
         self.paused = False
         self.worker_since_s: float | None = None  # monotonic; None: there is no worker
         self._last_step_id = 0
@@ -121,26 +123,36 @@ class Engine:
         while True:
             executor = await self._recovery.find_worker(self.link, self._changed.set)
             self._convict(self._recovery.regain(executor.instance_id))
+            if self.sleeper.note_worker():
+                self.resume()
             self.worker_since_s = time.monotonic()
             try:
                 loss = await self._run_steps(executor)
-                self._metrics.note_loss(loss.error.reason)
-                self._spans.note_loss(self.scheduler.requests.values())
-                self._recovery.lose(loss, executor.instance_id)
+                if loss is None:
+                    self.scheduler.forget_worker()
+                else:
+                    self._note_loss(loss, executor.instance_id)
             finally:
                 self.worker_since_s = None
                 await executor.close()
-            if loss.error.reason == "STALE_EPOCH":
+            if loss is None:
+                await self.sleeper.rest()
+            elif loss.error.reason == "STALE_EPOCH":
                 raise loss.error
 
-    async def _run_steps(self, executor: Executor) -> Loss:
-        """Step on every change until the worker is lost; return why. What it has answered before is applied."""
+    async def _run_steps(self, executor: Executor) -> Loss | None:
+        """Step on every change until the worker is lost, and return why, or until the engine may sleep: None.
+
+        What the worker has answered before is applied.
+        """
         self._changed.set()
         while executor.lost is None:
             await self._changed.wait()
             self._changed.clear()
             self._guard.check()
             self.step(executor)
+            if self.sleeper.is_ordered and executor.num_in_flight == 0 and (self.paused or not self.scheduler.running):
+                return None
         return executor.lost
 
     def step(self, executor: Executor) -> None:
@@ -196,7 +208,9 @@ class Engine:
         if self._draining:
             raise Unavailable("The engine core is draining.", reason="DRAINING")
         log.info("session.opened", client_id=client_id)
-        return self.sessions.open(client_id)
+        session = self.sessions.open(client_id)
+        self.sleeper.greet(session)
+        return session
 
     def close_session(self, session: Session) -> None:
         """Forget a session and end its requests."""
@@ -253,9 +267,42 @@ class Engine:
         self.paused = not finish_running
 
     def resume(self) -> None:
-        """Plan again."""
+        """Plan again; AlreadyExists while the engine sleeps or is about to."""
+        if self.sleeper.level:
+            raise AlreadyExists(f"The engine sleeps at level {self.sleeper.level}; wake it up instead.", reason="SLEEPING")
         self.paused, self.scheduler.admitting = False, True
         self._changed.set()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether new requests wait: they do, too, where those that run may finish."""
+        return self.paused or not self.scheduler.admitting
+
+    async def sleep(self, level: int, *, abort: bool = False, finish_running: bool = False) -> None:
+        """Pause, and at levels 1 and 2 give the device's memory up; requests that neither end nor finish are recomputed.
+
+        Raises InvalidRequest for another level, else what Sleeper.order does; nothing is paused then.
+        """
+        if not 0 <= level <= 2:
+            raise InvalidRequest(f"level must be 0, 1 or 2, got {level}.", field="level")
+        order = self.sleeper.order(level) if level else None
+        before = self.paused, self.scheduler.admitting
+        self.pause(abort=abort, finish_running=finish_running)
+        if order is None:
+            return
+        self._changed.set()
+        try:
+            await asyncio.shield(order)
+        except TetradError:
+            self.paused, self.scheduler.admitting = before
+            self._changed.set()
+            raise
+
+    async def wake_up(self, tags: Iterable[str]) -> None:
+        """Undo `sleep`, for the parts that tags name or for all; see Sleeper.wake_up. What is awake in all parts is resumed."""
+        await self.sleeper.wake_up(tags)
+        if not self.sleeper.level:
+            self.resume()
 
     async def drain(self) -> None:
         """Refuse new requests, return when there are none left or none can go on, and hand back what is left.
@@ -345,6 +392,7 @@ class Engine:
             raise Unavailable("The engine core is draining.", reason="DRAINING")
         self._recovery.check_not_overdue()
         if not submission.resumed:  # else it has been let in before
+            self.sleeper.check_awake()
             self._queue_limits.check(
                 num_reqs=self.scheduler.num_waiting,
                 num_tokens=self.scheduler.num_waiting_tokens,
@@ -352,6 +400,11 @@ class Engine:
             )
 
     # --- worker loss ------------------------------------------------------------------------------------------------
+
+    def _note_loss(self, loss: Loss, instance_id: str) -> None:
+        self._metrics.note_loss(loss.error.reason)
+        self._spans.note_loss(self.scheduler.requests.values())
+        self._recovery.lose(loss, instance_id)
 
     def _give_up(self, error: Unavailable) -> None:
         self.fail_all(FinishReason.ERROR, RequestStatus.FINISHED_ERROR, error)

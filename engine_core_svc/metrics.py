@@ -14,12 +14,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from tetrad.engine_core_svc.scheduler.output import FINISH_REASONS, SchedulerOutput
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.sessions import Sessions
+from tetrad.engine_core_svc.sleep import Sleeper
 from tetrad.engine_core_svc.stats import take_stats
 from tetrad.services.histogram import Histogram
 from tetrad.services.metrics import REQUESTS_OF_A_STEP, SECONDS_OF_A_STEP, TOKENS
 
 _LOSSES = ("UNAVAILABLE", "STEP_TIMEOUT", "STEP_FAILED", "WORKER_FAULT")
 """Most reasons for which a worker is given up; see executor.py."""
+
+_SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
+"""vLLM's names of the levels."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -94,6 +98,7 @@ class Watched(Protocol):
 
     scheduler: Scheduler
     sessions: Sessions
+    sleeper: Sleeper
 
 
 class _Pulled:
@@ -121,6 +126,11 @@ class _Pulled:
         yield _counter("prefix_cache_hits", "Tokens found in the prefix cache.", stats.prefix_cache_hits)
         yield _counter("preemptions", "Requests preempted.", stats.num_preemptions)
         yield _counter("steps", "Steps planned.", stats.step_counter)
+        level = self._engine.sleeper.level if self._engine.sleeper.is_asleep else 0
+        sleep = GaugeMetricFamily("tetrad:engine_sleep_state", "1 for how the engine sleeps.", labels=["sleep_state"])
+        for number, name in enumerate(_SLEEP_STATES):
+            sleep.add_metric([name], float(number == level))
+        yield sleep
         yield _counter("output_messages", "Messages to frontends.", sessions.num_output_messages)
 
 

@@ -6,7 +6,7 @@ knows nothing of requests.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -99,6 +99,26 @@ class WorkerLink:
         except FailedPrecondition as error:
             raise _unavailable_if_replaced(error) from error
         return executor
+
+    async def sleep(self, level: int) -> None:
+        """Let the worker give its memory up; no Execute stream may be open. Unavailable if there is none with the model."""
+        try:
+            await self.call("Sleep", worker_pb2.WorkerLifecycleServiceSleepRequest(level=level))
+        except FailedPrecondition as error:
+            raise _unavailable_if_replaced(error) from error
+
+    async def wake_up(self, tags: Sequence[str]) -> bool:
+        """Undo `sleep` for some parts (none: all) and return whether something still sleeps; see worker.proto for errors.
+
+        Weights that are loaded anew may take as long as the first time, as long as there is progress.
+        """
+        if not tags or "weights" in tags:
+            try:
+                await self._load_model()
+            except grpc.RpcError as error:
+                raise from_rpc_error(error) from error
+        answer = await self.call("WakeUp", worker_pb2.WorkerLifecycleServiceWakeUpRequest(tags=tags))
+        return bool(answer.sleeping)
 
     async def call(self, method: str, request: Any) -> Any:
         """Call a unary method of the worker's lifecycle service; its error as ours."""

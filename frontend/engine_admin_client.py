@@ -14,7 +14,7 @@ from tetrad.frontend.discovery import Endpoint
 from tetrad.frontend.facts import EngineLoad
 from tetrad.frontend.wire import engine_load_of
 from tetrad.services.channel import is_call_closed, open_channel
-from tetrad.services.errors import DeadlineExceeded, FailedPrecondition, Unavailable
+from tetrad.services.errors import DeadlineExceeded, FailedPrecondition, InvalidRequest, Unavailable
 from tetrad.services.profiling import stop_all
 from tetrad.services.status import from_rpc_error
 from tetrad.services.tls import TlsFiles
@@ -27,9 +27,12 @@ _MODES: dict[PauseMode, engine_core_pb2.PauseMode] = {
     "wait": engine_core_pb2.PAUSE_MODE_WAIT,
     "keep": engine_core_pb2.PAUSE_MODE_KEEP,
 }
+_LEVELS = (0, 1, 2)
 _TIMEOUT_S = 10.0
 _PROFILE_TIMEOUT_S = 300.0
 """A worker writes its file before it answers; of a long recording that takes minutes."""
+_SLEEP_TIMEOUT_S = 600.0
+"""What runs may have to finish first, and weights that were dropped are loaded again."""
 _LOAD_TIMEOUT_S = 0.8
 """For somebody who asks every second."""
 
@@ -104,6 +107,36 @@ class EngineAdminClient:
             raise Unavailable(f"No engine core answered within {_LOAD_TIMEOUT_S:g} s; try again.", retry_after_s=1.0)
         return PauseState(any(load is not None and load.paused for load in loads), silent)
 
+    async def sleep(self, level: int = 1, mode: PauseMode = "keep") -> None:
+        """Let the engines and their workers give device memory up; new requests are refused until `wake_up`.
+
+        Args:
+            level: 0 pauses alone, 1 keeps weights in host memory, 2 drops them.
+            mode: as in `pause`; frozen requests are recomputed afterwards.
+
+        Raises InvalidRequest for another level or mode, AlreadyExists if an engine sleeps at another level.
+        """
+        if level not in _LEVELS:
+            raise InvalidRequest(f"level must be 0, 1 or 2, got {level}.", field="level")
+        if mode not in _MODES:
+            raise InvalidRequest(f"mode must be one of {', '.join(_MODES)}, got {mode!r}.", field="mode")
+        request = engine_core_pb2.EngineCoreAdminServiceSleepRequest(level=level, mode=_MODES[mode])
+        await self._ask_all("Sleep", request, timeout_s=_SLEEP_TIMEOUT_S)
+
+    async def wake_up(self, tags: Sequence[str] = ()) -> None:
+        """Undo `sleep`.
+
+        Args:
+            tags: "weights", "kv_cache"; what they do not name sleeps on. None: everything is woken up.
+        """
+        request = engine_core_pb2.EngineCoreAdminServiceWakeUpRequest(tags=tags)
+        await self._ask_all("WakeUp", request, timeout_s=_SLEEP_TIMEOUT_S)
+
+    async def is_sleeping(self) -> bool:
+        """Return whether any engine sleeps, at level 0, paused, too."""
+        answers = await self._ask_all("IsSleeping", engine_core_pb2.IsSleepingRequest())
+        return any(answer.is_sleeping for answer in answers)
+
     async def loads_known(self) -> list[EngineLoad | None]:
         """Return how busy each engine is, in the order of the targets; None where it does not say so at once."""
         answers = await asyncio.gather(
@@ -149,8 +182,9 @@ class EngineAdminClient:
         answer = await self._ask(stub.StopProfile, request, timeout_s=_PROFILE_TIMEOUT_S)
         return list(answer.paths)
 
-    async def _ask_all(self, method: str, request: object) -> list[Any]:
-        return list(await asyncio.gather(*(self._ask(getattr(stub, method), request) for stub in self._reachable())))
+    async def _ask_all(self, method: str, request: object, *, timeout_s: float = _TIMEOUT_S) -> list[Any]:
+        calls = [self._ask(getattr(stub, method), request, timeout_s=timeout_s) for stub in self._reachable()]
+        return list(await asyncio.gather(*calls))
 
     def _reachable(self) -> list[engine_core_pb2_grpc.EngineCoreAdminServiceStub]:
         stubs = self._stubs()

@@ -246,14 +246,16 @@ class EngineClient:
         found = self._requests.find(rejection.request_id)
         if found is None:
             return
-        if not (isinstance(rejection.error, Unavailable) and rejection.error.reason == "DRAINING"):
+        problem = _PROBLEM_OF_NOTICE.get(rejection.error.reason, "") if isinstance(rejection.error, Unavailable) else ""
+        if problem:
+            self.is_draining |= problem == DRAINING
+            self._set_problem(problem)
+            if not is_pinned(found) and self.observer is not None and self.observer.place_elsewhere(self, [found]):
+                self._requests.forget(rejection.request_id)
+                return
+        if problem != DRAINING:
             self._requests.forget(rejection.request_id)
             self._sink.fail(found[0], rejection.error)
-            return
-        self.is_draining = True
-        self._set_problem(DRAINING)
-        if not is_pinned(found) and self.observer is not None and self.observer.place_elsewhere(self, [found]):
-            self._requests.forget(rejection.request_id)
         else:
             self._requests.refuse(rejection.request_id)
 

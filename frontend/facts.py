@@ -47,6 +47,7 @@ class EngineLoad:
     num_waiting_tokens: int
     num_gpu_blocks: int
     paused: bool
+    sleeping: bool
     problem: str
     workers: list[WorkerStatus]
 

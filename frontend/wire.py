@@ -203,6 +203,7 @@ def engine_load_of(message: engine_core_pb2.EngineLoad) -> EngineLoad:
         num_waiting_tokens=message.num_waiting_tokens,
         num_gpu_blocks=message.num_gpu_blocks,
         paused=message.paused,
+        sleeping=message.sleeping,
         problem=message.problem,
         workers=[
             WorkerStatus(each.rank, each.version, each.device, each.connected_s if each.HasField("connected_s") else None)

@@ -7,7 +7,7 @@ this process, or a target); the frontend's AsyncLLM does all the work. One event
 import asyncio
 import itertools
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -15,6 +15,7 @@ from tetrad.engine_args import EngineArgs
 from tetrad.frontend.async_llm import AsyncLLM as Frontend
 from tetrad.frontend.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
 from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.engine_admin_client import PauseMode
 from tetrad.frontend.outputs import LoRARequest, RequestOutput
 from tetrad.frontend.prompts import PromptType
 from tetrad.frontend.sampling_params import SamplingParams
@@ -182,6 +183,18 @@ class AsyncLLM:
         """End requests; their last output has finish_reason "abort". Unknown ids are ignored."""
         if self._frontend is not None:
             await self._frontend.abort(request_id)
+
+    async def sleep(self, level: int = 1, mode: PauseMode = "keep") -> None:
+        """Give the memory of the device up until `wake_up`. Arguments and errors: see LLM.sleep."""
+        await (await self.start()).engine_admin.sleep(level, mode)
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Undo `sleep`, for "weights" and then for "kv_cache", or for all."""
+        await (await self.start()).engine_admin.wake_up(tags or ())
+
+    async def is_sleeping(self) -> bool:
+        """Return whether it sleeps, at whatever level."""
+        return await (await self.start()).engine_admin.is_sleeping()
 
     async def check_health(self) -> None:
         """Return if requests can be served now; Unavailable, saying why, otherwise."""

@@ -28,6 +28,7 @@ from tetrad.batch import BatchItem, BatchRunner
 from tetrad.engine_args import EngineArgs
 from tetrad.event_loop_thread import EventLoopThread
 from tetrad.frontend.beam_search import BeamSearchOutput, BeamSearchParams
+from tetrad.frontend.engine_admin_client import PauseMode
 from tetrad.frontend.outputs import LoRARequest, RequestOutput
 from tetrad.frontend.prompts import PromptType
 from tetrad.frontend.sampling_params import SamplingParams
@@ -299,6 +300,32 @@ class LLM:
             reset_running_requests: preempt what runs, so that it can; such requests go on afterwards.
         """
         return self._loop.run(self._frontend.engine_admin.reset_prefix_cache(reset_running_requests=reset_running_requests))
+
+    def sleep(self, level: int = 1, mode: PauseMode = "keep") -> None:
+        """Give the memory of the device up until `wake_up`; requests that come meanwhile are refused.
+
+        Args:
+            level: 0 pauses alone, 1 keeps the weights in host memory, 2 drops them.
+            mode: what happens to requests: "keep" computes them again afterwards, "wait" lets those that run finish first,
+                "abort" ends all.
+
+        Raises:
+            InvalidRequest: another level.
+            AlreadyExists: it sleeps at another level.
+        """
+        self._loop.run(self._frontend.engine_admin.sleep(level, mode))
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Undo `sleep`; weights that were dropped are loaded again.
+
+        Args:
+            tags: "weights", then "kv_cache", for a caller who needs the memory between the two; by default all.
+        """
+        self._loop.run(self._frontend.engine_admin.wake_up(tags or ()))
+
+    def is_sleeping(self) -> bool:
+        """Return whether it sleeps, at whatever level."""
+        return self._loop.run(self._frontend.engine_admin.is_sleeping())
 
     def start_profile(self, profile_prefix: str | None = None) -> None:
         """Record what the engine core and its worker do, call by call, until `stop_profile`.

@@ -96,7 +96,7 @@ def _engine_state(engine: EngineClient) -> str:
 
 def _workers(engine: EngineClient, load: EngineLoad | None) -> list[Node]:
     if engine.connected and load is not None and load.workers:
-        return [_worker(worker, load.problem) for worker in load.workers]
+        return [_worker(worker, load) for worker in load.workers]
     # An engine core that does not say how its workers are.
     lost = engine.problem == WORKER_LOST
     state = "unknown" if not engine.connected else "lost" if lost else "connected"
@@ -105,12 +105,12 @@ def _workers(engine: EngineClient, load: EngineLoad | None) -> list[Node]:
     return [{"name": "worker 0", "state": state, "problem": problem, "since": None, "version": "", "device": device}]
 
 
-def _worker(worker: WorkerStatus, problem: str) -> Node:
+def _worker(worker: WorkerStatus, load: EngineLoad) -> Node:
     lost = worker.connected_s is None
     return {
         "name": f"worker {worker.rank}",
-        "state": "lost" if lost else "connected",
-        "problem": problem if lost else "",
+        "state": "connected" if not lost else "asleep" if load.sleeping else "lost",
+        "problem": load.problem if lost else "",
         "since": None if worker.connected_s is None else time.time() - worker.connected_s,
         "version": worker.version,
         "device": worker.device,

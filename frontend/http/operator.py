@@ -1,6 +1,6 @@
-"""/pause, /resume, /is_paused, /reset_prefix_cache, /start_profile, /stop_profile: for operators, on all engine cores.
+"""/pause, /resume, /sleep, /wake_up, /reset_prefix_cache, /start_profile, /stop_profile: for operators, on all engine cores.
 
-Names are vLLM's. Who may: see guard.py. Looking (/is_paused) needs no more than any other request.
+Names are vLLM's. Who may: see guard.py. Looking (/is_paused, /is_sleeping) needs no more than any other request.
 """
 
 from typing import Annotated, Literal
@@ -22,7 +22,9 @@ _ERRORS = (400, 401, 403, 500, 503)
 
 
 _PAUSE = documented(answer=obj("*", status=constant("paused")), example={"status": "paused"}, tag="operate", errors=_ERRORS)
-_RESUME = documented(answer=obj("*", status=constant("resumed")), example={"status": "resumed"}, tag="operate", errors=_ERRORS)
+_RESUME = documented(
+    answer=obj("*", status=constant("resumed")), example={"status": "resumed"}, tag="operate", errors=(*_ERRORS, 409)
+)
 _IS_PAUSED = documented(
     answer=obj(
         "is_paused",
@@ -30,6 +32,24 @@ _IS_PAUSED = documented(
         not_answering=field("array", "The engine cores that do not; absent if all do.", items={"type": "string"}),
     ),
     example={"is_paused": False},
+    tag="operate",
+    errors=(401, 500, 503),
+)
+_SLEEP = documented(
+    answer=obj("*", is_sleeping=field("boolean", "True.")),
+    example={"is_sleeping": True},
+    tag="operate",
+    errors=(*_ERRORS, 409),
+)
+_WAKE_UP = documented(
+    answer=obj("*", is_sleeping=field("boolean", "True: parts that the tags did not name sleep on.")),
+    example={"is_sleeping": False},
+    tag="operate",
+    errors=_ERRORS,
+)
+_IS_SLEEPING = documented(
+    answer=obj("*", is_sleeping=field("boolean", "Whether an engine sleeps; one that is paused sleeps at level 0.")),
+    example={"is_sleeping": False},
     tag="operate",
     errors=(401, 500, 503),
 )
@@ -82,6 +102,44 @@ async def is_paused(request: Request) -> Response:
     state = await llm.engine_admin.pause_state()
     silent = [f"engine core {place}" for place in state.silent]
     return JsonResponse({"is_paused": state.is_paused} | ({"not_answering": silent} if silent else {}))
+
+
+@router.post("/sleep", dependencies=_OPERATORS, **_SLEEP)
+async def sleep(
+    request: Request,
+    level: Annotated[
+        int, Query(ge=0, le=2, description="0 pauses alone, 1 keeps the weights in host memory, 2 drops them. 1, 2: no KV cache.")
+    ] = 1,
+    mode: Annotated[
+        Literal["abort", "wait", "keep"],
+        Query(description="What happens to requests, as at /pause; those that are kept are computed again after /wake_up."),
+    ] = "keep",
+) -> Response:
+    """Give device memory up, and answer when that is done. At levels 1 and 2 requests that come later get a 503."""
+    llm: AsyncLLM = request.app.state.llm
+    await llm.engine_admin.sleep(level, mode)
+    return JsonResponse({"is_sleeping": True})
+
+
+@router.post("/wake_up", dependencies=_OPERATORS, **_WAKE_UP)
+async def wake_up(
+    request: Request,
+    tags: Annotated[
+        list[Literal["weights", "kv_cache"]] | None,
+        Query(description="What to take back, weights first; given again for the other one. Unset: everything."),
+    ] = None,
+) -> Response:
+    """Take device memory back, and answer when requests are computed again. Undoes /pause, too."""
+    llm: AsyncLLM = request.app.state.llm
+    await llm.engine_admin.wake_up(tags or ())
+    return JsonResponse({"is_sleeping": await llm.engine_admin.is_sleeping()})
+
+
+@router.get("/is_sleeping", **_IS_SLEEPING)
+async def is_sleeping(request: Request) -> Response:
+    """Return whether any engine sleeps."""
+    llm: AsyncLLM = request.app.state.llm
+    return JsonResponse({"is_sleeping": await llm.engine_admin.is_sleeping()})
 
 
 @router.post("/reset_prefix_cache", dependencies=_OPERATORS, **_RESET)

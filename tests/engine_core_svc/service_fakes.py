@@ -15,7 +15,7 @@ from tetrad.engine_core_svc.__main__ import serve
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.services.channel import open_channel
 from tetrad.services.columns import pack_u32, unpack_u32
-from tetrad.services.errors import FailedPrecondition
+from tetrad.services.errors import FailedPrecondition, TetradError
 from tetrad.services.status import from_status, to_status
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2 as pb
@@ -43,7 +43,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
     Clear `go` and it stops answering. `crashed` fails the next step; `cut` breaks the stream as a lost connection does, and
     where `holds_after_cut`, the next one waits for `go`; a step with `poison` in a prompt replaces the process. `reply` may
     spoil what it answers, `raw` comes instead of results, `swallow` results never come, `not_ready` streams find a worker that
-    has just been replaced. While it `refuses`, nothing can be brought up; `stuck_loads` of the model never end.
+    has just been replaced. While it `refuses`, nothing can be brought up; `stuck_loads` of the model never end. `orders` are
+    those to sleep and to wake up; `sleep_error` is what it answers the first of them.
     """
 
     def __init__(self) -> None:
@@ -63,6 +64,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
         self.known: dict[int, list[int]] = {}
         self.seen: list[worker_pb2.SchedulerOutput] = []
         self.num_loads = 0
+        self.orders: list[object] = []
+        self.asleep: set[str] = set()
+        self.sleep_error: TetradError | None = None
 
     async def GetInfo(self, request, context):
         return worker_pb2.WorkerLifecycleServiceGetInfoResponse(device="fake", instance_id=self.instance_id, epoch=self.epoch)
@@ -95,7 +99,21 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
     async def WarmUp(self, request, context):
         yield worker_pb2.WarmUpResponse(completed=1, total=1)
 
+    async def Sleep(self, request, context):
+        self.orders.append(request.level)
+        if self.sleep_error is not None:
+            error, self.sleep_error = self.sleep_error, None
+            await context.abort_with_status(rpc_status.to_status(to_status(error)))
+        self.asleep = {"weights", "kv_cache"}
+        return worker_pb2.WorkerLifecycleServiceSleepResponse()
+
+    async def WakeUp(self, request, context):
+        self.orders.append(tuple(request.tags))
+        self.asleep -= set(request.tags or self.asleep)
+        return worker_pb2.WorkerLifecycleServiceWakeUpResponse(sleeping=bool(self.asleep))
+
     async def Execute(self, request_iterator, context):
+        assert not self.asleep, "a worker that sleeps takes no plans"
         self.known.clear()
         async for message in request_iterator:
             if message.HasField("hello") and self.not_ready:

@@ -205,6 +205,19 @@ class FakeEngineAdmin(engine_core_pb2_grpc.EngineCoreAdminServiceServicer):
         self.engine.orders.append(("resume",))
         return engine_core_pb2.ResumeResponse()
 
+    async def Sleep(self, request, context):
+        self.engine.orders.append(("sleep", request.level, request.mode))
+        return engine_core_pb2.EngineCoreAdminServiceSleepResponse()
+
+    async def WakeUp(self, request, context):
+        self.engine.orders.append(("wake_up", *request.tags))
+        return engine_core_pb2.EngineCoreAdminServiceWakeUpResponse()
+
+    async def IsSleeping(self, request, context):
+        orders = [order for order in self.engine.orders if order[0] in ("sleep", "wake_up")]
+        sleeping = bool(orders) and orders[-1] not in (("wake_up",), ("wake_up", "kv_cache"))
+        return engine_core_pb2.IsSleepingResponse(is_sleeping=sleeping)
+
     async def ResetPrefixCache(self, request, context):
         self.engine.orders.append(("reset", request.reset_running_requests))
         if self.engine.running and not request.reset_running_requests:

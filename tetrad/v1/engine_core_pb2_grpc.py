@@ -244,7 +244,7 @@ class EngineCoreAdminServiceServicer:
 
     def Sleep(self, request, context):
         """Frees device memory, and answers when that is done; see level. The prefix cache is forgotten. ALREADY_EXISTS: it is asleep at
-        another level. UNAVAILABLE: there is no worker.
+        another level. UNAVAILABLE: its worker was lost, or it was woken up, before that.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

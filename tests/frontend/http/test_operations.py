@@ -65,8 +65,34 @@ async def test_pause_reaches_the_engine_and_resume_undoes_it(http, engine):
     assert engine.orders == [("pause", abort, True), ("pause", wait, False), ("resume",)]
 
 
+async def test_sleep_reaches_the_engine_and_parts_of_it_wake_up(http, engine):
+    answers = [
+        await http.get("/is_sleeping"),
+        await http.post("/sleep"),
+        await http.get("/is_sleeping"),
+        await http.post("/wake_up?tags=weights"),
+        await http.post("/wake_up?tags=kv_cache"),
+        await http.post("/sleep?level=2&mode=abort"),
+        await http.post("/wake_up"),
+    ]
+
+    assert [answer.json()["is_sleeping"] for answer in answers] == [False, True, True, True, False, True, False]
+    keep, abort = engine_core_pb2.PAUSE_MODE_KEEP, engine_core_pb2.PAUSE_MODE_ABORT
+    slept, woke = [("sleep", 1, keep), ("sleep", 2, abort)], [("wake_up", "weights"), ("wake_up", "kv_cache"), ("wake_up",)]
+    assert engine.orders == [slept[0], woke[0], woke[1], slept[1], woke[2]]
+
+
+WRONG_QUERIES = {
+    "/pause?mode=sleep": "mode",
+    "/pause?clear_cache=perhaps": "clear_cache",
+    "/sleep?level=3": "level",
+    "/sleep?mode=gently": "mode",
+    "/wake_up?tags=everything": "tags.0",
+}
+
+
 async def test_wrong_query_is_a_400_that_names_the_parameter(http, engine):
-    for path, name in (("/pause?mode=sleep", "mode"), ("/pause?clear_cache=perhaps", "clear_cache")):
+    for path, name in WRONG_QUERIES.items():
         response = await http.post(path)
         assert response.status_code == 400
         assert response.json()["error"]["param"] == name
