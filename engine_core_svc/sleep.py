@@ -1,8 +1,8 @@
 """Sleep: an engine that has given its device's memory up, from one order of an operator's to the next.
 
-Orders come from the admin service; the engine's run loop calls `rest` when what was in flight is back and its stream to the worker
-is closed; all on the event loop. The worker is brought up again as after a loss. Sessions and health are told. Knows the worker's
-lifecycle; knows no requests.
+Orders come from the admin service; the engine's run loop calls `rest` when what was in flight is back and its stream to the
+worker is closed; all on the event loop. The worker is brought up again as after a loss. Sessions and health are told. Knows the
+worker's lifecycle; knows no requests.
 """
 
 import asyncio
@@ -95,7 +95,7 @@ class Sleeper:
     # --- what the run loop calls --------------------------------------------------------------------------------------
 
     async def rest(self) -> None:
-        """Put the worker to sleep and return when it was woken up; at once if the order was withdrawn or cannot be carried out."""
+        """Put the worker to sleep and return when it was woken up; at once if the order was withdrawn or cannot be followed."""
         if self._state is not _State.ORDERED:
             return
         self._state = _State.FALLING

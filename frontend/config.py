@@ -78,7 +78,7 @@ class FrontendSettings(ServiceSettings):
         None, description="File of further keys, one a line; read again when it changes. Unset: none."
     )
     operator_api_key: Names = Field(
-        (), repr=False, description="Keys that also open the operator endpoints (pause, resume, reset_prefix_cache)."
+        (), repr=False, description="Keys that also open the operator endpoints: pause, sleep, reset_prefix_cache and the like."
     )
     operator_endpoints: Literal["auto", "on", "off"] = Field(
         "auto",

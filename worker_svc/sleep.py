@@ -36,7 +36,7 @@ def check_level(level: int) -> None:
 
 
 def parts_to_wake(sleep: Sleep, tags: Iterable[str]) -> frozenset[str]:
-    """Return WEIGHTS, KV_CACHE or both; no tags mean both. InvalidRequest for an unknown tag, or a KV cache before its weights."""
+    """Return WEIGHTS, KV_CACHE or both, which no tags mean; InvalidRequest for another one or a KV cache before its weights."""
     parts = frozenset(tags) or frozenset((WEIGHTS, KV_CACHE))
     if unknown := parts - {WEIGHTS, KV_CACHE}:
         raise InvalidRequest(f"tags may be {WEIGHTS} and {KV_CACHE}, got {min(unknown)!r}.", field="tags")

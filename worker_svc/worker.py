@@ -157,7 +157,7 @@ class Worker:
         log.info("worker.asleep", level=level)
 
     def wake_up(self, tags: Iterable[str]) -> bool:
-        """Undo `sleep` for some parts, see parts_to_wake; return whether something still sleeps. The cache must warm up again."""
+        """Undo `sleep` for some parts, see parts_to_wake; return whether something still sleeps. Warm up afterwards."""
         if self._sleep is None:
             return False
         parts = parts_to_wake(self._sleep, tags)

@@ -108,7 +108,7 @@ async def is_paused(request: Request) -> Response:
 async def sleep(
     request: Request,
     level: Annotated[
-        int, Query(ge=0, le=2, description="0 pauses alone, 1 keeps the weights in host memory, 2 drops them. 1, 2: no KV cache.")
+        int, Query(ge=0, le=2, description="0 pauses alone. 1 drops the KV cache, weights stay in host memory. 2 drops both.")
     ] = 1,
     mode: Annotated[
         Literal["abort", "wait", "keep"],

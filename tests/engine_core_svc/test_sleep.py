@@ -4,8 +4,11 @@ import asyncio
 
 import grpc
 import pytest
+from engine_core_service_fakes import Stack
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tetrad.engine_core_svc import __main__ as main
+from tetrad.engine_core_svc.metrics import EngineMetrics
 from tetrad.services.errors import AlreadyExists, FailedPrecondition, InvalidRequest, Unavailable
 from tetrad.services.status import from_rpc_error
 from tetrad.v1 import engine_core_pb2 as pb
@@ -57,8 +60,8 @@ async def test_what_runs_is_recomputed_and_loses_no_token(stack):
     assert client.tokens[1] == EXPECTED
     assert client.notices == ["SLEEPING", "AWAKE"]
     assert stack.worker.orders == [1, ()]
-    assert (load.sleeping, load.problem, load.num_free_blocks) == (True, "The engine sleeps at level 1", load.num_gpu_blocks - 1)
-    assert load.stats.num_waiting_reqs == 1
+    assert (load.sleeping, load.problem) == (True, "The engine sleeps at level 1")
+    assert (load.num_free_blocks, load.stats.num_waiting_reqs) == (load.num_gpu_blocks - 1, 1)
     assert stack.worker.num_steps > steps
     assert not await is_sleeping(stack)
 
@@ -242,3 +245,19 @@ async def test_health_and_load_say_that_it_sleeps(stack):
     assert (asleep[0].sleeping, asleep[0].problem) == (True, "The engine sleeps at level 2")
     assert (awake[0].sleeping, awake[0].problem) == (False, "")
     assert (asleep[1] == serving, awake[1] == serving) == (False, True)
+
+
+@pytest.mark.parametrize(("level", "state"), [(0, "awake"), (1, "weights_offloaded"), (2, "discard_all")])
+async def test_a_gauge_says_how_the_engine_sleeps(directory, monkeypatch, level, state):
+    """Under vLLM's name and with its labels."""
+    found = []
+    monkeypatch.setattr(main, "EngineMetrics", lambda: found.append(EngineMetrics()) or found[-1])
+    async with Stack(directory) as stack:
+        await stack.client()
+        await sleep(stack, level=level)
+        values = {
+            each: found[0].registry.get_sample_value("tetrad:engine_sleep_state", {"sleep_state": each})
+            for each in ("awake", "weights_offloaded", "discard_all")
+        }
+
+    assert values == {each: float(each == state) for each in values}

@@ -155,7 +155,7 @@ async def test_a_pinned_request_waits_for_its_engine(pair, engine, second):
     assert [request.external_req_id for request in second.requests] == ["other"]
 
 
-@pytest.mark.parametrize("kind", ["WORKER_LOST", "DRAINING"])
+@pytest.mark.parametrize("kind", ["WORKER_LOST", "DRAINING", "SLEEPING"])
 async def test_new_requests_avoid_an_engine_with_a_problem(pair, engine, second, kind):
     await engine.tell(f"ENGINE_NOTICE_KIND_{kind}")
     async with asyncio.timeout(10):
@@ -169,15 +169,27 @@ async def test_new_requests_avoid_an_engine_with_a_problem(pair, engine, second,
     assert (len(engine.requests), len(second.requests)) == (0, 4)
 
 
-async def test_what_a_draining_engine_refuses_goes_to_another_at_once(pair, engine, second):
+@pytest.mark.parametrize("reason", ["DRAINING", "SLEEPING"])
+async def test_what_an_engine_refuses_because_it_leaves_or_sleeps_goes_to_another_at_once(pair, engine, second, reason):
     for each in (engine, second):
         each.reject = lambda _: None
-    engine.reject = lambda _: Unavailable("going down", reason="DRAINING")
+    engine.reject = lambda _: Unavailable("not now", reason=reason)
 
     texts = await asyncio.wait_for(asyncio.gather(*(start(pair, f"r{i}") for i in range(4))), 10)
 
     assert [text for text, _ in texts] == [LONG[:60]] * 4
     assert len(second.requests) == 4
+
+
+async def test_what_the_only_engine_refuses_in_its_sleep_fails_at_once(connect, engine):
+    llm = await connect()
+    engine.reject = lambda _: Unavailable("The engine sleeps at level 1; wake it up first.", reason="SLEEPING")
+
+    with pytest.raises(Unavailable, match="wake it up") as refused:
+        await asyncio.wait_for(start(llm), 10)
+
+    assert refused.value.reason == "SLEEPING"
+    assert llm.readiness.report().problem == "No engine core makes progress (asleep)."
 
 
 async def test_what_no_engine_was_told_of_is_new_to_the_next(connect, engine):
