@@ -13,6 +13,13 @@ import torch
 
 from tetrad.worker_svc.cuda.accelerator import Accelerator
 from tetrad.worker_svc.cuda.logprobs import TENSORS_A_GROUP, AskedGroup, DeviceLogprobs, gather_group, read_group
+from tetrad.worker_svc.cuda.processors.allowed_ids import DeviceAllowedIds
+from tetrad.worker_svc.cuda.processors.bad_words import DeviceBadWords
+from tetrad.worker_svc.cuda.processors.biases import DeviceBiases, bias_of_early_ends, bias_of_request
+from tetrad.worker_svc.cuda.processors.grammar import grammar_change
+from tetrad.worker_svc.cuda.processors.interface import DeviceProcessor, LogitsChange
+from tetrad.worker_svc.cuda.processors.penalties import DevicePenalties
+from tetrad.worker_svc.cuda.processors.thinking_budget import DeviceThinkingBudget
 from tetrad.worker_svc.cuda.sampling_parameters import SamplingParameters
 from tetrad.worker_svc.cuda.sampling_rows import SamplingRows
 from tetrad.worker_svc.cuda.state import DeviceState
@@ -57,17 +64,19 @@ class DeviceSampler:
         vocab_size: columns of the logits.
     """
 
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        state: DeviceState,  # noqa: ARG002 - of what will read tokens
-        batch: InputBatch,
-        vocab_size: int,  # noqa: ARG002 - of what will count them
-    ) -> None:
+    def __init__(self, accelerator: Accelerator, state: DeviceState, batch: InputBatch, vocab_size: int) -> None:
         self._accelerator, self._batch = accelerator, batch
-        self._parameters = SamplingParameters(accelerator, batch.max_num_seqs)
+        parameters = self._parameters = SamplingParameters(accelerator, batch.max_num_seqs)
+        self._before_grammar: tuple[DeviceProcessor, ...] = (DeviceAllowedIds(accelerator, vocab_size),)
+        self._after_grammar: tuple[DeviceProcessor, ...] = (
+            DeviceBadWords(accelerator, state, parameters),
+            DeviceBiases(accelerator, bias_of_request),
+            DeviceBiases(accelerator, bias_of_early_ends),
+            DevicePenalties(accelerator, state, parameters, vocab_size),
+            DeviceThinkingBudget(accelerator, state, parameters),
+        )
         self._logprobs = DeviceLogprobs(accelerator)
-        self._listeners = (self._parameters, self._logprobs)
+        self._listeners = (parameters, *self._before_grammar, *self._after_grammar, self._logprobs)
         self._nothing_cut = torch.zeros(batch.max_num_seqs, device=accelerator.device)
 
     def add(self, slot: int, request: NewRequest) -> None:
@@ -81,16 +90,31 @@ class DeviceSampler:
             listener.remove(slot)
 
     @torch.inference_mode()
-    def sample(self, logits: torch.Tensor, slots: Ints, grammar: GrammarRows | None) -> DeviceSampled:  # noqa: ARG002 - to come
+    def sample(self, logits: torch.Tensor, slots: Ints, grammar: GrammarRows | None) -> DeviceSampled:
         """Launch what samples a token for each row of logits [R, V], which are used up; row r is the request in slots[r].
 
         The logits are float32, bfloat16 or float16. A token's position is the number of tokens that its request has.
         """
         rows = SamplingRows(self._accelerator, self._batch, slots)
         groups = self._logprobs.asked(slots)
+        raw, changes = logits, self._changes(rows, grammar)
+        if changes:
+            self._parameters.catch_up()
+            logits = logits.to(torch.float32, copy=bool(groups))  # who asks is told of the raw ones
+        for change in changes:
+            change(logits)
         chosen = self._choose(logits, rows)
-        gathered = [tensor for group in groups for tensor in gather_group(logits, chosen[0], group)]
+        gathered = [tensor for group in groups for tensor in gather_group(raw, chosen[0], group)]
         return DeviceSampled(chosen[0], [chosen, *gathered], groups)
+
+    def _changes(self, rows: SamplingRows, grammar: GrammarRows | None) -> list[LogitsChange]:
+        """Return what changes the logits of a step, in its order."""
+        changes = [
+            *(processor.change_for(rows) for processor in self._before_grammar),
+            grammar_change(rows, grammar),
+            *(processor.change_for(rows) for processor in self._after_grammar),
+        ]
+        return [change for change in changes if change is not None]
 
     def _choose(self, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
         """Return the rows' tokens and largest logits; see argmax."""

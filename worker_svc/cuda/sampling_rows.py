@@ -27,6 +27,7 @@ class SamplingRows:
         self.handles: Ints = batch.handles[slots]
 
     @cached_property
-    def on_device(self) -> torch.Tensor:
-        """Slots and positions, [2, R] int64."""
-        return self.accelerator.upload(np.stack([self.slots, self.positions]))
+    def on_device(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Slots and positions, [R] int64 each."""
+        slots, positions = self.accelerator.upload(np.stack([self.slots, self.positions]))
+        return slots, positions

@@ -7,13 +7,18 @@ from tetrad.worker_svc.plan import GrammarRows, Ints
 from tetrad.worker_svc.sampler.processors import MASKED
 
 
+def constrained_rows(handles: Ints, grammar: GrammarRows | None) -> list[tuple[int, int]]:
+    """Return (row, index of its bitmask) of those of `handles` that have one."""
+    if grammar is None:
+        return []
+    row_of = {handle: row for row, handle in enumerate(handles.tolist())}
+    return [(row_of[handle], index) for index, handle in enumerate(grammar.handles.tolist()) if handle in row_of]
+
+
 def apply_grammar(logits: torch.Tensor, handles: Ints, grammar: GrammarRows | None) -> None:
     """Mask logits [R, V] in place where row r, the request `handles[r]`, has a bitmask; None: nothing to do."""
-    if grammar is None:
-        return
-    row_of = {handle: row for row, handle in enumerate(handles.tolist())}
-    pairs = [(row_of[handle], index) for index, handle in enumerate(grammar.handles.tolist()) if handle in row_of]
-    if not pairs:
+    pairs = constrained_rows(handles, grammar)
+    if grammar is None or not pairs:
         return
     rows, indices = (list(column) for column in zip(*pairs, strict=True))
     words = np.ascontiguousarray(grammar.bitmask[indices]).view(np.uint8)

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.cuda.accelerator import CudaAccelerator, HostAccelerator
 from tetrad.worker_svc.cuda.sampler import DeviceSampler
 from tetrad.worker_svc.cuda.state import DeviceState
 from tetrad.worker_svc.input_batch import InputBatch
-from tetrad.worker_svc.plan import NewRequest, SamplingSpec
+from tetrad.worker_svc.plan import GrammarRows, NewRequest, SamplingSpec
 from tetrad.worker_svc.sampler.sampler import Sampler
 
 V = 300
@@ -16,14 +17,18 @@ EOS = 2
 
 
 class Pair:
-    """Both samplers over the same requests, given by their parameters and tokens."""
+    """Both samplers over the same requests, given by their parameters and tokens.
+
+    Each has an input batch of its own: the device's does not know the tokens that are sampled, as in a runner.
+    """
 
     def __init__(self, *rows, vocab_size=V):
         self.vocab_size = vocab_size
-        self.batch = InputBatch(max_num_seqs=len(rows) + 2, max_model_len=64, block_size=16)
         self.accelerator = CudaAccelerator() if torch.cuda.is_available() else HostAccelerator()
+        limits = {"max_num_seqs": len(rows) + 2, "max_model_len": 64, "block_size": 16}
+        self.host_batch, self.batch = InputBatch(**limits), InputBatch(**limits)
         self.state = DeviceState(self.accelerator, self.batch)
-        self.host = Sampler(self.batch, vocab_size)
+        self.host = Sampler(self.host_batch, vocab_size)
         self.device = DeviceSampler(self.accelerator, self.state, self.batch, vocab_size)
         slots = [self.add(handle, *row) for handle, row in enumerate(rows)]
         # In another order than that in which they came.
@@ -33,18 +38,30 @@ class Pair:
         ids = np.array([*prompt, *output], np.int64)
         request = NewRequest(handle, str(handle), ids, len(prompt), 0, len(ids), np.zeros(4, np.int64), sampling, EOS)
         slot = self.batch.add(request)
+        assert self.host_batch.add(request) == slot
         for listener in (self.state, self.host, self.device):
             listener.add(slot, request)
+        self.state.catch_up(np.array([slot]))
         return slot
+
+    def remove(self, handle):
+        slot = self.batch.remove(handle)
+        assert self.host_batch.remove(handle) == slot
+        for listener in (self.state, self.host, self.device):
+            listener.remove(slot)
 
     def sample(self, logits, grammar=None, dtype=torch.float32):
         """Return what the host samples and what the device does; logits: [R, V], in the order of self.slots."""
         logits = torch.tensor(np.array(logits), dtype=dtype).reshape(len(self.slots), self.vocab_size)
-        self.state.catch_up(self.slots)
         launched = self.device.sample(logits.to(self.accelerator.device, copy=True), self.slots, grammar)
         found = launched.read(self.accelerator.download(launched.tensors).wait())
         assert launched.token_ids.tolist() == found.token_ids.tolist()
-        return self.host.sample(logits.float().clone(), self.slots, grammar), found
+        # Only the device knows them: nothing is caught up that has come since a request was added.
+        self.state.token_ids[self.slots, self.batch.num_tokens[self.slots]] = launched.token_ids
+        self.batch.append_sampled(self.slots, np.zeros(len(self.slots), np.int64))
+        expected = self.host.sample(logits.float().clone(), self.slots, grammar)
+        self.host_batch.append_sampled(self.slots, expected.token_ids)
+        return expected, found
 
 
 def assert_same(expected, found):
@@ -131,12 +148,108 @@ def test_a_row_without_a_finite_logit_fails_alone(value, sampling):
 def test_a_slot_that_is_taken_again_has_the_new_requests_parameters():
     pair = Pair((SamplingSpec(top_k=1, num_logprobs=2),), (SamplingSpec(seed=1),))
     pair.sample(normal(2, V))
-    slot = pair.batch.remove(0)
-    for listener in (pair.state, pair.host, pair.device):
-        listener.remove(slot)
+    slot = pair.slots[1]
+    pair.remove(0)
     assert pair.add(7, SamplingSpec(seed=9, temperature=1.5)) == slot
 
     expected, found = pair.sample(normal(2, V, seed=1))
 
     assert not found.logprobs
+    assert_same(expected, found)
+
+
+def test_slots_that_are_free_again_leave_nothing_behind():
+    everything = SamplingSpec(**{name: value for kind in PROCESSED for name, value in kind.items()}, num_logprobs=1)
+    pair = Pair((everything, [1, 2]), (everything, [3]))
+    pair.sample(normal(2, V))
+    pair.remove(0)
+    pair.remove(1)
+    pair.slots = np.array([pair.add(5, GREEDY), pair.add(6, SamplingSpec(seed=4))])
+
+    expected, found = pair.sample(normal(2, V))
+
+    assert not found.logprobs
+    assert_same(expected, found)
+
+
+# --- Processors ---
+
+LIKELY = tuple(range(20))
+PROCESSED = [
+    {"allowed_token_ids": (3, 7, 8, 40, 299)},
+    {"bad_words": ((5,), (4, 6), (7, 7), (3, 4, 5, 6))},
+    {"logit_bias": {4: 3.0, 9: -100.0}},
+    {"min_tokens": 3, "stop_token_ids": (4, 5)},
+    {"repetition_penalty": 1.4},
+    {"frequency_penalty": 0.9, "presence_penalty": 0.5},
+    {"thinking_token_budget": 2, "thinking_end_ids": (30, 31)},
+]
+
+
+def peaked(*shape, seed):
+    """Return logits of which a few ids have nearly all, so that outputs repeat themselves."""
+    logits = normal(*shape, seed=seed)
+    logits[:, LIKELY] += 8
+    return logits
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_processors_step_after_step(temperature):
+    """Rows of every kind, some of several, over steps of which the host does not see the tokens."""
+    kinds = [*PROCESSED, {}, PROCESSED[1] | PROCESSED[2] | PROCESSED[3] | PROCESSED[4] | PROCESSED[5] | PROCESSED[6]]
+    specs = [SamplingSpec(temperature=temperature, seed=seed, **kind) for seed, kind in enumerate(kinds)]
+    pair = Pair(*((spec, [3, 4, 5], [4, 7][: row % 3]) for row, spec in enumerate(specs)))
+
+    for step in range(5):
+        assert_same(*pair.sample(peaked(len(kinds), V, seed=step)))
+
+
+@pytest.mark.parametrize("num_words", [2, 10])
+def test_a_grammar_masks_its_rows(num_words):
+    """Beside other masks, and where it has fewer words than the vocabulary needs."""
+    rng = np.random.default_rng(3)
+    pair = Pair((GREEDY,), (SamplingSpec(allowed_token_ids=(1, 2, 50)),), (SamplingSpec(seed=1),), (GREEDY,))
+    bitmask = rng.integers(0, 2**32, (4, num_words)).astype(np.uint32)
+    bitmask[1, 1] |= 1 << 18
+    grammar = GrammarRows(np.array([3, 1, 99, 2]), bitmask)
+
+    assert_same(*pair.sample(normal(4, V), grammar))
+    assert_same(*pair.sample(normal(4, V, seed=1), GrammarRows(np.array([99]), bitmask[:1])))
+
+
+def test_logprobs_are_those_of_the_logits_before_processors():
+    fields = {"logit_bias": {4: 30.0}, "num_logprobs": 2}
+    pair = Pair((SamplingSpec(**fields),), (GREEDY,), (SamplingSpec(num_logprobs=2),))
+
+    assert_same(*pair.sample(normal(3, V)))
+
+
+def test_processors_of_bfloat16_logits_work_in_float32():
+    pair = Pair((SamplingSpec(temperature=0.0, logit_bias={4: 0.001, 5: 0.002}, num_logprobs=1),))
+    logits = np.zeros((1, V))
+    logits[0, 4:6] = 8
+
+    expected, found = pair.sample(logits, dtype=torch.bfloat16)
+
+    assert found.token_ids.tolist() == [5]
+    assert_same(expected, found)
+
+
+def test_requests_that_come_and_go_beside_penalised_ones():
+    """Lines of the count of tokens are used again, and more of them are made."""
+    penalised = SamplingSpec(temperature=0.0, frequency_penalty=1.5)
+    pair = Pair((penalised, [4], [4]), (penalised, [5]))
+    for step in range(4):
+        assert_same(*pair.sample(peaked(2, V, seed=9)))
+        pair.remove(step)
+        pair.slots = np.array([pair.slots[0], pair.add(step + 2, penalised, [3], [4] * step)])
+
+
+def test_a_row_of_which_nothing_is_left_says_why():
+    nothing = SamplingSpec(allowed_token_ids=(3,), bad_words=((3,),))
+    pair = Pair((GREEDY,), (nothing,))
+
+    expected, found = pair.sample(normal(2, V))
+
+    assert [(row, type(error)) for row, error in found.failures] == [(0, InvalidRequest)]
     assert_same(expected, found)

@@ -1,0 +1,46 @@
+"""Biases: values added to chosen logits, always or until a row's token has a position (until a request may end, say).
+
+Dims: N rows of logits, V ids, E entries.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+_BLOCK = 128
+
+
+def add_biases_reference(logits: torch.Tensor, positions: torch.Tensor, entries: torch.Tensor) -> None:
+    """Add each value to its logit, in place, where the row's position is below the entry's.
+
+    Args:
+        logits: [N, V] float32; rows may lie apart.
+        positions: [N] int64, of the tokens to be sampled.
+        entries: [E, 4] int64, contiguous: row, id, position, and the bits of the value as float64; no row and id twice.
+    """
+    rows, ids, until = entries[:, :3].T
+    holds = positions[rows] < until
+    values = entries.view(torch.float64)[:, 3]
+    logits[rows[holds], ids[holds]] += values[holds].float()
+
+
+@triton.jit
+def biases_kernel(logits, positions, entries, stride_logits, num_entries, BLOCK: tl.constexpr):
+    """Do BLOCK entries, number `program_id(0)`."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    exists = at < num_entries
+    entry = entries + at * 4
+    row = tl.load(entry, mask=exists, other=0)
+    target = logits + row * stride_logits + tl.load(entry + 1, mask=exists, other=0)
+    until = tl.load(entry + 2, mask=exists, other=0)
+    value = tl.load(entry + 3, mask=exists, other=0).to(tl.float64, bitcast=True).to(tl.float32)
+    holds = exists & (tl.load(positions + row) < until)
+    tl.store(target, tl.load(target, mask=holds, other=0.0) + value, mask=holds)
+
+
+def add_biases(logits: torch.Tensor, positions: torch.Tensor, entries: torch.Tensor) -> None:
+    """See add_biases_reference."""
+    assert logits.stride(1) == 1 and entries.is_contiguous() and positions.is_contiguous()
+    if len(entries):
+        grid = (triton.cdiv(len(entries), _BLOCK),)
+        biases_kernel[grid](logits, positions, entries, logits.stride(0), len(entries), BLOCK=_BLOCK, num_warps=4)

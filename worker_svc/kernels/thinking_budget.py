@@ -1,0 +1,131 @@
+"""Thinking budget: reasoning that has grown too long is ended by force; sampler/thinking_budget.py has the rules.
+
+One program a row that has a budget; it reads the request's tokens where the device keeps them, and only where the end may have
+to be written: at the end of the budget and an end's length behind.
+Dims: N rows of logits, V ids, S slots, L tokens of the longest request, M budgets, K ids of the longest start or end.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+_BLOCK = 1024
+
+
+def force_ends_reference(
+    logits: torch.Tensor,
+    token_ids: torch.Tensor,
+    slots: torch.Tensor,
+    positions: torch.Tensor,
+    num_prompt_tokens: torch.Tensor,
+    budgets: torch.Tensor,
+) -> None:
+    """Leave one id to rows whose reasoning has to end, in place.
+
+    Args:
+        logits: [N, V] float32; rows may lie apart.
+        token_ids: [S, L] int32, of all requests.
+        slots: [N] int64, of the rows' requests.
+        positions: [N] int64, of the tokens to be sampled.
+        num_prompt_tokens: [S] int64.
+        budgets: [M, 4 + 2 * K] int64, contiguous: the row, how many tokens of output come before the end, how many ids open the
+            reasoning and how many end it, then K ids that open it and K that end it, both filled up with any.
+    """
+    width = (budgets.shape[1] - 4) // 2
+    for row, num_tokens, num_start, num_end, *ids in budgets.tolist():
+        slot = int(slots[row])
+        output = token_ids[slot, int(num_prompt_tokens[slot]) : int(positions[row])].tolist()
+        thoughts, start, end = output[:num_tokens], ids[:num_start], ids[width : width + num_end]
+        has_ended = any(thoughts[at : at + num_end] == end for at in range(len(thoughts) - num_end + 1))
+        if len(output) < num_tokens or thoughts[:num_start] != start or has_ended:
+            continue
+        num_begun = max(n for n in range(min(num_tokens + 1, max(num_end, 1))) if thoughts[num_tokens - n :] == end[:n])
+        place = num_begun + len(output) - num_tokens
+        if place < num_end:
+            logits[row] = float("-inf")
+            logits[row, end[place]] = 0.0
+
+
+@triton.jit
+def force_ends_kernel(
+    logits,
+    token_ids,
+    slots,
+    positions,
+    num_prompt_tokens,
+    budgets,
+    stride_logits,
+    stride_tokens,
+    vocab_size,
+    width,
+    BLOCK_IDS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Do budget `program_id(0)`."""
+    budget = budgets + tl.program_id(0).to(tl.int64) * (4 + 2 * width)
+    row = tl.load(budget)
+    num_tokens = tl.load(budget + 1).to(tl.int32)
+    num_start = tl.load(budget + 2).to(tl.int32)
+    num_end = tl.load(budget + 3).to(tl.int32)
+    slot = tl.load(slots + row)
+    num_prompt = tl.load(num_prompt_tokens + slot)
+    output = token_ids + slot * stride_tokens + num_prompt
+    num_behind = (tl.load(positions + row) - num_prompt).to(tl.int32) - num_tokens
+    if (num_behind >= 0) & (num_behind < num_end):
+        start = budget + 4
+        end = start + width
+        at = tl.arange(0, BLOCK_IDS)
+        num_wrong = tl.sum(differs(output, start, at, num_start), 0)
+        num_ends = 0
+        for begin in range(0, num_tokens - num_end + 1, BLOCK):
+            places = begin + tl.arange(0, BLOCK)
+            is_end = places <= num_tokens - num_end
+            for index in range(num_end):
+                is_end &= tl.load(output + places + index, mask=is_end, other=-1) == tl.load(end + index)
+            num_ends += tl.sum(is_end.to(tl.int32), 0)
+        num_begun = 0
+        for number in range(1, tl.minimum(num_tokens + 1, num_end)):
+            is_begun = tl.sum(differs(output + num_tokens - number, end, at, number), 0) == 0
+            num_begun = tl.where(is_begun, number, num_begun)
+        place = num_begun + num_behind
+        if (num_wrong == 0) & (num_ends == 0) & (place < num_end):
+            forced = tl.load(end + place)
+            for begin in range(0, vocab_size, BLOCK):
+                ids = begin + tl.arange(0, BLOCK)
+                tl.store(logits + row * stride_logits + ids, tl.where(ids == forced, 0.0, float("-inf")), mask=ids < vocab_size)
+
+
+@triton.jit
+def differs(tokens, ids, at, count):
+    """Return where the first `count` of tokens and ids differ, as 0 and 1."""
+    inside = at < count
+    return (tl.load(tokens + at, mask=inside, other=-1) != tl.load(ids + at, mask=inside, other=-1)).to(tl.int32)
+
+
+def force_ends(
+    logits: torch.Tensor,
+    token_ids: torch.Tensor,
+    slots: torch.Tensor,
+    positions: torch.Tensor,
+    num_prompt_tokens: torch.Tensor,
+    budgets: torch.Tensor,
+) -> None:
+    """See force_ends_reference."""
+    width = (budgets.shape[1] - 4) // 2
+    assert logits.stride(1) == token_ids.stride(1) == 1 and budgets.is_contiguous()
+    if len(budgets):
+        force_ends_kernel[(len(budgets),)](
+            logits,
+            token_ids,
+            slots,
+            positions,
+            num_prompt_tokens,
+            budgets,
+            logits.stride(0),
+            token_ids.stride(0),
+            logits.shape[1],
+            width,
+            BLOCK_IDS=triton.next_power_of_2(max(width, 1)),
+            BLOCK=_BLOCK,
+            num_warps=4,
+        )
