@@ -11,10 +11,10 @@ from benchmarks.gpu_sections import exact
 from benchmarks.gpu_sections.bench import Bench
 from benchmarks.gpu_sections.pages import Pages
 from benchmarks.gpu_sections.parity_case import Case
+from tetrad.worker_svc.kernels.attention_launch import prefill_block_rows
 from tetrad.worker_svc.kernels.decode_attention import decode_attention, num_splits_for
 from tetrad.worker_svc.kernels.prefill_attention import prefill_attention, tiles_of
 
-_BLOCK_ROWS = 64
 Heads = tuple[int, int, int]
 """Query heads, kv heads and their size."""
 
@@ -77,10 +77,12 @@ def _prefill(bench: Bench, chunks: Chunks, heads: Heads, dtype: torch.dtype, mas
     pages = Pages(bench, [sum(chunk) for chunk in chunks], num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype)
     query = bench.normal(int(ends[-1]), num_heads, head_dim, dtype=dtype, seed=2)
     first = bench.accelerator.upload(np.array([0, *ends], np.int32))
-    tiles = bench.accelerator.upload(tiles_of(num_new, num_heads // num_kv_heads, _BLOCK_ROWS))
+    block_rows = prefill_block_rows(head_dim, dtype, query.device)
+    num_before = np.array([before for before, _ in chunks])
+    tiles = bench.accelerator.upload(tiles_of(num_new, num_heads // num_kv_heads, block_rows, num_before))
     scale = head_dim**-0.5
     places = (query, pages.cache, pages.tables, first, pages.num_keys, tiles)
-    found = prefill_attention(*places, scale=scale, block_rows=_BLOCK_ROWS, **masks._asdict())
+    found = prefill_attention(*places, scale=scale, block_rows=block_rows, **masks._asdict())
     parts = torch.split(query, num_new.tolist())
     rows = [exact.attention(part, *pages.of(row), scale=scale, **masks._asdict()) for row, part in enumerate(parts)]
     return found, torch.cat(rows)

@@ -9,6 +9,7 @@ from benchmarks.gpu_sections.bench import Bench
 from benchmarks.gpu_sections.findings import Findings
 from benchmarks.gpu_sections.floors import Floors
 from benchmarks.gpu_sections.pages import Pages
+from tetrad.worker_svc.kernels.attention_launch import prefill_block_rows
 from tetrad.worker_svc.kernels.decode_attention import decode_attention, num_splits_for
 from tetrad.worker_svc.kernels.prefill_attention import prefill_attention, tiles_of
 
@@ -44,9 +45,10 @@ def _prompt_seconds(bench: Bench, length: int, heads: tuple[int, int, int], dtyp
     pages = Pages(bench, [length], num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype)
     query = bench.normal(length, num_heads, head_dim, dtype=dtype, seed=2)
     first = bench.accelerator.upload(np.array([0, length], np.int32))
-    tiles = bench.accelerator.upload(tiles_of(np.array([length]), num_heads // num_kv_heads, 64))
+    block_rows = prefill_block_rows(head_dim, dtype, query.device)
+    tiles = bench.accelerator.upload(tiles_of(np.array([length]), num_heads // num_kv_heads, block_rows))
     places = (query, pages.cache, pages.tables, first, pages.num_keys, tiles)
-    return bench.seconds([lambda: prefill_attention(*places, scale=head_dim**-0.5, block_rows=64)])
+    return bench.seconds([lambda: prefill_attention(*places, scale=head_dim**-0.5, block_rows=block_rows)])
 
 
 def _decodes(bench: Bench, floors: Floors, findings: Findings) -> None:

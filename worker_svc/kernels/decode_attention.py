@@ -10,9 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
+from tetrad.worker_svc.kernels.attend_keys import attend_keys
+from tetrad.worker_svc.kernels.attention_launch import launch_for, padded_head_dim, score_factors
 from tetrad.worker_svc.kernels.attention_mask import attend, pages_of, visible
-
-_LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 def decode_attention_reference(
@@ -54,13 +54,15 @@ def decode_attention_kernel(
     cache,
     block_tables,
     num_keys,
-    partial,
+    out,
+    masses,
     stride_query,
     stride_table,
-    scale,
+    stride_out,
     window,
-    softcap,
-    key_scale,
+    to_cap,
+    to_exponent,
+    value_scale,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -68,68 +70,74 @@ def decode_attention_kernel(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_KEYS: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Attend for request `program_id(0)` and kv head `program_id(1)` to part `program_id(2)` of the keys.
+    """Attend for kv head `program_id(0)` of request `program_id(1)` to part `program_id(2)` of the keys.
 
-    Writes the part's sum of values, maximum and mass to `partial`, as [B, H, S, D + 2] float32.
+    Head beside head, since their keys are neighbours in a page. Writes [B, H, D] to `out`; if IS_SPLIT, parts [B, H, S, D] to
+    `out` and the logarithms of their masses, to base 2, [B, H, S], to `masses`; both float32, -inf where a part has no key.
     """
-    request = tl.program_id(0).to(tl.int64)
-    kv_head = tl.program_id(1)
-    split = tl.program_id(2)
-    num_splits = tl.num_programs(2)
+    kv_head = tl.program_id(0)
+    request = tl.program_id(1).to(tl.int64)
     total = tl.load(num_keys + request)
-    begin_all = 0
-    if window > 0:
-        begin_all = tl.maximum(total - window, 0)
-    # Parts are whole tiles, so that no tile is read twice.
-    share = tl.cdiv(tl.cdiv(total - begin_all, num_splits), BLOCK_KEYS) * BLOCK_KEYS
-    begin = begin_all + split * share
-    end = tl.minimum(begin + share, total)
+    begin = 0
+    if HAS_WINDOW:
+        begin = tl.maximum(total - window, 0)
+    end = total
+    num_splits = tl.num_programs(2)
+    if IS_SPLIT:
+        # Parts are whole tiles, so that no tile is read twice.
+        share = tl.cdiv(tl.cdiv(total - begin, num_splits), BLOCK_KEYS) * BLOCK_KEYS
+        begin += tl.program_id(2) * share
+        end = tl.maximum(tl.minimum(begin + share, total), begin)
 
     rows = tl.arange(0, BLOCK_ROWS)
     dims = tl.arange(0, BLOCK_DIM)
     is_row = rows < GROUP
-    in_head = dims < HEAD_DIM
+    inside = is_row[:, None] & (dims < HEAD_DIM)[None, :]
     heads = kv_head * GROUP + rows
-    of_query = request * stride_query + heads * HEAD_DIM
-    q = tl.load(query + of_query[:, None] + dims[None, :], mask=is_row[:, None] & in_head[None, :], other=0.0)
-    peak = tl.full([BLOCK_ROWS], float("-inf"), tl.float32)
-    mass = tl.zeros([BLOCK_ROWS], tl.float32)
-    total_value = tl.zeros([BLOCK_ROWS, BLOCK_DIM], tl.float32)
-
-    table = block_tables + request * stride_table
-    for key_start in range(begin, end, BLOCK_KEYS):
-        keys = key_start + tl.arange(0, BLOCK_KEYS)
-        exists = keys < end
-        page = tl.load(table + keys // PAGE, mask=exists, other=0).to(tl.int64)
-        place = ((page * PAGE + keys % PAGE) * 2 * NUM_KV_HEADS + kv_head) * HEAD_DIM
-        inside = exists[:, None] & in_head[None, :]
-        k = tl.load(cache + place[:, None] + dims[None, :], mask=inside, other=0.0).to(q.dtype)
-        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * key_scale)
-        if HAS_SOFTCAP:
-            # tanh(u) = 2 * sigmoid(2 * u) - 1
-            scores = softcap * (2 * tl.sigmoid(2 * scores / softcap) - 1)
-        scores = tl.where(exists[None, :], scores * _LOG2_E, float("-inf"))
-        # Every tile has at least one key, so this is finite.
-        new_peak = tl.maximum(peak, tl.max(scores, 1))
-        weights = tl.exp2(scores - new_peak[:, None])
-        fade = tl.exp2(peak - new_peak)
-        mass = mass * fade + tl.sum(weights, 1)
-        v = tl.load(cache + place[:, None] + NUM_KV_HEADS * HEAD_DIM + dims[None, :], mask=inside, other=0.0).to(q.dtype)
-        total_value = total_value * fade[:, None] + tl.dot(weights.to(q.dtype), v, input_precision=PRECISION)
-        peak = new_peak
-
-    target = ((request * NUM_KV_HEADS * GROUP + heads) * num_splits + split) * (HEAD_DIM + 2)
-    tl.store(partial + target[:, None] + dims[None, :], total_value, mask=is_row[:, None] & in_head[None, :])
-    tl.store(partial + target + HEAD_DIM, peak, mask=is_row)
-    tl.store(partial + target + HEAD_DIM + 1, mass, mask=is_row)
+    at = request * stride_query + heads * HEAD_DIM
+    q = tl.load(query + at[:, None] + dims[None, :], mask=inside, other=0.0)
+    peak, mass, values = attend_keys(
+        q,
+        tl.full([BLOCK_ROWS], 0, tl.int32) + end - 1,
+        cache,
+        block_tables + request * stride_table,
+        kv_head,
+        begin,
+        begin,
+        begin + (end - begin) // BLOCK_KEYS * BLOCK_KEYS,
+        end,
+        window,
+        to_cap,
+        to_exponent,
+        NUM_KV_HEADS,
+        HEAD_DIM,
+        PAGE,
+        BLOCK_KEYS,
+        False,
+        HAS_SOFTCAP,
+        PRECISION,
+    )
+    # Without any key, all is zero: padding, or a part behind the last key.
+    divisor = tl.where(mass == 0, 1.0, mass)
+    values = values / divisor[:, None]
+    if IS_SPLIT:
+        part = (request * NUM_KV_HEADS * GROUP + heads) * num_splits + tl.program_id(2)
+        tl.store(out + part[:, None] * HEAD_DIM + dims[None, :], values, mask=inside)
+        tl.store(masses + part, peak + tl.log2(divisor), mask=is_row)
+    else:
+        target = request * stride_out + heads * HEAD_DIM
+        tl.store(out + target[:, None] + dims[None, :], values * value_scale, mask=inside)
 
 
 @triton.jit
 def merge_parts_kernel(
-    partial,
+    parts,
+    masses,
     out,
     stride_out,
     num_splits,
@@ -138,36 +146,40 @@ def merge_parts_kernel(
     BLOCK_DIM: tl.constexpr,
     BLOCK_SPLITS: tl.constexpr,
 ):
-    """Merge the parts of request `program_id(0)` and head `program_id(1)`."""
-    request = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
+    """Merge the parts of head `program_id(0)` of request `program_id(1)`; see decode_attention_kernel."""
+    head = tl.program_id(0)
+    request = tl.program_id(1).to(tl.int64)
     splits = tl.arange(0, BLOCK_SPLITS)
     dims = tl.arange(0, BLOCK_DIM)
     in_head = dims < HEAD_DIM
     exists = splits < num_splits
-    source = ((request * tl.num_programs(1) + head) * num_splits + splits) * (HEAD_DIM + 2)
-    peak = tl.load(partial + source + HEAD_DIM, mask=exists, other=float("-inf"))
-    mass = tl.load(partial + source + HEAD_DIM + 1, mask=exists, other=0.0)
-    top = tl.max(peak, 0)
+    source = (request * tl.num_programs(0) + head) * num_splits + splits
+    logarithm = tl.load(masses + source, mask=exists, other=float("-inf"))
+    top = tl.max(logarithm, 0)
     # Without any key, all is zero: the row is padding.
-    share = tl.where(mass > 0, tl.exp2(peak - tl.where(top == float("-inf"), 0.0, top)), 0.0)
-    values = tl.load(partial + source[:, None] + dims[None, :], mask=exists[:, None] & in_head[None, :], other=0.0)
-    whole = tl.sum(mass * share, 0)
-    result = tl.sum(values * share[:, None], 0) / tl.where(whole == 0, 1.0, whole) * value_scale
+    share = tl.exp2(logarithm - tl.where(top == float("-inf"), 0.0, top))
+    whole = tl.sum(share, 0)
+    inside = exists[:, None] & in_head[None, :]
+    values = tl.load(parts + source[:, None] * HEAD_DIM + dims[None, :], mask=inside, other=0.0)
+    result = tl.sum(values * share[:, None], 0) * (value_scale / tl.where(whole == 0, 1.0, whole))
     tl.store(out + request * stride_out + head * HEAD_DIM + dims, result, mask=in_head)
 
 
-def num_splits_for(num_requests: int, num_kv_heads: int, num_processors: int, max_model_len: int) -> int:
-    """Return the splits that fill the device without making parts of less than 256 keys.
+def num_splits_for(num_requests: int, num_kv_heads: int, num_processors: int, longest: int) -> int:
+    """Return the splits that fill the device without making parts of less than 256 keys; 1 needs no second kernel.
+
+    A power of two, so that few kernels are compiled for them.
 
     Args:
         num_requests: B.
         num_kv_heads: K.
         num_processors: streaming multiprocessors.
-        max_model_len: the longest context, in tokens.
+        longest: tokens of the longest context, or a bound: that of the model where the number has to hold for all steps.
     """
-    wanted = -(-2 * num_processors // max(num_requests * num_kv_heads, 1))
-    return max(1, min(wanted, max_model_len // 256, 64))
+    # Two programs fill a processor; where there are more, a very long context still is not left to one of them.
+    wanted = max(2 * num_processors // max(num_requests * num_kv_heads, 1), longest // 16_384, 1)
+    most = max(longest // 256, 1)
+    return min(1 << (wanted - 1).bit_length(), 1 << (most.bit_length() - 1), 64)
 
 
 def decode_attention(
@@ -188,44 +200,56 @@ def decode_attention(
     num_kv_heads = cache.shape[3]
     assert query.stride()[1:] == (head_dim, 1) and cache.is_contiguous() and block_tables.stride(1) == 1
     assert num_heads % num_kv_heads == 0
+    assert scale * key_scale > 0, "the largest score is to have the largest exponent"
     out = torch.empty((num_requests, num_heads, head_dim), dtype=query.dtype, device=query.device)
     if not num_requests:
         return out
-    partial = torch.empty((num_requests, num_heads, num_splits, head_dim + 2), dtype=torch.float32, device=query.device)
-    group, block_dim = num_heads // num_kv_heads, max(triton.next_power_of_2(head_dim), 16)
-    decode_attention_kernel[(num_requests, num_kv_heads, num_splits)](
+    is_split, parts, masses = num_splits > 1, out, out
+    if is_split:
+        parts, masses = (
+            torch.empty((num_requests, num_heads, num_splits, *rest), dtype=torch.float32, device=query.device)
+            for rest in ((head_dim,), ())
+        )
+    group, launch = num_heads // num_kv_heads, launch_for("decode", query, cache)
+    decode_attention_kernel[(num_kv_heads, num_requests, num_splits)](
         query,
         cache,
         block_tables,
         num_keys,
-        partial,
+        parts,
+        masses,
         query.stride(0),
         block_tables.stride(0),
-        scale,
+        out.stride(0),
         window,
-        softcap or 1.0,
-        key_scale,
+        *score_factors(scale * key_scale, softcap),
+        value_scale,
         NUM_KV_HEADS=num_kv_heads,
         GROUP=group,
         HEAD_DIM=head_dim,
         PAGE=cache.shape[1],
-        BLOCK_ROWS=max(triton.next_power_of_2(group), 16),  # the least that a tensor core takes
-        BLOCK_KEYS=64 if block_dim <= 128 else 32,
-        BLOCK_DIM=block_dim,
+        BLOCK_ROWS=max(triton.next_power_of_2(group), launch.block_rows),
+        BLOCK_KEYS=launch.block_keys,
+        BLOCK_DIM=padded_head_dim(head_dim),
+        IS_SPLIT=is_split,
+        HAS_WINDOW=window > 0,
         HAS_SOFTCAP=softcap > 0,
         PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
-        num_warps=4,
-        num_stages=3,
+        num_warps=launch.num_warps,
+        num_stages=launch.num_stages,
+        maxnreg=launch.max_registers,
     )
-    merge_parts_kernel[(num_requests, num_heads)](
-        partial,
-        out,
-        out.stride(0),
-        num_splits,
-        value_scale,
-        HEAD_DIM=head_dim,
-        BLOCK_DIM=block_dim,
-        BLOCK_SPLITS=triton.next_power_of_2(num_splits),
-        num_warps=1,
-    )
+    if is_split:
+        merge_parts_kernel[(num_heads, num_requests)](
+            parts,
+            masses,
+            out,
+            out.stride(0),
+            num_splits,
+            value_scale,
+            HEAD_DIM=head_dim,
+            BLOCK_DIM=padded_head_dim(head_dim),
+            BLOCK_SPLITS=triton.next_power_of_2(num_splits),
+            num_warps=4,
+        )
     return out

@@ -9,16 +9,14 @@ Tiles come from the host, which knows the lengths (`tiles_of`). Nothing is writt
 Dims: T query tokens, R requests, H query heads, K kv heads, G = H / K, D head size, P pages a request.
 """
 
-import math
-
 import numpy as np
 import torch
 import triton
 import triton.language as tl
 
+from tetrad.worker_svc.kernels.attend_keys import attend_keys
+from tetrad.worker_svc.kernels.attention_launch import launch_for, padded_head_dim, score_factors
 from tetrad.worker_svc.kernels.attention_mask import attend, pages_of, visible
-
-_LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 def prefill_attention_reference(
@@ -60,20 +58,21 @@ def prefill_attention_reference(
     return out
 
 
-def tiles_of(num_queries: np.ndarray, group: int, block_rows: int) -> np.ndarray:
-    """Return the tiles [N, 2] int32 of a step: (request, its first query of the tile), longest requests first.
+def tiles_of(num_queries: np.ndarray, group: int, block_rows: int, num_computed: np.ndarray | None = None) -> np.ndarray:
+    """Return the tiles [N, 2] int32 of a step: (request, its first query of the tile), those with most keys first.
 
     Args:
         num_queries: [R], of each request.
         group: G.
         block_rows: rows of a tile; block_rows // G queries.
+        num_computed: [R], keys before the first query of each; None: 0.
     """
     per_tile = max(block_rows // group, 1)
-    order = np.argsort(-num_queries, kind="stable")
-    counts = -(-num_queries[order] // per_tile)
-    requests = np.repeat(order, counts)
-    index = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.stack([requests, index * per_tile], 1).astype(np.int32)
+    counts = -(-num_queries // per_tile)
+    requests = np.repeat(np.arange(len(counts)), counts)
+    first = (np.arange(len(requests)) - np.repeat(np.cumsum(counts) - counts, counts)) * per_tile
+    num_keys = first if num_computed is None else first + num_computed[requests]
+    return np.stack([requests, first], 1)[np.argsort(-num_keys, kind="stable")].astype(np.int32)
 
 
 @triton.jit
@@ -88,10 +87,9 @@ def prefill_attention_kernel(
     stride_query,
     stride_table,
     stride_out,
-    scale,
     window,
-    softcap,
-    key_scale,
+    to_cap,
+    to_exponent,
     value_scale,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -100,66 +98,60 @@ def prefill_attention_kernel(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_KEYS: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Do tile `program_id(0)` for kv head `program_id(1)`."""
+    """Do tile `program_id(0)` for kv head `program_id(1)`: the tiles of a head run side by side and share its keys in L2."""
     request = tl.load(tiles + 2 * tl.program_id(0))
     first = tl.load(tiles + 2 * tl.program_id(0) + 1)
     kv_head = tl.program_id(1)
     start = tl.load(first_query + request)
     num_queries = tl.load(first_query + request + 1) - start
-    total = tl.load(num_keys + request)
+    num_before = tl.load(num_keys + request) - num_queries
 
     rows = tl.arange(0, BLOCK_ROWS)
     dims = tl.arange(0, BLOCK_DIM)
     queries = first + rows // GROUP
     is_row = (rows < BLOCK_ROWS // GROUP * GROUP) & (queries < num_queries)
-    in_head = dims < HEAD_DIM
-    # A tile's queries stand one behind the other, so this many positions lie before the first.
-    positions = total - num_queries + queries
+    inside = is_row[:, None] & (dims < HEAD_DIM)[None, :]
     heads = kv_head * GROUP + rows % GROUP
     at = (start + queries).to(tl.int64) * stride_query + heads * HEAD_DIM
-    q = tl.load(query + at[:, None] + dims[None, :], mask=is_row[:, None] & in_head[None, :], other=0.0)
+    q = tl.load(query + at[:, None] + dims[None, :], mask=inside, other=0.0)
 
-    peak = tl.full([BLOCK_ROWS], float("-inf"), tl.float32)
-    mass = tl.zeros([BLOCK_ROWS], tl.float32)
-    total_value = tl.zeros([BLOCK_ROWS, BLOCK_DIM], tl.float32)
-
-    last_query = tl.minimum(first + BLOCK_ROWS // GROUP, num_queries) - 1
-    end = total - num_queries + last_query + 1
+    last = tl.minimum(first + BLOCK_ROWS // GROUP, num_queries) - 1
     begin = 0
-    if window > 0:
-        begin = tl.maximum(total - num_queries + first - window + 1, 0) // BLOCK_KEYS * BLOCK_KEYS
-    table = block_tables + request.to(tl.int64) * stride_table
-    for key_start in range(begin, end, BLOCK_KEYS):
-        keys = key_start + tl.arange(0, BLOCK_KEYS)
-        exists = keys < end
-        page = tl.load(table + keys // PAGE, mask=exists, other=0).to(tl.int64)
-        place = ((page * PAGE + keys % PAGE) * 2 * NUM_KV_HEADS + kv_head) * HEAD_DIM
-        inside = exists[:, None] & in_head[None, :]
-        k = tl.load(cache + place[:, None] + dims[None, :], mask=inside, other=0.0).to(q.dtype)
-        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * key_scale)
-        if HAS_SOFTCAP:
-            # tanh(u) = 2 * sigmoid(2 * u) - 1
-            scores = softcap * (2 * tl.sigmoid(2 * scores / softcap) - 1)
-        seen = (keys[None, :] <= positions[:, None]) & exists[None, :]
-        if window > 0:
-            seen = seen & (positions[:, None] - keys[None, :] < window)
-        scores = tl.where(seen, scores * _LOG2_E, float("-inf"))
-        new_peak = tl.maximum(peak, tl.max(scores, 1))
-        # A row that has seen nothing yet stays at zero mass.
-        base = tl.where(new_peak == float("-inf"), 0.0, new_peak)
-        weights = tl.exp2(scores - base[:, None])
-        fade = tl.exp2(peak - base)
-        mass = mass * fade + tl.sum(weights, 1)
-        v = tl.load(cache + place[:, None] + NUM_KV_HEADS * HEAD_DIM + dims[None, :], mask=inside, other=0.0).to(q.dtype)
-        total_value = total_value * fade[:, None] + tl.dot(weights.to(q.dtype), v, input_precision=PRECISION)
-        peak = new_peak
-
-    result = total_value / tl.where(mass == 0, 1.0, mass)[:, None] * value_scale
+    full_begin = 0
+    full_end = (num_before + first + 1) // BLOCK_KEYS * BLOCK_KEYS
+    if HAS_WINDOW:
+        begin = tl.maximum(num_before + first - window + 1, 0) // BLOCK_KEYS * BLOCK_KEYS
+        seen_by_all = tl.cdiv(tl.maximum(num_before + last - window + 1, 0), BLOCK_KEYS) * BLOCK_KEYS
+        full_begin = tl.minimum(seen_by_all, full_end)
+    _, mass, values = attend_keys(
+        q,
+        num_before + tl.minimum(queries, last),
+        cache,
+        block_tables + request.to(tl.int64) * stride_table,
+        kv_head,
+        begin,
+        full_begin,
+        full_end,
+        num_before + last + 1,
+        window,
+        to_cap,
+        to_exponent,
+        NUM_KV_HEADS,
+        HEAD_DIM,
+        PAGE,
+        BLOCK_KEYS,
+        HAS_WINDOW,
+        HAS_SOFTCAP,
+        PRECISION,
+    )
+    # Every query sees a key, its own.
+    result = values * (value_scale / mass)[:, None]
     target = (start + queries).to(tl.int64) * stride_out + heads * HEAD_DIM
-    tl.store(out + target[:, None] + dims[None, :], result, mask=is_row[:, None] & in_head[None, :])
+    tl.store(out + target[:, None] + dims[None, :], result, mask=inside)
 
 
 def prefill_attention(
@@ -171,20 +163,21 @@ def prefill_attention(
     tiles: torch.Tensor,
     *,
     scale: float,
+    block_rows: int,
     window: int = 0,
     softcap: float = 0.0,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
-    block_rows: int = 64,
 ) -> torch.Tensor:
-    """See prefill_attention_reference; `block_rows` is what tiles_of was given."""
+    """See prefill_attention_reference; `block_rows` is what tiles_of was given, as a rule prefill_block_rows."""
     num_tokens, num_heads, head_dim = query.shape
     num_kv_heads = cache.shape[3]
     assert query.stride()[1:] == (head_dim, 1) and cache.is_contiguous() and block_tables.stride(1) == 1
     assert num_heads % num_kv_heads == 0 and num_heads // num_kv_heads <= block_rows
+    assert scale * key_scale > 0, "the largest score is to have the largest exponent"
     out = torch.empty((num_tokens, num_heads, head_dim), dtype=query.dtype, device=query.device)
     if len(tiles):
-        block_dim = max(triton.next_power_of_2(head_dim), 16)
+        launch = launch_for("prefill", query, cache)
         prefill_attention_kernel[(len(tiles), num_kv_heads)](
             query,
             cache,
@@ -196,26 +189,21 @@ def prefill_attention(
             query.stride(0),
             block_tables.stride(0),
             out.stride(0),
-            scale,
             window,
-            softcap or 1.0,
-            key_scale,
+            *score_factors(scale * key_scale, softcap),
             value_scale,
             NUM_KV_HEADS=num_kv_heads,
             GROUP=num_heads // num_kv_heads,
             HEAD_DIM=head_dim,
             PAGE=cache.shape[1],
             BLOCK_ROWS=block_rows,
-            BLOCK_KEYS=64 if block_dim <= 128 else 32,
-            BLOCK_DIM=block_dim,
+            BLOCK_KEYS=launch.block_keys,
+            BLOCK_DIM=padded_head_dim(head_dim),
+            HAS_WINDOW=window > 0,
             HAS_SOFTCAP=softcap > 0,
             PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
-            num_warps=4 if block_dim <= 128 else 8,
-            num_stages=2,
+            num_warps=launch.num_warps_of(block_rows),
+            num_stages=launch.num_stages,
+            maxnreg=launch.max_registers,
         )
     return out
-
-
-def default_scale(head_dim: int) -> float:
-    """Return 1 / sqrt(head_dim)."""
-    return 1 / math.sqrt(head_dim)

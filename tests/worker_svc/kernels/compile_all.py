@@ -4,6 +4,7 @@ A program of its own: the tests' process has the interpreter in the kernels' pla
 """
 
 import sys
+from typing import Any
 
 import sampling_kernels
 from triton import compile as compile_kernel
@@ -11,15 +12,17 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from tetrad.worker_svc.kernels import activation, decode_attention, gather_inputs, prefill_attention, rms_norm, rotate_and_cache
+from tetrad.worker_svc.kernels.attention_launch import find_launch
 
 GATHERED = {"rows": "*i32", "token_ids": "*i32", "ids": "*i32", "positions": "*i32", "kv_slots": "*i64"}
 POINTERS = GATHERED | {"block_tables": "*i32", "first_query": "*i32", "num_keys": "*i32", "tiles": "*i32", "slots": "*i64"}
 FLOATS = {
     "cos_sin": "*fp32",
-    "partial": "*fp32",
+    "parts": "*fp32",
+    "masses": "*fp32",
     "eps": "fp32",
-    "scale": "fp32",
-    "softcap": "fp32",
+    "to_cap": "fp32",
+    "to_exponent": "fp32",
     "key_scale": "fp32",
     "value_scale": "fp32",
 }
@@ -29,13 +32,14 @@ ATTENTION = {
     "GROUP": 6,
     "HEAD_DIM": 128,
     "PAGE": 16,
-    "BLOCK_KEYS": 64,
     "BLOCK_DIM": 128,
+    "HAS_WINDOW": False,
     "HAS_SOFTCAP": False,
     "PRECISION": "tf32",
 }
-WIDE = ATTENTION | {"HEAD_DIM": 256, "BLOCK_DIM": 256, "BLOCK_KEYS": 32, "HAS_SOFTCAP": True}
+WIDE = ATTENTION | {"HEAD_DIM": 256, "BLOCK_DIM": 256, "HAS_WINDOW": True, "HAS_SOFTCAP": True}
 ROTATION = {"NUM_HEADS": 12, "NUM_KV_HEADS": 2, "HEAD_DIM": 80, "ROTARY_DIM": 32, "BLOCK": 128}
+VALUE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8e4nv": 1, "fp8e5": 1}
 # kernel, types of tensors and cache, compile-time values
 KERNELS = [
     (gather_inputs.gather_inputs_kernel, "", "", {"BLOCK": 128}),
@@ -45,11 +49,11 @@ KERNELS = [
     (activation.gated_kernel, "fp32", "", {"GELU": True, "BLOCK": 1024}),
     (rotate_and_cache.rotate_and_cache_kernel, "bf16", "bf16", ROTATION),
     (rotate_and_cache.rotate_and_cache_kernel, "bf16", "fp8e4nv", ROTATION),
-    (prefill_attention.prefill_attention_kernel, "bf16", "bf16", ATTENTION | {"BLOCK_ROWS": 64}),
-    (prefill_attention.prefill_attention_kernel, "fp16", "fp8e4nv", WIDE | {"BLOCK_ROWS": 64}),
-    (prefill_attention.prefill_attention_kernel, "fp32", "fp32", ATTENTION | {"BLOCK_ROWS": 16, "PRECISION": "ieee"}),
-    (decode_attention.decode_attention_kernel, "bf16", "bf16", ATTENTION | {"BLOCK_ROWS": 16}),
-    (decode_attention.decode_attention_kernel, "bf16", "fp8e4nv", WIDE | {"BLOCK_ROWS": 16}),
+    (prefill_attention.prefill_attention_kernel, "bf16", "bf16", ATTENTION),
+    (prefill_attention.prefill_attention_kernel, "fp16", "fp8e4nv", WIDE),
+    (prefill_attention.prefill_attention_kernel, "fp32", "fp32", ATTENTION | {"PRECISION": "ieee"}),
+    (decode_attention.decode_attention_kernel, "bf16", "bf16", ATTENTION | {"IS_SPLIT": True}),
+    (decode_attention.decode_attention_kernel, "bf16", "fp8e4nv", WIDE | {"IS_SPLIT": False}),
     (decode_attention.merge_parts_kernel, "bf16", "", {"HEAD_DIM": 128, "BLOCK_DIM": 128, "BLOCK_SPLITS": 16}),
     *((kernel, tensors, "", values) for kernel, tensors, values in sampling_kernels.KERNELS),
 ]
@@ -67,9 +71,30 @@ def main() -> None:
     for kernel, tensors, cache, values in KERNELS:
         # Ampere has no type for fp8e4nv: its caches are fp8e5.
         held = "fp8e5" if cache == "fp8e4nv" and target.arch < 89 else cache
-        signature = {name: "constexpr" if name in values else type_of(name, tensors, held) for name in kernel.arg_names}
-        compiled = compile_kernel(ASTSource(kernel, signature=signature, constexprs=values), target=target)
+        compiled = compiled_for(target, kernel, tensors, held, *launch_of(kernel, held, values, target.arch))
         sys.stdout.write(f"{kernel.__name__} {tensors or '-'} {held or '-'} {len(compiled.asm['cubin'])}\n")
+
+
+def launch_of(kernel: Any, cache: str, values: dict[str, Any], arch: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a kernel's compile-time values and options: those of the attention kernels are completed by their table."""
+    name = kernel.__name__.removesuffix("_attention_kernel")
+    if name not in ("prefill", "decode"):
+        return values, {}
+    launch = find_launch(name, values["HEAD_DIM"], VALUE_BYTES[cache], divmod(arch, 10))
+    tile = {"BLOCK_ROWS": launch.block_rows, "BLOCK_KEYS": launch.block_keys}
+    options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages, "maxnreg": launch.max_registers}
+    return values | tile, options
+
+
+def compiled_for(
+    target: GPUTarget, kernel: Any, tensors: str, cache: str, values: dict[str, Any], options: dict[str, Any]
+) -> Any:
+    """Return the kernel compiled as a launch would, whose tensors begin at multiples of 16 bytes, and their rows too."""
+    types = {name: "constexpr" if name in values else type_of(name, tensors, cache) for name in kernel.arg_names}
+    aligned = [name for name, kind in types.items() if kind.startswith("*") or name in ("stride_query", "stride_out")]
+    attrs = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in aligned}
+    source = ASTSource(kernel, signature=types, constexprs=values, attrs=attrs)
+    return compile_kernel(source, target=target, options=options)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
 """Paged attention: the kernels equal their reference over head sizes, groups, lengths, windows, caps and tables with holes."""
 
+from functools import partial
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
 
 from tetrad.worker_svc.kernels import decode_attention as decode
 from tetrad.worker_svc.kernels import prefill_attention as prefill
+from tetrad.worker_svc.kernels.attention_launch import find_launch
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BLOCK_ROWS = 16
@@ -106,15 +110,26 @@ def test_decodes_and_prompts_share_a_step():
     check_prefill([(64, 1), (0, 40), (200, 1), (0, 1)], group=1)
 
 
-def test_a_cache_in_fp8_is_scaled_back():
+# An fp8 cache is multiplied in half precision, whatever the queries are; so the interpreter can do bfloat16 here.
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_cache_in_fp8_is_scaled_back(dtype):
+    check_fp8(dtype, decode.decode_attention, decode.decode_attention_reference, {"num_splits": 2}, num_queries=1)
+
+
+def test_prompts_over_a_cache_in_fp8():
+    first = torch.tensor([0, 5], dtype=torch.int32, device=DEVICE)
+    tiles = torch.from_numpy(prefill.tiles_of(np.array([5]), 3, BLOCK_ROWS)).to(DEVICE)
+    launch = partial(prefill.prefill_attention, block_rows=BLOCK_ROWS)
+    check_fp8(torch.float16, launch, prefill.prefill_attention_reference, {"first_query": first, "tiles": tiles}, num_queries=5)
+
+
+def check_fp8(dtype, attention, reference, options, *, num_queries):
     pages = Pages([37], dtype=torch.float32)
     cache = pages.cache.nan_to_num().to(torch.float8_e4m3fn)
-    query = queries(1, 6, 64, torch.float16)
-    options = {"num_splits": 2, "scale": 0.125, "key_scale": 0.5, "value_scale": 2.0}
+    query = queries(num_queries, 6, 64, dtype)
+    options = options | {"num_keys": pages.num_keys, "scale": 0.125, "key_scale": 0.5, "value_scale": 2.0}
 
-    found = decode.decode_attention(query, cache, pages.tables, pages.num_keys, **options)
-
-    assert_equal(found, decode.decode_attention_reference(query, cache, pages.tables, pages.num_keys, **options))
+    assert_equal(attention(query, cache, pages.tables, **options), reference(query, cache, pages.tables, **options))
 
 
 def test_an_empty_step_is_an_empty_answer():
@@ -125,5 +140,39 @@ def test_an_empty_step_is_an_empty_answer():
 def test_splits_fill_the_device_and_stay_large():
     assert decode.num_splits_for(1, 2, 132, 32_768) == 64
     assert decode.num_splits_for(1, 8, 132, 4096) == 16
+    assert decode.num_splits_for(40, 2, 132, 5000) == 4
+    assert decode.num_splits_for(256, 8, 132, 8192) == 1
+
+
+def test_a_short_context_is_not_split():
+    assert decode.num_splits_for(1, 1, 132, 511) == 1
+    assert decode.num_splits_for(1, 1, 132, 512) == 2
+
+
+def test_a_very_long_context_is_not_left_to_one_program():
     assert decode.num_splits_for(128, 2, 132, 32_768) == 2
-    assert decode.num_splits_for(256, 8, 132, 32_768) == 1
+    assert decode.num_splits_for(128, 2, 132, 131_072) == 8
+
+
+def test_tiles_with_most_keys_come_first():
+    """The first request has 8 keys before its 5 queries; two queries of three heads are six rows."""
+    tiles = prefill.tiles_of(np.array([5, 3]), 3, 7, num_computed=np.array([8, 0]))
+
+    assert tiles.tolist() == [[0, 4], [0, 2], [0, 0], [1, 2], [1, 0]]
+
+
+@pytest.mark.parametrize("value_bytes", [1, 2, 4])
+def test_each_device_has_a_launch_for_each_head_size(value_bytes):
+    for head_dim, capability in product([16, 64, 80, 128, 256], [(8, 0), (8, 6), (9, 0), (12, 0)]):
+        assert find_launch("prefill", head_dim, value_bytes, capability).block_rows >= 16
+        assert find_launch("decode", head_dim, value_bytes, capability).block_rows == 16
+
+
+def test_a_device_with_more_memory_has_larger_tiles():
+    assert find_launch("prefill", 256, 2, (9, 0)).block_rows > find_launch("prefill", 256, 2, (8, 6)).block_rows
+
+
+def test_tiles_of_fewer_rows_have_fewer_warps():
+    launch = find_launch("prefill", 128, 2, (9, 0))
+
+    assert [launch.num_warps_of(rows) for rows in (128, 64, 16, 8)] == [8, 4, 1, 1]

@@ -1,0 +1,110 @@
+"""The loop that both attention kernels are made of: rows of queries against a range of one sequence's paged keys.
+
+    for each tile of keys:  scores = q k^T;  peak' = max(peak, max(scores));  weights = 2^(scores - peak')
+                            mass   = mass   * 2^(peak - peak') + sum(weights)
+                            values = values * 2^(peak - peak') + weights v
+
+Dao, "FlashAttention-2" (2023), section 3.1. Every row sees most tiles whole; only those at the range's ends pay for masks:
+
+    begin        full_begin                full_end        end
+      | window cuts   |  every row sees all   |  the diagonal |
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def attend_keys(
+    q,
+    positions,
+    cache,
+    table,
+    kv_head,
+    begin,
+    full_begin,
+    full_end,
+    end,
+    window,
+    to_cap,
+    to_exponent,
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PAGE: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Return peak [ROWS], mass [ROWS] and values [ROWS, DIM], float32; a row that sees no key has a peak of -inf and no mass.
+
+    Args:
+        q: [ROWS, DIM], a tensor in registers; zero behind HEAD_DIM.
+        positions: [ROWS]: a row sees the keys up to there, at most `end` - 1.
+        cache: pointer to [num_blocks, PAGE, 2, NUM_KV_HEADS, HEAD_DIM].
+        table: pointer to the sequence's block ids.
+        kv_head: whose keys.
+        begin, full_begin, full_end, end: as drawn above; the first three are whole tiles apart.
+        window: keys that a row sees, its own included; read if HAS_WINDOW. Without, full_begin is `begin`.
+        to_cap: factor that makes a score twice the argument of tanh; read if HAS_SOFTCAP.
+        to_exponent: factor that makes a score, capped or not, an exponent of 2; above 0.
+    """
+    if cache.dtype.element_ty.is_fp8() and q.dtype.is_bf16():
+        # Half precision holds whatever fp8 does, and one instruction makes it of two values; bfloat16 takes four.
+        q = q.to(tl.float16)
+    peak = tl.full([q.shape[0]], float("-inf"), tl.float32)
+    mass = tl.zeros([q.shape[0]], tl.float32)
+    values = tl.zeros(q.shape, tl.float32)
+    if HAS_WINDOW:
+        peak, mass, values = fold_tiles(
+            q, positions, peak, mass, values, cache, table, kv_head, begin, full_begin, window, to_cap, to_exponent,
+            NUM_KV_HEADS, HEAD_DIM, PAGE, BLOCK_KEYS, True, HAS_WINDOW, HAS_SOFTCAP, PRECISION,
+        )  # fmt: skip
+    peak, mass, values = fold_tiles(
+        q, positions, peak, mass, values, cache, table, kv_head, full_begin, full_end, window, to_cap, to_exponent,
+        NUM_KV_HEADS, HEAD_DIM, PAGE, BLOCK_KEYS, False, HAS_WINDOW, HAS_SOFTCAP, PRECISION,
+    )  # fmt: skip
+    return fold_tiles(
+        q, positions, peak, mass, values, cache, table, kv_head, full_end, end, window, to_cap, to_exponent,
+        NUM_KV_HEADS, HEAD_DIM, PAGE, BLOCK_KEYS, True, HAS_WINDOW, HAS_SOFTCAP, PRECISION,
+    )  # fmt: skip
+
+
+@triton.jit
+def fold_tiles(
+    q, positions, peak, mass, values, cache, table, kv_head, begin, end, window, to_cap, to_exponent,
+    NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+    MASKED: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Fold the tiles from `begin` to `end` in; MASKED: their rows see some keys only, and the last tile may be cut short."""
+    dims = tl.arange(0, q.shape[1])
+    keys = begin + tl.arange(0, BLOCK_KEYS)
+    page = tl.load(table + keys // PAGE, mask=keys < end, other=0)
+    for _ in range(begin, end, BLOCK_KEYS):
+        place = (page.to(tl.int64) * PAGE + keys % PAGE) * (2 * NUM_KV_HEADS * HEAD_DIM) + kv_head * HEAD_DIM
+        of_key = cache + place[:, None] + dims[None, :]
+        inside = (dims < HEAD_DIM)[None, :]
+        if MASKED:
+            inside = inside & (keys < end)[:, None]
+            seen = keys[None, :] <= positions[:, None]
+            if HAS_WINDOW:
+                seen = seen & (positions[:, None] - keys[None, :] < window)
+        # Looked up a tile ahead: a load that waits for another one is not moved up by the compiler.
+        keys += BLOCK_KEYS
+        page = tl.load(table + keys // PAGE, mask=keys < end, other=0)
+        k = tl.load(of_key, mask=inside, other=0.0).to(q.dtype)
+        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+        if HAS_SOFTCAP:
+            scores = 2 * tl.sigmoid(scores * to_cap) - 1  # tanh
+        if MASKED:
+            scores = tl.where(seen, scores, float("-inf"))
+        new_peak = tl.maximum(peak, tl.max(scores, 1) * to_exponent)
+        # A row that has seen nothing yet has no number to measure from.
+        base = tl.where(new_peak == float("-inf"), 0.0, new_peak) if MASKED else new_peak
+        weights = tl.exp2(scores * to_exponent - base[:, None])
+        fade = tl.exp2(peak - base)
+        mass = mass * fade + tl.sum(weights, 1)
+        v = tl.load(of_key + NUM_KV_HEADS * HEAD_DIM, mask=inside, other=0.0).to(q.dtype)
+        values = tl.dot(weights.to(q.dtype), v, values * fade[:, None], input_precision=PRECISION)
+        peak = new_peak
+    return peak, mass, values

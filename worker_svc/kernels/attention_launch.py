@@ -1,0 +1,84 @@
+"""Launch parameters of the attention kernels: a table that is data, found by kernel, head size, stored type and device.
+
+attention_launch.json is ordered: the first row that fits is taken. Its columns:
+
+    kernel          "prefill" or "decode"
+    shared_kib      shared memory that a program may have on the device: 227 (Hopper), 163 (A100), 99 (the others)
+    value_bytes     of a key's or a value's number in the cache
+    head_dim        at most this, padded to a power of two
+    block_rows      rows of queries times heads that a program holds
+    block_keys      keys that it meets at a time
+    num_warps, num_stages, max_registers (of a thread; null: as many as it takes): Triton's
+
+A tuner measures and writes the table; nothing is tuned while requests wait.
+"""
+
+import json
+import math
+from dataclasses import dataclass, fields
+from functools import cache as cached
+from pathlib import Path
+
+import torch
+
+_SHARED_KIB = {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227}
+"""By compute capability; the CUDA programming guide's table of technical specifications. What is not here has 99."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A row of the table, less what it was found by."""
+
+    block_rows: int
+    block_keys: int
+    num_warps: int
+    num_stages: int
+    max_registers: int | None
+
+    def num_warps_of(self, block_rows: int) -> int:
+        """Return the warps of a program with another number of rows: each warp keeps as many rows as it has in the table."""
+        return max(self.num_warps * block_rows // self.block_rows, 1)
+
+
+def launch_for(kernel: str, query: torch.Tensor, cache: torch.Tensor) -> Launch:
+    """Return how to launch "prefill" or "decode" for queries [..., head_dim] over a cache."""
+    return find_launch(kernel, query.shape[-1], cache.element_size(), _capability(query.device))
+
+
+def prefill_block_rows(head_dim: int, cache_dtype: torch.dtype, device: torch.device) -> int:
+    """Return the rows that tiles of prompts are to have; a power of two."""
+    return find_launch("prefill", head_dim, cache_dtype.itemsize, _capability(device)).block_rows
+
+
+@cached
+def find_launch(kernel: str, head_dim: int, value_bytes: int, capability: tuple[int, int]) -> Launch:
+    """Return the first row of the table that fits."""
+    shared_kib, padded = shared_kib_of(capability), padded_head_dim(head_dim)
+    for row in json.loads(Path(__file__).with_suffix(".json").read_text()):
+        is_asked = row["kernel"] == kernel and row["value_bytes"] == value_bytes
+        if is_asked and row["head_dim"] >= padded and row["shared_kib"] <= shared_kib:
+            return Launch(**{field.name: row[field.name] for field in fields(Launch)})
+    raise AssertionError(f"Heads of {head_dim}, {value_bytes} bytes a value: attention_launch.json has no {kernel} for them.")
+
+
+def shared_kib_of(capability: tuple[int, int]) -> int:
+    """Return the shared memory that a program may have on such a device."""
+    return _SHARED_KIB.get(capability, 99)
+
+
+def padded_head_dim(head_dim: int) -> int:
+    """Return BLOCK_DIM: the power of two that a program computes with."""
+    return max(1 << (head_dim - 1).bit_length(), 16)
+
+
+def score_factors(scale: float, softcap: float) -> tuple[float, float]:
+    """Return to_cap and to_exponent of attend_keys for scores of a product times `scale`, capped at `softcap` (0: not)."""
+    if softcap:
+        return 2 * scale / softcap, softcap / math.log(2)
+    return 0.0, scale / math.log(2)
+
+
+@cached
+def _capability(device: torch.device) -> tuple[int, int]:
+    """Return the device's; of host memory, which stands in for one, Hopper's."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
