@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from tetrad.worker_svc.layers.linear import Linear, PlainLinear
+from tetrad.worker_svc.layers.linear import Linear
 from tetrad.worker_svc.layers.rotary import interleave_heads
+from tetrad.worker_svc.quantization.context import product_context
 from tetrad.worker_svc.quantization.matrix import Matrix, can_fuse, fused
 from tetrad.worker_svc.quantization.plain import PlainScheme
 from tetrad.worker_svc.quantization.schemes import open_scheme
@@ -40,10 +41,15 @@ class DeviceLinears:
         dtype: torch.dtype,
     ) -> None:
         self._weights, self._device, self._dtype = weights, device, dtype
-        self._plain = PlainScheme(device, dtype)
+        self._plain = PlainScheme(product_context(device, dtype))
         self._scheme = open_scheme(config_quantization, requested, self._plain)
-        self._embeddings: dict[str, torch.Tensor] = {}
-        self.weights_size_bytes = 0
+        self.tensors: list[torch.Tensor] = []
+        """All that was loaded, as it is held on the device."""
+
+    @property
+    def weights_size_bytes(self) -> int:
+        """Memory of all that was loaded."""
+        return sum(tensor.nbytes for tensor in self.tensors)
 
     def linear(
         self,
@@ -63,8 +69,6 @@ class DeviceLinears:
             rotated: which parts are queries or keys, whose rows are to be interleaved (layers/rotary.py); None: none.
             head_dim: of those.
         """
-        if len(names) == 1 and names[0][0] in self._embeddings:
-            return PlainLinear(self._embeddings[names[0][0]], None)  # tied: the embedding is the output matrix, too
         parts = [self._scheme.read(self._weights, name, rows, in_features) for name, rows in names]
         biases = [self._bias(name, rows) for name, rows in names]
         for index, (_, rows) in enumerate(names):
@@ -79,26 +83,26 @@ class DeviceLinears:
 
     def vector(self, name: str, size: int) -> torch.Tensor:
         """Return a tensor [size], as of a norm, under its whole name."""
-        return self._own(self._weights.get_stored(name, (size,)).to(self._device, self._dtype, copy=True))
+        return self._own(self._vector(name, size))
 
     def embedding(self, name: str, rows: int, columns: int) -> torch.Tensor:
-        """Return a table [rows, columns], never quantized, under its whole name; a tied output layer shares it."""
-        prefix = name.removesuffix(".weight")
-        [table] = fused([self._plain.read(self._weights, prefix, rows, columns)]).tensors
-        self._embeddings[prefix] = table
+        """Return a table [rows, columns], never quantized, under its whole name."""
+        [table] = fused([self._plain.read(self._weights, name.removesuffix(".weight"), rows, columns)]).tensors
         return self._own(table)
 
     def _product(self, matrix: Matrix, bias: torch.Tensor | None) -> Linear:
-        for tensor in matrix.tensors:
-            self._own(tensor)
+        self.tensors += [each for each in (*matrix.tensors, matrix.columns, bias) if each is not None]
         linear = matrix.form.linear(matrix.tensors, bias)
-        return linear if matrix.columns is None else GatheredColumns(linear, self._own(matrix.columns))
+        return linear if matrix.columns is None else GatheredColumns(linear, matrix.columns)
 
     def _bias(self, name: str, rows: int) -> torch.Tensor | None:
-        return self.vector(f"{name}.bias", rows) if self._weights.has(f"{name}.bias") else None
+        return self._vector(f"{name}.bias", rows) if self._weights.has(f"{name}.bias") else None
+
+    def _vector(self, name: str, size: int) -> torch.Tensor:
+        return self._weights.get_stored(name, (size,)).to(self._device, self._dtype, copy=True)
 
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
-        self.weights_size_bytes += tensor.nbytes
+        self.tensors.append(tensor)
         return tensor
 
 

@@ -18,7 +18,7 @@ class Form(Protocol):
     """What the tensors of a matrix mean. Matrices of equal forms can be one product."""
 
     def linear(self, tensors: Sequence[torch.Tensor], bias: torch.Tensor | None) -> Linear:
-        """Return the layer: y = x W^T + b; the tensors are its own."""
+        """Return the layer: y = x W^T + b; the tensors are its own, as `fused` leaves them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,9 @@ def can_fuse(first: Matrix, second: Matrix) -> bool:
 
 
 def fused(parts: Sequence[Matrix]) -> Matrix:
-    """Return the matrix of parts that can be fused, below each other, in memory of its own."""
-    tensors = tuple(torch.cat(pieces) for pieces in zip(*(part.tensors for part in parts), strict=True))
-    return Matrix(parts[0].form, tensors, parts[0].columns)
+    """Return the matrix of parts that can be fused, below each other, in memory of its own.
+
+    Weights stay as they are; scales and zeros [R, groups] become [groups, R], as the outputs of a tile are read side by side.
+    """
+    weight, *others = (torch.cat(pieces) for pieces in zip(*(part.tensors for part in parts), strict=True))
+    return Matrix(parts[0].form, (weight, *(each.T.contiguous() for each in others)), parts[0].columns)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from tetrad.worker_svc.layers.linear import Linear, PlainLinear
+from tetrad.worker_svc.quantization.context import ProductContext
 from tetrad.worker_svc.quantization.matrix import Matrix
 from tetrad.worker_svc.weights.loader import WeightLoader
 
@@ -22,17 +23,11 @@ class PlainForm:
 
 @dataclass(frozen=True, slots=True)
 class PlainScheme:
-    """Weights that are stored in floats. A GGUF file's come dequantized.
+    """Weights that are stored in floats. A GGUF file's come dequantized."""
 
-    Attributes:
-        device: where they go.
-        dtype: in which they are multiplied.
-    """
-
-    device: torch.device
-    dtype: torch.dtype
+    context: ProductContext
 
     def read(self, weights: WeightLoader, name: str, rows: int, columns: int) -> Matrix:
         """See Scheme."""
         weight = weights.get_stored(f"{name}.weight", (rows, columns))
-        return Matrix(PlainForm(), (weight.to(self.device).to(self.dtype),))
+        return Matrix(PlainForm(), (weight.to(self.context.device).to(self.context.dtype),))

@@ -1,21 +1,50 @@
 """Schemes: which one reads a model's matrices."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.quantization.awq import AwqScheme
+from tetrad.worker_svc.quantization.fp8_checkpoint import open_compressed_tensors, open_fp8
+from tetrad.worker_svc.quantization.gptq import GptqScheme
 from tetrad.worker_svc.quantization.matrix import Scheme
+from tetrad.worker_svc.quantization.online import ONLINE, OnlineScheme
 from tetrad.worker_svc.quantization.plain import PlainScheme
+from tetrad.worker_svc.quantization.settings import choose
+
+_CHECKPOINTS: Mapping[str, Callable[[Mapping[str, Any], PlainScheme], Scheme]] = {
+    "awq": AwqScheme,
+    "compressed-tensors": open_compressed_tensors,
+    "fp8": open_fp8,
+    "gptq": GptqScheme,
+}
 
 
-def open_scheme(config_quantization: Mapping[str, Any] | None, requested: str, plain: PlainScheme) -> Scheme:
+def open_scheme(config_quantization: object, requested: str, plain: PlainScheme) -> Scheme:
     """Return the scheme for a checkpoint's own quantization, or for what is requested of one in floats.
 
     Args:
         config_quantization: `quantization_config` of config.json; None: in floats.
-        requested: as of LoadRequest.quantization.
+        requested: as of LoadRequest.quantization; of a quantized checkpoint, nothing or its own.
         plain: for what is not quantized.
+
+    Raises:
+        ModelError: either is not supported, or they contradict each other.
     """
-    if config_quantization or requested:
-        raise ModelError(f"Quantization {str(requested or config_quantization)[:80]!r} is not supported.")
-    return plain
+    if config_quantization is None:
+        return _online(requested, plain)
+    if not isinstance(config_quantization, Mapping):
+        raise ModelError(f"quantization_config is {str(config_quantization)[:80]!r}, not an object.")
+    method = choose(config_quantization, "quant_method", sorted(_CHECKPOINTS))
+    if requested not in ("", method):
+        raise ModelError(f"Quantization {requested[:80]!r} cannot be had of a model that is quantized as {method} already.")
+    return _CHECKPOINTS[method](config_quantization, plain)
+
+
+def _online(requested: str, plain: PlainScheme) -> Scheme:
+    if not requested:
+        return plain
+    if requested not in ONLINE:
+        known = ", ".join(sorted(ONLINE))
+        raise ModelError(f"Quantization {requested[:80]!r} is not supported for weights in floats; supported: {known}.")
+    return OnlineScheme(plain, requested)

@@ -6,6 +6,7 @@ A program of its own: the tests' process has the interpreter in the kernels' pla
 import sys
 from typing import Any
 
+import product_kernels
 import sampling_kernels
 from triton import compile as compile_kernel
 from triton.backends.compiler import GPUTarget
@@ -66,6 +67,16 @@ def type_of(name: str, tensors: str, cache: str) -> str:
     return f"*{tensors}" if name in TENSORS else {**POINTERS, **FLOATS, **sampling_kernels.TYPES}.get(name, "i32")
 
 
+def compile_product(kernel, types: dict[str, str], values: dict[str, object], target: GPUTarget) -> None:
+    """Compile a kernel of product_kernels.py, if the device has its types."""
+    pointers = {name: f"*{each}" for name, each in types.items()}
+    signature = {name: "constexpr" if name in values else pointers.get(name, "i32") for name in kernel.arg_names}
+    if f"*{product_kernels.FP8}" in signature.values() and target.arch < 89:
+        return
+    compiled = compile_kernel(ASTSource(kernel, signature=signature, constexprs=values), target=target)
+    sys.stdout.write(f"{kernel.__name__} {types['x']} {types['weight']} {len(compiled.asm['cubin'])}\n")
+
+
 def main() -> None:
     target = GPUTarget("cuda", int(sys.argv[1]), 32)
     for kernel, tensors, cache, values in KERNELS:
@@ -73,6 +84,8 @@ def main() -> None:
         held = "fp8e5" if cache == "fp8e4nv" and target.arch < 89 else cache
         compiled = compiled_for(target, kernel, tensors, held, *launch_of(kernel, held, values, target.arch))
         sys.stdout.write(f"{kernel.__name__} {tensors or '-'} {held or '-'} {len(compiled.asm['cubin'])}\n")
+    for kernel, types, values in product_kernels.KERNELS:
+        compile_product(kernel, types, values, target)
 
 
 def launch_of(kernel: Any, cache: str, values: dict[str, Any], arch: int) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -10,6 +10,9 @@ import pytest
 
 from tetrad.worker_svc import kernels
 
+ONLY_FROM_89 = {"quantize_rows_kernel"}
+"""What makes fp8 of e4m3, which Ampere does not have."""
+
 PROGRAM = Path(__file__).parent / "compile_all.py"
 
 
@@ -21,7 +24,7 @@ def test_every_kernel_compiles(capability, tmp_path):
 
     assert ran.returncode == 0, ran.stderr
     compiled = {line.split()[0] for line in ran.stdout.splitlines() if int(line.split()[-1]) > 1000}
-    assert compiled == all_kernels()
+    assert compiled == all_kernels() - (ONLY_FROM_89 if capability < 89 else set())
 
 
 def all_kernels() -> set[str]:

@@ -1,0 +1,33 @@
+"""The products with quantized weights, as compile_all.py compiles them: types of pointers, and values, of each launch."""
+
+from tetrad.worker_svc.kernels import byte_matmul, int4_matmul, quantize_rows
+
+FP8 = "fp8e4nv"
+"""Only from compute capability 8.9 on; before, its bits are uint8."""
+
+FEW = {"ROWS": 16, "OUTPUTS": 32, "COLUMNS": 128, "NUM_SPLITS": 4}
+MANY = {"ROWS": 64, "OUTPUTS": 64, "COLUMNS": 64, "NUM_SPLITS": 1}
+FLOATS = {"HAS_BIAS": True, "PRECISION": "tf32"}
+BYTES = FLOATS | {"GROUP": 0, "IS_EVEN": True, "HAS_ROW_SCALES": False, "MAX_IMPRECISE": 0}
+BLOCKS = BYTES | {"GROUP": 128, "IS_EVEN": False, "HAS_BIAS": False}
+OF_FP8 = {"HAS_ROW_SCALES": True, "MAX_IMPRECISE": 64}
+SCALES = {"scales": "fp32", "row_scales": "fp32", "partial": "fp32", "tickets": "i32", "packed": "u8", "zeros": "u8"}
+
+
+def product_types(x: str, weight: str, out: str) -> dict[str, str]:
+    """Return the types of the tensors of a product."""
+    return SCALES | {"x": x, "weight": weight, "bias": out, "out": out}
+
+
+# kernel, types of its tensors (any other argument is a number), compile-time values
+KERNELS = [
+    (byte_matmul.byte_matmul_kernel, product_types("bf16", "i8", "bf16"), BYTES | FEW),
+    (byte_matmul.byte_matmul_kernel, product_types("fp16", "u8", "fp16"), BLOCKS | MANY),
+    (byte_matmul.byte_matmul_kernel, product_types("fp32", "i8", "fp32"), BYTES | FEW | {"PRECISION": "ieee"}),
+    (byte_matmul.byte_matmul_kernel, product_types("bf16", FP8, "bf16"), BLOCKS | FEW),
+    (byte_matmul.byte_matmul_kernel, product_types(FP8, FP8, "bf16"), BYTES | MANY | OF_FP8),
+    (byte_matmul.byte_matmul_kernel, product_types(FP8, FP8, "bf16"), BLOCKS | MANY | OF_FP8),
+    (int4_matmul.int4_matmul_kernel, product_types("bf16", "u8", "bf16") | {"scales": "fp16"}, FLOATS | FEW),
+    (int4_matmul.int4_matmul_kernel, product_types("fp16", "u8", "fp16") | {"scales": "fp16"}, FLOATS | MANY),
+    (quantize_rows.quantize_rows_kernel, product_types("bf16", "", FP8), {"GROUP": 1536, "BLOCK": 2048}),
+]

@@ -1,0 +1,170 @@
+"""Product with weights of 4 bits, in groups of columns that share a scale and a zero: w = (q - zero) * scale.
+
+The layout, into which AWQ and GPTQ checkpoints are repacked: a byte holds columns j (low) and j + 16 (high) of a block of 32,
+so both halves of a tile are multiplied as they lie, by activations that lie side by side as well. Small integers are exact in
+every type, so groups are multiplied unscaled, and only their sums are scaled.
+Dims: T rows of activations, N outputs, K inputs, G columns of a group.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from tetrad.worker_svc.kernels.split_k import store_product
+from tetrad.worker_svc.kernels.tile_shapes import MAX_SPLIT_TILES, TileShape
+
+BLOCK = 32
+"""Columns that are packed together; groups are multiples of it."""
+
+
+def pack_int4(quanta: torch.Tensor) -> torch.Tensor:
+    """Return [N, K / 2] uint8 of quanta [N, K] of 0 to 15."""
+    low, high = quanta.to(torch.uint8).reshape(len(quanta), -1, 2, BLOCK // 2).unbind(2)
+    return (low | (high << 4)).flatten(1)
+
+
+def unpack_int4(packed: torch.Tensor) -> torch.Tensor:
+    """Return the quanta [N, K] uint8 of packed ones [N, K / 2]."""
+    bytes_ = packed.reshape(len(packed), -1, BLOCK // 2)
+    return torch.stack([bytes_ & 15, bytes_ >> 4], 2).flatten(1)
+
+
+def int4_matmul_reference(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    shape: TileShape,  # noqa: ARG001 - one signature for both
+    tickets: torch.Tensor,  # noqa: ARG001
+) -> torch.Tensor:
+    """Return x W^T + bias [T, N], in x's type. Computed in float64.
+
+    Args:
+        x: [T, K] floats; rows may lie apart, a row's features not.
+        packed: [N, K / 2] uint8, contiguous; see pack_int4.
+        scales: [K / G, N] floats; G is a multiple of 32.
+        zeros: [K / G, N] uint8, 0 to 16.
+        bias: [N] or None.
+        shape: of the tiles.
+        tickets: see split_k.
+    """
+    groups = torch.arange(x.shape[1], device=x.device) // (x.shape[1] // len(scales))
+    wide = (unpack_int4(packed).double() - zeros.T[:, groups].double()) * scales.T[:, groups].double()
+    total = x.double() @ wide.T
+    return (total if bias is None else total + bias.double()).to(x.dtype)
+
+
+@triton.jit
+def int4_matmul_kernel(
+    x,
+    packed,
+    scales,
+    zeros,
+    bias,
+    out,
+    partial,
+    tickets,
+    num_rows,
+    num_outputs,
+    num_columns,
+    group_size,
+    stride_x,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    NUM_SPLITS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Multiply tile `program_id(0)` of rows and `program_id(1)` of outputs, along part `program_id(2)` of K.
+
+    COLUMNS is a multiple of 32 and divides a group.
+    """
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    # Tiles that reach beyond the product read its last row again; what they make of it is not stored.
+    known_outputs = tl.minimum(outputs, num_outputs - 1)
+    x_rows = x + tl.minimum(rows, num_rows - 1).to(tl.int64)[:, None] * stride_x
+    packed_rows = packed + known_outputs.to(tl.int64)[:, None] * (num_columns // 2)
+    share = tl.cdiv(num_columns // COLUMNS, NUM_SPLITS) * COLUMNS
+    begin = tl.program_id(2) * share
+    byte = tl.arange(0, COLUMNS // 2)[None, :]
+    low_column = byte // 16 * 32 + byte % 16
+    total = tl.zeros([ROWS, OUTPUTS], tl.float32)
+    for start in range(begin, tl.minimum(begin + share, num_columns), COLUMNS):
+        low_x = tl.load(x_rows + start + low_column)
+        high_x = tl.load(x_rows + start + low_column + 16)
+        quanta = tl.load(packed_rows + start // 2 + byte)
+        of_group = start // group_size * num_outputs + known_outputs
+        zero = small_integer(tl.load(zeros + of_group), x.dtype.element_ty)[:, None]
+        low = tl.trans(small_integer(quanta & 15, x.dtype.element_ty) - zero)
+        high = tl.trans(small_integer(quanta >> 4, x.dtype.element_ty) - zero)
+        part = tl.dot(low_x, low, input_precision=PRECISION)
+        part = tl.dot(high_x, high, part, input_precision=PRECISION)
+        total += part * tl.load(scales + of_group).to(tl.float32)[None, :]
+    store_product(total, bias, out, partial, tickets, rows, outputs, num_rows, num_outputs, HAS_BIAS, NUM_SPLITS)
+
+
+@triton.jit
+def small_integer(value, dtype: tl.constexpr):
+    """Return integers of 0 to 16 as floats, in 16 bits plus a constant that their differences lose again.
+
+    A float whose last bit counts as 1 has such an integer in its last bits: setting them is faster than a conversion.
+    """
+    if dtype == tl.float16:
+        return (value.to(tl.uint16) | 0x6400).to(tl.float16, bitcast=True)  # 1024 + value
+    if dtype == tl.bfloat16:
+        return (value.to(tl.uint16) | 0x4300).to(tl.bfloat16, bitcast=True)  # 128 + value
+    return value.to(dtype)
+
+
+def int4_matmul(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    shape: TileShape,
+    tickets: torch.Tensor,
+) -> torch.Tensor:
+    """See int4_matmul_reference."""
+    (num_rows, num_columns), num_outputs = x.shape, len(packed)
+    group_size = num_columns // len(scales)
+    assert x.stride(1) == 1 and packed.is_contiguous() and packed.shape == (num_outputs, num_columns // 2)
+    assert scales.is_contiguous() and zeros.is_contiguous() and scales.shape == zeros.shape == (len(scales), num_outputs)
+    assert group_size % BLOCK == 0 and group_size * len(scales) == num_columns
+    out = torch.empty((num_rows, num_outputs), dtype=x.dtype, device=x.device)
+    if not num_rows:
+        return out
+    grid = (triton.cdiv(num_rows, shape.rows), triton.cdiv(num_outputs, shape.outputs), shape.splits)
+    assert shape.splits == 1 or grid[0] * grid[1] <= MAX_SPLIT_TILES
+    partial = out
+    if shape.splits > 1:
+        partial = torch.empty((shape.splits, num_rows, num_outputs), dtype=torch.float32, device=x.device)
+    int4_matmul_kernel[grid](
+        x,
+        packed,
+        scales,
+        zeros,
+        out if bias is None else bias,
+        out,
+        partial,
+        tickets,
+        num_rows,
+        num_outputs,
+        num_columns,
+        group_size,
+        x.stride(0),
+        ROWS=shape.rows,
+        OUTPUTS=shape.outputs,
+        COLUMNS=min(shape.columns, group_size & -group_size),
+        NUM_SPLITS=shape.splits,
+        HAS_BIAS=bias is not None,
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
+        num_warps=shape.warps,
+        num_stages=shape.stages,
+    )
+    return out

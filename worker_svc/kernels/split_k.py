@@ -1,0 +1,67 @@
+"""The end of a product whose K is split: each part is kept, and the program that comes last adds them all up.
+
+Few rows make few tiles, too few for all of a device to read weights; so several programs share a tile, each with its part of K.
+They draw tickets as they finish. Who draws the last one sums the parts in their order, hence the same bits every time, and puts
+the tickets back to zero. One launch, no second kernel.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from tetrad.worker_svc.kernels.tile_shapes import MAX_SPLIT_TILES
+
+
+@triton.jit
+def store_product(
+    total,
+    bias,
+    out,
+    partial,
+    tickets,
+    rows,
+    outputs,
+    num_rows,
+    num_outputs,
+    HAS_BIAS: tl.constexpr,
+    NUM_SPLITS: tl.constexpr,
+):
+    """Store a tile [rows, outputs] of the product, of program (row tile, output tile, part of K).
+
+    Args:
+        total: the tile, or this part of it, float32.
+        bias: [N].
+        out: [T, N], rows side by side.
+        partial: [NUM_SPLITS, T, N] float32.
+        tickets: a zero for each tile.
+        rows, outputs: of the tile, some of them perhaps beyond the product's.
+        num_rows, num_outputs: T and N.
+    """
+    inside = (rows[:, None] < num_rows) & (outputs[None, :] < num_outputs)
+    place = rows[:, None].to(tl.int64) * num_outputs + outputs[None, :]
+    if NUM_SPLITS == 1:
+        _store(total, bias, out, outputs, num_outputs, place, inside, HAS_BIAS)
+    else:
+        size = tl.cast(num_rows, tl.int64) * num_outputs
+        tl.store(partial + tl.program_id(2) * size + place, total, mask=inside)
+        tl.debug_barrier()  # all of this part is written before its ticket is drawn
+        mine = tickets + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+        if tl.atomic_add(mine, 1, sem="acq_rel") == NUM_SPLITS - 1:
+            whole = tl.zeros_like(total)
+            for split in range(NUM_SPLITS):
+                # Past the processor's own cache: others wrote it.
+                whole += tl.load(partial + split * size + place, mask=inside, other=0.0, cache_modifier=".cg")
+            _store(whole, bias, out, outputs, num_outputs, place, inside, HAS_BIAS)
+            tl.store(mine, 0)
+
+
+@triton.jit
+def _store(total, bias, out, outputs, num_outputs, place, inside, HAS_BIAS: tl.constexpr):  # noqa: ANN202 - of Triton
+    if HAS_BIAS:
+        total += tl.load(bias + outputs, mask=outputs < num_outputs, other=0.0).to(tl.float32)[None, :]
+    tl.store(out + place, total, mask=inside)
+
+
+def make_tickets(device: torch.device) -> torch.Tensor:
+    """Return the tickets [MAX_SPLIT_TILES] int32 that all products of one stream share."""
+    return torch.zeros(MAX_SPLIT_TILES, dtype=torch.int32, device=device)

@@ -1,0 +1,121 @@
+"""Fp8: weights in e4m3, each row, or group of a row's columns, with a scale.
+
+A few rows of activations stay floats: such a step does nothing but read weights, and is more exact so. More rows are quantized
+to e4m3 as they come, each with scales of its own, where the device multiplies that.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+
+from tetrad.worker_svc.kernels.byte_matmul import byte_matmul
+from tetrad.worker_svc.kernels.quantize_rows import quantize_rows
+from tetrad.worker_svc.layers.linear import Linear
+from tetrad.worker_svc.quantization.context import ProductContext
+from tetrad.worker_svc.quantization.matrix import Matrix
+
+FEW_ROWS = 16
+"""At most so many rows stay floats."""
+
+_LARGEST = 448.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8Form:
+    """Two tensors: e4m3's bits [R, C] uint8, as few operations of torch know the type itself; scales [R, ceil(C / group)].
+
+    Attributes:
+        context: of the device.
+        group: columns that share a scale; C: all of a row.
+    """
+
+    context: ProductContext
+    group: int
+
+    def linear(self, tensors: Sequence[torch.Tensor], bias: torch.Tensor | None) -> Linear:
+        """See Form."""
+        bits, scales = tensors
+        return Fp8Linear(self, bits, scales, bias)
+
+
+class Fp8Linear:
+    """A Linear over weights in e4m3.
+
+    Args:
+        form: of the tensors.
+        bits: [N, K] uint8.
+        scales: [ceil(K / group), N] float32.
+        bias: [N] or None.
+    """
+
+    def __init__(self, form: Fp8Form, bits: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._context, self._group = form.context, form.group
+        self._weight = bits.view(torch.float8_e4m3fn) if form.context.has_fp8 else bits
+        self._scales, self._bias = scales, bias
+        self._is_grouped = form.group < bits.shape[1]
+        self._suffix = f"/{form.group}" if self._is_grouped else ""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [T, N] in x's type."""
+        if len(x) > FEW_ROWS and self._context.has_fp8:
+            return self._multiply_quantized(x)
+        shape = self._context.shapes.of(f"fp8{self._suffix}", len(x), *self._weight.shape)
+        if shape is None:
+            return F.linear(x, self._widened(x.dtype), self._bias)
+        return byte_matmul(
+            x,
+            self._weight,
+            self._scales,
+            self._bias,
+            dtype=x.dtype,
+            group=self._group,
+            shape=shape,
+            tickets=self._context.tickets,
+        )
+
+    def _multiply_quantized(self, x: torch.Tensor) -> torch.Tensor:
+        quantized, row_scales = quantize_rows(x, self._group)
+        shape = self._context.shapes.of(f"fp8xfp8{self._suffix}", len(x), *self._weight.shape)
+        if shape is None:
+            return self._multiply_by_library(x, quantized, row_scales)
+        return byte_matmul(
+            quantized,
+            self._weight,
+            self._scales,
+            self._bias,
+            dtype=x.dtype,
+            group=self._group,
+            shape=shape,
+            tickets=self._context.tickets,
+            row_scales=row_scales,
+        )
+
+    def _multiply_by_library(self, x: torch.Tensor, quantized: torch.Tensor, row_scales: torch.Tensor) -> torch.Tensor:
+        """torch's product takes one scale a row, gives 16 bits, and wants K and N to be multiples of 16."""
+        num_outputs, num_columns = self._weight.shape
+        if self._is_grouped or x.dtype == torch.float32 or num_outputs % 16 or num_columns % 16:
+            return F.linear(x, self._widened(x.dtype), self._bias)
+        scaled_mm = torch._scaled_mm  # noqa: SLF001 - torch has no public name for it
+        weight = self._weight.T
+        return scaled_mm(quantized, weight, scale_a=row_scales.T, scale_b=self._scales, bias=self._bias, out_dtype=x.dtype)
+
+    def _widened(self, dtype: torch.dtype) -> torch.Tensor:
+        columns = self._weight.shape[1]
+        scales = self._scales.T.repeat_interleave(self._group, 1)[:, :columns]
+        return (self._weight.view(torch.float8_e4m3fn).float() * scales).to(dtype)
+
+
+def quantize_fp8(context: ProductContext, weight: torch.Tensor) -> Matrix:
+    """Return weight [R, C] in e4m3; the largest of a row is 448 times its scale. A row that is not finite stays so."""
+    wide = weight.float()
+    scales = wide.abs().amax(1, keepdim=True).clamp_min(1e-12) / _LARGEST
+    return fp8_matrix(context, (wide / scales).to(torch.float8_e4m3fn), scales, weight.shape[1])
+
+
+def fp8_matrix(context: ProductContext, weight: torch.Tensor, scales: torch.Tensor, group: int) -> Matrix:
+    """Return the matrix of e4m3 weights [R, C] and scales [R, ceil(C / group)]; a row with a NaN is NaN on every device."""
+    bits = weight.view(torch.uint8)
+    is_nan = (bits & 0x7F == 0x7F).any(1, keepdim=True)
+    return Matrix(Fp8Form(context, group), (bits, scales.float().masked_fill(is_nan, torch.nan)))

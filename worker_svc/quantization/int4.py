@@ -1,0 +1,79 @@
+"""Int4: weights in 4 bits, in groups of columns with a scale and a zero; activations stay floats."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+
+from tetrad.worker_svc.kernels.int4_matmul import BLOCK, int4_matmul, pack_int4, unpack_int4
+from tetrad.worker_svc.layers.linear import Linear
+from tetrad.worker_svc.quantization.context import ProductContext
+from tetrad.worker_svc.quantization.matrix import Matrix
+
+_LARGEST = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Int4Form:
+    """Three tensors: quanta [R, C / 2] uint8 as kernels.int4_matmul packs them, scales and zeros [R, C / group].
+
+    Attributes:
+        context: of the device.
+        group: columns that share a scale and a zero, a multiple of 32.
+    """
+
+    context: ProductContext
+    group: int
+
+    def linear(self, tensors: Sequence[torch.Tensor], bias: torch.Tensor | None) -> Linear:
+        """See Form."""
+        packed, scales, zeros = tensors
+        return Int4Linear(self, packed, scales, zeros, bias)
+
+
+class Int4Linear:
+    """A Linear over weights of 4 bits.
+
+    Args:
+        form: of the tensors.
+        packed: [N, K / 2] uint8.
+        scales: [K / group, N].
+        zeros: [K / group, N] uint8.
+        bias: [N] or None.
+    """
+
+    def __init__(
+        self, form: Int4Form, packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, bias: torch.Tensor | None
+    ) -> None:
+        self._context = form.context
+        self._packed, self._scales, self._zeros, self._bias = packed, scales, zeros, bias
+        self._kernel = f"int4/{form.group}"
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [T, N] in x's type."""
+        shape = self._context.shapes.of(self._kernel, len(x), len(self._packed), x.shape[1])
+        if shape is None:
+            return F.linear(x, self._widened(x.dtype), self._bias)
+        tickets = self._context.tickets
+        return int4_matmul(x, self._packed, self._scales, self._zeros, self._bias, shape=shape, tickets=tickets)
+
+    def _widened(self, dtype: torch.dtype) -> torch.Tensor:
+        groups = unpack_int4(self._packed).to(dtype).reshape(len(self._packed), len(self._scales), -1)
+        centred = groups - self._zeros.T[:, :, None].to(dtype)
+        return (centred * self._scales.T[:, :, None].to(dtype)).flatten(1)
+
+
+def group_for_int4(columns: int) -> int:
+    """Return the largest group, of at most 128, that divides so many columns; 0: none does, and they stay floats."""
+    return next((group for group in (128, 64, BLOCK) if columns % group == 0), 0)
+
+
+def quantize_int4(context: ProductContext, weight: torch.Tensor, group: int) -> Matrix:
+    """Return weight [R, C] in 4 bits: a group's values are rounded to 16 between its least and its largest, 0 among them."""
+    groups = weight.float().reshape(len(weight), -1, group)
+    least, largest = groups.amin(2).clamp_max(0), groups.amax(2).clamp_min(0)
+    scales = ((largest - least) / _LARGEST).clamp_min(1e-7).to(context.dtype)
+    zeros = (-least / scales.float()).round().clamp(0, _LARGEST)
+    quanta = ((groups / scales.float()[:, :, None]).round() + zeros[:, :, None]).clamp(0, _LARGEST)
+    return Matrix(Int4Form(context, group), (pack_int4(quanta.flatten(1)), scales, zeros.to(torch.uint8)))

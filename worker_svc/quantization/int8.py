@@ -1,0 +1,69 @@
+"""Int8: weights in 8 bits, each row, or group of a row's columns, with a scale; activations stay floats."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+
+from tetrad.worker_svc.kernels.byte_matmul import byte_matmul
+from tetrad.worker_svc.layers.linear import Linear
+from tetrad.worker_svc.quantization.context import ProductContext
+from tetrad.worker_svc.quantization.matrix import Matrix
+
+_LARGEST = 127
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Form:
+    """Two tensors: quanta [R, C] int8, and scales [R, C / group].
+
+    Attributes:
+        context: of the device.
+        group: columns that share a scale; C: all of a row.
+    """
+
+    context: ProductContext
+    group: int
+
+    def linear(self, tensors: Sequence[torch.Tensor], bias: torch.Tensor | None) -> Linear:
+        """See Form."""
+        quanta, scales = tensors
+        return Int8Linear(self, quanta, scales, bias)
+
+
+class Int8Linear:
+    """A Linear over int8 weights.
+
+    Args:
+        form: of the tensors.
+        quanta: [N, K] int8.
+        scales: [K / group, N].
+        bias: [N] or None.
+    """
+
+    def __init__(self, form: Int8Form, quanta: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._context, self._group = form.context, form.group
+        self._quanta, self._scales, self._bias = quanta, scales, bias
+        self._kernel = "int8" if form.group == quanta.shape[1] else f"int8/{form.group}"
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [T, N] in x's type."""
+        shape = self._context.shapes.of(self._kernel, len(x), *self._quanta.shape)
+        if shape is None:
+            return F.linear(x, self._widened(x.dtype), self._bias)
+        tickets = self._context.tickets
+        return byte_matmul(
+            x, self._quanta, self._scales, self._bias, dtype=x.dtype, group=self._group, shape=shape, tickets=tickets
+        )
+
+    def _widened(self, dtype: torch.dtype) -> torch.Tensor:
+        groups = self._quanta.reshape(len(self._quanta), len(self._scales), -1)
+        return (groups * self._scales.T[:, :, None].to(dtype)).flatten(1)
+
+
+def quantize_int8(context: ProductContext, weight: torch.Tensor) -> Matrix:
+    """Return weight [R, C] in 8 bits; the largest of a row is 127 times its scale. A row that is not finite stays so."""
+    wide = weight.float()
+    scales = wide.abs().amax(1, keepdim=True).clamp_min(1e-12) / _LARGEST
+    return Matrix(Int8Form(context, weight.shape[1]), ((wide / scales).round().to(torch.int8), scales))

@@ -1,0 +1,41 @@
+"""Values of a checkpoint's `quantization_config`: written by strangers, so each is checked; errors name what is supported."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tetrad.services.errors import ModelError
+
+
+def choose(config: Mapping[str, Any], key: str, supported: Sequence[Any], *, default: Any = None) -> Any:
+    """Return config[key] if it is one of the supported values; ModelError names it and them.
+
+    Args:
+        config: the quantization_config, or a part of it.
+        key: of the value.
+        supported: what it may be.
+        default: what it is where it is left out.
+    """
+    value = config.get(key, default)
+    # 4 and 4.0 and True are not told apart by ==; the files of real checkpoints have the types that are meant.
+    if not any(value == each and type(value) is type(each) for each in supported):
+        known = ", ".join(repr(each) for each in supported)
+        raise ModelError(f"quantization_config: {key} is {repr(value)[:80]}, which is not supported; supported: {known}.")
+    return value
+
+
+def group_size_of(config: Mapping[str, Any]) -> int:
+    """Return the columns of a group; 0: all of a row."""
+    size = config.get("group_size", -1)
+    if type(size) is not int or (size != -1 and not 32 <= size <= 1 << 16) or (size > 0 and size % 32):
+        raise ModelError(
+            f"quantization_config: group_size is {repr(size)[:80]}, which is not supported; supported: -1 and multiples of 32."
+        )
+    return max(size, 0)
+
+
+def check_groups(name: str, rows: int, columns: int, group: int, per_word: int) -> None:
+    """Raise ModelError if a matrix [rows, columns] cannot be packed into words, or cut into groups."""
+    if columns % group or columns % 32 or rows % per_word:
+        raise ModelError(
+            f"Tensor {name} of {rows} x {columns} does not divide into groups of {group} columns and words of {per_word} rows."
+        )
