@@ -78,6 +78,13 @@ USER tetrad
 EXPOSE 50053
 ENTRYPOINT ["tetrad", "worker"]
 
+# The same for a GPU; built with TORCH_INDEX empty. Triton compiles what launches a kernel when it is first used, and keeps it.
+FROM worker AS worker-gpu
+USER root
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+ENV TRITON_CACHE_DIR=/var/cache/tetrad/triton
+USER tetrad
+
 # One address for many frontends: docker-compose.yml's profile `scale`.
 FROM python:3.11-slim AS balancer
 RUN apt-get update && apt-get install -y --no-install-recommends haproxy && rm -rf /var/lib/apt/lists/*

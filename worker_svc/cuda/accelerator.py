@@ -80,7 +80,7 @@ class CudaAccelerator:
         copies = [torch.empty(each.shape, dtype=each.dtype, pin_memory=True) for each in tensors]
         for copy, tensor in zip(copies, tensors, strict=True):
             copy.copy_(tensor, non_blocking=True)
-        done = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch leaves it bare
+        done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call] # torch leaves it bare
         done.record()
         return _CudaDownload(copies, done)
 

@@ -61,11 +61,9 @@ class PagedAttention:
         self._scale = config.head_dim**-0.5
         self._window = config.sliding_window or 0
 
-    def decode_part(self, tables: torch.Tensor, num_keys: torch.Tensor, longest: int | None = None) -> DecodePart:
-        """Return the part of requests with one query each; `longest` context: None if that is not to matter, as in a graph."""
-        num_splits = num_splits_for(
-            len(num_keys), self._config.num_kv_heads, self._num_processors, longest or self._max_model_len
-        )
+    def decode_part(self, tables: torch.Tensor, num_keys: torch.Tensor) -> DecodePart:
+        """Return the part of requests with one query each. It depends on their number alone, as it has to in a graph."""
+        num_splits = num_splits_for(len(num_keys), self._config.num_kv_heads, self._num_processors, self._max_model_len)
         return DecodePart(tables, num_keys, num_splits)
 
     def parts(self, rows: StepRows, tables: torch.Tensor, accelerator: Accelerator) -> AttentionParts:
@@ -78,7 +76,7 @@ class PagedAttention:
         """
         num_keys, split = rows.num_computed + rows.num_scheduled, rows.num_decodes
         lengths = accelerator.upload(num_keys.astype(np.int32))
-        decode = self.decode_part(tables[:split], lengths[:split], int(num_keys[:split].max())) if split else None
+        decode = self.decode_part(tables[:split], lengths[:split]) if split else None
         prefill = None
         if split < len(rows.slots):
             prefill = self._prefill(rows.num_scheduled[split:], tables[split:], lengths[split:], accelerator)

@@ -31,24 +31,23 @@ class DecodeGraphs:
 
     Args:
         accelerator: that records and replays.
-        forward: what is recorded.
         vocab_size: V.
         most: largest batch that there can be.
     """
 
-    def __init__(self, accelerator: Accelerator, forward: ForwardRows, *, vocab_size: int, most: int) -> None:
-        self._accelerator, self._forward = accelerator, forward
+    def __init__(self, accelerator: Accelerator, *, vocab_size: int, most: int) -> None:
+        self._accelerator = accelerator
         self.sizes = ladder_to(most)
         largest = self.sizes[-1]
         self._rows = torch.zeros((largest, len(_PADDING)), dtype=torch.int32, device=accelerator.device)
         self._logits = torch.empty((largest, vocab_size), dtype=torch.float32, device=accelerator.device)
         self._graphs: dict[int, Graph] = {}
 
-    def record(self, report: Callable[[int, int], None]) -> None:
-        """Record a graph of every size, the largest first: the others then fit into its memory."""
+    def record(self, forward: ForwardRows, report: Callable[[int, int], None]) -> None:
+        """Record `forward` for every size, the largest first: the others then fit into its memory."""
         for done, size in enumerate(reversed(self.sizes), 1):
             self._accelerator.upload_into(self._rows, _padded(_NO_ROWS, size))
-            self._graphs[size] = self._accelerator.capture(partial(self._run, size))
+            self._graphs[size] = self._accelerator.capture(partial(self._run, forward, size))
             report(done, len(self.sizes))
 
     def fits(self, rows: StepRows) -> bool:
@@ -63,8 +62,8 @@ class DecodeGraphs:
         self._graphs[size].replay()
         return self._logits[:num_rows]
 
-    def _run(self, size: int) -> None:
-        self._logits[:size].copy_(self._forward(self._rows[:size]))
+    def _run(self, forward: ForwardRows, size: int) -> None:
+        self._logits[:size].copy_(forward(self._rows[:size]))
 
 
 def ladder_to(most: int) -> tuple[int, ...]:

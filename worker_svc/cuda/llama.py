@@ -79,7 +79,7 @@ class DeviceLlama:
         """
         config = self.config
         cos_sin = self._cos_sin(positions)
-        residual = self._embedding[token_ids]
+        residual = self._embedding.index_select(0, token_ids)
         x = rms_norm(residual, self._layers[0].input_norm, config.rms_norm_eps)
         following = [layer.input_norm for layer in self._layers[1:]] + [self._norm]
         for layer, cache, next_norm in zip(self._layers, caches, following, strict=True):

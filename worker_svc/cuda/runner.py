@@ -62,7 +62,7 @@ class CudaModelRunner:
         self._requests = RequestTable(self._batch, config.vocab_size, listeners)
         self._log = LaunchLog()
         self._attention = PagedAttention(config, accelerator.num_processors, layout.max_model_len)
-        self._graphs = DecodeGraphs(accelerator, self._decode_logits, vocab_size=config.vocab_size, most=layout.max_num_seqs)
+        self._graphs = DecodeGraphs(accelerator, vocab_size=config.vocab_size, most=layout.max_num_seqs)
 
     @property
     def num_requests(self) -> int:
@@ -111,8 +111,18 @@ class CudaModelRunner:
             self.forget_all()
             report(completed, num_parts)
         if self._use_graphs:
-            with torch.inference_mode():
-                self._graphs.record(lambda done, _: report(len(plans) + done, num_parts))
+            self._record_graphs(lambda done, _: report(len(plans) + done, num_parts))
+
+    @torch.inference_mode()
+    def _record_graphs(self, report: Callable[[int, int], None]) -> None:
+        try:
+            self._graphs.record(self._decode_logits, report)
+        except torch.OutOfMemoryError as error:
+            free, total = self._accelerator.memory()
+            raise FailedPrecondition(
+                f"Graphs for up to {self._graphs.sizes[-1]} requests do not fit: {free} of the device's {total} bytes were "
+                "left; lower gpu_memory_utilization or max_num_seqs, or set enforce_eager."
+            ) from error
 
     def _move_blocks(self, plan: StepPlan) -> None:
         if plan.block_copies is not None:
@@ -135,14 +145,14 @@ class CudaModelRunner:
     def _hidden(self, rows: StepRows, table: torch.Tensor) -> torch.Tensor:
         """Return the hidden states [T, hidden] of a step of any shape."""
         gathered = self._gather(table, rows.num_tokens, int(rows.num_scheduled.max()))
-        tables = self._state.block_tables[table[:, SLOT]]
+        tables = self._state.block_tables.index_select(0, table[:, SLOT])
         parts = self._attention.parts(rows, tables, self._accelerator)
         return self._model.forward(*gathered, self._kv_cache.layers, self._attention, parts)
 
     def _decode_logits(self, table: torch.Tensor) -> torch.Tensor:
         """Return the logits [B, V] of rows [B, 5] of one token each, of which some may be padding."""
         gathered = self._gather(table, len(table), 1)
-        tables = self._state.block_tables[table[:, SLOT].clamp(min=0)]
+        tables = self._state.block_tables.index_select(0, table[:, SLOT].clamp(min=0))
         decode = self._attention.decode_part(tables, table[:, NUM_KEYS].contiguous())
         parts = AttentionParts(len(table), decode, None)
         return self._model.logits(self._model.forward(*gathered, self._kv_cache.layers, self._attention, parts))

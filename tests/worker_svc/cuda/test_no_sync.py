@@ -101,7 +101,7 @@ def test_a_step_is_launched_without_waiting(name, uses_graphs, tiny_cuda, watch)
     layout = KvLayout(num_blocks=20, block_size=16, max_model_len=32, max_num_seqs=2, max_num_batched_tokens=32)
     runner = tiny_cuda.make_runner(layout)
     if uses_graphs:
-        runner._graphs.record(lambda *_: None)
+        runner._record_graphs(lambda *_: None)
     driver = Driver(runner, layout)
     driver.add(0, [5, 6, 7], SAMPLINGS["greedy"])
     driver.add(1, [8, 9, 10, 11], SAMPLINGS[name])

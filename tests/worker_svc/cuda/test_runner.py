@@ -1,11 +1,16 @@
 """The whole CUDA model runner, interpreted: step for step what the CPU device computes, however steps are cut and queued."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
+import torch
 
 from tests.worker_svc.conftest import GREEDY, Driver, save_tiny, tiny_config
 from tests.worker_svc.cuda.conftest import SMALL, TINY, PipelinedDriver
 from tetrad.services.errors import FailedPrecondition
+from tetrad.worker_svc.cuda.graphs import DecodeGraphs
 from tetrad.worker_svc.devices.interface import KvLayout
 from tetrad.worker_svc.plan import SamplingSpec
 
@@ -158,3 +163,29 @@ def test_blocks_are_copied_and_zeroed(tiny_cuda):
 def test_a_context_beyond_the_models_positions_is_refused(tiny_cuda):
     with pytest.raises(FailedPrecondition, match="max_model_len 2048 exceeds the model's 1024 positions"):
         tiny_cuda.make_runner(KvLayout(80, 16, 2048, 8, 512))
+
+
+def test_graphs_that_do_not_fit_are_refused_with_the_numbers(tiny_cuda, monkeypatch):
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError
+
+    runner = tiny_cuda.make_runner(KvLayout(8, 16, 16, 2, 4))
+    monkeypatch.setattr(DecodeGraphs, "record", full)
+
+    with pytest.raises(FailedPrecondition, match=r"for up to 2 requests do not fit: \d+ of the device's \d+ bytes were left"):
+        runner.warm_up(lambda *_: None)
+
+
+def test_a_runner_that_is_dropped_is_gone(tiny_cuda):
+    """The next one needs its memory, and nothing collects cycles in a service that has started."""
+    runner = tiny_cuda.make_runner(SMALL)
+    driver = Driver(runner, SMALL)
+    driver.add(0, PROMPTS[1])
+    driver.generate(1)
+    cache = weakref.ref(runner._kv_cache)
+    gc.disable()
+    try:
+        del runner, driver
+        assert cache() is None
+    finally:
+        gc.enable()
