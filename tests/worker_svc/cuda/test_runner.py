@@ -12,9 +12,9 @@ from tests.worker_svc.cuda.conftest import SMALL, TINY, PipelinedDriver
 from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.cuda.graphs import DecodeGraphs
 from tetrad.worker_svc.devices.interface import KvLayout
-from tetrad.worker_svc.plan import SamplingSpec
+from tetrad.worker_svc.plan import GrammarRows, SamplingSpec
 
-PROMPTS = [np.random.default_rng(length).integers(0, 320, length).tolist() for length in (1, 5, 16, 35)]
+PROMPTS = [np.random.default_rng(length).integers(0, 320, length).tolist() for length in (1, 5, 16, 19)]
 FOUR = KvLayout(num_blocks=40, block_size=16, max_model_len=64, max_num_seqs=4, max_num_batched_tokens=16)
 LOGPROBS = SamplingSpec(temperature=0.0, num_logprobs=2)
 MODELS = {
@@ -37,7 +37,7 @@ def run(
 def expected(tiny_path, load):
     """What the CPU device generates."""
     driver = Driver(load(tiny_path).make_runner(SMALL), SMALL)
-    run(driver, 5, LOGPROBS)
+    run(driver, 4, LOGPROBS)
     return driver.requests
 
 
@@ -49,11 +49,11 @@ def warm_runner(tiny_cuda):
     return runner
 
 
-@pytest.mark.parametrize("chunk", [7, 10_000])
+@pytest.mark.parametrize("chunk", [9, 10_000])
 def test_steps_equal_those_of_the_cpu_device(chunk, tiny_cuda, expected):
     driver = Driver(tiny_cuda.make_runner(SMALL), SMALL)
 
-    outputs = run(driver, 5, LOGPROBS, chunk)
+    outputs = run(driver, 4, LOGPROBS, chunk)
 
     for handle, request in expected.items():
         assert outputs[handle] == request.output
@@ -79,7 +79,7 @@ def test_steps_that_are_queued_before_results_are_read_give_the_same(tiny_cuda, 
     driver = PipelinedDriver(tiny_cuda.make_runner(SMALL), SMALL)
     for handle, prompt in enumerate(PROMPTS):
         driver.add(handle, prompt)
-    for _ in range(5):
+    for _ in range(4):
         driver.launch(driver.plan({handle: driver.remaining(handle) for handle in driver.requests}))
     driver.drain()
 
@@ -111,10 +111,10 @@ def test_warming_up_tells_how_far_it_is_and_runs_the_steps_of_graphs_eagerly_wit
 
 
 def test_seeded_sampling_equals_the_cpu_device(tiny_path, load, tiny_cuda):
-    sampling = SamplingSpec(temperature=0.9, top_p=0.95, top_k=40, min_p=0.01, seed=11)
+    sampling = SamplingSpec(temperature=0.9, top_p=0.95, top_k=40, min_p=0.01, seed=11, frequency_penalty=0.3)
     drivers = [Driver(model.make_runner(SMALL), SMALL) for model in (load(tiny_path), tiny_cuda)]
 
-    wanted, found = (run(driver, 5, sampling) for driver in drivers)
+    wanted, found = (run(driver, 4, sampling) for driver in drivers)
 
     assert found == wanted
 
@@ -131,6 +131,22 @@ def test_prompt_logprobs_equal_the_cpu_device(tiny_path, load, tiny_cuda):
     assert found[0] == wanted[0]
     np.testing.assert_array_equal(found[1], wanted[1])
     np.testing.assert_allclose(found[2], wanted[2], atol=1e-4)
+
+
+def test_a_request_of_which_nothing_is_left_fails_alone(tiny_cuda):
+    driver = Driver(tiny_cuda.make_runner(SMALL), SMALL)
+    for handle in (0, 1):
+        driver.add(handle, PROMPTS[1])
+    grammar = GrammarRows(np.array([1]), np.zeros((1, 10), np.uint32))
+    first = driver.runner.execute(driver.plan({0: 5, 1: 5}, grammar=grammar))
+    second = driver.runner.execute(driver.plan({0: 1, 1: 1}))  # launched before anybody knows
+
+    results = [first.wait(), second.wait()]
+    third = driver.runner.execute(driver.plan({0: 1, 1: 1})).wait()
+
+    assert [handle for handle, _ in results[0].failures] == [1]
+    assert [result.handles.tolist() for result in (*results, third)] == [[0], [0], [0]]
+    assert driver.runner.num_requests == 1
 
 
 def test_a_preempted_request_goes_on_with_the_same_tokens(tiny_cuda, expected):
