@@ -1,98 +1,26 @@
 """AsyncLLM as programs use it: the frontend's AsyncLLM together with the services it needs.
 
-Called by programs, and by LLM and LLMEngine through their event-loop thread. Decides where the services are (a local stack of
-this process, or a target); the frontend's AsyncLLM does all the work. One event loop: the one of the first await.
+Called by programs, and by LLM and LLMEngine through their event-loop thread. Where the services are is llm_services.py's; the
+frontend's AsyncLLM does all the work. One event loop: the one of the first await.
 """
 
 import asyncio
 import itertools
-import sys
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Self
 
 from tetrad.engine_args import EngineArgs
 from tetrad.frontend.async_llm import AsyncLLM as Frontend
 from tetrad.frontend.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
-from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.engine_admin_client import PauseMode
 from tetrad.frontend.outputs import LoRARequest, RequestOutput
 from tetrad.frontend.prompts import PromptType
 from tetrad.frontend.sampling_params import SamplingParams
-from tetrad.local_stack import LocalStack
-from tetrad.services.errors import InvalidRequest, Unavailable
+from tetrad.llm_services import LocalServices, RemoteServices, Services
 from tetrad.services.log import configure_library_logging
 
-_START_TIMEOUT_S = 600.0
 # A program that queues a million prompts of its own is to have them answered.
 _UNLIMITED = {"max_num_requests": 0, "max_num_queued_tokens": 0}
-
-
-class Services(Protocol):
-    """Where an AsyncLLM's services come from."""
-
-    async def start(self) -> FrontendSettings:
-        """Return how to reach them, once they take work."""
-
-    async def close(self) -> None:
-        """Give them up."""
-
-    def abandon(self) -> None:
-        """Give them up where no event loop is left."""
-
-
-class LocalServices:
-    """The services as children of this process.
-
-    Args:
-        args: what they are made of.
-    """
-
-    def __init__(self, args: EngineArgs) -> None:
-        self._args = args
-        self._stack: LocalStack | None = None
-
-    async def start(self) -> FrontendSettings:
-        """Find the model and start the stack."""
-        settings = await asyncio.to_thread(self._args.stack_settings, report=_tell)
-        self._stack = LocalStack(settings)
-        try:
-            await self._stack.start(timeout_s=_START_TIMEOUT_S)
-        except TimeoutError as error:
-            raise Unavailable(f"The services were not ready after {_START_TIMEOUT_S:.0f} s.") from error
-        return self._stack.frontend_settings
-
-    async def close(self) -> None:
-        """Stop the stack."""
-        if self._stack is not None:
-            await self._stack.close()
-
-    def abandon(self) -> None:
-        """Let the stack end by itself."""
-        if self._stack is not None:
-            self._stack.abandon()
-
-
-class RemoteServices:
-    """Services that run already.
-
-    Args:
-        target: "TOKENIZER,ENGINE[,ENGINE...]" (addresses as gRPC knows them), or the directory of a local stack.
-        frontend: further settings of the frontend.
-    """
-
-    def __init__(self, target: str, **frontend: Any) -> None:
-        self._settings = FrontendSettings(**{**frontend, **_addresses(target)})
-
-    async def start(self) -> FrontendSettings:
-        """Return the addresses."""
-        return self._settings
-
-    async def close(self) -> None:
-        """Leave them running."""
-
-    def abandon(self) -> None:
-        """Leave them running."""
 
 
 class AsyncLLM:
@@ -218,26 +146,3 @@ class AsyncLLM:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
-
-
-def _tell(line: str) -> None:
-    """Say on stderr what takes long."""
-    sys.stderr.write(f"{line}\n")
-
-
-def _addresses(target: str) -> dict[str, Any]:
-    directory = Path(target.removeprefix("unix:"))
-    if directory.is_dir():
-        return {
-            "tokenizer_targets": tuple(f"unix:{path}" for path in sorted(directory.resolve().glob("tokenizer*.sock"))),
-            "engine_targets": (f"unix:{directory.resolve()}/engine-core.sock",),
-            "engine_admin_targets": (f"unix:{directory.resolve()}/engine-core-admin.sock",),
-        }
-    tokenizer, *engines = (part.strip() for part in target.split(","))
-    if not tokenizer or not engines or not all(engines):
-        raise InvalidRequest(
-            f"target={target!r} is neither 'TOKENIZER,ENGINE[,ENGINE...]' (for instance '127.0.0.1:50051,127.0.0.1:50052')"
-            " nor the directory of a running local stack.",
-            field="target",
-        )
-    return {"tokenizer_targets": (tokenizer,), "engine_targets": tuple(engines)}

@@ -23,7 +23,7 @@ from tetrad.arguments import (
     tokenization_of,
     tools_of,
 )
-from tetrad.async_llm import AsyncLLM, LocalServices, RemoteServices
+from tetrad.async_llm import AsyncLLM
 from tetrad.batch import BatchItem, BatchRunner
 from tetrad.engine_args import EngineArgs
 from tetrad.event_loop_thread import EventLoopThread
@@ -32,6 +32,7 @@ from tetrad.frontend.engine_admin_client import PauseMode
 from tetrad.frontend.outputs import LoRARequest, RequestOutput
 from tetrad.frontend.prompts import PromptType
 from tetrad.frontend.sampling_params import SamplingParams
+from tetrad.llm_services import LocalServices, RemoteServices, Services
 from tetrad.metrics_reader import Metric, snapshot
 from tetrad.progress import ProgressBar, UseTqdm
 from tetrad.services.errors import InvalidRequest
@@ -124,7 +125,7 @@ class LLM:
         self._seeds = None if seed is None else random.Random(seed)
         self._loop = EventLoopThread()
         if target is None:
-            services: LocalServices | RemoteServices = LocalServices(args)
+            services: Services = LocalServices(args)
         else:
             services = RemoteServices(target, max_logprobs=args.max_logprobs, otlp_endpoint=args.otlp_traces_endpoint)
         self._llm = self._loop.run(_make(services))
@@ -380,7 +381,7 @@ class LLM:
         return dataclasses.replace(params, seed=self._seeds.getrandbits(62))
 
 
-async def _make(services: LocalServices | RemoteServices) -> AsyncLLM:
+async def _make(services: Services) -> AsyncLLM:
     """Make an AsyncLLM on the loop it belongs to."""
     return AsyncLLM(services)
 

@@ -1,0 +1,106 @@
+"""LLM services: where the services behind a program's LLM come from: a local stack of its own, or a target.
+
+Used by AsyncLLM, which starts them before the first request and gives them up at its end. Knows no requests.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any, Protocol
+
+from tetrad.engine_args import EngineArgs
+from tetrad.frontend.config import FrontendSettings
+from tetrad.local_stack import LocalStack
+from tetrad.services.errors import InvalidRequest, Unavailable
+
+_START_TIMEOUT_S = 600.0
+
+
+class Services(Protocol):
+    """Where an AsyncLLM's services come from."""
+
+    async def start(self) -> FrontendSettings:
+        """Return how to reach them, once they take work."""
+
+    async def close(self) -> None:
+        """Give them up."""
+
+    def abandon(self) -> None:
+        """Give them up where no event loop is left."""
+
+
+class LocalServices:
+    """The services as children of this process.
+
+    Args:
+        args: what they are made of.
+    """
+
+    def __init__(self, args: EngineArgs) -> None:
+        self._args = args
+        self._stack: LocalStack | None = None
+
+    async def start(self) -> FrontendSettings:
+        """Find the model and start the stack."""
+        settings = await asyncio.to_thread(self._args.stack_settings, report=_tell)
+        self._stack = LocalStack(settings)
+        try:
+            await self._stack.start(timeout_s=_START_TIMEOUT_S)
+        except TimeoutError as error:
+            raise Unavailable(f"The services were not ready after {_START_TIMEOUT_S:.0f} s.") from error
+        return self._stack.frontend_settings
+
+    async def close(self) -> None:
+        """Stop the stack."""
+        if self._stack is not None:
+            await self._stack.close()
+
+    def abandon(self) -> None:
+        """Let the stack end by itself."""
+        if self._stack is not None:
+            self._stack.abandon()
+
+
+class RemoteServices:
+    """Services that run already.
+
+    Args:
+        target: "TOKENIZER,ENGINE[,ENGINE...]" (addresses as gRPC knows them), or the directory of a local stack.
+        frontend: further settings of the frontend.
+    """
+
+    def __init__(self, target: str, **frontend: Any) -> None:
+        self._settings = FrontendSettings(**{**frontend, **_addresses(target)})
+
+    async def start(self) -> FrontendSettings:
+        """Return the addresses."""
+        return self._settings
+
+    async def close(self) -> None:
+        """Leave them running."""
+
+    def abandon(self) -> None:
+        """Leave them running."""
+
+
+def _tell(line: str) -> None:
+    """Say on stderr what takes long."""
+    sys.stderr.write(f"{line}\n")
+
+
+def _addresses(target: str) -> dict[str, Any]:
+    directory = Path(target.removeprefix("unix:"))
+    if directory.is_dir():
+        return {
+            "tokenizer_targets": tuple(f"unix:{path}" for path in sorted(directory.resolve().glob("tokenizer*.sock"))),
+            "engine_targets": (f"unix:{directory.resolve()}/engine-core.sock",),
+            "engine_admin_targets": (f"unix:{directory.resolve()}/engine-core-admin.sock",),
+        }
+    tokenizer, *engines = (part.strip() for part in target.split(","))
+    if not tokenizer or not engines or not all(engines):
+        raise InvalidRequest(
+            f"target={target!r} is neither 'TOKENIZER,ENGINE[,ENGINE...]' (for instance '127.0.0.1:50051,127.0.0.1:50052')"
+            " nor the directory of a running local stack.",
+            field="target",
+        )
+    return {"tokenizer_targets": (tokenizer,), "engine_targets": tuple(engines)}
