@@ -1,28 +1,21 @@
 """Bad input is answered with its reason, the same through HTTP, gRPC and Python, and nobody else notices."""
 
-import importlib.util
 import json
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
 import httpx
 import pytest
 
+from tests.e2e import bad_input_table as table
 from tetrad import LLM, SamplingParams
 from tetrad.frontend.sampling_params import RepetitionDetection
 from tetrad.frontend.structured_outputs import StructuredOutputsParams
 from tetrad.services.errors import Code, InternalError, TetradError
 from tetrad.services.status import from_rpc_error
 from tetrad.v1 import inference_pb2, inference_pb2_grpc, types_pb2
-
-# Test folders are no packages: the table is loaded by path.
-_spec = importlib.util.spec_from_file_location("bad_input_table", Path(__file__).with_name("bad_input_table.py"))
-table = sys.modules["bad_input_table"] = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(table)
 
 _HTTP_STATUS_OF = {
     Code.INVALID_ARGUMENT: 400,

@@ -1,8 +1,6 @@
 """A scheduler on a bench: requests by short names, a worker that answers what the test says."""
 
-import importlib.util
 import itertools
-import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from tests.engine_core_svc.service_fakes import Stack
 from tetrad.engine_core_svc.kv_cache.events import KvEvents
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.request import Request, RequestStatus, StopRules
@@ -25,11 +24,6 @@ from tetrad.engine_core_svc.structured_output.constraint import Constraint, Lang
 from tetrad.engine_core_svc.structured_output.filler import InlineFiller
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.vocabulary import Vocabulary, ids_in
-
-# Test folders are no packages: the fakes are loaded by path, once, under a name that tests can import.
-_spec = importlib.util.spec_from_file_location("engine_core_service_fakes", Path(__file__).with_name("service_fakes.py"))
-service_fakes = sys.modules["engine_core_service_fakes"] = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(service_fakes)
 
 EOS_IDS = (0, 1)
 SPECIAL_ID = 2
@@ -268,11 +262,11 @@ def directory():
 
 @pytest.fixture
 async def stack(directory):
-    async with service_fakes.Stack(directory) as stack:
+    async with Stack(directory) as stack:
         yield stack
 
 
 @pytest.fixture
 async def full_stack(directory, tokenizer_json):
-    async with service_fakes.Stack(directory, tokenizer_json) as stack:
+    async with Stack(directory, tokenizer_json) as stack:
         yield stack

@@ -341,3 +341,8 @@ class Stack:
                 if holds(message.load):
                     return message.load
         raise AssertionError("the watch ended")
+
+
+def expected(handle, num_tokens):
+    """Return what the fake worker makes of a request whose prompt ends with its handle."""
+    return list(range(handle + 1, handle + 1 + num_tokens))

@@ -4,8 +4,8 @@ import asyncio
 from random import Random
 
 import pytest
-from engine_core_service_fakes import WAIT_S, Stack
 
+from tests.engine_core_svc.service_fakes import WAIT_S, Stack
 from tetrad.engine_core_svc.kv_cache.prefix_hash import ROOT_HASH, hash_block
 from tetrad.engine_core_svc.kv_event_log import BlocksCleared, BlocksRemoved, BlocksStored, KvEventLog
 from tetrad.services.columns import unpack_u32

@@ -7,8 +7,8 @@ import sys
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from engine_core_service_fakes import Stack
 
+from tests.engine_core_svc.service_fakes import Stack
 from tetrad.services.status import from_status
 from tetrad.v1 import types_pb2
 

@@ -5,8 +5,8 @@ import time
 
 import grpc
 import pytest
-from engine_core_service_fakes import MAX_LEN, VOCAB_SIZE, WAIT_S, Stack
 
+from tests.engine_core_svc.service_fakes import MAX_LEN, VOCAB_SIZE, WAIT_S, Stack
 from tetrad.engine_core_svc import sessions
 from tetrad.services.columns import pack_u32
 from tetrad.services.errors import FailedPrecondition

@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from engine_core_service_fakes import VOCAB_SIZE
 
+from tests.engine_core_svc.service_fakes import VOCAB_SIZE
 from tetrad.services.columns import pack_u32
 from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.v1 import (

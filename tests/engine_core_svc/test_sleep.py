@@ -4,9 +4,9 @@ import asyncio
 
 import grpc
 import pytest
-from engine_core_service_fakes import Stack
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.engine_core_svc.service_fakes import Stack
 from tetrad.engine_core_svc import __main__ as main
 from tetrad.engine_core_svc.metrics import EngineMetrics
 from tetrad.services.errors import AlreadyExists, FailedPrecondition, InvalidRequest, Unavailable

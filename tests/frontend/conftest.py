@@ -1,8 +1,6 @@
 """Fixtures: a fake tokenizer and engine, an AsyncLLM on them, and a whole frontend on real ports."""
 
 import asyncio
-import importlib.util
-import sys
 import tempfile
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,21 +8,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.frontend import fakes
 from tetrad.frontend.async_llm import AsyncLLM
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.serve import serve
-
-
-def _load(name):
-    """Load a file of this folder as `frontend_<name>`: test folders are no packages, and tests import it by that name."""
-    spec = importlib.util.spec_from_file_location(f"frontend_{name}", Path(__file__).with_name(f"{name}.py"))
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-fakes = _load("fakes")
-_load("turns")
 
 
 @pytest.fixture

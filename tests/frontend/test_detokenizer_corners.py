@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from frontend_fakes import TEXT, FakeTokenizer
 
+from tests.frontend.fakes import TEXT, FakeTokenizer
 from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.services.errors import PoisonousRequest, Unavailable
 

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from frontend_fakes import FakeEngine
 
+from tests.frontend.fakes import FakeEngine
 from tetrad.frontend.profiling import Profiling
 from tetrad.services.errors import AlreadyExists, NotFound, Unavailable
 from tetrad.services.profiling import StepProfiler

@@ -4,8 +4,8 @@ import asyncio
 import socket
 
 import pytest
-from frontend_fakes import TEXT, FakeEngine, FakeTokenizer
 
+from tests.frontend.fakes import TEXT, FakeEngine, FakeTokenizer
 from tetrad.frontend import engine_pool
 from tetrad.frontend.sampling_params import SamplingParams
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, PoisonousRequest, Unavailable

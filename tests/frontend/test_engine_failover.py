@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from frontend_fakes import TEXT, FakeEngine
 
+from tests.frontend.fakes import TEXT, FakeEngine
 from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.services.columns import pack_u32, unpack_u32
 from tetrad.services.errors import Unavailable

@@ -3,8 +3,8 @@
 import codecs
 
 import pytest
-from frontend_fakes import text_of
 
+from tests.frontend.fakes import text_of
 from tetrad.frontend.http.logprobs import chat_logprobs, completion_logprobs
 from tetrad.frontend.logprobs import positions_of, texts_in_context
 from tetrad.frontend.outputs import Logprob

@@ -7,9 +7,9 @@ import socket
 import grpc
 import httpx
 import pytest
-from frontend_fakes import TEXT, FakeTokenizer
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.frontend.fakes import TEXT, FakeTokenizer
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.http.server import HttpServer
 from tetrad.frontend.serve import serve

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from frontend_fakes import TEXT
 
+from tests.frontend.fakes import TEXT
 from tetrad.frontend.engine_trials import LOSSES_TO_SUSPECT
 from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.structured_outputs import StructuredOutputsParams

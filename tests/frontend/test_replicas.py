@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
-from frontend_fakes import TEXT, FakeTokenizer
 
+from tests.frontend.fakes import TEXT, FakeTokenizer
 from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.tokenizer_bundle_client import bundle_chunks
 from tetrad.frontend.tokenizer_client import ask

@@ -3,8 +3,7 @@
 import itertools
 import json
 
-from frontend_fakes import EOS
-
+from tests.frontend.fakes import EOS
 from tetrad.frontend.parsing.pieces import Content, Reasoning, ToolCallArguments, ToolCallStart
 
 WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from frontend_fakes import EOS
+
+from tests.frontend.fakes import EOS
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

@@ -1,8 +1,8 @@
 """Budgets of reasoning: what the engine is told of them, and who cannot have one."""
 
 import pytest
-from frontend_fakes import EOS
 
+from tests.frontend.fakes import EOS
 from tetrad.frontend.chat.formats import MarkIds, choose_chat_formats
 from tetrad.frontend.chat.thinking_budget import marks_of_budget
 from tetrad.frontend.prompts import Prompt

@@ -6,8 +6,8 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from frontend_fakes import FakeEngine
 
+from tests.frontend.fakes import FakeEngine
 from tetrad.services.server import Server
 from tetrad.tokenizer_svc.chat import ChatLimits, ChatRenderer
 from tetrad.tokenizer_svc.config import TokenizerSettings

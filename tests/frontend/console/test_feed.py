@@ -6,8 +6,8 @@ from contextlib import aclosing
 
 import httpx
 import pytest
-from frontend_fakes import FakeTokenizer
 
+from tests.frontend.fakes import FakeTokenizer
 from tetrad.frontend.access.guard import Guard
 from tetrad.frontend.async_llm import AsyncLLM
 from tetrad.frontend.config import FrontendSettings

@@ -4,9 +4,9 @@ import asyncio
 
 import grpc
 import pytest
-from frontend_fakes import EOS, TEXT
 from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2, vllm_engine_pb2_grpc
 
+from tests.frontend.fakes import EOS, TEXT
 from tetrad.services.channel import open_channel
 from tetrad.services.columns import unpack_u32
 from tetrad.services.status import from_rpc_error

@@ -2,9 +2,9 @@
 
 import grpc
 import pytest
-from frontend_fakes import EOS, TEXT
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.frontend.fakes import EOS, TEXT
 from tetrad.services.columns import unpack_u32
 from tetrad.services.status import from_rpc_error
 from tetrad.vllm_api import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc

@@ -4,8 +4,8 @@ import json
 
 import grpc
 import pytest
-from frontend_turns import FORMATS, TEXTS, WEATHER, call, writes
 
+from tests.frontend.turns import FORMATS, TEXTS, WEATHER, call, writes
 from tetrad.services.channel import open_channel
 from tetrad.services.status import from_rpc_error
 from tetrad.v1 import inference_pb2 as pb

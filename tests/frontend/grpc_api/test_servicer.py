@@ -4,8 +4,8 @@ import asyncio
 
 import grpc
 import pytest
-from frontend_fakes import TEXT
 
+from tests.frontend.fakes import TEXT
 from tetrad.services.channel import open_channel
 from tetrad.services.columns import unpack_u32
 from tetrad.services.status import from_rpc_error

@@ -4,7 +4,8 @@ import json
 
 import jsonschema
 import pytest
-from frontend_turns import FORMATS, TEXTS, WEATHER, writes
+
+from tests.frontend.turns import FORMATS, TEXTS, WEATHER, writes
 
 HI = [{"role": "user", "content": "hi"}]
 CHAT_TOOLS = [{"type": "function", "function": {"name": name, "parameters": WEATHER}} for name in ("get_weather", "get_time")]

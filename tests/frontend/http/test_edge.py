@@ -8,7 +8,8 @@ import struct
 import anthropic
 import openai
 import pytest
-from frontend_fakes import TEXT
+
+from tests.frontend.fakes import TEXT
 
 
 def request(body, path="/v1/completions", headers=""):

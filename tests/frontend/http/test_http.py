@@ -7,8 +7,8 @@ from collections import Counter
 import httpx
 import openai
 import pytest
-from frontend_fakes import EOS, TEXT
 
+from tests.frontend.fakes import EOS, TEXT
 from tetrad.services.errors import InternalError, Overloaded, Unavailable
 from tetrad.services.version import VERSION
 

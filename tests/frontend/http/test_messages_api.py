@@ -4,9 +4,9 @@ import json
 
 import anthropic
 import pytest
-from frontend_fakes import TEXT
-from frontend_turns import FORMATS, TEXTS, WEATHER, writes
 
+from tests.frontend.fakes import TEXT
+from tests.frontend.turns import FORMATS, TEXTS, WEATHER, writes
 from tetrad.services.columns import unpack_u32
 from tetrad.services.errors import InternalError, InvalidRequest, Overloaded, Unavailable
 

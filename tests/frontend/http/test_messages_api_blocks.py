@@ -1,9 +1,9 @@
 """Anthropic's messages -> conversations, and what is refused with the block's place."""
 
 import pytest
-from frontend_turns import WEATHER
 from pydantic import ValidationError
 
+from tests.frontend.turns import WEATHER
 from tetrad.frontend.chat.conversation import NamedTool
 from tetrad.frontend.http.errors import from_validation
 from tetrad.frontend.http.messages_api.blocks import conversation_of

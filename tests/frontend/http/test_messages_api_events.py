@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from frontend_turns import PIECES, chunked
 
+from tests.frontend.turns import PIECES, chunked
 from tetrad.frontend.chat.turn_stream import TurnPart
 from tetrad.frontend.http.messages_api.events import MessageEvents
 from tetrad.frontend.http.turn_totals import TurnTotals

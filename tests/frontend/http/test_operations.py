@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from frontend_fakes import EOS, TEXT
 
+from tests.frontend.fakes import EOS, TEXT
 from tetrad.services.version import VERSION
 from tetrad.v1 import engine_core_pb2
 

@@ -5,7 +5,8 @@ import json
 import re
 
 import pytest
-from frontend_turns import FORMATS, TEXTS, WEATHER, writes
+
+from tests.frontend.turns import FORMATS, TEXTS, WEATHER, writes
 
 HI = [{"role": "user", "content": "hi there, what is the weather"}]
 FUNCTIONS = [{"name": "get_weather", "parameters": WEATHER}, {"name": "get_time", "parameters": {"type": "object"}}]

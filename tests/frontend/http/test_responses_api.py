@@ -4,9 +4,9 @@ import json
 
 import openai
 import pytest
-from frontend_fakes import TEXT
-from frontend_turns import FORMATS, TEXTS, WEATHER, writes
 
+from tests.frontend.fakes import TEXT
+from tests.frontend.turns import FORMATS, TEXTS, WEATHER, writes
 from tetrad.services.errors import InternalError, InvalidRequest, Overloaded, Unavailable
 
 TOOLS = [

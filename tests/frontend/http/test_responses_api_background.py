@@ -5,8 +5,8 @@ import json
 
 import openai
 import pytest
-from frontend_fakes import EOS, TEXT
 
+from tests.frontend.fakes import EOS, TEXT
 from tetrad.services.errors import Overloaded
 
 

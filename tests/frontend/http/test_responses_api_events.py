@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from frontend_turns import PIECES, chunked
 
+from tests.frontend.turns import PIECES, chunked
 from tetrad.frontend.http.responses import ChatLogprobs, TokenLogprob, TopLogprob
 from tetrad.frontend.http.responses_api.events import ResponseEvents
 from tetrad.frontend.http.responses_api.objects import text_logprobs

@@ -1,9 +1,9 @@
 """OpenAI's items and tools -> conversations, and what is refused with the item's place."""
 
 import pytest
-from frontend_turns import WEATHER
 from pydantic import ValidationError
 
+from tests.frontend.turns import WEATHER
 from tetrad.frontend.chat.conversation import NamedTool
 from tetrad.frontend.http.errors import from_validation
 from tetrad.frontend.http.responses_api.bodies import InputTokensRequest, ResponsesRequest

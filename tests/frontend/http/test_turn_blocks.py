@@ -1,8 +1,8 @@
 """Blocks of a turn: the same for every chunking, one open at a time, and none of mere white space."""
 
 import pytest
-from frontend_turns import PIECES, chunked
 
+from tests.frontend.turns import PIECES, chunked
 from tetrad.frontend.http.turn_blocks import Blocks, Closed, Grown, Opened
 from tetrad.frontend.parsing.pieces import Content, Reasoning, ToolCallArguments, ToolCallStart
 

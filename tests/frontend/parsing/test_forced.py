@@ -5,8 +5,8 @@ import json
 import jsonschema
 import llguidance
 import pytest
-from tool_reading import chunkings, read, shown
 
+from tests.frontend.parsing.tool_reading import chunkings, read, shown
 from tetrad.frontend.parsing.forced import NamedParser, RequiredParser, named_schema, required_schema
 from tetrad.frontend.parsing.interface import Tool
 from tetrad.services.errors import InvalidRequest

@@ -1,7 +1,8 @@
 """Formats that write calls as JSON objects: Hermes, Llama 3, Mistral, Granite, Phi-4. Row: output, content, calls."""
 
 import pytest
-from tool_reading import check_reading, parser_of, read
+
+from tests.frontend.parsing.tool_reading import check_reading, parser_of, read
 
 F = '{"name": "f", "arguments": {"count": 1}}'
 COUNT = ("f", '{"count": 1}')

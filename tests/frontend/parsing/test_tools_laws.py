@@ -5,8 +5,8 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tool_reading import parser_of, read, shown
 
+from tests.frontend.parsing.tool_reading import parser_of, read, shown
 from tetrad.frontend.parsing.interface import Tool
 from tetrad.frontend.parsing.pieces import Content, ToolCallArguments, ToolCallStart
 from tetrad.frontend.parsing.registry import TOOL_FORMATS, choose_format

@@ -1,7 +1,8 @@
 """OpenAI's harmony, gpt-oss. Row: output, content, calls."""
 
 import pytest
-from tool_reading import check_reading
+
+from tests.frontend.parsing.tool_reading import check_reading
 
 NESTED = '{"options": {"a": [1, {"b": "}]"}], "q": "\\"{[\\\\"}, "text": "😀 漢字 <|call|> \\u00e9"}'
 TURN = "<|start|>assistant"

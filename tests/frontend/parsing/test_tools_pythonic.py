@@ -1,7 +1,8 @@
 """Calls in Python: Llama 3.2 and 4, LFM2. Row: output, content, calls."""
 
 import pytest
-from tool_reading import check_reading
+
+from tests.frontend.parsing.tool_reading import check_reading
 
 PYTHONIC = {
     "no call": ("Hello [1]", "Hello [1]", []),

@@ -4,8 +4,8 @@ import json
 
 import jsonschema
 import pytest
-from tool_reading import read, shown
 
+from tests.frontend.parsing.tool_reading import read, shown
 from tetrad.frontend.parsing.interface import Tool
 from tetrad.frontend.parsing.registry import TOOL_FORMATS, choose_format
 

@@ -1,7 +1,8 @@
 """Calls in marked sections: DeepSeek V3 and V3.1, Kimi K2. Row: output, content, calls."""
 
 import pytest
-from tool_reading import check_reading, parser_of, read
+
+from tests.frontend.parsing.tool_reading import check_reading, parser_of, read
 
 NESTED = '{"options": {"a": [1, {"b": "}]"}], "q": "\\"{[\\\\"}, "text": "😀 漢字 <|call|> \\u00e9"}'
 BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"

@@ -1,7 +1,8 @@
 """Arguments in tags, typed by the tools' schemas: Qwen 3 Coder, GLM 4.5. Row: output, content, calls."""
 
 import pytest
-from tool_reading import check_reading, parser_of
+
+from tests.frontend.parsing.tool_reading import check_reading, parser_of
 
 
 def xml(*parameters, name="f"):

@@ -4,9 +4,9 @@ import asyncio
 
 import grpc
 import pytest
-from frontend_fakes import FakeEngine
 from structlog.testing import capture_logs
 
+from tests.frontend.fakes import FakeEngine
 from tetrad.frontend.routing.block_keys import block_keys, first_parent
 from tetrad.frontend.routing.kv_events_client import KvEventsClient
 from tetrad.frontend.routing.prefix_memory import PrefixMemory

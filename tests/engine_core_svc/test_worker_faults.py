@@ -1,0 +1,149 @@
+"""What a worker may do wrong: die of a request, answer garbage. Nobody pays for it but the request it is of. Real gRPC."""
+
+import pytest
+
+from tests.engine_core_svc.service_fakes import VOCAB_SIZE, expected
+from tetrad.engine_core_svc.executor import Executor
+from tetrad.services.columns import pack_u32
+from tetrad.services.status import from_status
+from tetrad.v1 import worker_pb2
+
+POISON = 777
+
+
+async def test_the_request_that_kills_workers_fails_alone(stack):
+    stack.worker.poison = POISON
+    client = await stack.client()
+    for handle in range(1, 6):
+        client.add(handle, [handle], max_tokens=30)
+    client.add(6, [POISON, 6], max_tokens=30, request_id="poison")
+
+    await client.until_finished(*range(1, 7))
+
+    assert from_status(client.finished[6].status).reason == "POISONOUS_REQUEST"
+    assert all(client.tokens[handle] == expected(handle, 30) for handle in range(1, 6))
+    assert stack.worker.num_deaths == 3
+    fatal = [batch for batch in stack.worker.batches if "poison" in batch]
+    assert fatal[-1] == {"poison"}
+    assert client.notices == ["WORKER_LOST", "RECOVERED"] * 3
+    await stack.until_idle()
+
+
+async def test_a_step_that_always_fails_is_poison_although_the_process_lives(stack):
+    client = await stack.client()
+    stack.worker.reply = lambda output: stack.worker.crashed.set() or output
+
+    client.add(1, [1], max_tokens=30)
+    await client.until_finished(1)
+
+    assert from_status(client.finished[1].status).reason == "POISONOUS_REQUEST"
+
+
+async def test_connections_that_are_cut_convict_nobody(stack):
+    stack.worker.holds_after_cut = True
+    client = await stack.client()
+    client.add(1, [1], max_tokens=200)
+
+    for number in range(1, 8):
+        stack.worker.cut.set()
+        stack.worker.go.set()
+        while client.notices.count("RECOVERED") < number:
+            await client.read()
+    stack.worker.go.set()
+    await client.until_finished(1)
+
+    assert client.tokens[1] == expected(1, 200)
+
+
+def unknown_step(output):
+    output.step_id += 1000
+    return output
+
+
+def unknown_request(output):
+    output.handles = pack_u32([99])
+    return output
+
+
+def without_tokens(output):
+    output.handles = output.token_ids = output.num_tokens = b""
+    return output
+
+
+def ragged(output):
+    output.token_ids += b"123"
+    return output
+
+
+def more_tokens_than_requests(output):
+    output.token_ids += pack_u32([1, 2])
+    return output
+
+
+def beyond_the_vocabulary(output):
+    output.token_ids = pack_u32([VOCAB_SIZE])
+    return output
+
+
+def failing_a_stranger(output):
+    output.failures.add(handle=99)
+    return output
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        unknown_step,
+        unknown_request,
+        without_tokens,
+        ragged,
+        more_tokens_than_requests,
+        beyond_the_vocabulary,
+        failing_a_stranger,
+    ],
+)
+async def test_a_worker_that_answers_garbage_is_given_up_and_costs_no_token(stack, spoil):
+    client = await stack.client()
+
+    def spoil_once(output):
+        stack.worker.reply = lambda output: output
+        return spoil(output)
+
+    client.add(1, [1], max_tokens=20)
+    await client.read()
+    stack.worker.reply = spoil_once
+    await client.until_finished(1)
+
+    assert client.tokens[1] == expected(1, 20)
+    assert client.notices == ["WORKER_LOST", "RECOVERED"]
+    await stack.until_idle()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [worker_pb2.ExecuteResponse(), worker_pb2.ExecuteResponse(ready=worker_pb2.ExecuteReady())],
+    ids=["empty", "second ready"],
+)
+async def test_something_other_than_a_result_is_garbage_too(stack, message):
+    client = await stack.client()
+    stack.worker.raw = [message]
+
+    client.add(1, [1], max_tokens=20)
+    await client.until_finished(1)
+
+    assert client.tokens[1] == expected(1, 20)
+    assert client.notices == ["WORKER_LOST", "RECOVERED"]
+
+
+async def test_bytes_that_are_no_message_are_garbage_too(stack, monkeypatch):
+    """gRPC hands None to whoever reads them."""
+    client = await stack.client()
+    take = Executor._take
+    undecodable = iter([True])
+    monkeypatch.setattr(Executor, "_take", lambda self, response: take(self, None if next(undecodable, False) else response))
+
+    client.add(1, [1], max_tokens=20)
+    await client.until_finished(1)
+
+    assert client.tokens[1] == expected(1, 20)
+    assert "no ExecuteResponse" in client.notice_texts[0]

@@ -1,0 +1,8 @@
+"""The ids of the fakes: bytes are tokens."""
+
+BOS, EOS, VOCAB_SIZE = 256, 257, 258
+TEXT = "The quick brown fox jumps over the lazy dog. "
+
+
+def text_of(ids, errors="replace"):
+    return bytes(i for i in ids if i < 256).decode(errors=errors)

@@ -1,0 +1,68 @@
+"""The operators' side of a fake engine core."""
+
+import asyncio
+
+from grpc_status import rpc_status
+
+from tetrad.services.errors import FailedPrecondition
+from tetrad.services.status import to_status
+from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
+
+
+class FakeEngineAdmin(engine_core_pb2_grpc.EngineCoreAdminServiceServicer):
+    """Takes notes; a cache cannot be reset while the engine has requests."""
+
+    def __init__(self, engine):
+        self.engine = engine
+
+    async def StartProfile(self, request, context):
+        self.engine.orders.append(("start_profile",))
+        if self.engine.profile_refusal is not None:
+            await context.abort_with_status(rpc_status.to_status(to_status(self.engine.profile_refusal)))
+        return engine_core_pb2.EngineCoreAdminServiceStartProfileResponse()
+
+    async def StopProfile(self, request, context):
+        self.engine.orders.append(("stop_profile",))
+        return engine_core_pb2.EngineCoreAdminServiceStopProfileResponse(paths=["/far/away/profile-worker-1.json"])
+
+    async def Pause(self, request, context):
+        self.engine.orders.append(("pause", request.mode, request.clear_cache))
+        return engine_core_pb2.PauseResponse()
+
+    async def Resume(self, request, context):
+        self.engine.orders.append(("resume",))
+        return engine_core_pb2.ResumeResponse()
+
+    async def Sleep(self, request, context):
+        self.engine.orders.append(("sleep", request.level, request.mode))
+        return engine_core_pb2.EngineCoreAdminServiceSleepResponse()
+
+    async def WakeUp(self, request, context):
+        self.engine.orders.append(("wake_up", *request.tags))
+        return engine_core_pb2.EngineCoreAdminServiceWakeUpResponse()
+
+    async def IsSleeping(self, request, context):
+        orders = [order for order in self.engine.orders if order[0] in ("sleep", "wake_up")]
+        sleeping = bool(orders) and orders[-1] not in (("wake_up",), ("wake_up", "kv_cache"))
+        return engine_core_pb2.IsSleepingResponse(is_sleeping=sleeping)
+
+    async def ResetPrefixCache(self, request, context):
+        self.engine.orders.append(("reset", request.reset_running_requests))
+        if self.engine.running and not request.reset_running_requests:
+            status = to_status(FailedPrecondition("KV blocks are in use"))
+            await context.abort_with_status(rpc_status.to_status(status))
+        return engine_core_pb2.ResetPrefixCacheResponse(success=True)
+
+    async def GetInfo(self, request, context):
+        return engine_core_pb2.EngineCoreAdminServiceGetInfoResponse(info=self.engine._info())
+
+    async def SubscribeKvEvents(self, request, context):
+        self.engine.kv_starts.append(request.start_sequence_number)
+        while (batch := await self.engine.kv_batches.get()) is not None:
+            yield batch
+
+    async def GetLoad(self, request, context):
+        if self.engine.is_silent:
+            await asyncio.get_running_loop().create_future()
+        orders = [order[0] for order in self.engine.orders if order[0] in ("pause", "resume")]
+        return engine_core_pb2.GetLoadResponse(load=engine_core_pb2.EngineLoad(paused=orders[-1:] == ["pause"]))

@@ -1,0 +1,79 @@
+"""What is wrong with a request is said before anything is scheduled."""
+
+import pytest
+
+from tests.frontend.asking import run
+from tetrad.services.errors import InvalidRequest, PromptTooLong
+
+
+async def test_max_tokens_is_clamped_to_the_context(llm, engine):
+    await run(llm, "x" * 500, max_tokens=None)
+    await run(llm, "x" * 500, max_tokens=1000)
+
+    assert [request.sampling_params.max_tokens for request in engine.requests] == [12, 12]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "error", "text"),
+    [
+        ("", InvalidRequest, "The decoder prompt cannot be empty"),
+        ([], InvalidRequest, "The decoder prompt cannot be empty"),
+        ("x" * 513, PromptTooLong, r"\(length 513\) is longer than the maximum model length of 512"),
+        ("x" * 512, PromptTooLong, r"plus the number of requested output tokens \(at least 1\)"),
+        ("x" * 100_000, PromptTooLong, "100000 characters, but at most 65536"),
+        ([1, 258], InvalidRequest, "Token id 258 in the prompt is out of vocabulary. Vocabulary size: 258"),
+        ([1, -1], InvalidRequest, "Token id -1"),
+        ([1, "a"], InvalidRequest, "only integers, got 'a'"),
+        ("a\ud800b", InvalidRequest, r"lone surrogate U\+D800 at character 1"),
+        ({"promt": "a"}, InvalidRequest, "no key 'promt'"),
+        (3, InvalidRequest, "got int"),
+    ],
+)
+async def test_wrong_prompts_are_refused_before_anything_is_scheduled(llm, engine, prompt, error, text):
+    with pytest.raises(error, match=text):
+        await run(llm, prompt)
+
+    assert engine.requests == []
+    assert llm.num_unfinished_requests == 0
+
+
+async def test_far_too_large_text_is_never_tokenized(llm, tokenizer):
+    with pytest.raises(PromptTooLong):
+        await run(llm, "x" * 10_000_000)
+
+    assert tokenizer.num_encoded == 0
+
+
+async def test_nul_is_just_text(llm, engine):
+    await run(llm, "a\0b")
+
+    assert engine.requests[0].prompt_token_ids[4:8] == b"\0\0\0\0"
+
+
+@pytest.mark.parametrize(
+    ("params", "text"),
+    [
+        ({"stop": list("abcde")}, "at most 4 strings, got 5"),
+        ({"stop": "x" * 1025}, "at most 1024 characters, got 1025"),
+        ({"logprobs": 21}, "Requested sample logprobs of 21, which is greater than max allowed: 20"),
+        ({"prompt_logprobs": -1}, "Requested prompt logprobs of 258"),
+        ({"logit_bias": {258: 1.0}}, r"token_id\(s\) \[258\] in logit_bias contain out-of-vocab"),
+        ({"n": 1025}, "n must be at most 1024, got 1025"),
+    ],
+)
+async def test_parameters_beyond_the_servers_limits_are_refused(llm, engine, params, text):
+    with pytest.raises(InvalidRequest, match=text):
+        await run(llm, **params)
+
+    assert engine.requests == []
+
+
+async def test_bad_words_are_sent_with_and_without_a_space(llm, engine):
+    await run(llm, bad_words=["no"])
+
+    sent = [bytes(word.ids[::4]) for word in engine.requests[0].sampling_params.bad_words_token_ids]
+    assert sent == [b"no"], "a space of its own would ban only double spaces"
+
+
+async def test_bad_word_of_spaces_alone_is_no_bug(llm):
+    await run(llm, bad_words=["  "])
