@@ -13,6 +13,7 @@ from typing import Any, Self
 import grpc
 from prometheus_client import Counter, Histogram
 
+from tetrad.services.handlers import Continuation, behavior_of, shape_of, with_behavior
 from tetrad.services.metrics import PROCESS
 
 _LABELS = ("grpc_type", "grpc_service", "grpc_method")
@@ -20,7 +21,6 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 
 _STARTED = Counter("grpc_server_started", "Calls that began.", _LABELS, registry=PROCESS)
 _HANDLED = Counter("grpc_server_handled", "Calls that ended, by status.", (*_LABELS, "grpc_code"), registry=PROCESS)
 _HANDLING = Histogram("grpc_server_handling_seconds", "Begin to end of a call.", _LABELS, buckets=_SECONDS, registry=PROCESS)
-_SHAPE = {False: "unary", True: "stream"}
 _TYPES = {
     "unary_unary": "unary",
     "stream_unary": "client_stream",
@@ -28,8 +28,6 @@ _TYPES = {
     "stream_stream": "bidi_stream",
 }
 _STREAMED_TO = ("client_stream", "bidi_stream")
-
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]]
 
 
 class CallMetrics(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc ships no types
@@ -42,15 +40,10 @@ class CallMetrics(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc ship
         handler = await continuation(details)
         if handler is None:
             return None
-        kind = f"{_SHAPE[handler.request_streaming]}_{_SHAPE[handler.response_streaming]}"
-        behavior = getattr(handler, kind)
+        behavior = behavior_of(handler)
         wrap = _wrap_generator if inspect.isasyncgenfunction(behavior) else _wrap_coroutine
         _, service, method = details.method.split("/", 2)
-        return getattr(grpc, f"{kind}_rpc_method_handler")(
-            wrap(behavior, (_TYPES[kind], service, method)),
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+        return with_behavior(handler, wrap(behavior, (_TYPES[shape_of(handler)], service, method)))
 
 
 class _Messages:

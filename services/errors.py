@@ -6,7 +6,7 @@
     ├── Unauthenticated      UNAUTHENTICATED
     ├── PermissionDenied     PERMISSION_DENIED    known or not: not this caller
     ├── NotFound             NOT_FOUND            no such model, adapter, method
-    ├── AlreadyExists        ALREADY_EXISTS       a request id that is in use
+    ├── AlreadyExists        ALREADY_EXISTS       an id that is in use, a profile that is being recorded
     ├── FailedPrecondition   FAILED_PRECONDITION  not in this state; revisions that do not match
     │   └── ModelError                            files that cannot be loaded: broken, or not supported
     ├── Overloaded           RESOURCE_EXHAUSTED   queue full; carries retry_after_s
@@ -14,7 +14,7 @@
     ├── Unavailable          UNAVAILABLE          starting, draining, lost: try again
     ├── Unsupported          UNIMPLEMENTED
     └── InternalError        INTERNAL             our bug, or a device that failed
-        └── PoisonousRequest                      the request that took a worker down, alone at last
+        └── PoisonousRequest                      the request that took processes down, alone at last
 
 Messages name the value, the limit and what to do. Raised anywhere, mapped once to and from what gRPC carries (status.py), and
 turned into HTTP by the frontend; here gRPC is known by the numbers of its codes alone. Input errors never reach the scheduler
@@ -107,7 +107,7 @@ class NotFound(TetradError):
 
 
 class AlreadyExists(TetradError):
-    """The id is in use."""
+    """What was asked for is there, or under way, already."""
 
     code = Code.ALREADY_EXISTS
     reason = "ALREADY_EXISTS"
@@ -159,7 +159,7 @@ class InternalError(TetradError):
 
 
 class PoisonousRequest(InternalError):
-    """A request under which workers died three times, the last time alone."""
+    """A request under which workers, engine cores or tokenizers died again and again, the last time alone."""
 
     reason = "POISONOUS_REQUEST"
 

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 
 from tetrad.services.errors import InternalError, InvalidRequest, TetradError, Unsupported
+from tetrad.services.handlers import Continuation, behavior_of, with_behavior
 from tetrad.services.log import get_logger
 from tetrad.services.request_context import RequestContext, bind_context
 from tetrad.services.status import to_status
@@ -21,7 +22,6 @@ from tetrad.services.status import to_status
 log = get_logger()
 
 Parse = Callable[[bytes], Any]
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]]
 
 
 class ErrorsAndContexts(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc ships no types
@@ -35,15 +35,10 @@ class ErrorsAndContexts(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grp
         if handler is None:
             return None
         context = RequestContext.from_headers(dict(details.invocation_metadata or ()))
-        kind = f"{_SHAPE[handler.request_streaming]}_{_SHAPE[handler.response_streaming]}"
-        # A stream is answered by an async generator, or by a coroutine that writes to its context (grpc's health Watch).
-        wrap = _wrap_generator if inspect.isasyncgenfunction(getattr(handler, kind)) else _wrap_coroutine
-        make = getattr(grpc, f"{kind}_rpc_method_handler")
-        return make(
-            wrap(getattr(handler, kind), details.method, context),
-            request_deserializer=_refusing(handler.request_deserializer, is_stream=handler.request_streaming),
-            response_serializer=handler.response_serializer,
-        )
+        behavior = behavior_of(handler)
+        wrap = _wrap_generator if inspect.isasyncgenfunction(behavior) else _wrap_coroutine
+        parse = _refusing(handler.request_deserializer, is_stream=handler.request_streaming)
+        return with_behavior(handler, wrap(behavior, details.method, context), parse=parse)
 
 
 def _refusing(parse: Parse | None, *, is_stream: bool) -> Parse | None:
@@ -67,9 +62,6 @@ def _checked(request: Any) -> Any:
     if isinstance(request, InvalidRequest):
         raise request
     return request
-
-
-_SHAPE = {False: "unary", True: "stream"}
 
 
 def _wrap_coroutine(
@@ -102,8 +94,6 @@ def _wrap_generator(
 async def _abort(context: grpc.aio.ServicerContext, method: str, error: Exception) -> None:
     if isinstance(error, grpc.aio.AbortError):
         raise error
-    if context.cancelled():
-        return  # the caller is gone: nobody to answer, and what broke on the way out is no fault
     if isinstance(error, NotImplementedError):  # the generated base class, for a method that the servicer does not have
         error = Unsupported(f"{method} is not supported by this server.")
     if not isinstance(error, TetradError):

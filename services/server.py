@@ -1,7 +1,7 @@
 """Server: bind, serve, drain; the same for every service.
 
 The caller brings the servicers and says when to stop, so a test binds port 0 and stops cleanly, and signals are handled in
-one place (process.py). Drain follows architecture.md: NOT_SERVING, withdrawal wait, refuse new work, grace, stop.
+one place (process.py). Drain follows ARCHITECTURE.md (Stopping): NOT_SERVING, withdrawal wait, refuse new work, grace, stop.
 """
 
 import asyncio

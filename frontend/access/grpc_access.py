@@ -3,17 +3,16 @@
 Health and reflection stay open: probes have no keys, and the contract is public.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 import grpc
 
 from tetrad.frontend.access.guard import Guard, bearer_key
 from tetrad.services.errors import Unauthenticated
+from tetrad.services.handlers import Continuation
 
 _OPEN_SERVICES = ("/grpc.health.v1.", "/grpc.reflection.")
-
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]]
 
 
 class RequireApiKey(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc ships no types

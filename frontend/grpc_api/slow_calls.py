@@ -16,12 +16,11 @@ from typing import Any, Self
 import grpc
 
 from tetrad.services.errors import DeadlineExceeded
+from tetrad.services.handlers import Continuation, behavior_of, with_behavior
 from tetrad.services.idle_timer import IdleTimer
 from tetrad.services.log import get_logger
 
 log = get_logger()
-
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]]
 
 
 class EndSlowCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc ships no types
@@ -41,16 +40,10 @@ class EndSlowCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc shi
     ) -> grpc.RpcMethodHandler | None:
         """Return the handler, wrapped if it is one of those."""
         handler = await continuation(details)
-        if handler is None or not handler.response_streaming:
-            return handler
-        kind = "stream_stream" if handler.request_streaming else "unary_stream"
-        if not inspect.isasyncgenfunction(getattr(handler, kind)):
-            return handler
-        return getattr(grpc, f"{kind}_rpc_method_handler")(
-            self._wrap(getattr(handler, kind)),
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+        if handler is None:
+            return None
+        behavior = behavior_of(handler)
+        return with_behavior(handler, self._wrap(behavior)) if inspect.isasyncgenfunction(behavior) else handler
 
     def _wrap(self, behavior: Callable[..., AsyncGenerator[Any, None]]) -> Callable[..., Awaitable[None]]:
         async def call(request: Any, context: grpc.aio.ServicerContext) -> None:
