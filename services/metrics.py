@@ -75,8 +75,10 @@ class _CertificateEnds:
     def collect(self) -> Iterable[Metric]:
         text = "When a certificate that is shown ends, in Unix time, by `file`. Absent: connections are plain."
         family = GaugeMetricFamily("tetrad:tls_certificate_expiry_timestamp_seconds", text, labels=["file"])
-        for path, ends in certificate_ends().items():
-            family.add_metric([str(path)], ends)
+        # Names, not paths: metrics are open to all. Of several files of a name the first to end counts.
+        first = {path.name: ends for path, ends in sorted(certificate_ends().items(), key=lambda item: -item[1])}
+        for name, ends in first.items():
+            family.add_metric([name], ends)
         yield family
 
 

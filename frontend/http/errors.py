@@ -112,9 +112,7 @@ def from_validation(error: ValidationError) -> InvalidRequest:
 def _path(location: tuple[int | str, ...]) -> list[int | str]:
     """Return the fields of an error's location: a union's branches ("str", "list[int]") are none."""
     parts = [part for part in location if isinstance(part, int) or part.isidentifier()]
-    return [
-        part for part in parts if part not in ("str", "int", "float", "bool", "dict", "list") and not str(part)[:1].isupper()
-    ]
+    return [part for part in parts if part not in _BRANCHES and not str(part)[:1].isupper()]
 
 
 async def on_tetrad_error(_: Request, error: Exception) -> Response:

@@ -27,7 +27,7 @@ def warnings(logs: list) -> list[tuple[str, int]]:
 
 
 def exported(certificate: Certificate) -> float | None:
-    labels = {"file": str(certificate.cert)}
+    labels = {"file": certificate.cert.name}
     return PROCESS.get_sample_value("tetrad:tls_certificate_expiry_timestamp_seconds", labels)
 
 
@@ -68,16 +68,15 @@ def test_one_that_lasts_is_not_told(authority):
     assert warnings(logs) == []
 
 
-def test_one_that_follows_is_looked_at_too(tmp_path, authority):
-    directory = tmp_path / "used"
-    directory.mkdir()
-    certificate = authority.certificate("one", days=90).copy_to(directory)
+def test_one_that_follows_is_looked_at_too(authority):
+    certificate, next_one = authority.certificate("one", days=90), authority.certificate("two", days=3)
     identity = Identity(files(certificate))
     identity.server_credentials()
     before = exported(certificate)
 
     with capture_logs() as logs:
-        authority.certificate("two", days=3).copy_to(directory)
+        certificate.cert.write_bytes(next_one.cert.read_bytes())
+        certificate.key.write_bytes(next_one.key.read_bytes())
         identity.current()
 
     assert warnings(logs) == [(str(certificate.cert), 2)]
