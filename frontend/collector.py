@@ -17,14 +17,13 @@ class OutputCollector:
         aggregate: append outputs (DELTA) rather than replace them.
     """
 
-    __slots__ = ("_aggregate", "_error", "_output", "_ready", "num_merged")
+    __slots__ = ("_aggregate", "_error", "_output", "_ready")
 
     def __init__(self, *, aggregate: bool) -> None:
         self._aggregate = aggregate
         self._output: RequestOutput | None = None
         self._error: TetradError | None = None
         self._ready = asyncio.Event()
-        self.num_merged = 0
 
     def put(self, output: RequestOutput) -> None:
         """Deliver an output, merging it into one that was not fetched yet."""
@@ -33,7 +32,6 @@ class OutputCollector:
             self._ready.set()
         else:
             self._output.add(output, aggregate=self._aggregate)
-            self.num_merged += 1
 
     def fail(self, error: TetradError) -> None:
         """Deliver the request's failure; it is raised after what came before it was fetched."""

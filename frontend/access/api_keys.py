@@ -24,16 +24,17 @@ class ApiKeys:
     Args:
         keys: valid for the life of the process.
         file: further keys, one a line; empty lines and lines that begin with "#" are skipped.
+        setting: that `keys` are the value of, for messages.
 
     Raises:
         NotFound: the file cannot be read.
         InvalidRequest: a key is no printable ASCII without white space, or the file has none.
     """
 
-    def __init__(self, keys: Iterable[str], file: Path | None = None) -> None:
+    def __init__(self, keys: Iterable[str], file: Path | None = None, *, setting: str = "--api-key") -> None:
         # Digests under a secret of this process: equally long, and useless to whoever reads its memory.
         self._secret = secrets.token_bytes(32)
-        self._fixed = self._digests(keys, "--api-key")
+        self._fixed = self._digests(keys, setting)
         self._file = file
         self._from_file: list[bytes] = []
         self._version: _Version | None = None

@@ -32,7 +32,7 @@ class Guard:
 
     def __init__(self, settings: FrontendSettings) -> None:
         self._users = ApiKeys(settings.api_key, settings.api_key_file)
-        self._operators = ApiKeys(settings.operator_api_key)
+        self._operators = ApiKeys(settings.operator_api_key, setting="--operator-api-key")
         self._operator_endpoints = settings.operator_endpoints
         self._origins = frozenset(settings.allowed_origins)
         self._only_this_machine = is_loopback(settings.host)

@@ -10,6 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from tetrad.frontend.access.api_keys import ApiKeys
+from tetrad.frontend.access.guard import Guard
+from tetrad.frontend.config import FrontendSettings
 from tetrad.services.channel import open_channel
 from tetrad.services.errors import InvalidRequest, NotFound
 from tetrad.v1 import inference_pb2, inference_pb2_grpc
@@ -157,6 +159,8 @@ def test_keys_that_cannot_be_used_are_an_error_at_start_that_does_not_show_them(
     with pytest.raises(InvalidRequest, match="API key 2 of --api-key must be printable") as caught:
         ApiKeys(("fine", "se cret"))
     assert "se cret" not in str(caught.value)
+    with pytest.raises(InvalidRequest, match="API key 1 of --operator-api-key must be printable"):
+        Guard(FrontendSettings(operator_api_key=("se cret",)))
 
 
 async def test_grpc_needs_the_same_keys(serve_frontend):
