@@ -57,6 +57,7 @@ async def test_an_engine_without_a_worker_says_so_and_why(stack):
 
 async def test_load_says_how_the_worker_is(stack):
     client, watch = await stack.client(), await readiness(stack)
+    await until_status(watch, health_pb2.HealthCheckResponse.SERVING)
     [before] = (await stack.load()).workers
     stack.worker.refuses = True
     stack.worker.cut.set()
