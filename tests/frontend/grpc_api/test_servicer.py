@@ -205,7 +205,8 @@ async def test_a_client_that_takes_nothing_is_dropped(serve_frontend, engine, ca
         await engine.until(lambda: len(engine.aborted) > 0)
 
         call.cancel()
-    assert not caplog.text  # that it leaves without its status is no fault
+    # That it leaves without its status is no fault. Others may log meanwhile, from threads of their own.
+    assert [record for record in caplog.records if record.name.startswith("grpc")] == []
 
 
 async def test_a_client_that_reads_again_too_late_finds_what_was_sent_and_then_the_reason(serve_frontend, engine):
