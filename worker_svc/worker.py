@@ -152,8 +152,7 @@ class Worker:
             self._model = None
         self._sleep = Sleep(level, layout)
         del model
-        gc.collect()  # runners and models may refer to themselves in a ring
-        self._device.give_back_memory()
+        self._give_back_memory()
         log.info("worker.asleep", level=level)
 
     def wake_up(self, tags: Iterable[str]) -> bool:
@@ -251,12 +250,22 @@ class Worker:
     def _drop_runner(self) -> None:
         self._stream_id += 1
         self._epoch = 0
+        had_runner = self._runner is not None
         self._runner, self._layout, self._is_warm, self._kv_cache_bytes = None, None, False, 0
+        if had_runner:
+            self._give_back_memory()
 
     def _drop_model(self) -> None:
         self._drop_runner()
+        had_model = self._model is not None
         self._model, self._load_request, self._model_load_s = None, None, 0.0
         self._sleep = None
+        if had_model:
+            self._give_back_memory()
+
+    def _give_back_memory(self) -> None:
+        gc.collect()  # runners and models may refer to themselves in a ring
+        self._device.give_back_memory()
 
 
 def finish(step_id: int, step: PendingStep) -> StepResult:

@@ -1,10 +1,23 @@
 """Tensors that sleep in host memory: gone from the device meanwhile, and afterwards the same tensors with the same content."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
 from tetrad.worker_svc.cuda.accelerator import HostAccelerator
-from tetrad.worker_svc.cuda.offload import Offload
+from tetrad.worker_svc.cuda.offload import Offload, tensors_in
+from tetrad.worker_svc.layers.linear import PlainLinear
+
+
+@dataclass(slots=True)
+class _Layer:
+    norm: torch.Tensor
+    products: list[PlainLinear]
+    rest: dict[str, object]
+
+
+_Layer.__module__ = "tetrad.of_a_test"
 
 
 def test_tensors_give_their_memory_up_and_are_as_they_were():
@@ -68,3 +81,19 @@ def test_a_device_without_room_leaves_everything_asleep(monkeypatch):
     offload.wake_up()
 
     assert all(torch.equal(weight, old) for weight, old in zip(weights, before, strict=True))
+
+
+def test_all_tensors_of_an_object_are_found_wherever_it_keeps_them():
+    def layer(number: int) -> _Layer:
+        return _Layer(torch.full((2,), number), [PlainLinear(torch.ones(number, 3), None)], {"more": (torch.zeros(number),)})
+
+    layers = [layer(1), layer(2)]
+    layers[0].rest["myself"] = layers[0]
+
+    found = list(tensors_in(layers))
+
+    assert sorted(tuple(each.shape) for each in found) == [(1,), (1, 3), (2,), (2,), (2,), (2, 3)]
+
+
+def test_other_packages_are_not_searched():
+    assert list(tensors_in([torch.nn.Linear(2, 2)])) == []

@@ -51,6 +51,9 @@ class Accelerator(Protocol):
     def peak_bytes(self, work: Callable[[], None]) -> int:
         """Run `work` to its end and return the most memory that it took."""
 
+    def give_back_memory(self) -> None:
+        """Return to the device what was freed; graphs that are recorded from here on share no memory with those before."""
+
 
 class CudaAccelerator:
     """See Accelerator; becomes the current device of the thread that makes it.
@@ -112,6 +115,12 @@ class CudaAccelerator:
         torch.cuda.synchronize(self.device)
         return torch.cuda.max_memory_allocated(self.device) - before
 
+    def give_back_memory(self) -> None:
+        """Empty torch's caches."""
+        torch.cuda.empty_cache()
+        # A pool whose graphs are gone cannot be captured into again.
+        self._graph_memory = torch.cuda.graph_pool_handle()
+
 
 class _CudaDownload:
     def __init__(self, copies: list[torch.Tensor], done: torch.cuda.Event) -> None:
@@ -160,6 +169,9 @@ class HostAccelerator:
         """Run; nothing is counted, as nothing is the device's."""
         work()
         return 0
+
+    def give_back_memory(self) -> None:
+        """Do nothing: the allocator does."""
 
 
 class _HostDownload:

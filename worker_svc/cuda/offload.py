@@ -5,7 +5,7 @@ fused weight) stay so, and whoever holds a tensor need not know. Their addresses
 Called by a loaded model that sleeps, on the compute thread, while no step runs.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -23,8 +23,10 @@ class Offload:
 
     def __init__(self, accelerator: Accelerator, tensors: Iterable[torch.Tensor]) -> None:
         self._accelerator = accelerator
-        storages = (tensor.untyped_storage() for tensor in tensors)
-        self._storages = list({storage.data_ptr(): storage for storage in storages if storage.nbytes()}.values())
+        storages = (tensor.untyped_storage() for tensor in tensors if tensor.device == accelerator.device)
+        # On a device all can be resized; on the host, those that are a file or another library's stay where they are.
+        found = {storage.data_ptr(): storage for storage in storages if storage.nbytes() and storage.resizable()}
+        self._storages = list(found.values())
         self._copies: list[np.ndarray] | None = None
 
     @property
@@ -55,6 +57,32 @@ class Offload:
         for storage, copy in zip(self._storages, self._copies, strict=True):
             self._accelerator.upload_into(_bytes_of(storage), copy)
         self._copies = None
+
+
+def tensors_in(root: object) -> Iterator[torch.Tensor]:
+    """Yield every tensor that an object of this package holds, in whatever attribute or container, each once or more."""
+    seen: set[int] = set()
+    pending = [root]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, torch.Tensor):
+            yield item
+        elif id(item) not in seen:
+            seen.add(id(item))
+            pending.extend(_held_by(item))
+
+
+def _held_by(item: object) -> Iterable[object]:
+    if isinstance(item, Mapping):
+        return item.values()
+    if isinstance(item, list | tuple | set | frozenset):
+        return item
+    if not type(item).__module__.startswith("tetrad."):
+        return ()
+    slots = [name for cls in type(item).__mro__ for name in getattr(cls, "__slots__", ())]
+    return (
+        [*vars(item).values()] if hasattr(item, "__dict__") else [getattr(item, name) for name in slots if hasattr(item, name)]
+    )
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:

@@ -15,6 +15,7 @@ from tetrad.worker_svc.cuda.accelerator import Accelerator, CudaAccelerator
 from tetrad.worker_svc.cuda.linears import DeviceLinears
 from tetrad.worker_svc.cuda.llama import DeviceLlama
 from tetrad.worker_svc.cuda.memory_profile import worst_case_bytes
+from tetrad.worker_svc.cuda.offload import Offload, tensors_in
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
 from tetrad.worker_svc.devices.interface import KvGroup, KvLayout, LoadedModel, LoadRequest, ModelInfo, Progress
 from tetrad.worker_svc.models.registry import supported_config
@@ -37,6 +38,7 @@ class CudaModel:
 
     def __init__(self, model: DeviceLlama, info: ModelInfo, accelerator: Accelerator, *, use_graphs: bool) -> None:
         self._model, self._accelerator, self._use_graphs = model, accelerator, use_graphs
+        self._weights = Offload(accelerator, tensors_in(model))
         self.info = info
 
     def kv_group(self, block_size: int) -> KvGroup:
@@ -60,6 +62,20 @@ class CudaModel:
                 f"{free} of the device's {total} are free."
             )
         return CudaModelRunner(self._model, layout, self._accelerator, use_graphs=self._use_graphs)
+
+    def sleep(self) -> None:
+        """Move the weights to pinned host memory."""
+        self._weights.sleep()
+
+    def wake_up(self) -> None:
+        """Move them back; FailedPrecondition, with the numbers, if the device has no room."""
+        try:
+            self._weights.wake_up()
+        except torch.OutOfMemoryError as error:
+            free, total = self._accelerator.memory()
+            raise FailedPrecondition(
+                f"The weights need {self._weights.size_bytes} bytes to wake up; {free} of the device's {total} are free."
+            ) from error
 
     def worst_case_bytes(self, max_num_batched_tokens: int) -> int:
         """Return the memory that the largest step takes beyond weights and KV cache."""
@@ -140,6 +156,10 @@ class CudaDevice:
                 f"{step_bytes}, and {free} are free."
             )
         return available
+
+    def give_back_memory(self) -> None:
+        """Return to the device what torch keeps of it."""
+        self._ready().give_back_memory()
 
     def _cache_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Return the type of keys and values under activations of a type."""

@@ -1,0 +1,51 @@
+"""A model of the CUDA device that sleeps: its weights leave the device and come back to the same layers."""
+
+import pytest
+import torch
+
+from tests.worker_svc.conftest import Driver
+from tests.worker_svc.cuda.conftest import SMALL
+from tetrad.services.errors import FailedPrecondition
+from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.cuda.accelerator import HostAccelerator
+from tetrad.worker_svc.cuda.offload import tensors_in
+from tetrad.worker_svc.devices.cuda import CudaDevice
+from tetrad.worker_svc.devices.interface import LoadRequest
+
+
+@pytest.fixture
+def model(tiny_path):
+    """A model of one's own, in half precision: its weights are no file's memory."""
+    device = CudaDevice(WorkerSettings(device="cuda", enforce_eager=True), HostAccelerator)
+    device.set_up()
+    return device.load_model(LoadRequest("tiny", tiny_path, dtype="float16"), lambda *_: None)
+
+
+def first_token(model) -> list[int]:
+    driver = Driver(model.make_runner(SMALL), SMALL)
+    driver.add(1, [5, 6, 7])
+    return driver.generate(1)[1]
+
+
+def test_every_weight_leaves_the_device_and_the_model_answers_as_before(model):
+    before = first_token(model)
+    weights = [tensor for tensor in tensors_in(model) if tensor.untyped_storage().resizable()]
+
+    model.sleep()
+    left_bytes = sum(tensor.untyped_storage().nbytes() for tensor in weights)
+    model.wake_up()
+
+    assert len(weights) >= 2 * 4 + 2, "the products of both layers, the embedding and the head"
+    assert left_bytes == 0
+    assert first_token(model) == before
+
+
+def test_a_device_without_room_is_told_with_the_numbers(model, monkeypatch):
+    model.sleep()
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(model._weights, "wake_up", full)
+    with pytest.raises(FailedPrecondition, match=r"The weights need \d+ bytes to wake up; \d+ of the device's \d+ are free"):
+        model.wake_up()
