@@ -18,11 +18,17 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)
 
 SECTIONS = {
-    "facts": 40,
-    "kernel_parity": 80,
-    "kernel_rates": 70,
+    "facts": 20,
+    "kernel_parity": 70,
+    "model_parity": 100,
+    "synchronisation": 40,
+    "kernel_rates": 60,
+    "decode_steps": 60,
+    "runner_throughput": 60,
+    "stack_throughput": 110,
+    "transformers_throughput": 60,
 }
-"""What is run, in this order, and for how many seconds at most."""
+"""What is run, in this order, and for how many seconds at most; all of it ends within processes.TOTAL_S."""
 
 
 def main() -> int:
@@ -44,6 +50,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="tiny shapes")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="these sections")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="directory of <gpu>.md and plots/")
+    parser.add_argument("--weights", type=Path, help="for parity: .gguf or a directory; default: SmolLM2 if cached")
     parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)  # a section's own process writes its findings here
     return parser.parse_args()
 

@@ -19,16 +19,33 @@ BARS = {
     "engine_fp8_32": ("the same, max_num_seqs 32", 35_000, False, " tokens/s"),
     "engine_fp8_128": ("the same, max_num_seqs 128", 60_000, False, " tokens/s"),
     "prefill_attention": ("attention prefill, 8,192 tokens, head dim 128: share of the GEMM rate", 0.55, False, ""),
-    "transformers": ("times the tokens/s of transformers' continuous batching", 3.0, False, ""),
+    "transformers": (
+        "times the tokens/s of transformers' continuous batching: the stack, else the runner",
+        3.0,
+        False,
+        "",
+    ),
     "stack_share": ("stack over gRPC: share of the model runner alone, batch 32", 0.95, False, ""),
 }
 """Name -> (what, limit, whether it is an upper one, unit)."""
 
 
-def add_table(section: Section, found: Mapping[str, float]) -> None:
+def add_table(section: Section, figures: Mapping[str, float]) -> None:
     """Add the table of bars with what was found."""
+    found = {**figures, **_ratios(figures)}
     rows = []
     for name, (what, limit, at_most, unit) in BARS.items():
         row = Bar(what, limit, found.get(name, 0.0), at_most=at_most, unit=unit).row()
         rows.append(row if name in found else (*row[:2], "not measured", "-"))
     section.table(BARS_HEAD, rows)
+
+
+def _ratios(found: Mapping[str, float]) -> dict[str, float]:
+    """Return what follows from the figures of several sections."""
+    ratios = {}
+    if "engine_32" in found and "runner_32" in found:
+        ratios["stack_share"] = found["engine_32"] / found["runner_32"]
+    ours = found.get("stack_short", found.get("runner_short"))
+    if ours is not None and "transformers_short" in found:
+        ratios["transformers"] = ours / found["transformers_short"]
+    return ratios

@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -31,12 +32,14 @@ class Bench:
         accelerator: the device.
         options: where pictures go, and whether sizes are to be tiny.
         limit_s: how long the section may take.
+        weights: of a real model, a .gguf file or a directory; None: where the cache has them.
         started_s: when it began, on the clock of time.monotonic.
     """
 
     accelerator: Accelerator
     options: Options
     limit_s: float
+    weights: Path | None = None
     started_s: float = field(default_factory=time.monotonic)
 
     @property
@@ -103,13 +106,13 @@ class Bench:
         return time.perf_counter() - started
 
 
-def open_bench(device: str, options: Options, limit_s: float) -> Bench:
+def open_bench(device: str, options: Options, limit_s: float, weights: Path | None = None) -> Bench:
     """Return the bench on "cuda" or "host"; RuntimeError where there is no such device."""
     if device == "host":
-        return Bench(HostAccelerator(), options, limit_s)
+        return Bench(HostAccelerator(), options, limit_s, weights)
     if not torch.cuda.is_available():
         raise RuntimeError("torch finds no CUDA device; --device host runs tiny shapes without one")
-    return Bench(CudaAccelerator(), options, limit_s)
+    return Bench(CudaAccelerator(), options, limit_s, weights)
 
 
 def _run_all(works: Sequence[Work]) -> None:

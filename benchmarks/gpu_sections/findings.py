@@ -50,6 +50,8 @@ def read_findings(path: Path) -> Findings:
 
 
 def last_line(error: BaseException) -> str:
-    """Return the last line that a traceback of the error would have."""
+    """Return the last line that a traceback of the error would have; of several, that of the first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__

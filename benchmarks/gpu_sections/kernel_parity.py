@@ -10,12 +10,17 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks.gpu_sections import parity_attention, parity_elementwise
+from benchmarks.gpu_sections import parity_attention, parity_elementwise, parity_matmul, parity_sampling
 from benchmarks.gpu_sections.bench import Bench
 from benchmarks.gpu_sections.findings import Findings, last_line
 from benchmarks.gpu_sections.parity_case import Case
 
-_FAMILIES: tuple[Callable[[Bench], Iterator[Case]], ...] = (parity_elementwise.cases, parity_attention.cases)
+_FAMILIES: tuple[Callable[[Bench], Iterator[Case]], ...] = (
+    parity_elementwise.cases,
+    parity_attention.cases,
+    parity_matmul.cases,
+    parity_sampling.cases,
+)
 _RESERVE_S = 5.0
 
 

@@ -23,16 +23,19 @@ if TYPE_CHECKING:
 
 Run = Callable[["Bench"], Findings]
 
-_START_S = 40.0
+TOTAL_S = 530.0
+"""What all sections together may take."""
+_START_S = 30.0
 """What torch, the device and libraries may take to start, on top of a section's own limit."""
 
 
 def run_all(limits_s: Mapping[str, float], args: argparse.Namespace) -> int:
     """Run sections one after another; return 1 if one failed."""
     results = Results(args.out)
+    end = time.monotonic() + TOTAL_S
     for name, limit_s in limits_s.items():
         print(f"=== {name} (at most {limit_s:g} s)", flush=True)
-        result = _run_in_process(name, limit_s, args)
+        result = _run_in_process(name, min(limit_s + _START_S, end - time.monotonic()), args)
         results.add(name, result)
         print(f"=== {name} took {result.seconds:.0f} s; {result.verdict}", flush=True)
         for line in (*result.findings.failures, *result.findings.not_run):
@@ -56,28 +59,37 @@ def run_section(name: str, limit_s: float, args: argparse.Namespace) -> Findings
     options = Options(rounds=1, quick=args.quick, with_peers=True, out=args.out, command="python benchmarks/gpu.py")
     device = ""
     try:
-        bench = open_bench(args.device, options, limit_s)
+        bench = open_bench(args.device, options, limit_s, args.weights)
         device = bench.name
         run: Run = importlib.import_module(f"benchmarks.gpu_sections.{name}").run
         findings = run(bench)
     except Exception as error:  # noqa: BLE001 - whatever it was, the next section is run
         traceback.print_exc()
-        findings = Findings(name, failures=[last_line(error)])
+        findings = Findings(name, failures=[f"{name}: {last_line(error)}"])
     findings.device = device
     return findings
 
 
-def _run_in_process(name: str, limit_s: float, args: argparse.Namespace) -> Result:
+def _run_in_process(name: str, timeout_s: float, args: argparse.Namespace) -> Result:
+    if timeout_s <= 0:
+        return Result(Findings(name, failures=[f"{name}: no time was left for it"]), 0.0)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tetrad-gpu-") as directory:
         answer = Path(directory) / "findings.json"
         given = ["--device", args.device, "--out", str(args.out), "--only", name, "--answer", str(answer)]
-        command = [sys.executable, str(Path(__file__).parents[1] / "gpu.py"), *given, *(["--quick"] if args.quick else [])]
+        command = [sys.executable, str(Path(__file__).parents[1] / "gpu.py"), *given, *_optional(args)]
         why = ""
         try:
-            status = subprocess.run(command, timeout=limit_s + _START_S, check=False).returncode
+            status = subprocess.run(command, timeout=timeout_s, check=False).returncode
             why = f"its process ended with status {status}" if status else ""
         except subprocess.TimeoutExpired:
-            why = f"stopped after {limit_s + _START_S:g} s"
-        findings = read_findings(answer) if answer.exists() else Findings(name, failures=[why or "it wrote no findings"])
+            why = f"stopped after {timeout_s:.0f} s"
+        findings = (
+            read_findings(answer) if answer.exists() else Findings(name, failures=[f"{name}: {why or 'it wrote no findings'}"])
+        )
     return Result(findings, time.monotonic() - started)
+
+
+def _optional(args: argparse.Namespace) -> list[str]:
+    weights = [] if args.weights is None else ["--weights", str(args.weights)]
+    return [*weights, *(["--quick"] if args.quick else [])]

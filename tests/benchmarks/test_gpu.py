@@ -40,10 +40,10 @@ def run_script(*arguments: str, site: Path | None = None) -> subprocess.Complete
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_a_section_runs(name, tmp_path):
-    findings = run_section(name, 60, Namespace(device=DEVICE, quick=True, out=tmp_path))
+    findings = run_section(name, 60, Namespace(device=DEVICE, quick=True, out=tmp_path, weights=None))
 
     assert findings.failures == []
-    assert findings.parts
+    assert findings.parts or findings.not_run
     assert findings.device
 
 

@@ -1,0 +1,97 @@
+"""Model parity: the runner against transformers in float32 on the same weights, with graphs and without.
+
+The shape that is measured, with random weights, in bf16 and in float32; and the weights of SmolLM2 or another model, if there
+are some (`--weights`). Random weights have flat distributions, on which rounding shows most.
+"""
+
+from pathlib import Path
+
+import torch
+
+from benchmarks.gpu_sections.bench import Bench
+from benchmarks.gpu_sections.findings import Findings, last_line
+from benchmarks.gpu_sections.model import Loaded, load, load_transformers, make_runner, random_source
+from benchmarks.gpu_sections.plans import Batch, random_prompts, run_plans
+from benchmarks.gpu_sections.reference import Generated, generated, judge
+from tetrad.worker_svc.plan import Ints, SamplingSpec
+from tetrad.worker_svc.weights.source import WeightSource, open_source
+
+_LIMITS = {torch.bfloat16: 2e-2, torch.float32: 1e-4}
+"""How far log-probabilities may be off, and how near a tie is one."""
+_LENGTHS = (1, 2, 3, 5, 8, 13, 16, 17, 31, 33, 64, 65, 100, 127, 128, 255, 256, 300, 511, 512, 700, 1000, 1500, 2000)
+"""24 prompts: a size of which there is a graph, so that a graph computes what the same step does without one, to the bit."""
+_GREEDY = SamplingSpec(temperature=0.0, num_logprobs=0)
+
+
+def run(bench: Bench) -> Findings:
+    """Compare every model in every type."""
+    findings = Findings("The model against transformers in float32")
+    sources: dict[str, WeightSource] = {bench.pick("Qwen2.5-1.5B shape, random", "tiny, random"): random_source(bench)}
+    path = _weights_path(bench)
+    if path is None:
+        findings.skip("model parity of SmolLM2", "its weights are not here (--weights PATH)")
+    else:
+        try:
+            sources[path.stem] = open_source(path)
+        except ImportError as error:
+            findings.skip(f"model parity of {path.stem}", str(error))
+    dtypes = (torch.bfloat16, torch.float32) if bench.is_gpu else (torch.float32,)
+    rows = []
+    for name, source, dtype in [(name, source, dtype) for name, source in sources.items() for dtype in dtypes]:
+        try:
+            rows.append([name, *_compare(bench, name, source, dtype, findings)])
+        except Exception as error:  # noqa: BLE001 - one type that fails leaves the others
+            findings.check(False, f"{name} in {dtype}: {last_line(error)}")
+    findings.text(
+        "24 prompts of 1 to 2,000 tokens, 16 greedy outputs each. Each output is judged behind those before it: it is the "
+        "reference's choice, or its log-probability there is within the limit of that; log-probabilities agree within it."
+    )
+    findings.rows(
+        ["model", "type", "outputs", "other choices", "gap", "logprob error", "limit", "graphs change", "holds"], rows
+    )
+    return findings
+
+
+def _compare(bench: Bench, name: str, source: WeightSource, dtype: torch.dtype, findings: Findings) -> list[str]:
+    loaded = load(bench, source, dtype)
+    lengths, num_tokens = bench.pick((_LENGTHS, 16), ((1, 4), 2))
+    vocab_size = loaded.model.config.vocab_size
+    prompts = [random_prompts(1, length, vocab_size, seed=length)[0] for length in lengths]
+    found = _generate(bench, loaded, prompts, num_tokens, use_graphs=True)
+    eager = _generate(bench, loaded, prompts, num_tokens, use_graphs=False)
+    num_changed = sum(a != b for a, b in zip(found.logprobs, eager.logprobs, strict=True))
+    del loaded
+    judged = judge(load_transformers(source, torch.float32, bench.device, weights_dtype=dtype), prompts, found)
+    limit, kind = _LIMITS[dtype], str(dtype).removeprefix("torch.")
+    problems = {
+        f"an output is {judged.worst_gap:.3g} behind the reference's choice": judged.worst_gap > limit,
+        f"a log-probability is off by {judged.worst_error:.3g}": not judged.worst_error <= limit,
+        f"graphs change the outputs of {num_changed} prompts": num_changed > 0,
+    }
+    for problem, is_there in problems.items():
+        findings.check(not is_there, f"{name} in {kind}: {problem}")
+    figures = [f"{judged.worst_gap:.1e}", f"{judged.worst_error:.1e}", f"{limit:g}"]
+    return [
+        kind,
+        str(judged.num_tokens),
+        str(judged.num_other),
+        *figures,
+        str(num_changed),
+        "NO" if any(problems.values()) else "yes",
+    ]
+
+
+def _generate(bench: Bench, loaded: Loaded, prompts: list[Ints], num_tokens: int, *, use_graphs: bool) -> Generated:
+    length = max(map(len, prompts)) + num_tokens + 1
+    runner = make_runner(bench, loaded, batch=len(prompts), length=length, max_num_batched_tokens=2048, use_graphs=use_graphs)
+    batch = Batch(prompts, _GREEDY, max_num_batched_tokens=2048)
+    results = run_plans(runner, [*batch.prefill_plans()]) + run_plans(runner, batch.decode_plans(num_tokens - 1))
+    return generated(results, len(prompts))
+
+
+def _weights_path(bench: Bench) -> Path | None:
+    """Return the file or directory that was given, or SmolLM2 in the cache, if it is there; none for tiny shapes."""
+    if bench.options.quick:
+        return None
+    cached = Path.home() / ".cache/tetrad/models/smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf"
+    return bench.weights or (cached if cached.exists() else None)

@@ -1,0 +1,70 @@
+"""Reference: what transformers says of a token that a runner took, in float32 on the same weights.
+
+Every output is judged behind the prompt and the outputs before it, so that one near-tie that fell the other way does not make
+all that follows look wrong.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from tetrad.worker_svc.plan import Ints, StepResult
+
+
+@dataclass(frozen=True)
+class Judged:
+    """How outputs compare.
+
+    Attributes:
+        num_tokens: outputs.
+        num_other: those that are not the reference's own choice.
+        worst_gap: largest difference of log-probability between its choice and ours.
+        worst_error: largest difference between a token's log-probability there and here.
+    """
+
+    num_tokens: int
+    num_other: int
+    worst_gap: float
+    worst_error: float
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What a runner sampled for each request: tokens, and their log-probabilities."""
+
+    token_ids: list[list[int]]
+    logprobs: list[list[float]]
+
+
+def generated(results: Iterable[StepResult], num_requests: int) -> Generated:
+    """Return the outputs of requests that asked for the log-probability of what they sample."""
+    found = Generated([[] for _ in range(num_requests)], [[] for _ in range(num_requests)])
+    for result in results:
+        for group in result.logprobs:
+            for row, handle in enumerate(group.handles.tolist()):
+                found.token_ids[handle].append(int(group.rows.token_ids[row, 0]))
+                found.logprobs[handle].append(float(group.rows.logprobs[row, 0]))
+    return found
+
+
+def judge(model: Any, prompts: Sequence[Ints], found: Generated) -> Judged:
+    """Return how what was generated greedily compares with what the model makes of the same tokens."""
+    gaps, errors = [], []
+    for prompt, token_ids, logprobs in zip(prompts, found.token_ids, found.logprobs, strict=True):
+        expected = _logprobs(model, [*prompt.tolist(), *token_ids[:-1]], len(token_ids))
+        taken = expected[np.arange(len(token_ids)), token_ids]
+        gaps.append(expected.max(1) - taken)
+        errors.append(np.abs(taken - logprobs))
+    gap, error = np.concatenate(gaps), np.concatenate(errors)
+    return Judged(len(gap), int((gap > 0).sum()), float(gap.max()), float(error.max()))
+
+
+@torch.inference_mode()
+def _logprobs(model: Any, token_ids: list[int], count: int) -> np.ndarray:
+    """Return [count, V], of the tokens behind each of the last `count`."""
+    device = next(model.parameters()).device
+    logits = model(torch.tensor([token_ids], device=device), logits_to_keep=count).logits[0]
+    return np.asarray(logits.double().log_softmax(-1).cpu())

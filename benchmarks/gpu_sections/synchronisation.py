@@ -1,0 +1,101 @@
+"""Synchronisation: no step waits for the device. torch raises on whatever would, while a plan is being executed.
+
+Every way of sampling is a batch of its own, run twice: first free, since a kernel that is compiled may wait, then watched. On
+the host there is nothing to watch, and what is seen is whether all of it runs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import cycle
+
+import numpy as np
+import torch
+
+from benchmarks.gpu_sections.bench import Bench
+from benchmarks.gpu_sections.findings import Findings, last_line
+from benchmarks.gpu_sections.model import load, make_runner, random_source
+from benchmarks.gpu_sections.plans import GREEDY, Batch, Executor, random_prompts, run_plans
+from tetrad.worker_svc.plan import GrammarRows, PendingStep, SamplingSpec, StepPlan, StepResult
+
+_SAMPLING: Mapping[str, SamplingSpec] = {
+    "greedy": GREEDY,
+    "temperature": SamplingSpec(temperature=0.8, seed=3),
+    "top_k, top_p, min_p": SamplingSpec(temperature=0.8, top_k=20, top_p=0.9, min_p=0.05, seed=3),
+    "penalties": SamplingSpec(presence_penalty=0.5, frequency_penalty=0.5, repetition_penalty=1.1, seed=3),
+    "logprobs": SamplingSpec(temperature=0.0, num_logprobs=5),
+    "logprobs of the prompt": SamplingSpec(temperature=0.0, num_prompt_logprobs=2),
+    "logit_bias, allowed ids": SamplingSpec(logit_bias={5: 1.0}, allowed_token_ids=(5, 6, 7), seed=3),
+    "bad_words": SamplingSpec(bad_words=((5, 6), (7,)), seed=3),
+    "min_tokens": SamplingSpec(min_tokens=4, stop_token_ids=(7,), seed=3),
+}
+
+
+@dataclass(frozen=True)
+class Watched:
+    """An executor whose steps may not wait for the device.
+
+    Args:
+        runner: that executes them.
+    """
+
+    runner: Executor
+
+    def execute(self, plan: StepPlan) -> StepResult | PendingStep:
+        """Run one step; RuntimeError if it waits."""
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return self.runner.execute(plan)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+@dataclass(frozen=True)
+class Constrained:
+    """An executor in whose decode steps every request has a grammar, which allows every other token.
+
+    Args:
+        runner: that executes them.
+        vocab_size: V.
+    """
+
+    runner: Executor
+    vocab_size: int
+
+    def execute(self, plan: StepPlan) -> StepResult | PendingStep:
+        """Run one step with masks."""
+        handles = plan.cached.handles
+        bitmask = np.full((len(handles), -(-self.vocab_size // 32)), 0x55555555, np.uint32)
+        return self.runner.execute(replace(plan, grammar=GrammarRows(handles, bitmask)) if len(handles) else plan)
+
+
+def run(bench: Bench) -> Findings:
+    """Watch prompts in chunks and decode steps, with every way of sampling, and with all of them in one batch."""
+    findings = Findings("No synchronisation inside a step")
+    loaded = load(bench, random_source(bench), torch.bfloat16 if bench.is_gpu else torch.float32)
+    size, length, most = bench.pick((8, 600, 1024), (len(_SAMPLING), 2, 18))
+    mixed = [each for each, _ in zip(cycle(_SAMPLING.values()), range(size), strict=False)]
+    prompts = random_prompts(size, length, loaded.model.config.vocab_size)
+    ways: dict[str, SamplingSpec | list[SamplingSpec]] = {
+        **bench.pick(_SAMPLING, {}),
+        "all of these in one batch": mixed,
+        "grammar": GREEDY,
+    }
+    rows = []
+    for use_graphs in bench.pick((True, False), (True,)):
+        runner = make_runner(bench, loaded, batch=size, length=length + 8, max_num_batched_tokens=most, use_graphs=use_graphs)
+        constrained = Constrained(runner, loaded.model.config.vocab_size)
+        for name, sampling in ways.items():
+            executor: Executor = constrained if name == "grammar" else runner
+            problem = ""
+            try:
+                for each in (executor, Watched(executor)) if bench.is_gpu else (executor,):
+                    batch = Batch(prompts, sampling, max_num_batched_tokens=most)
+                    run_plans(each, [*batch.prefill_plans(), *batch.decode_plans(bench.pick(4, 1))])
+                    runner.forget_all()
+            except RuntimeError as error:
+                problem = last_line(error)
+                runner.forget_all()
+            findings.check(not problem, f"{name}, graphs {use_graphs}: {problem}")
+            rows.append([name, "yes" if use_graphs else "no", "NO" if problem else "yes"])
+    findings.rows(["sampling", "graphs", "no step waited"], rows)
+    return findings
