@@ -10,13 +10,12 @@ import numpy as np
 import torch
 
 from tetrad.worker_svc.cuda.accelerator import Accelerator
+from tetrad.worker_svc.kernels.attention_launch import prefill_block_rows
 from tetrad.worker_svc.kernels.decode_attention import decode_attention, num_splits_for
 from tetrad.worker_svc.kernels.prefill_attention import prefill_attention, tiles_of
 from tetrad.worker_svc.models.config import ModelConfig
 from tetrad.worker_svc.plan import Ints
 from tetrad.worker_svc.step_inputs import StepRows
-
-_TILE_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,34 +51,37 @@ class PagedAttention:
 
     Args:
         config: of the model.
-        num_processors: of the device.
+        cache_dtype: of keys and values.
+        accelerator: the device.
         max_model_len: the longest context.
     """
 
-    def __init__(self, config: ModelConfig, num_processors: int, max_model_len: int) -> None:
-        self._config, self._num_processors, self._max_model_len = config, num_processors, max_model_len
+    def __init__(self, config: ModelConfig, cache_dtype: torch.dtype, accelerator: Accelerator, max_model_len: int) -> None:
+        self._config, self._accelerator, self._max_model_len = config, accelerator, max_model_len
+        self._tile_rows = prefill_block_rows(config.head_dim, cache_dtype, accelerator.device)
         self._scale = config.head_dim**-0.5
         self._window = config.sliding_window or 0
 
     def decode_part(self, tables: torch.Tensor, num_keys: torch.Tensor) -> DecodePart:
         """Return the part of requests with one query each. It depends on their number alone, as it has to in a graph."""
-        num_splits = num_splits_for(len(num_keys), self._config.num_kv_heads, self._num_processors, self._max_model_len)
+        num_splits = num_splits_for(
+            len(num_keys), self._config.num_kv_heads, self._accelerator.num_processors, self._max_model_len
+        )
         return DecodePart(tables, num_keys, num_splits)
 
-    def parts(self, rows: StepRows, tables: torch.Tensor, accelerator: Accelerator) -> AttentionParts:
+    def parts(self, rows: StepRows, tables: torch.Tensor) -> AttentionParts:
         """Return what a step's layers share.
 
         Args:
             rows: of the step.
             tables: [R, P] int32, the rows' block tables.
-            accelerator: where they are.
         """
         num_keys, split = rows.num_computed + rows.num_scheduled, rows.num_decodes
-        lengths = accelerator.upload(num_keys.astype(np.int32))
+        lengths = self._accelerator.upload(num_keys.astype(np.int32))
         decode = self.decode_part(tables[:split], lengths[:split]) if split else None
         prefill = None
         if split < len(rows.slots):
-            prefill = self._prefill(rows.num_scheduled[split:], tables[split:], lengths[split:], accelerator)
+            prefill = self._prefill(rows.num_scheduled[split:], tables[split:], lengths[split:])
         return AttentionParts(split, decode, prefill)
 
     def attend(self, query: torch.Tensor, cache: torch.Tensor, parts: AttentionParts) -> torch.Tensor:
@@ -110,16 +112,14 @@ class PagedAttention:
                     prefill.tiles,
                     scale=self._scale,
                     window=self._window,
-                    block_rows=_TILE_ROWS,
+                    block_rows=self._tile_rows,
                 )
             )
         return (found[0] if len(found) == 1 else torch.cat(found)).flatten(1)
 
-    def _prefill(
-        self, num_queries: Ints, tables: torch.Tensor, num_keys: torch.Tensor, accelerator: Accelerator
-    ) -> PrefillPart:
+    def _prefill(self, num_queries: Ints, tables: torch.Tensor, num_keys: torch.Tensor) -> PrefillPart:
         group = self._config.num_heads // self._config.num_kv_heads
-        tiles = tiles_of(num_queries, group, _TILE_ROWS)
+        tiles = tiles_of(num_queries, group, self._tile_rows)
         first_query = np.concatenate([[0], np.cumsum(num_queries)]).astype(np.int32)
-        packed = accelerator.upload(np.concatenate([first_query, tiles.reshape(-1)]))
+        packed = self._accelerator.upload(np.concatenate([first_query, tiles.reshape(-1)]))
         return PrefillPart(tables, packed[: len(first_query)], num_keys, packed[len(first_query) :].view(-1, 2))

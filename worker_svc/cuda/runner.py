@@ -61,7 +61,7 @@ class CudaModelRunner:
         listeners = (self._state, self._sampler, self._asked_prompts)
         self._requests = RequestTable(self._batch, config.vocab_size, listeners)
         self._log = LaunchLog()
-        self._attention = PagedAttention(config, accelerator.num_processors, layout.max_model_len)
+        self._attention = PagedAttention(config, model.kv_cache_spec.dtype, accelerator, layout.max_model_len)
         self._graphs = DecodeGraphs(accelerator, vocab_size=config.vocab_size, most=layout.max_num_seqs)
 
     @property
@@ -146,7 +146,7 @@ class CudaModelRunner:
         """Return the hidden states [T, hidden] of a step of any shape."""
         gathered = self._gather(table, rows.num_tokens, int(rows.num_scheduled.max()))
         tables = self._state.block_tables.index_select(0, table[:, SLOT])
-        parts = self._attention.parts(rows, tables, self._accelerator)
+        parts = self._attention.parts(rows, tables)
         return self._model.forward(*gathered, self._kv_cache.layers, self._attention, parts)
 
     def _decode_logits(self, table: torch.Tensor) -> torch.Tensor:
