@@ -81,7 +81,7 @@ class PagedAttention:
         decode = self.decode_part(tables[:split], lengths[:split]) if split else None
         prefill = None
         if split < len(rows.slots):
-            prefill = self._prefill(rows.num_scheduled[split:], tables[split:], lengths[split:])
+            prefill = self._prefill(rows.num_scheduled[split:], rows.num_computed[split:], tables[split:], lengths[split:])
         return AttentionParts(split, decode, prefill)
 
     def attend(self, query: torch.Tensor, cache: torch.Tensor, parts: AttentionParts) -> torch.Tensor:
@@ -117,9 +117,9 @@ class PagedAttention:
             )
         return (found[0] if len(found) == 1 else torch.cat(found)).flatten(1)
 
-    def _prefill(self, num_queries: Ints, tables: torch.Tensor, num_keys: torch.Tensor) -> PrefillPart:
+    def _prefill(self, num_queries: Ints, num_computed: Ints, tables: torch.Tensor, num_keys: torch.Tensor) -> PrefillPart:
         group = self._config.num_heads // self._config.num_kv_heads
-        tiles = tiles_of(num_queries, group, self._tile_rows)
+        tiles = tiles_of(num_queries, group, self._tile_rows, num_computed)
         first_query = np.concatenate([[0], np.cumsum(num_queries)]).astype(np.int32)
         packed = self._accelerator.upload(np.concatenate([first_query, tiles.reshape(-1)]))
         return PrefillPart(tables, packed[: len(first_query)], num_keys, packed[len(first_query) :].view(-1, 2))
