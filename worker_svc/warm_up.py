@@ -7,6 +7,7 @@ from tetrad.worker_svc.plan import CachedRequests, NewRequest, SamplingSpec, Ste
 
 _LARGEST_BATCH = 64
 _CHUNK_TOKENS = 256
+_GREEDY = SamplingSpec(temperature=0.0)
 
 
 def dummy_plans(layout: KvLayout, largest_batch: int = _LARGEST_BATCH) -> list[StepPlan]:
@@ -17,7 +18,7 @@ def dummy_plans(layout: KvLayout, largest_batch: int = _LARGEST_BATCH) -> list[S
     return [dummy_plan(1, chunk, layout), *(dummy_plan(size, 1, layout) for size in sizes)]
 
 
-def dummy_plan(num_requests: int, num_tokens: int, layout: KvLayout) -> StepPlan:
+def dummy_plan(num_requests: int, num_tokens: int, layout: KvLayout, sampling: SamplingSpec = _GREEDY) -> StepPlan:
     """Return a step of prompts on the null block."""
     none = np.empty(0, np.int64)
     requests = [
@@ -29,7 +30,7 @@ def dummy_plan(num_requests: int, num_tokens: int, layout: KvLayout) -> StepPlan
             num_computed_tokens=0,
             num_scheduled_tokens=num_tokens,
             block_ids=np.zeros(-(-num_tokens // layout.block_size), np.int64),
-            sampling=SamplingSpec(temperature=0.0),
+            sampling=sampling,
         )
         for handle in range(num_requests)
     ]

@@ -20,6 +20,7 @@ from tetrad.worker_svc.cuda.llama import DeviceLlama
 from tetrad.worker_svc.cuda.pending import LaunchedStep, LaunchLog
 from tetrad.worker_svc.cuda.prompt_logprobs import LaunchedPrompts, launch_prompts
 from tetrad.worker_svc.cuda.sampler import DeviceSampler
+from tetrad.worker_svc.cuda.sampling_warm_up import sampling_plans
 from tetrad.worker_svc.cuda.state import DeviceState
 from tetrad.worker_svc.devices.interface import KvLayout
 from tetrad.worker_svc.input_batch import InputBatch
@@ -104,7 +105,7 @@ class CudaModelRunner:
 
     def warm_up(self, report: Callable[[int, int], None]) -> None:
         """Run dummy steps, which compiles kernels, and record the graphs."""
-        plans = dummy_plans(self.layout, self.layout.max_num_seqs)
+        plans = [*dummy_plans(self.layout, self.layout.max_num_seqs), *sampling_plans(self.layout)]
         num_parts = len(plans) + (len(self._graphs.sizes) if self._use_graphs else 0)
         for completed, plan in enumerate(plans, 1):
             finished(self.execute(plan))

@@ -29,5 +29,8 @@ class SamplingRows:
     @cached_property
     def on_device(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Slots and positions, [R] int64 each."""
-        slots, positions = self.accelerator.upload(np.stack([self.slots, self.positions]))
-        return slots, positions
+        num_rows = len(self.slots)
+        columns = np.zeros((2, num_rows + num_rows % 2), np.int64)  # both begin at a multiple of 16 bytes
+        columns[:, :num_rows] = self.slots, self.positions
+        slots, positions = self.accelerator.upload(columns)
+        return slots[:num_rows], positions[:num_rows]

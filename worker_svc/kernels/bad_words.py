@@ -35,7 +35,7 @@ def mask_bad_words_reference(
             logits[row, word[num_leading]] = float("-inf")
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["stride_words"])
 def bad_words_kernel(
     logits,
     token_ids,
@@ -76,7 +76,7 @@ def mask_bad_words(
     assert logits.stride(1) == token_ids.stride(1) == 1 and words.is_contiguous()
     if num_words:
         strides = logits.stride(0), token_ids.stride(0), width
-        block = triton.next_power_of_2(width)
+        block = max(triton.next_power_of_2(width), 16)
         bad_words_kernel[(num_words,)](
             logits, token_ids, slots, positions, num_prompt_tokens, words, *strides, BLOCK=block, num_warps=1
         )

@@ -24,7 +24,7 @@ def add_biases_reference(logits: torch.Tensor, positions: torch.Tensor, entries:
     logits[rows[holds], ids[holds]] += values[holds].float()
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_entries"])
 def biases_kernel(logits, positions, entries, stride_logits, num_entries, BLOCK: tl.constexpr):
     """Do BLOCK entries, number `program_id(0)`."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

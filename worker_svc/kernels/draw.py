@@ -200,7 +200,7 @@ def block_masses(logits: torch.Tensor, slots: torch.Tensor, temperature: torch.T
     num_rows, vocab_size = logits.shape
     assert logits.stride(1) == 1, "a row's logits lie side by side"
     num_blocks = triton.cdiv(vocab_size, BLOCK)
-    peaks, masses = torch.empty((2, num_rows, num_blocks), dtype=torch.float32, device=logits.device)
+    peaks, masses = (torch.empty((num_rows, num_blocks), dtype=torch.float32, device=logits.device) for _ in range(2))
     if num_rows:
         block_masses_kernel[(num_rows, triton.cdiv(num_blocks, BLOCKS_AT_ONCE))](
             logits,

@@ -21,7 +21,7 @@ def gather_logprobs_reference(logits: torch.Tensor, ids: torch.Tensor) -> tuple[
     return chosen, 1 + (logits > logits.gather(1, ids[:, :1].long())).sum(1, dtype=torch.int32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width"])
 def gather_logprobs_kernel(
     logits, ids, logprobs, ranks, stride_logits, vocab_size, width, BLOCK: tl.constexpr, IDS_AT_ONCE: tl.constexpr
 ):
@@ -71,7 +71,7 @@ def gather_logprobs(logits: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tens
             vocab_size,
             width,
             BLOCK=block,
-            IDS_AT_ONCE=min(triton.next_power_of_2(width), 1024),
+            IDS_AT_ONCE=32 if width <= 32 else 1024,
             num_warps=max(block // 512, 1),
         )
     return logprobs, ranks

@@ -46,7 +46,7 @@ def force_ends_reference(
             logits[row, end[place]] = 0.0
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width"])
 def force_ends_kernel(
     logits,
     token_ids,
@@ -125,7 +125,7 @@ def force_ends(
             token_ids.stride(0),
             logits.shape[1],
             width,
-            BLOCK_IDS=triton.next_power_of_2(max(width, 1)),
+            BLOCK_IDS=max(triton.next_power_of_2(width), 16),
             BLOCK=_BLOCK,
             num_warps=4,
         )

@@ -24,7 +24,7 @@ def apply_token_masks_reference(logits: torch.Tensor, masks: torch.Tensor) -> No
     logits[rows] = torch.where(is_allowed, logits[rows], float("-inf"))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_words"])
 def token_masks_kernel(logits, masks, stride_logits, vocab_size, num_words, BLOCK: tl.constexpr):
     """Do BLOCK ids, number `program_id(1)`, of mask `program_id(0)`."""
     mask = masks + tl.program_id(0).to(tl.int64) * (1 + num_words)

@@ -3,11 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from triton.runtime import interpreter
 
+from tests.worker_svc.kernels import sampling_kernels
 from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.cuda.accelerator import CudaAccelerator, HostAccelerator
 from tetrad.worker_svc.cuda.sampler import DeviceSampler
 from tetrad.worker_svc.cuda.state import DeviceState
+from tetrad.worker_svc.devices.interface import KvLayout
 from tetrad.worker_svc.input_batch import InputBatch
 from tetrad.worker_svc.plan import GrammarRows, NewRequest, SamplingSpec
 from tetrad.worker_svc.sampler.sampler import Sampler
@@ -253,3 +256,23 @@ def test_a_row_of_which_nothing_is_left_says_why():
 
     assert [(row, type(error)) for row, error in found.failures] == [(0, InvalidRequest)]
     assert_same(expected, found)
+
+
+# --- Warm-up ---
+
+
+def test_warm_up_launches_every_kernel_of_sampling(tiny_cuda, monkeypatch):
+    """A kernel is compiled when it is first launched, which takes a second."""
+    launched = set()
+    call = interpreter.GridExecutor.__call__
+
+    def noted(self, *args, **kwargs):
+        launched.add(self.fn.__name__)
+        return call(self, *args, **kwargs)
+
+    monkeypatch.setattr(interpreter.GridExecutor, "__call__", noted)
+    layout = KvLayout(num_blocks=8, block_size=16, max_model_len=16, max_num_seqs=1, max_num_batched_tokens=16)
+
+    tiny_cuda.make_runner(layout).warm_up(lambda *_: None)
+
+    assert {kernel.__name__ for kernel, *_ in sampling_kernels.KERNELS} <= launched

@@ -107,7 +107,7 @@ def test_warming_up_tells_how_far_it_is_and_runs_the_steps_of_graphs_eagerly_wit
 
     model.make_runner(KvLayout(8, 16, 16, 2, 4)).warm_up(lambda done, total: progress.append((done, total)))
 
-    assert progress == [(1, 3), (2, 3), (3, 3)]  # a chunk, and steps of one and two requests
+    assert progress == [(done, 6) for done in range(1, 7)]  # a chunk, steps of one and two requests, and three of sampling
 
 
 def test_seeded_sampling_equals_the_cpu_device(tiny_path, load, tiny_cuda):

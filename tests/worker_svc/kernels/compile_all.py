@@ -27,7 +27,7 @@ FLOATS = {
     "key_scale": "fp32",
     "value_scale": "fp32",
 }
-TENSORS = {"x", "residual", "weight", "out", "gate_up", "qkv", "query", "logits"}
+TENSORS = {"x", "residual", "weight", "out", "gate_up", "qkv", "query"}
 ATTENTION = {
     "NUM_KV_HEADS": 2,
     "GROUP": 6,
@@ -56,7 +56,6 @@ KERNELS = [
     (decode_attention.decode_attention_kernel, "bf16", "bf16", ATTENTION | {"IS_SPLIT": True}),
     (decode_attention.decode_attention_kernel, "bf16", "fp8e4nv", WIDE | {"IS_SPLIT": False}),
     (decode_attention.merge_parts_kernel, "bf16", "", {"HEAD_DIM": 128, "BLOCK_DIM": 128, "BLOCK_SPLITS": 16}),
-    *((kernel, tensors, "", values) for kernel, tensors, values in sampling_kernels.KERNELS),
 ]
 
 
@@ -64,17 +63,18 @@ def type_of(name: str, tensors: str, cache: str) -> str:
     """Return the type of an argument: a pointer, a float or an integer."""
     if name == "cache":
         return f"*{cache}"
-    return f"*{tensors}" if name in TENSORS else {**POINTERS, **FLOATS, **sampling_kernels.TYPES}.get(name, "i32")
+    return f"*{tensors}" if name in TENSORS else {**POINTERS, **FLOATS}.get(name, "i32")
 
 
-def compile_product(kernel, types: dict[str, str], values: dict[str, object], target: GPUTarget) -> None:
-    """Compile a kernel of product_kernels.py, if the device has its types."""
+def compile_typed(kernel, types: dict[str, str], values: dict[str, object], target: GPUTarget) -> None:
+    """Compile a kernel of product_kernels.py or sampling_kernels.py, if the device has the types of its tensors."""
     pointers = {name: f"*{each}" for name, each in types.items()}
     signature = {name: "constexpr" if name in values else pointers.get(name, "i32") for name in kernel.arg_names}
     if f"*{product_kernels.FP8}" in signature.values() and target.arch < 89:
         return
     compiled = compile_kernel(ASTSource(kernel, signature=signature, constexprs=values), target=target)
-    sys.stdout.write(f"{kernel.__name__} {types['x']} {types['weight']} {len(compiled.asm['cubin'])}\n")
+    held = " ".join(types[name] for name in ("x", "weight", "logits") if name in types)
+    sys.stdout.write(f"{kernel.__name__} {held} {len(compiled.asm['cubin'])}\n")
 
 
 def main() -> None:
@@ -84,8 +84,8 @@ def main() -> None:
         held = "fp8e5" if cache == "fp8e4nv" and target.arch < 89 else cache
         compiled = compiled_for(target, kernel, tensors, held, *launch_of(kernel, held, values, target.arch))
         sys.stdout.write(f"{kernel.__name__} {tensors or '-'} {held or '-'} {len(compiled.asm['cubin'])}\n")
-    for kernel, types, values in product_kernels.KERNELS:
-        compile_product(kernel, types, values, target)
+    for kernel, types, values in (*product_kernels.KERNELS, *sampling_kernels.KERNELS):
+        compile_typed(kernel, types, values, target)
 
 
 def launch_of(kernel: Any, cache: str, values: dict[str, Any], arch: int) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -68,6 +68,14 @@ def test_argmax_takes_the_lowest_id_on_ties(row, token_id, largest):
     assert (ids.item(), logits.view(torch.float32).item()) == (token_id, largest)
 
 
+@pytest.mark.parametrize(("ids", "found"), [([5, 8197], 5), ([8197], 8197)])
+def test_argmax_takes_the_lowest_id_of_those_that_one_lane_sees(ids, found):
+    logits = torch.zeros(1, 8200, device=DEVICE)
+    logits[0, ids] = 1.0
+
+    assert argmax.argmax(logits)[0].tolist() == [found]
+
+
 def test_argmax_tells_of_a_nan():
     [token_id], largest = argmax.argmax(on_device([[3.0, float("nan"), 5.0]], torch.float32))
 
@@ -124,7 +132,7 @@ def test_block_masses(rows, vocab_size, dtype):
 @pytest.mark.parametrize(("rows", "vocab_size"), [(0, 5), (1, 1), (6, 300), (4, 1500)])
 def test_draw(rows, vocab_size, dtype):
     temperature = ([0.5, 0.0, 1.0, 2.0, 0.01, 1.0] * 2)[:rows]
-    case = Rows(normal(rows, vocab_size, dtype=dtype), temperature, top_p=0.9)
+    case = Rows(normal(rows, vocab_size, scale=1.0, dtype=dtype), temperature, top_p=0.5)
 
     assert torch.equal(case.draw(), case.draw(draw.draw_reference))
 

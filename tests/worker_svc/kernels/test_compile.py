@@ -31,5 +31,5 @@ def all_kernels() -> set[str]:
     """Return the names of the kernels; other functions under @triton.jit are parts of them."""
     found = set()
     for path in Path(kernels.__file__).parent.glob("*.py"):
-        found |= set(re.findall(r"@triton\.jit\ndef (\w+_kernel)\b", path.read_text()))
+        found |= set(re.findall(r"@triton\.jit(?:\(.*\))?\ndef (\w+_kernel)\b", path.read_text()))
     return found

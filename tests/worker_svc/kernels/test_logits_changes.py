@@ -59,7 +59,7 @@ def test_biases_hold_until_their_position():
 
 
 def test_more_biases_than_one_program_adds():
-    entries = integers([[1, token_id, 9, *bits(token_id)] for token_id in range(300)])
+    entries = integers([[1, token_id, 9, *bits(float(token_id))] for token_id in range(300)])
 
     assert_same_change(biases.add_biases, biases.add_biases_reference, normal(2, 301), integers([1, 1]), entries)
 
@@ -148,6 +148,7 @@ def budget_entry(row, num_tokens, start, end, width):
         ([4, 30], 2, (), (30, 31, 32), 31),  # begun
         ([4, 30, 31], 2, (), (30, 31, 32), 32),
         ([30, 31, 4], 3, (), (30, 31), None),  # ended in time
+        ([30, 31], 2, (), (30, 31), None),
         ([30, 31, 30], 3, (), (30, 31, 30, 32), 32),  # overlaps itself
         ([20, 4, 4], 3, (20,), (30,), 30),
         ([4, 20, 4], 3, (20,), (30,), None),  # not opened

@@ -1,0 +1,34 @@
+"""Warm-up of sampling: steps that between them launch every kernel of the sampler, as it is compiled on its first launch."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tetrad.worker_svc.devices.interface import KvLayout
+from tetrad.worker_svc.plan import GrammarRows, SamplingSpec, StepPlan
+from tetrad.worker_svc.warm_up import dummy_plan
+
+SAMPLINGS = (
+    SamplingSpec(top_k=2, top_p=0.9, min_p=0.01, num_logprobs=1),
+    SamplingSpec(num_logprobs=-1),
+    # What the budget forces is left when the others have masked all.
+    SamplingSpec(
+        temperature=0.0,
+        allowed_token_ids=(0, 1),
+        bad_words=((1, 1),),
+        logit_bias={0: 1.0},
+        min_tokens=1,
+        stop_token_ids=(1,),
+        repetition_penalty=1.1,
+        thinking_token_budget=0,
+        thinking_end_ids=(0,),
+        logprob_token_ids=(0,),
+    ),
+)
+
+
+def sampling_plans(layout: KvLayout) -> list[StepPlan]:
+    """Return the steps, each of one request with one token; run each, then forget all requests."""
+    plans = [dummy_plan(1, 1, layout, sampling) for sampling in SAMPLINGS]
+    anything = GrammarRows(np.array([0]), np.full((1, 1), 0xFFFFFFFF, np.uint32))
+    return [*plans[:-1], replace(plans[-1], grammar=anything)]
