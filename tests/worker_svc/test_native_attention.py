@@ -138,14 +138,14 @@ def test_what_is_not_finite_reaches_the_result_of_its_request_alone(team, column
     np.testing.assert_array_equal(found[1], expected[1])
 
 
-@pytest.mark.parametrize("head_dim", [16, 80])
-def test_queries_and_keys_are_normed_rotated_and_written(team, head_dim):
-    heads, size = Heads(4, 2, head_dim, 16, 0), 16
+@pytest.mark.parametrize(("head_dim", "rotary_dim"), [(16, 16), (80, 80), (80, 34)])
+def test_queries_and_keys_are_normed_rotated_and_written(team, head_dim, rotary_dim):
+    heads, size = Heads(4, 2, head_dim, 16, 0, rotary_dim=rotary_dim), 16
     weights = [torch.rand(head_dim) + 0.5 for _ in range(2)]
     builder = ProgramBuilder(team)
     buffer = builder.buffer(8 * head_dim)
     builder.rotate(0, buffer, (weights[0], weights[1]), 1e-5)
-    rows, angles = torch.randn(5, 8 * head_dim), torch.rand(5, head_dim // 2) * 6
+    rows, angles = torch.randn(5, 8 * head_dim), torch.rand(5, rotary_dim // 2) * 6
     cache, given = torch.full((4, 2 * 2 * size * head_dim), torch.nan), rows.clone()
     slots = np.array([3, 15, 16, 40, 63])
     one = np.zeros(1, np.int64)
@@ -158,9 +158,9 @@ def test_queries_and_keys_are_normed_rotated_and_written(team, head_dim):
     expected = rows.double().view(5, 8, head_dim)
     for first, last, weight in ((0, 4, weights[0]), (4, 6, weights[1])):
         part = torch.nn.functional.rms_norm(expected[:, first:last], (head_dim,), weight.double(), 1e-5)
-        low, high = part.chunk(2, dim=2)
+        low, high = part[..., :rotary_dim].chunk(2, dim=2)
         cos, sin = angles.double().cos()[:, None], angles.double().sin()[:, None]
-        expected[:, first:last] = torch.cat([low * cos - high * sin, high * cos + low * sin], dim=2)
+        expected[:, first:last] = torch.cat([low * cos - high * sin, high * cos + low * sin, part[..., rotary_dim:]], dim=2)
     np.testing.assert_allclose(given.view(5, 8, head_dim), expected, atol=2e-6)
     written = cache.isfinite().sum()
     keys, values = cache.view(4, 2, 2, -1).unbind(1)  # [pages, KV heads, ...]

@@ -23,12 +23,19 @@ LLAMA3 = {
         "original_max_position_embeddings": 128,
     }
 }
+YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 128}
+PHI3 = {"model_type": "phi3", "pad_token_id": 0}
 MODELS = {
     "llama": ("LlamaForCausalLM", {}),
     "llama_tied_mha": ("LlamaForCausalLM", {"tie_word_embeddings": True, "num_key_value_heads": 6}),
     "llama_all_biases": ("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True}),
     "llama3_rope": ("LlamaForCausalLM", LLAMA3),
     "linear_rope": ("LlamaForCausalLM", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}),
+    "yarn_rope": ("LlamaForCausalLM", {"rope_scaling": YARN}),
+    "yarn_rope_untruncated": ("Qwen3ForCausalLM", {"rope_scaling": YARN | {"truncate": False, "attention_factor": 0.8}}),
+    "yarn_rope_of_two_scales": ("Qwen2ForCausalLM", {"rope_scaling": YARN | {"mscale": 1.2, "mscale_all_dim": 0.7}}),
+    "partial_rope": ("Phi3ForCausalLM", PHI3 | {"partial_rotary_factor": 0.5}),
+    "fused_projections": ("Phi3ForCausalLM", PHI3 | {"sliding_window": 24}),
     "mistral_window": ("MistralForCausalLM", {"sliding_window": 24}),
     "qwen2_bias": ("Qwen2ForCausalLM", {}),
     "qwen3_norms": ("Qwen3ForCausalLM", {}),

@@ -58,6 +58,7 @@ class DeviceLinears:
         *,
         rotated: Sequence[bool] | None = None,
         head_dim: int = 0,
+        rotary_dim: int | None = None,
     ) -> Linear:
         """Return the product of several weights over one input, their outputs side by side.
 
@@ -68,12 +69,13 @@ class DeviceLinears:
             in_features: columns of each.
             rotated: which parts are queries or keys, whose rows are to be interleaved (layers/rotary.py); None: none.
             head_dim: of those.
+            rotary_dim: how many of a head's rows are pairs; None: all.
         """
         parts = [self._scheme.read(self._weights, name, rows, in_features) for name, rows in names]
         biases = [self._bias(name, rows) for name, rows in names]
         for index, (_, rows) in enumerate(names):
             if rotated and rotated[index]:
-                order = interleave_heads(torch.arange(rows, device=self._device), head_dim)
+                order = interleave_heads(torch.arange(rows, device=self._device), head_dim, rotary_dim)
                 bias = biases[index]
                 parts[index] = parts[index].reordered(order)
                 biases[index] = None if bias is None else bias[order]

@@ -14,7 +14,7 @@ from tetrad.worker_svc.kernels.rms_norm import add_rms_norm, rms_norm
 from tetrad.worker_svc.kernels.rotate_and_cache import rotate_and_cache
 from tetrad.worker_svc.kv_cache import KvCacheSpec
 from tetrad.worker_svc.layers.linear import Linear, PlainLinear
-from tetrad.worker_svc.layers.rotary import interleave_heads, rotary_frequencies
+from tetrad.worker_svc.layers.rotary import interleave_heads, rotary_of
 from tetrad.worker_svc.models.config import ModelConfig
 from tetrad.worker_svc.weights.loader import WeightLoader
 
@@ -50,8 +50,8 @@ class DeviceLlama:
         is_tied = config.tie_word_embeddings or not weights.has("lm_head.weight")
         head = [("lm_head", config.vocab_size)]
         self._head = PlainLinear(self._embedding, None) if is_tied else linears.linear(head, config.hidden_size)
-        frequencies = rotary_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
-        self._frequencies = frequencies.to(self._embedding.device)
+        rotary = rotary_of(config.rotary_dim, config.rope_theta, config.rope_scaling)
+        self._rotary = rotary.to(self._embedding.device)
 
     @property
     def hidden_dtype(self) -> torch.dtype:
@@ -78,14 +78,15 @@ class DeviceLlama:
             parts: of the step.
         """
         config = self.config
-        cos_sin = self._cos_sin(positions)
+        cos_sin = self._rotary.cos_sin(positions)
         residual = self._embedding.index_select(0, token_ids)
         x = rms_norm(residual, self._layers[0].input_norm, config.rms_norm_eps)
         following = [layer.input_norm for layer in self._layers[1:]] + [self._norm]
         for layer, cache, next_norm in zip(self._layers, caches, following, strict=True):
             qkv = layer.qkv(x)
-            self._norm_heads(qkv, layer)
-            rotate_and_cache(qkv, cos_sin, kv_slots, cache, config.num_heads)
+            rotate_and_cache(
+                qkv, cos_sin, kv_slots, cache, config.num_heads, head_norms=layer.head_norms, eps=config.rms_norm_eps
+            )
             query = qkv[:, : config.num_heads * config.head_dim].view(len(qkv), config.num_heads, config.head_dim)
             attended = attention.attend(query, cache, parts)
             x = add_rms_norm(layer.output(attended), residual, layer.mlp_norm, config.rms_norm_eps)
@@ -97,21 +98,6 @@ class DeviceLlama:
         """Return [N, vocab_size], in their type, for hidden states [N, hidden]."""
         return self._head(hidden)
 
-    def _cos_sin(self, positions: torch.Tensor) -> torch.Tensor:
-        angles = torch.outer(positions.float(), self._frequencies)
-        return torch.cat([angles.cos(), angles.sin()], 1)
-
-    def _norm_heads(self, qkv: torch.Tensor, layer: _Layer) -> None:
-        """Norm queries and keys over their heads, in place; Qwen3."""
-        if layer.head_norms is None:
-            return
-        start, dim = 0, self.config.head_dim
-        for weight, num_heads in zip(layer.head_norms, (self.config.num_heads, self.config.num_kv_heads), strict=True):
-            part = qkv[:, start : start + num_heads * dim]
-            normed = rms_norm(part.reshape(-1, dim), weight, self.config.rms_norm_eps)
-            part.copy_(normed.view(part.shape))
-            start += num_heads * dim
-
 
 def _read_layer(config: ModelConfig, weights: WeightLoader, linears: DeviceLinears, prefix: str) -> _Layer:
     hidden, dim = config.hidden_size, config.head_dim
@@ -121,7 +107,7 @@ def _read_layer(config: ModelConfig, weights: WeightLoader, linears: DeviceLinea
     gates = [(f"{mlp}.gate_proj", config.intermediate_size), (f"{mlp}.up_proj", config.intermediate_size)]
     return _Layer(
         input_norm=linears.vector(f"{prefix}.input_layernorm.weight", hidden),
-        qkv=linears.linear(heads, hidden, rotated=(True, True, False), head_dim=dim),
+        qkv=linears.linear(heads, hidden, rotated=(True, True, False), head_dim=dim, rotary_dim=config.rotary_dim),
         head_norms=_head_norms(config, linears, attention) if weights.has(f"{attention}.q_norm.weight") else None,
         output=linears.linear([(f"{attention}.o_proj", hidden)], query_size),
         mlp_norm=linears.vector(f"{prefix}.post_attention_layernorm.weight", hidden),
@@ -131,5 +117,8 @@ def _read_layer(config: ModelConfig, weights: WeightLoader, linears: DeviceLinea
 
 
 def _head_norms(config: ModelConfig, linears: DeviceLinears, prefix: str) -> tuple[torch.Tensor, torch.Tensor]:
-    query, key = (linears.vector(f"{prefix}.{name}_norm.weight", config.head_dim) for name in "qk")
-    return interleave_heads(query, config.head_dim), interleave_heads(key, config.head_dim)
+    query, key = (
+        interleave_heads(linears.vector(f"{prefix}.{name}_norm.weight", config.head_dim), config.head_dim, config.rotary_dim)
+        for name in "qk"
+    )
+    return query, key

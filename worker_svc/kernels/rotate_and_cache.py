@@ -1,11 +1,13 @@
 """Rotary embedding of queries and keys, and the write of keys and values to their pages, in one pass over a layer's qkv.
 
 Su et al., "RoFormer" (2021). Dimensions 2i and 2i+1 of a head are one pair (layers/rotary.py tells why); dimensions behind
-`rotary_dim` pass unturned. What distinguishes Llama 3, YaRN and others is in the angles alone.
+`rotary_dim` pass unturned. What distinguishes Llama 3, YaRN and others is in the angles alone. Models that norm their heads
+(Qwen3) do so before the turn.
 Dims: T tokens, H query heads, K kv heads, D head size, R rotary_dim.
 """
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - as torch names it
 import triton
 import triton.language as tl
 
@@ -18,6 +20,8 @@ def rotate_and_cache_reference(
     num_heads: int,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
+    head_norms: tuple[torch.Tensor, torch.Tensor] | None = None,
+    eps: float = 0.0,
 ) -> None:
     """Turn queries in place; write turned keys, and values, to the cache.
 
@@ -28,10 +32,16 @@ def rotate_and_cache_reference(
         cache: [num_blocks, block_size, 2, K, D], contiguous; in fp8, what is written is divided by the scales.
         num_heads: H.
         key_scale, value_scale: of a cache in fp8.
+        head_norms: weights [D] of the RMSNorm of each query and of each key; None: there is none.
+        eps: of those norms.
     """
     num_kv_heads, head_dim = cache.shape[3:]
     heads = qkv.view(len(qkv), -1, head_dim)
-    turned = _turned(heads[:, : num_heads + num_kv_heads].float(), cos_sin)
+    unturned = heads[:, : num_heads + num_kv_heads].float()
+    if head_norms is not None:
+        weights = [weight.float().expand(n, -1) for weight, n in zip(head_norms, (num_heads, num_kv_heads), strict=True)]
+        unturned = F.rms_norm(unturned, (head_dim,), eps=eps) * torch.cat(weights)
+    turned = _turned(unturned, cos_sin)
     heads[:, :num_heads].copy_(turned[:, :num_heads])
     written = slots >= 0
     pages = cache.view(-1, 2, num_kv_heads, head_dim)
@@ -48,18 +58,29 @@ def _turned(heads: torch.Tensor, cos_sin: torch.Tensor) -> torch.Tensor:
 
 
 @triton.jit
+def _gain(query_norm, key_norm, is_query, at, inside):  # noqa: ANN202 - triton.jit's functions have no types
+    """Return a norm's weights: one of the two is read as zeros, so their sum is the other."""
+    of_query = tl.load(query_norm + at, mask=inside & is_query, other=0.0).to(tl.float32)
+    return of_query + tl.load(key_norm + at, mask=inside & (is_query == 0), other=0.0).to(tl.float32)
+
+
+@triton.jit
 def rotate_and_cache_kernel(
     qkv,
     cos_sin,
     slots,
     cache,
+    query_norm,
+    key_norm,
     stride_qkv,
     key_scale,
     value_scale,
+    eps,
     NUM_HEADS: tl.constexpr,
     NUM_KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     ROTARY_DIM: tl.constexpr,
+    HAS_NORMS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Do head `program_id(1)` of token `program_id(0)`: a query, a key or a value."""
@@ -72,6 +93,10 @@ def rotate_and_cache_kernel(
     if head < NUM_HEADS + NUM_KV_HEADS:
         # The pair's other half, with the sign that the turn gives it.
         other = tl.load(source + (at ^ 1), mask=inside, other=0.0).to(tl.float32)
+        if HAS_NORMS:
+            scale = 1 / tl.sqrt(tl.sum(value * value, 0) / HEAD_DIM + eps)
+            value *= scale * _gain(query_norm, key_norm, head < NUM_HEADS, at, inside)
+            other *= scale * _gain(query_norm, key_norm, head < NUM_HEADS, at ^ 1, inside)
         turns = at < ROTARY_DIM
         angles = cos_sin + token * ROTARY_DIM + at // 2
         cos = tl.load(angles, mask=turns, other=1.0)
@@ -96,6 +121,8 @@ def rotate_and_cache(
     num_heads: int,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
+    head_norms: tuple[torch.Tensor, torch.Tensor] | None = None,
+    eps: float = 0.0,
 ) -> None:
     """See rotate_and_cache_reference."""
     num_kv_heads, head_dim = cache.shape[3:]
@@ -108,13 +135,16 @@ def rotate_and_cache(
             cos_sin,
             slots,
             cache,
+            *(head_norms or (cos_sin, cos_sin)),
             qkv.stride(0),
             key_scale,
             value_scale,
+            eps,
             NUM_HEADS=num_heads,
             NUM_KV_HEADS=num_kv_heads,
             HEAD_DIM=head_dim,
             ROTARY_DIM=cos_sin.shape[1],
+            HAS_NORMS=head_norms is not None,
             BLOCK=triton.next_power_of_2(head_dim),
             num_warps=1,
         )

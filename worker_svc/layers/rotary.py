@@ -1,84 +1,70 @@
 """Rotary position embedding over interleaved pairs.
 
 Dimensions 2i and 2i+1 of a head form the complex number that is turned by position * frequency[i]; one complex product then
-rotates all queries and keys of a layer. Hugging Face keeps the pair as dimensions i and i + D/2, so weights are reordered
-once at load (`interleave_heads`); queries and keys change alike, hence no score does.
+rotates all queries and keys of a layer. Hugging Face keeps the pair as dimensions i and i + R/2, so weights are reordered
+once at load (`interleave_heads`); queries and keys change alike, hence no score does. Dimensions behind the first R are not
+turned (`partial_rotary_factor`). What kinds there are is in rotary_scalings.py.
 """
 
-import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from tetrad.services.errors import ModelError
+from tetrad.worker_svc.layers.rotary_scalings import scaled
 
 
-class RotaryTurns:
-    """Turns of positions, computed once per step for all layers.
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """How positions turn heads. There is no table of all positions: it would be as large as a file says that its context is.
 
-    There is no table of all positions: it would be as large as a model's file says that its context is.
-
-    Args:
-        frequencies: [head_dim / 2] float, radians per position.
+    Attributes:
+        frequencies: [R / 2] float32, radians per position.
+        gain: of turned queries and keys, each; YaRN's attention factor.
     """
 
-    def __init__(self, frequencies: torch.Tensor) -> None:
-        self._frequencies = frequencies.float()
+    frequencies: torch.Tensor
+    gain: float = 1.0
 
-    def at(self, positions: torch.Tensor) -> torch.Tensor:
-        """Return the turns [T, 1, D / 2] complex64 of positions [T]."""
-        angles = torch.outer(positions.float(), self._frequencies)
-        return torch.polar(torch.ones_like(angles), angles).unsqueeze(1)
+    def turns(self, positions: torch.Tensor) -> torch.Tensor:
+        """Return the turns [T, 1, R / 2] complex64 of positions [T], computed once per step for all layers."""
+        angles = torch.outer(positions.float(), self.frequencies)
+        return torch.polar(torch.full_like(angles, self.gain), angles).unsqueeze(1)
+
+    def cos_sin(self, positions: torch.Tensor) -> torch.Tensor:
+        """Return the turns as [T, R] float32: R / 2 cosines and as many sines."""
+        angles = torch.outer(positions.float(), self.frequencies)
+        return torch.cat([angles.cos(), angles.sin()], 1) * self.gain
+
+    def to(self, device: torch.device) -> "Rotary":
+        """Return the same on another device."""
+        return Rotary(self.frequencies.to(device), self.gain)
+
+
+def rotary_of(rotary_dim: int, theta: float, scaling: Mapping[str, Any] | None) -> Rotary:
+    """Return a model's, which turns R = `rotary_dim` dimensions; ModelError names a scaling that is not supported."""
+    frequencies = theta ** -(torch.arange(0, rotary_dim, 2, dtype=torch.float32) / rotary_dim)
+    return Rotary(*scaled(frequencies, theta, scaling or {}))
 
 
 def rotate_(heads: torch.Tensor, turns: torch.Tensor) -> None:
-    """Rotate heads [T, H, D] in place by turns [T, 1, D / 2]."""
+    """Rotate the first R dimensions of heads [T, H, D] in place by turns [T, 1, R / 2]."""
     tokens, num_heads, head_dim = heads.shape
-    torch.view_as_complex(heads.view(tokens, num_heads, head_dim // 2, 2)).mul_(turns)
+    pairs = heads.view(tokens, num_heads, head_dim // 2, 2)[:, :, : turns.shape[2]]
+    torch.view_as_complex(pairs).mul_(turns)
 
 
-def interleave_heads(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """Reorder the rows of a q or k weight (or bias) [H * D, ...] from halves to interleaved pairs."""
-    split = weight.reshape(-1, 2, head_dim // 2, *weight.shape[1:])
-    return split.transpose(1, 2).reshape(weight.shape)
+def interleave_heads(weight: torch.Tensor, head_dim: int, rotary_dim: int | None = None) -> torch.Tensor:
+    """Reorder the rows of a q or k weight (or bias) [H * D, ...] from halves to interleaved pairs.
 
-
-def rotary_frequencies(head_dim: int, theta: float, scaling: Mapping[str, Any] | None) -> torch.Tensor:
-    """Return the frequencies [head_dim / 2] of a model; ModelError names a scaling that is not supported."""
-    frequencies = theta ** -(torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
-    kind = (scaling or {}).get("rope_type", "default")
-    if not isinstance(kind, str) or kind not in _SCALINGS:
-        raise ModelError(f"Rope scaling {str(kind)[:80]!r} is not supported; supported: {', '.join(sorted(_SCALINGS))}.")
-    try:
-        return _SCALINGS[kind](frequencies, scaling or {})
-    except (KeyError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:  # of the file's values, whatever they are
-        raise ModelError(f"Rope scaling {kind!r} cannot be read: {type(error).__name__}: {str(error)[:200]}") from error
-
-
-def _default(frequencies: torch.Tensor, scaling: Mapping[str, Any]) -> torch.Tensor:  # noqa: ARG001 - one signature for all
-    return frequencies
-
-
-def _linear(frequencies: torch.Tensor, scaling: Mapping[str, Any]) -> torch.Tensor:
-    return frequencies / float(scaling["factor"])
-
-
-def _factors(frequencies: torch.Tensor, scaling: Mapping[str, Any]) -> torch.Tensor:
-    """GGUF files carry Llama 3's scaling as one divisor per frequency."""
-    return frequencies / torch.as_tensor(scaling["factors"], dtype=torch.float32)
-
-
-def _llama3(frequencies: torch.Tensor, scaling: Mapping[str, Any]) -> torch.Tensor:
-    """Llama 3.1: long waves are stretched by `factor`, short ones kept, those between blended linearly."""
-    factor, low, high = float(scaling["factor"]), float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
-    original = float(scaling["original_max_position_embeddings"])
-    wavelengths = 2 * math.pi / frequencies
-    blend = (original / wavelengths - low) / (high - low)
-    blended = (1 - blend) * frequencies / factor + blend * frequencies
-    stretched = torch.where(wavelengths > original / low, frequencies / factor, frequencies)
-    between = (wavelengths <= original / low) & (wavelengths >= original / high)
-    return torch.where(between, blended, stretched)
-
-
-_SCALINGS = {"default": _default, "linear": _linear, "llama3": _llama3, "factors": _factors}
+    Args:
+        weight: of queries, keys, or the norm of either.
+        head_dim: D.
+        rotary_dim: R, how many of a head's first rows are pairs; None: all.
+    """
+    turned = head_dim if rotary_dim is None else rotary_dim
+    heads = weight.reshape(-1, head_dim, *weight.shape[1:])
+    halves = heads[:, :turned].reshape(-1, 2, turned // 2, *weight.shape[1:])
+    pairs = halves.transpose(1, 2).flatten(1, 2)
+    return torch.cat([pairs, heads[:, turned:]], 1).reshape(weight.shape)

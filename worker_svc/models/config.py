@@ -23,6 +23,7 @@ class ModelConfig:
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    rotary_dim: int
     rms_norm_eps: float
     rope_theta: float
     rope_scaling: Mapping[str, Any] | None
@@ -75,6 +76,11 @@ def _check(facts: ModelConfig) -> None:
             f"The model's config is impossible: {facts.num_heads} heads of {facts.head_dim} share {facts.num_kv_heads} of keys;"
             " the size of heads must be even, and each of keys serve equally many."
         )
+    if facts.rotary_dim % 2 or not 0 < facts.rotary_dim <= facts.head_dim:
+        raise ModelError(
+            f"The model's config is impossible: {facts.rotary_dim} dimensions of {facts.head_dim} turn with the position"
+            " (partial_rotary_factor); they must be an even number of them."
+        )
 
 
 def _read(architecture: str, config: Mapping[str, Any]) -> ModelConfig:
@@ -83,6 +89,7 @@ def _read(architecture: str, config: Mapping[str, Any]) -> ModelConfig:
     if activation != "silu":
         raise ModelError(f"Activation {str(activation)[:80]!r} is not supported; supported: silu.")
     theta, scaling = _rope(config)
+    head_dim = int(config.get("head_dim") or hidden // heads)
     return ModelConfig(
         architecture=architecture,
         vocab_size=int(config["vocab_size"]),
@@ -91,7 +98,8 @@ def _read(architecture: str, config: Mapping[str, Any]) -> ModelConfig:
         num_layers=int(config["num_hidden_layers"]),
         num_heads=heads,
         num_kv_heads=int(config.get("num_key_value_heads") or heads),
-        head_dim=int(config.get("head_dim") or hidden // heads),
+        head_dim=head_dim,
+        rotary_dim=_rotary_dim(config, head_dim),
         rms_norm_eps=float(config["rms_norm_eps"]),
         rope_theta=theta,
         rope_scaling=scaling,
@@ -108,7 +116,23 @@ def _rope(config: Mapping[str, Any]) -> tuple[float, Mapping[str, Any] | None]:
     scaling = dict(config.get("rope_scaling") or parameters)
     if "type" in scaling and "rope_type" not in scaling:
         scaling["rope_type"] = scaling["type"]
-    return float(theta), scaling if scaling.get("rope_type", "default") != "default" else None
+    if scaling.get("rope_type", "default") == "default":
+        return float(theta), None
+    if scaling["rope_type"] == "yarn":
+        # What a file leaves out follows from how long its contexts are.
+        longest = float(config["max_position_embeddings"])
+        original = scaling.setdefault("original_max_position_embeddings", longest)
+        if scaling.get("factor") is None:
+            scaling["factor"] = longest / float(original)
+    return float(theta), scaling
+
+
+def _rotary_dim(config: Mapping[str, Any], head_dim: int) -> int:
+    """Return how many of a head's dimensions turn with the position; where it is said has changed over time."""
+    for place in (config.get("rope_parameters") or {}, config.get("rope_scaling") or {}, config):
+        if place.get("partial_rotary_factor") is not None:
+            return int(head_dim * float(place["partial_rotary_factor"]))
+    return head_dim
 
 
 def _sliding_window(config: Mapping[str, Any]) -> int | None:

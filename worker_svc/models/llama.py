@@ -1,4 +1,4 @@
-"""The llama family: Llama, Mistral (sliding window), Qwen2 (bias on q, k, v), Qwen3 (norms on q and k).
+"""The llama family: Llama, Mistral (sliding window), Qwen2 (bias on q, k, v), Qwen3 (norms of q, k), Phi-3 (partial rotation).
 
 What a member has beyond the others is seen in its weights: a bias or a norm that is there is used. Products that share their
 input are fused at load. Residuals are added in place: `hidden` is the residual stream.
@@ -14,7 +14,7 @@ from tetrad.worker_svc.layers.attention import SelfAttention
 from tetrad.worker_svc.layers.linear import Linear, LinearFactory
 from tetrad.worker_svc.layers.mlp import GatedMlp
 from tetrad.worker_svc.layers.norm import RmsNorm
-from tetrad.worker_svc.layers.rotary import RotaryTurns, interleave_heads, rotary_frequencies
+from tetrad.worker_svc.layers.rotary import interleave_heads, rotary_of
 from tetrad.worker_svc.models.config import ModelConfig
 from tetrad.worker_svc.weights.loader import WeightLoader
 
@@ -44,8 +44,7 @@ class LlamaModel:
             head_dim=config.head_dim,
             sliding_window=config.sliding_window,
         )
-        frequencies = rotary_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
-        self._rotary = RotaryTurns(frequencies)
+        self._rotary = rotary_of(config.rotary_dim, config.rope_theta, config.rope_scaling)
         read = _LayerReader(config, weights, make_linear, self.attention)
         self._embedding = weights.get("model.embed_tokens.weight", (config.vocab_size, config.hidden_size))
         self._layers = [read.layer(f"model.layers.{index}") for index in range(config.num_layers)]
@@ -57,7 +56,7 @@ class LlamaModel:
     ) -> torch.Tensor:
         """Return the residual stream [T, hidden] after the last layer."""
         hidden = self._embedding[token_ids]
-        turns = self._rotary.at(positions)
+        turns = self._rotary.turns(positions)
         for layer, cache in zip(self._layers, caches, strict=True):
             layer.add_to(hidden, turns, cache, metadata)
         return hidden
@@ -111,7 +110,7 @@ class _LayerReader:
         if not self._weights.has(f"{prefix}.q_norm.weight"):
             return None
         dim, eps = self._config.head_dim, self._config.rms_norm_eps
-        query, key = (interleave_heads(self._weights.get(f"{prefix}.{n}_norm.weight", (dim,)), dim) for n in "qk")
+        query, key = (self._interleaved(self._weights.get(f"{prefix}.{n}_norm.weight", (dim,))) for n in "qk")
         return RmsNorm(query, eps), RmsNorm(key, eps)
 
     def _mlp(self, prefix: str) -> GatedMlp:
@@ -130,10 +129,13 @@ class _LayerReader:
             if self._weights.has(f"{prefix}.{name}.bias"):
                 parts.append(self._weights.get(f"{prefix}.{name}.bias", (size,)))
             if name in rotated:
-                parts = [interleave_heads(part, self._config.head_dim) for part in parts]
+                parts = [self._interleaved(part) for part in parts]
             weights.append(parts[0])
             biases.append(parts[1] if len(parts) > 1 else None)
         if all(bias is None for bias in biases):
             return self._make_linear(torch.cat(weights), None)
         filled = [w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
         return self._make_linear(torch.cat(weights), torch.cat(filled))
+
+    def _interleaved(self, weight: torch.Tensor) -> torch.Tensor:
+        return interleave_heads(weight, self._config.head_dim, self._config.rotary_dim)

@@ -32,6 +32,7 @@ class Model(Protocol):
 _MODELS = {
     "LlamaForCausalLM": LlamaModel,
     "MistralForCausalLM": LlamaModel,
+    "Phi3ForCausalLM": LlamaModel,
     "Qwen2ForCausalLM": LlamaModel,
     "Qwen3ForCausalLM": LlamaModel,
 }

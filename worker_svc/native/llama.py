@@ -13,7 +13,7 @@ import torch
 
 from tetrad.worker_svc.input_batch import InputBatch
 from tetrad.worker_svc.kv_cache import KvCacheSpec
-from tetrad.worker_svc.layers.rotary import rotary_frequencies
+from tetrad.worker_svc.layers.rotary import rotary_of
 from tetrad.worker_svc.models.config import ModelConfig
 from tetrad.worker_svc.native.program import Epilogue, Pages, Program, ProgramBuilder, Tokens
 from tetrad.worker_svc.native.structures import Heads
@@ -85,7 +85,7 @@ class NativeLlama:
         self.attention = NativePages()
         self.weights_size_bytes = 0
         self._weights, self._matrices, self._team = weights, matrices, team
-        self._frequencies = rotary_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+        self._rotary = rotary_of(config.rotary_dim, config.rope_theta, config.rope_scaling)
         vocabulary = ("model.embed_tokens.weight", config.vocab_size)
         [embedding] = self._load(vocabulary, columns=config.hidden_size)
         self._layers, self._hidden = self._write_layers(embedding)
@@ -98,8 +98,8 @@ class NativeLlama:
         self, token_ids: torch.Tensor, positions: torch.Tensor, caches: list[torch.Tensor], metadata: Any
     ) -> torch.Tensor:
         """Return the residual stream [T, hidden] after the last layer; valid until the next step."""
-        angles = torch.outer(positions.float(), self._frequencies)
-        tokens = Tokens(token_ids.contiguous().numpy(), angles.cos(), angles.sin(), caches)
+        cosines, sines = (part.contiguous() for part in self._rotary.cos_sin(positions).chunk(2, 1))
+        tokens = Tokens(token_ids.contiguous().numpy(), cosines, sines, caches)
         self._layers.run(len(token_ids), tokens, metadata)
         return self._layers.result(self._hidden, len(token_ids))
 
@@ -180,6 +180,7 @@ class NativeLlama:
             block_size=_UNUSED_BLOCK_SIZE,
             window=config.sliding_window or 0,
             is_half=self.kv_cache_spec.dtype == torch.float16,
+            rotary_dim=config.rotary_dim,
         )
 
     def _load(self, *names: tuple[str, int], columns: int) -> list[NativeMatrix]:

@@ -22,7 +22,10 @@ class MatrixFields(ctypes.Structure):
 
 
 class Heads(ctypes.Structure):
-    """Shape of a model's attention; window 0: all keys; is_half: keys and values are kept in half precision."""
+    """Shape of a model's attention.
+
+    window 0: all keys; is_half: keys and values are kept in half precision; rotary_dim: how much of a head turns, 0: nothing.
+    """
 
     _fields_ = (
         ("num_heads", _INT),
@@ -31,6 +34,7 @@ class Heads(ctypes.Structure):
         ("block_size", _INT),
         ("window", _INT),
         ("is_half", _INT),
+        ("rotary_dim", _INT),
     )
 
 

@@ -71,4 +71,9 @@ def _rope_scaling(get: Callable[[str], Any]) -> Mapping[str, Any] | None:
     kind = get("rope.scaling.type")
     if kind in (None, "none"):
         return None
-    return {"rope_type": kind, "factor": get("rope.scaling.factor")}
+    scaling = {
+        "rope_type": kind,
+        "factor": get("rope.scaling.factor"),
+        "original_max_position_embeddings": get("rope.scaling.original_context_length"),
+    }
+    return {key: value for key, value in scaling.items() if value is not None}

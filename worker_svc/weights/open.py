@@ -9,6 +9,7 @@ from tetrad.worker_svc.models.registry import supported_config
 from tetrad.worker_svc.weights.model_config import apply_overrides, read_model_config
 from tetrad.worker_svc.weights.random import RandomSource
 from tetrad.worker_svc.weights.source import WeightSource, open_source
+from tetrad.worker_svc.weights.split_projections import SplitProjections
 
 _HOST = torch.device("cpu")
 
@@ -21,7 +22,10 @@ def open_weights(request: LoadRequest, device: torch.device = _HOST) -> WeightSo
         device: where made-up weights are drawn.
     """
     if not request.random_weights:
-        return open_source(request.path)
+        source = open_source(request.path)
+        if not source.has("model.layers.0.self_attn.qkv_proj.weight"):
+            return source
+        return SplitProjections(source, supported_config(apply_overrides(source.config, request.hf_overrides_json)))
     config = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
     source = RandomSource(config, supported_config(config), request.seed, device)
     available = available_memory_bytes()

@@ -21,6 +21,7 @@ MODELS = {
     "mistral_window": ("MistralForCausalLM", {"sliding_window": 12}),
     "qwen2_bias": ("Qwen2ForCausalLM", {}),
     "qwen3_norms": ("Qwen3ForCausalLM", {}),
+    "phi3_partial_rope": ("Phi3ForCausalLM", {"model_type": "phi3", "pad_token_id": 0, "partial_rotary_factor": 0.5}),
     "llama_tied": ("LlamaForCausalLM", {"tie_word_embeddings": True}),
 }
 

@@ -27,7 +27,7 @@ FLOATS = {
     "key_scale": "fp32",
     "value_scale": "fp32",
 }
-TENSORS = {"x", "residual", "weight", "out", "gate_up", "qkv", "query"}
+TENSORS = {"x", "residual", "weight", "out", "gate_up", "qkv", "query", "query_norm", "key_norm"}
 ATTENTION = {
     "NUM_KV_HEADS": 2,
     "GROUP": 6,
@@ -39,7 +39,7 @@ ATTENTION = {
     "PRECISION": "tf32",
 }
 WIDE = ATTENTION | {"HEAD_DIM": 256, "BLOCK_DIM": 256, "HAS_WINDOW": True, "HAS_SOFTCAP": True}
-ROTATION = {"NUM_HEADS": 12, "NUM_KV_HEADS": 2, "HEAD_DIM": 80, "ROTARY_DIM": 32, "BLOCK": 128}
+ROTATION = {"NUM_HEADS": 12, "NUM_KV_HEADS": 2, "HEAD_DIM": 80, "ROTARY_DIM": 32, "HAS_NORMS": False, "BLOCK": 128}
 VALUE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8e4nv": 1, "fp8e5": 1}
 # kernel, types of tensors and cache, compile-time values
 KERNELS = [
@@ -49,7 +49,7 @@ KERNELS = [
     (activation.gated_kernel, "bf16", "", {"GELU": False, "BLOCK": 1024}),
     (activation.gated_kernel, "fp32", "", {"GELU": True, "BLOCK": 1024}),
     (rotate_and_cache.rotate_and_cache_kernel, "bf16", "bf16", ROTATION),
-    (rotate_and_cache.rotate_and_cache_kernel, "bf16", "fp8e4nv", ROTATION),
+    (rotate_and_cache.rotate_and_cache_kernel, "bf16", "fp8e4nv", ROTATION | {"HAS_NORMS": True}),
     (prefill_attention.prefill_attention_kernel, "bf16", "bf16", ATTENTION),
     (prefill_attention.prefill_attention_kernel, "fp16", "fp8e4nv", WIDE),
     (prefill_attention.prefill_attention_kernel, "fp32", "fp32", ATTENTION | {"PRECISION": "ieee"}),

@@ -59,6 +59,21 @@ def test_rotation_turns_queries_and_writes_keys_and_values(head_dim, rotary_dim,
     check_rotation(torch.float32, torch.float32, head_dim, rotary_dim, num_heads=2 * group, num_kv_heads=2)
 
 
+@pytest.mark.parametrize(("head_dim", "rotary_dim"), [(16, 16), (80, 32), (96, 96)])
+def test_heads_are_normed_before_they_turn(head_dim, rotary_dim):
+    weights = normal(2, head_dim) + 1
+    check_rotation(
+        torch.float32,
+        torch.float32,
+        head_dim,
+        rotary_dim,
+        num_heads=6,
+        num_kv_heads=2,
+        head_norms=(weights[0], weights[1]),
+        eps=1e-3,
+    )
+
+
 @pytest.mark.parametrize("cache_dtype", [torch.bfloat16, torch.float16])
 def test_a_cache_of_another_type(cache_dtype):
     check_rotation(torch.bfloat16, cache_dtype, 64, 64, num_heads=3, num_kv_heads=1)
@@ -78,7 +93,7 @@ def test_a_cache_in_fp8_holds_values_divided_by_their_scale():
     assert torch.equal(cache.view(8, 2, 64)[slots, 0].float() * 0.5, qkv[:, 64:128].float())
 
 
-def check_rotation(dtype, cache_dtype, head_dim, rotary_dim, *, num_heads, num_kv_heads):
+def check_rotation(dtype, cache_dtype, head_dim, rotary_dim, *, num_heads, num_kv_heads, **norms):
     """Five tokens, one of them padding, to places out of order in pages with holes."""
     block_size = 4
     width = (num_heads + 2 * num_kv_heads) * head_dim
@@ -90,8 +105,8 @@ def check_rotation(dtype, cache_dtype, head_dim, rotary_dim, *, num_heads, num_k
         torch.full((6, block_size, 2, num_kv_heads, head_dim), 5.0, device=DEVICE).to(cache_dtype) for _ in range(2)
     )
 
-    rotate_and_cache.rotate_and_cache(qkv, cos_sin, slots, cache, num_heads)
-    rotate_and_cache.rotate_and_cache_reference(expected_qkv, cos_sin, slots, expected_cache, num_heads)
+    rotate_and_cache.rotate_and_cache(qkv, cos_sin, slots, cache, num_heads, **norms)
+    rotate_and_cache.rotate_and_cache_reference(expected_qkv, cos_sin, slots, expected_cache, num_heads, **norms)
 
     assert_equal(qkv, expected_qkv)
     assert_equal(cache, expected_cache)

@@ -29,6 +29,7 @@ struct Heads {
   int32_t num_heads, num_kv_heads, head_dim, block_size;
   int32_t window;   // 0: all keys
   int32_t is_half;  // whether keys and values are kept in half precision
+  int32_t rotary_dim;  // how many dimensions of a head turn with the position
 
   int64_t group() const { return num_heads / num_kv_heads; }
   int64_t page_size() const { return int64_t(2) * num_kv_heads * block_size * head_dim; }

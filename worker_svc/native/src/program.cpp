@@ -225,13 +225,13 @@ class Run {
   // Queries and keys: normed if the model does that, then rotated; keys and values go to their pages.
   void rotate(const Operation& operation, Phase& phase) {
     const Heads& heads = program_.heads;
-    const int64_t size = heads.head_dim, half = size / 2;
+    const int64_t size = heads.head_dim, half = heads.rotary_dim / 2;
     phase.work_off(step_.num_tokens, [&](int64_t token) {
       float* head = row(operation.source, token);
       for (int64_t i = 0; i < heads.num_heads + heads.num_kv_heads; i++, head += size) {
         const float* weight = i < heads.num_heads ? operation.first : operation.second;
         if (weight) rms_norm_row(head, weight, size, operation.eps, head);
-        rotate_head(head, step_.cosines + token * half, step_.sines + token * half, size);
+        rotate_head(head, step_.cosines + token * half, step_.sines + token * half, half);
       }
       const float* keys = row(operation.source, token) + heads.num_heads * size;
       const float* values = keys + heads.num_kv_heads * size;

@@ -19,9 +19,9 @@ inline void rms_norm_row(const float* x, const float* weight, int64_t size, floa
   for (; i < size; i++) out[i] = x[i] * scale * weight[i];
 }
 
-// Rotate one head in place: dimensions i and i + size / 2 are the pair that turns by angle i, as Hugging Face keeps them.
-inline void rotate_head(float* head, const float* cosines, const float* sines, int64_t size) {
-  const int64_t half = size / 2;
+// Rotate one head in place: dimensions i and i + half are the pair that turns by angle i, as Hugging Face keeps them; those
+// behind the pairs stay.
+inline void rotate_head(float* head, const float* cosines, const float* sines, int64_t half) {
   for (int64_t i = 0; i < half; i++) {
     const float first = head[i], second = head[i + half];
     head[i] = first * cosines[i] - second * sines[i];

@@ -1,0 +1,96 @@
+"""Kinds of rotary embedding: what a config's rope_scaling makes of the frequencies, so that contexts get longer.
+
+Each takes frequencies [R / 2], the base `theta` that they come from, and the config's values; it returns frequencies and the
+gain of turned queries and keys. Named as `rope_type` names them; "factors" is how GGUF files carry Llama 3's.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from tetrad.services.errors import ModelError
+
+Scaled = tuple[torch.Tensor, float]
+
+
+def scaled(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any]) -> Scaled:
+    """Return frequencies and gain; ModelError if the scaling is not supported or cannot be read."""
+    kind = scaling.get("rope_type", "default")
+    if not isinstance(kind, str) or kind not in _SCALINGS:
+        raise ModelError(f"Rope scaling {str(kind)[:80]!r} is not supported; supported: {', '.join(sorted(_SCALINGS))}.")
+    try:
+        found, gain = _SCALINGS[kind](frequencies, theta, scaling)
+    except (KeyError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:  # of the file's values, whatever they are
+        raise ModelError(f"Rope scaling {kind!r} cannot be read: {type(error).__name__}: {str(error)[:200]}") from error
+    if found.shape != frequencies.shape or not found.isfinite().all() or not math.isfinite(gain):
+        raise ModelError(f"Rope scaling {kind!r} makes no {len(frequencies)} finite frequencies.")
+    return found, gain
+
+
+def _default(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any]) -> Scaled:  # noqa: ARG001 - one signature
+    return frequencies, 1.0
+
+
+def _linear(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any]) -> Scaled:  # noqa: ARG001 - one signature
+    return frequencies / float(scaling["factor"]), 1.0
+
+
+def _factors(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any]) -> Scaled:  # noqa: ARG001 - one signature
+    """GGUF files carry Llama 3's scaling as one divisor per frequency."""
+    return frequencies / torch.as_tensor(scaling["factors"], dtype=torch.float32), 1.0
+
+
+def _llama3(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any]) -> Scaled:  # noqa: ARG001 - one signature
+    """Llama 3.1: long waves are stretched by `factor`, short ones kept, those between blended linearly."""
+    factor, low, high = float(scaling["factor"]), float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
+    original = float(scaling["original_max_position_embeddings"])
+    wavelengths = 2 * math.pi / frequencies
+    blend = (original / wavelengths - low) / (high - low)
+    blended = (1 - blend) * frequencies / factor + blend * frequencies
+    stretched = torch.where(wavelengths > original / low, frequencies / factor, frequencies)
+    between = (wavelengths <= original / low) & (wavelengths >= original / high)
+    return torch.where(between, blended, stretched), 1.0
+
+
+def _yarn(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any]) -> Scaled:
+    """Peng et al., "YaRN" (2023): as Llama 3, but blended by the pair's number, and queries and keys grow with the factor."""
+    factor, original = float(scaling["factor"]), float(scaling["original_max_position_embeddings"])
+    rotary_dim = 2 * len(frequencies)
+
+    def pair_that_turns(times: float) -> float:
+        """Return which pair turns so many times within the original context; equation 18."""
+        return rotary_dim * math.log(original / (times * 2 * math.pi)) / (2 * math.log(theta))
+
+    first = pair_that_turns(float(scaling.get("beta_fast") or 32))
+    last = pair_that_turns(float(scaling.get("beta_slow") or 1))
+    if scaling.get("truncate", True):
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, rotary_dim - 1)
+    # As transformers has it: a ramp of no length is a step.
+    length = last - first or 0.001
+    stretched = ((torch.arange(len(frequencies), dtype=torch.float32) - first) / length).clamp(0, 1)
+    return frequencies / factor * stretched + frequencies * (1 - stretched), _yarn_gain(factor, scaling)
+
+
+def _yarn_gain(factor: float, scaling: Mapping[str, Any]) -> float:
+    """Return the attention factor: the file's own, DeepSeek's quotient of two, or the paper's."""
+
+    def gain(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    if scaling.get("attention_factor") is not None:
+        return float(scaling["attention_factor"])
+    if scaling.get("mscale") and scaling.get("mscale_all_dim"):
+        return gain(float(scaling["mscale"])) / gain(float(scaling["mscale_all_dim"]))
+    return gain(1.0)
+
+
+_SCALINGS: dict[str, Callable[[torch.Tensor, float, Mapping[str, Any]], Scaled]] = {
+    "default": _default,
+    "linear": _linear,
+    "llama3": _llama3,
+    "factors": _factors,
+    "yarn": _yarn,
+}
