@@ -9,7 +9,7 @@ from tetrad.worker_svc.plan import GrammarRows, SamplingSpec, StepPlan
 from tetrad.worker_svc.warm_up import dummy_plan
 
 SAMPLINGS = (
-    SamplingSpec(top_k=2, top_p=0.9, min_p=0.01, num_logprobs=1),
+    SamplingSpec(top_k=2, top_p=0.9, min_p=0.01, num_logprobs=1, num_prompt_logprobs=1),
     SamplingSpec(num_logprobs=-1),
     # What the budget forces is left when the others have masked all.
     SamplingSpec(
@@ -28,7 +28,8 @@ SAMPLINGS = (
 
 
 def sampling_plans(layout: KvLayout) -> list[StepPlan]:
-    """Return the steps, each of one request with one token; run each, then forget all requests."""
-    plans = [dummy_plan(1, 1, layout, sampling) for sampling in SAMPLINGS]
+    """Return the steps, each of one short prompt; run each, then forget all requests."""
+    num_tokens = min(2, layout.max_model_len, layout.max_num_batched_tokens)
+    plans = [dummy_plan(1, num_tokens, layout, sampling) for sampling in SAMPLINGS]
     anything = GrammarRows(np.array([0]), np.full((1, 1), 0xFFFFFFFF, np.uint32))
     return [*plans[:-1], replace(plans[-1], grammar=anything)]

@@ -86,11 +86,13 @@ SAMPLINGS = {
     "greedy": SamplingSpec(temperature=0.0),
     "drawn": SamplingSpec(temperature=0.8, top_k=20, top_p=0.9, min_p=0.02, seed=3),
     "logprobs": SamplingSpec(temperature=0.0, num_logprobs=3),
+    "logprobs of listed ids": SamplingSpec(temperature=0.0, logprob_token_ids=(3, 4)),
     "prompt logprobs": SamplingSpec(temperature=0.0, num_prompt_logprobs=1),
     "penalties": SamplingSpec(temperature=0.0, repetition_penalty=1.2, frequency_penalty=0.4, presence_penalty=0.1),
     "masks": SamplingSpec(
         temperature=0.0, min_tokens=2, stop_token_ids=(5,), allowed_token_ids=tuple(range(40, 90)), logit_bias={50: 3.0}
     ),
+    "thinking budget": SamplingSpec(temperature=0.0, thinking_token_budget=1, thinking_end_ids=(7, 8)),
     "bad words": SamplingSpec(temperature=0.0, bad_words=((7,), (8, 9))),
 }
 
