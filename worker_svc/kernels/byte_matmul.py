@@ -46,7 +46,7 @@ def byte_matmul_reference(
     return (total if bias is None else total + bias.double()).to(dtype)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def byte_matmul_kernel(
     x,
     row_scales,
@@ -64,7 +64,7 @@ def byte_matmul_kernel(
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    NUM_SPLITS: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
     IS_EVEN: tl.constexpr,
     HAS_ROW_SCALES: tl.constexpr,
     HAS_BIAS: tl.constexpr,
@@ -77,21 +77,21 @@ def byte_matmul_kernel(
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
-    # Tiles that reach beyond the product read its last row again; what they make of it is not stored.
-    known_rows = tl.minimum(rows, num_rows - 1)
+    is_row = rows[:, None] < num_rows
+    # A tile that reaches beyond the outputs reads the last one again; what it makes of it is not stored.
     known_outputs = tl.minimum(outputs, num_outputs - 1)
-    x_rows = x + known_rows.to(tl.int64)[:, None] * stride_x
+    x_rows = x + rows.to(tl.int64)[:, None] * stride_x
     weight_rows = weight + known_outputs.to(tl.int64)[:, None] * num_columns
-    share = tl.cdiv(tl.cdiv(num_columns, COLUMNS), NUM_SPLITS) * COLUMNS
+    share = tl.cdiv(tl.cdiv(num_columns, COLUMNS), tl.num_programs(2)) * COLUMNS
     begin = tl.program_id(2) * share
     total = tl.zeros([ROWS, OUTPUTS], tl.float32)
     for start in range(begin, tl.minimum(begin + share, num_columns), COLUMNS):
         columns = start + tl.arange(0, COLUMNS)[None, :]
         if IS_EVEN:
-            a = tl.load(x_rows + columns)
+            a = tl.load(x_rows + columns, mask=is_row, other=0.0)
             w = tl.load(weight_rows + columns)
         else:
-            a = tl.load(x_rows + columns, mask=columns < num_columns, other=0.0)
+            a = tl.load(x_rows + columns, mask=is_row & (columns < num_columns), other=0.0)
             w = tl.load(weight_rows + columns, mask=columns < num_columns, other=0.0)
         w = tl.trans(widen(w, a.dtype))
         if GROUP == 0:
@@ -101,13 +101,13 @@ def byte_matmul_kernel(
             group = start // GROUP
             part *= tl.load(scales + group * num_outputs + known_outputs).to(tl.float32)[None, :]
             if HAS_ROW_SCALES:
-                part *= tl.load(row_scales + group * num_rows + known_rows)[:, None]
+                part *= tl.load(row_scales + group * num_rows + rows, mask=rows < num_rows, other=0.0)[:, None]
             total += part
     if GROUP == 0:
         total *= tl.load(scales + known_outputs).to(tl.float32)[None, :]
         if HAS_ROW_SCALES:
-            total *= tl.load(row_scales + known_rows)[:, None]
-    store_product(total, bias, out, partial, tickets, rows, outputs, num_rows, num_outputs, HAS_BIAS, NUM_SPLITS)
+            total *= tl.load(row_scales + rows, mask=rows < num_rows, other=0.0)[:, None]
+    store_product(total, bias, out, partial, tickets, rows, outputs, num_rows, num_outputs, HAS_BIAS, IS_SPLIT)
 
 
 @triton.jit
@@ -165,7 +165,7 @@ def byte_matmul(
         ROWS=shape.rows,
         OUTPUTS=shape.outputs,
         COLUMNS=columns,
-        NUM_SPLITS=shape.splits,
+        IS_SPLIT=shape.splits > 1,
         IS_EVEN=num_columns % columns == 0,
         HAS_ROW_SCALES=row_scales is not None,
         HAS_BIAS=bias is not None,

@@ -56,7 +56,7 @@ def int4_matmul_reference(
     return (total if bias is None else total + bias.double()).to(x.dtype)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def int4_matmul_kernel(
     x,
     packed,
@@ -69,12 +69,12 @@ def int4_matmul_kernel(
     num_rows,
     num_outputs,
     num_columns,
-    group_size,
     stride_x,
+    GROUP: tl.constexpr,
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    NUM_SPLITS: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -84,27 +84,28 @@ def int4_matmul_kernel(
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
-    # Tiles that reach beyond the product read its last row again; what they make of it is not stored.
+    is_row = rows[:, None] < num_rows
+    # A tile that reaches beyond the outputs reads the last one again; what it makes of it is not stored.
     known_outputs = tl.minimum(outputs, num_outputs - 1)
-    x_rows = x + tl.minimum(rows, num_rows - 1).to(tl.int64)[:, None] * stride_x
+    x_rows = x + rows.to(tl.int64)[:, None] * stride_x
     packed_rows = packed + known_outputs.to(tl.int64)[:, None] * (num_columns // 2)
-    share = tl.cdiv(num_columns // COLUMNS, NUM_SPLITS) * COLUMNS
+    share = tl.cdiv(num_columns // COLUMNS, tl.num_programs(2)) * COLUMNS
     begin = tl.program_id(2) * share
     byte = tl.arange(0, COLUMNS // 2)[None, :]
     low_column = byte // 16 * 32 + byte % 16
     total = tl.zeros([ROWS, OUTPUTS], tl.float32)
     for start in range(begin, tl.minimum(begin + share, num_columns), COLUMNS):
-        low_x = tl.load(x_rows + start + low_column)
-        high_x = tl.load(x_rows + start + low_column + 16)
+        low_x = tl.load(x_rows + start + low_column, mask=is_row, other=0.0)
+        high_x = tl.load(x_rows + start + low_column + 16, mask=is_row, other=0.0)
         quanta = tl.load(packed_rows + start // 2 + byte)
-        of_group = start // group_size * num_outputs + known_outputs
+        of_group = start // GROUP * num_outputs + known_outputs
         zero = small_integer(tl.load(zeros + of_group), x.dtype.element_ty)[:, None]
         low = tl.trans(small_integer(quanta & 15, x.dtype.element_ty) - zero)
         high = tl.trans(small_integer(quanta >> 4, x.dtype.element_ty) - zero)
         part = tl.dot(low_x, low, input_precision=PRECISION)
         part = tl.dot(high_x, high, part, input_precision=PRECISION)
         total += part * tl.load(scales + of_group).to(tl.float32)[None, :]
-    store_product(total, bias, out, partial, tickets, rows, outputs, num_rows, num_outputs, HAS_BIAS, NUM_SPLITS)
+    store_product(total, bias, out, partial, tickets, rows, outputs, num_rows, num_outputs, HAS_BIAS, IS_SPLIT)
 
 
 @triton.jit
@@ -156,12 +157,12 @@ def int4_matmul(
         num_rows,
         num_outputs,
         num_columns,
-        group_size,
         x.stride(0),
+        GROUP=group_size,
         ROWS=shape.rows,
         OUTPUTS=shape.outputs,
         COLUMNS=min(shape.columns, group_size & -group_size),
-        NUM_SPLITS=shape.splits,
+        IS_SPLIT=shape.splits > 1,
         HAS_BIAS=bias is not None,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         num_warps=shape.warps,

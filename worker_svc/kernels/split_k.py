@@ -24,7 +24,7 @@ def store_product(
     num_rows,
     num_outputs,
     HAS_BIAS: tl.constexpr,
-    NUM_SPLITS: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
 ):
     """Store a tile [rows, outputs] of the product, of program (row tile, output tile, part of K).
 
@@ -32,23 +32,24 @@ def store_product(
         total: the tile, or this part of it, float32.
         bias: [N].
         out: [T, N], rows side by side.
-        partial: [NUM_SPLITS, T, N] float32.
+        partial: [parts, T, N] float32.
         tickets: a zero for each tile.
         rows, outputs: of the tile, some of them perhaps beyond the product's.
         num_rows, num_outputs: T and N.
     """
     inside = (rows[:, None] < num_rows) & (outputs[None, :] < num_outputs)
     place = rows[:, None].to(tl.int64) * num_outputs + outputs[None, :]
-    if NUM_SPLITS == 1:
+    if not IS_SPLIT:
         _store(total, bias, out, outputs, num_outputs, place, inside, HAS_BIAS)
     else:
+        num_splits = tl.num_programs(2)
         size = tl.cast(num_rows, tl.int64) * num_outputs
         tl.store(partial + tl.program_id(2) * size + place, total, mask=inside)
         tl.debug_barrier()  # all of this part is written before its ticket is drawn
         mine = tickets + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-        if tl.atomic_add(mine, 1, sem="acq_rel") == NUM_SPLITS - 1:
+        if tl.atomic_add(mine, 1, sem="acq_rel") == num_splits - 1:
             whole = tl.zeros_like(total)
-            for split in range(NUM_SPLITS):
+            for split in range(num_splits):
                 # Past the processor's own cache: others wrote it.
                 whole += tl.load(partial + split * size + place, mask=inside, other=0.0, cache_modifier=".cg")
             _store(whole, bias, out, outputs, num_outputs, place, inside, HAS_BIAS)

@@ -1,11 +1,11 @@
 """Tile shapes of the quantized products: data, looked up by the size of the product, so that nothing tunes while serving.
 
-What was measured on a device is a file of its name in `tuned/`; sizes that are not in it have a shape by rule. Rows are
-rounded up to a power of two: a table has one line for 65 to 128 of them. Dims: T rows of activations, N outputs, K inputs.
+What was measured on a device is in tile_shapes.json, by the device's name; other sizes and devices have shapes by rule. Rows
+are rounded up to a power of two: the table has one line for 65 to 128 of them.
+Dims: T rows of activations, N outputs, K inputs.
 """
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass
 from itertools import product
@@ -13,12 +13,14 @@ from pathlib import Path
 
 import torch
 
-TUNED = Path(__file__).with_name("tuned")
+TABLE = Path(__file__).with_suffix(".json")
 MAX_SPLIT_TILES = 4096
 """A product of more tiles fills every device without being split."""
 
 _FEW_ROWS = 16  # the least that a tensor core takes
+_COLUMNS = 128
 _MIN_STEPS = 2  # of a split's way along K
+_MAX_SPLITS = 16
 _MAX_ROWS = 8192  # more are tiled as so many
 
 
@@ -72,22 +74,25 @@ def shapes_of(device: torch.device) -> TileShapes:
     if device.type != "cuda":
         return TileShapes(num_processors=4)
     properties = torch.cuda.get_device_properties(device)
-    return TileShapes(properties.multi_processor_count, load_tuned(tuned_path(properties.name)))
+    return TileShapes(properties.multi_processor_count, load_tuned(properties.name))
 
 
 def shape_by_rule(num_rows: int, num_outputs: int, num_columns: int, num_processors: int) -> TileShape:
-    """Return a shape that should do: tiles as large as the rows fill, K split until there are two programs a processor."""
+    """Return a shape that should do: tiles as large as the rows fill, K split until every processor has work.
+
+    With few rows the device reads weights and little else: wide tiles widen more weights for each activation that they load.
+    """
     if num_rows <= _FEW_ROWS:
-        rows, outputs, warps, stages = _FEW_ROWS, 32, 4, 5
+        rows, outputs, warps, stages = _FEW_ROWS, 64, 4, 4
     elif num_rows <= 64:
         rows, outputs, warps, stages = (32 if num_rows <= 32 else 64), 64, 4, 4
     else:
         rows, outputs, warps, stages = 128, 128, 8, 3
-    columns = 128
     tiles = -(-num_rows // rows) * -(-num_outputs // outputs)
-    fitting = max(1, num_columns // (columns * _MIN_STEPS))
-    splits = max(1, min(-(-2 * num_processors // tiles), fitting, 16)) if tiles <= MAX_SPLIT_TILES else 1
-    return TileShape(rows, outputs, columns, splits, warps, stages)
+    programs = num_processors * (2 if warps == 4 else 1)
+    fitting = num_columns // (_COLUMNS * _MIN_STEPS)
+    splits = max(1, min(programs // tiles, fitting, _MAX_SPLITS))
+    return TileShape(rows, outputs, _COLUMNS, splits, warps, stages)
 
 
 def candidates(num_rows: int, num_outputs: int, num_columns: int) -> Iterator[TileShape]:
@@ -97,9 +102,9 @@ def candidates(num_rows: int, num_outputs: int, num_columns: int) -> Iterator[Ti
     for rows, outputs, columns, splits, warps, stages in sizes:
         tiles = -(-num_rows // rows) * -(-num_outputs // outputs)
         fits_memory = (rows * 2 + outputs) * columns * stages <= 200 << 10
-        fits_registers = 16 * 32 * warps <= rows * outputs * 32 <= 128 * 32 * 32 * warps
+        fits_warps = 8 <= rows * outputs // (32 * warps) <= 128  # sums that a thread keeps
         is_split_well = splits == 1 or (tiles <= 512 and num_columns >= splits * columns * _MIN_STEPS)
-        if fits_memory and fits_registers and is_split_well:
+        if fits_memory and fits_warps and is_split_well:
             yield TileShape(rows, outputs, columns, splits, warps, stages)
 
 
@@ -108,23 +113,21 @@ def key_of(kernel: str, num_rows: int, num_outputs: int, num_columns: int) -> st
     return f"{kernel} {_bucket(num_rows)} x {num_outputs} x {num_columns}"
 
 
-def tuned_path(device_name: str) -> Path:
-    """Return the table of a device, by the name that its driver gives it."""
-    return TUNED / f"{re.sub('[^a-z0-9]+', '_', device_name.lower())}.json"
+def load_tuned(device_name: str) -> dict[str, TileShape | None]:
+    """Return the shapes of a device, by the name that its driver gives it; none if nobody has measured it."""
+    lines = json.loads(TABLE.read_text()).get(device_name, {})
+    return {key: None if shape is None else TileShape(*shape) for key, shape in lines.items()}
 
 
-def load_tuned(path: Path) -> dict[str, TileShape | None]:
-    """Return a table; an empty one if nobody has measured this device."""
-    if not path.exists():
-        return {}
-    return {key: None if shape is None else TileShape(*shape) for key, shape in json.loads(path.read_text()).items()}
-
-
-def save_tuned(path: Path, tuned: Mapping[str, TileShape | None]) -> None:
-    """Write a table, a line an entry, sorted."""
-    lines = (f"  {json.dumps(key)}: {json.dumps(shape and astuple(shape))}" for key, shape in sorted(tuned.items()))
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+def save_tuned(device_name: str, tuned: Mapping[str, TileShape | None]) -> None:
+    """Put the shapes of a device into the table, in place of those that it had."""
+    table = json.loads(TABLE.read_text())
+    table[device_name] = {key: shape and astuple(shape) for key, shape in sorted(tuned.items())}
+    devices = []
+    for name, shapes in sorted(table.items()):
+        lines = ",\n".join(f"    {json.dumps(key)}: {json.dumps(shape)}" for key, shape in shapes.items())
+        devices.append(f"  {json.dumps(name)}: {{\n{lines}\n  }}")
+    TABLE.write_text("{\n" + ",\n".join(devices) + "\n}\n")
 
 
 def _bucket(num_rows: int) -> int:

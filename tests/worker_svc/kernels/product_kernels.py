@@ -5,8 +5,8 @@ from tetrad.worker_svc.kernels import byte_matmul, int4_matmul, quantize_rows
 FP8 = "fp8e4nv"
 """Only from compute capability 8.9 on; before, its bits are uint8."""
 
-FEW = {"ROWS": 16, "OUTPUTS": 32, "COLUMNS": 128, "NUM_SPLITS": 4}
-MANY = {"ROWS": 64, "OUTPUTS": 64, "COLUMNS": 64, "NUM_SPLITS": 1}
+FEW = {"ROWS": 16, "OUTPUTS": 32, "COLUMNS": 128, "IS_SPLIT": True}
+MANY = {"ROWS": 64, "OUTPUTS": 64, "COLUMNS": 64, "IS_SPLIT": False}
 FLOATS = {"HAS_BIAS": True, "PRECISION": "tf32"}
 BYTES = FLOATS | {"GROUP": 0, "IS_EVEN": True, "HAS_ROW_SCALES": False, "MAX_IMPRECISE": 0}
 BLOCKS = BYTES | {"GROUP": 128, "IS_EVEN": False, "HAS_BIAS": False}
@@ -27,7 +27,7 @@ KERNELS = [
     (byte_matmul.byte_matmul_kernel, product_types("bf16", FP8, "bf16"), BLOCKS | FEW),
     (byte_matmul.byte_matmul_kernel, product_types(FP8, FP8, "bf16"), BYTES | MANY | OF_FP8),
     (byte_matmul.byte_matmul_kernel, product_types(FP8, FP8, "bf16"), BLOCKS | MANY | OF_FP8),
-    (int4_matmul.int4_matmul_kernel, product_types("bf16", "u8", "bf16") | {"scales": "fp16"}, FLOATS | FEW),
-    (int4_matmul.int4_matmul_kernel, product_types("fp16", "u8", "fp16") | {"scales": "fp16"}, FLOATS | MANY),
+    (int4_matmul.int4_matmul_kernel, product_types("bf16", "u8", "bf16") | {"scales": "fp16"}, FLOATS | FEW | {"GROUP": 128}),
+    (int4_matmul.int4_matmul_kernel, product_types("fp16", "u8", "fp16") | {"scales": "fp16"}, FLOATS | MANY | {"GROUP": 64}),
     (quantize_rows.quantize_rows_kernel, product_types("bf16", "", FP8), {"GROUP": 1536, "BLOCK": 2048}),
 ]

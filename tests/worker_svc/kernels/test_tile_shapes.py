@@ -1,0 +1,70 @@
+"""Tile shapes: what was measured is used, what was not has a shape by rule, and the table reads as it was written."""
+
+import pytest
+
+from tetrad.worker_svc.kernels import tile_shapes
+from tetrad.worker_svc.kernels.tile_shapes import (
+    TileShape,
+    TileShapes,
+    candidates,
+    key_of,
+    load_tuned,
+    save_tuned,
+    shape_by_rule,
+)
+
+MEASURED = TileShape(rows=16, outputs=128, columns=256, splits=2, warps=8, stages=3)
+H200 = 132
+
+
+def test_a_measured_shape_holds_for_rows_up_to_the_next_power_of_two():
+    shapes = TileShapes(H200, {key_of("int8", 128, 1536, 8960): MEASURED})
+
+    assert all(shapes.of("int8", rows, 1536, 8960) == MEASURED for rows in (65, 100, 128))
+    assert all(shapes.of("int8", rows, 1536, 8960) != MEASURED for rows in (64, 129))
+    assert shapes.of("int4/128", 128, 1536, 8960) != MEASURED
+
+
+@pytest.mark.parametrize(("num_rows", "tile_rows"), [(1, 16), (16, 16), (17, 32), (64, 64), (65, 128), (8192, 128)])
+def test_tiles_have_the_rows_that_there_are(num_rows, tile_rows):
+    assert shape_by_rule(num_rows, 2048, 1536, H200).rows == tile_rows
+
+
+def test_k_is_split_only_where_tiles_alone_do_not_fill_the_device():
+    down, gate_up, prompt = ((1, 1536, 8960), (1, 17_920, 1536), (8192, 1536, 8960))
+
+    splits = [shape_by_rule(*size, H200).splits for size in (down, gate_up, prompt)]
+
+    assert splits == [11, 1, 1]
+
+
+@pytest.mark.parametrize("num_columns", [32, 200, 1536])
+def test_every_part_of_a_split_has_some_of_k(num_columns):
+    shape = shape_by_rule(1, 64, num_columns, H200)
+
+    assert shape.splits == 1 or shape.splits * shape.columns <= num_columns
+
+
+@pytest.mark.parametrize("num_rows", [1, 32, 100, 4096])
+def test_there_is_something_to_measure_for_any_number_of_rows(num_rows):
+    found = list(candidates(num_rows, 2048, 1536))
+
+    assert 10 < len(found) < 400
+    assert len(set(found)) == len(found)
+
+
+def test_the_table_is_read_as_it_was_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(tile_shapes, "TABLE", tmp_path / "table.json")
+    tile_shapes.TABLE.write_text("{}")
+    tuned = {"int8 1 x 64 x 64": MEASURED, "fp8xfp8 128 x 64 x 64": None}
+
+    save_tuned("NVIDIA H200", {"fp8 1 x 64 x 64": MEASURED})
+    save_tuned("NVIDIA A100", tuned)
+    save_tuned("NVIDIA H200", tuned)
+
+    assert load_tuned("NVIDIA H200") == load_tuned("NVIDIA A100") == tuned
+    assert load_tuned("another") == {}
+
+
+def test_the_table_that_is_shipped_can_be_read():
+    assert load_tuned("a device that nobody has measured") == {}
