@@ -48,7 +48,7 @@ def decode_attention_reference(
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["block_tables", "num_keys"])
 def decode_attention_kernel(
     query,
     cache,

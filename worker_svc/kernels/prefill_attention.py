@@ -75,7 +75,7 @@ def tiles_of(num_queries: np.ndarray, group: int, block_rows: int, num_computed:
     return np.stack([requests, first], 1)[np.argsort(-num_keys, kind="stable")].astype(np.int32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["block_tables", "first_query", "num_keys", "tiles"])
 def prefill_attention_kernel(
     query,
     cache,

@@ -104,7 +104,9 @@ def compiled_for(
 ) -> Any:
     """Return the kernel compiled as a launch would, whose tensors begin at multiples of 16 bytes, and their rows too."""
     types = {name: "constexpr" if name in values else type_of(name, tensors, cache) for name in kernel.arg_names}
-    aligned = [name for name, kind in types.items() if kind.startswith("*") or name in ("stride_query", "stride_out")]
+    free = {param.name for param in kernel.params if param.do_not_specialize_on_alignment}
+    multiples = [name for name, kind in types.items() if kind.startswith("*") or name in ("stride_query", "stride_out")]
+    aligned = [name for name in multiples if name not in free]
     attrs = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in aligned}
     source = ASTSource(kernel, signature=types, constexprs=values, attrs=attrs)
     return compile_kernel(source, target=target, options=options)
