@@ -25,10 +25,13 @@ SECTIONS = {
     "kernel_rates": 60,
     "decode_steps": 60,
     "runner_throughput": 60,
-    "stack_throughput": 110,
+    "stack_throughput": 130,
     "transformers_throughput": 60,
 }
 """What is run, in this order, and for how many seconds at most; all of it ends within processes.TOTAL_S."""
+
+LIMITS_S = {**SECTIONS, "tune": 480}
+"""Those, and what is run only when it is asked for."""
 
 
 def main() -> int:
@@ -40,15 +43,16 @@ def main() -> int:
     from benchmarks.gpu_sections.processes import run_all, run_one
 
     if args.answer is not None:
-        return run_one(args.only[0], SECTIONS[args.only[0]], args)
-    return run_all({name: limit_s for name, limit_s in SECTIONS.items() if name in args.only}, args)
+        return run_one(args.only[0], LIMITS_S[args.only[0]], args)
+    return run_all({name: LIMITS_S[name] for name in args.only}, args)
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=["cuda", "host"], default="cuda", help="host: interpreted, to see that it works")
     parser.add_argument("--quick", action="store_true", help="tiny shapes")
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="these sections")
+    parser.add_argument("--only", nargs="+", choices=LIMITS_S, default=list(SECTIONS), help="these sections")
+    parser.add_argument("--tune", dest="only", action="store_const", const=["tune"], help="measure launch parameters instead")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="directory of <gpu>.md and plots/")
     parser.add_argument("--weights", type=Path, help="for parity: .gguf or a directory; default: SmolLM2 if cached")
     parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)  # a section's own process writes its findings here

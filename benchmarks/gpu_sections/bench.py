@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import torch
 
+from benchmarks.gpu_sections.findings import file_name_of
 from benchmarks.options import Options
 from tetrad.worker_svc.cuda.accelerator import Accelerator, CudaAccelerator, HostAccelerator
 
@@ -58,6 +59,11 @@ class Bench:
         return torch.cuda.get_device_name(self.device) if self.is_gpu else "host"
 
     @property
+    def file_name(self) -> str:
+        """The card's name as a file's: NVIDIA H200 -> nvidia_h200."""
+        return file_name_of(self.name)
+
+    @property
     def remaining_s(self) -> float:
         """Seconds that the section has left."""
         return self.limit_s - (time.monotonic() - self.started_s)
@@ -71,23 +77,29 @@ class Bench:
         generator = torch.Generator(self.device).manual_seed(seed)
         return torch.randn(shape, generator=generator, device=self.device).to(dtype)
 
-    def seconds(self, works: Sequence[Work]) -> float:
+    def seconds(self, works: Sequence[Work], *, is_brief: bool = False) -> float:
         """Return what one of the works takes, the median over rounds.
 
         Several works that do the same on tensors of their own keep the card's L2 cache from holding what is to be read;
         together they are one graph. They must not wait for the device.
+
+        Args:
+            works: at least one.
+            is_brief: measure for a tenth of the time, where many are compared.
         """
-        return (self._graph_seconds if self.is_gpu else self._host_seconds)(works) / len(works)
+        if not self.is_gpu:
+            return self._host_seconds(works) / len(works)
+        return self._graph_seconds(works, _ROUND_S / (10 if is_brief else 1)) / len(works)
 
     def wait(self) -> None:
         """Return when the device is idle."""
         if self.is_gpu:
             torch.cuda.synchronize(self.device)
 
-    def _graph_seconds(self, works: Sequence[Work]) -> float:
+    def _graph_seconds(self, works: Sequence[Work], round_s: float) -> float:
         graph = self.accelerator.capture(lambda: _run_all(works))
         once = self._replay_seconds(graph.replay, 1)
-        replays = max(1, min(_MOST_REPLAYS, int(_ROUND_S / max(once, 1e-6))))
+        replays = max(1, min(_MOST_REPLAYS, int(round_s / max(once, 1e-6))))
         return statistics.median(self._replay_seconds(graph.replay, replays) for _ in range(_ROUNDS))
 
     def _replay_seconds(self, replay: Work, replays: int) -> float:

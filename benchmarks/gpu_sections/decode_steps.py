@@ -47,7 +47,8 @@ def run(bench: Bench) -> Findings:
     floors = measure_floors(bench)
     loaded = load(bench, random_source(bench), torch.bfloat16 if bench.is_gpu else torch.float32)
     workloads = [Workload(batch, *bench.pick((1000, 64), (3, 1))) for batch in bench.pick([1, 8, 32, 128], [2])]
-    rows = []
+    rows: list[list[str]] = []
+    curves: dict[str, list[tuple[float, float]]] = {"graphs": [], "no graphs": [], "floor": []}
     for use_graphs in (True, False):
         runner = _runner(bench, loaded, workloads, use_graphs=use_graphs)
         for workload in workloads:
@@ -56,6 +57,9 @@ def run(bench: Bench) -> Findings:
             ratio = timed.step_s / floor
             if use_graphs and workload.batch in (1, 128):
                 findings.found[f"decode_{workload.batch}"] = ratio
+            curves["graphs" if use_graphs else "no graphs"].append((workload.batch, timed.step_s * 1000))
+            if use_graphs:
+                curves["floor"].append((workload.batch, floor * 1000))
             rows.append(_row(workload, timed, floor, use_graphs=use_graphs))
         del runner
     findings.text(
@@ -63,6 +67,8 @@ def run(bench: Bench) -> Findings:
         "products at the rate of a large one. Prompts are the whole batch's, in steps of up to 8,192 tokens."
     )
     findings.rows(["graphs", "batch", "context", "step", "floor", "times the floor", "tokens/s", "prompt tokens/s"], rows)
+    name = f"{bench.file_name}_decode_steps"
+    findings.curves(bench.options, name, "Decode steps", curves, x="requests in a step", y="milliseconds")
     return findings
 
 

@@ -1,10 +1,12 @@
 """Findings: what a section brings home. Sections run in processes of their own, so findings are written and read as JSON."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from benchmarks.options import Options
+from benchmarks.plots import Points, lines
 from benchmarks.report import Section
 
 
@@ -39,6 +41,18 @@ class Findings(Section):
         for row in rows:
             print("   ", " | ".join(row), flush=True)
 
+    def curves(self, options: Options, name: str, title: str, series: Mapping[str, Points], *, x: str, y: str) -> None:
+        """Add a picture over a logarithmic x, if there is matplotlib.
+
+        Args:
+            options: where pictures go.
+            name: of its file.
+            title: for who cannot see it.
+            series: a line each.
+            x, y: what the axes are.
+        """
+        self.plot(lines(options, f"{name}.png", series, x=x, y=y, log_x=True), title)
+
     def write(self, path: Path) -> None:
         """Write them for `read_findings`."""
         path.write_text(json.dumps(asdict(self)))
@@ -55,3 +69,8 @@ def last_line(error: BaseException) -> str:
         error = error.exceptions[0]
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__
+
+
+def file_name_of(device: str) -> str:
+    """Return a device's name as a file's: NVIDIA H200 -> nvidia_h200."""
+    return "_".join(device.lower().replace("/", " ").split())

@@ -103,7 +103,12 @@ def make_runner(
 
 
 def load_transformers(
-    source: WeightSource, dtype: torch.dtype, device: torch.device, *, weights_dtype: torch.dtype = torch.float32
+    source: WeightSource,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    weights_dtype: torch.dtype = torch.float32,
+    attention: str = "eager",
 ) -> Any:
     """Return transformers' model with the same weights.
 
@@ -112,13 +117,14 @@ def load_transformers(
         dtype: that it computes in.
         device: where.
         weights_dtype: what weights are rounded to before, as the worker's model has them.
+        attention: transformers' name of how it attends; "eager" is the plainest.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     kwargs = {key: value for key, value in source.config.items() if key not in ("model_type", "architectures")}
     config = AutoConfig.for_model(source.config["model_type"], **kwargs)
     with device:
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for name, parameter in parameters.items():

@@ -4,7 +4,10 @@ A kernel that writes where it must not, or never ends, spoils a CUDA context for
 """
 
 import argparse
+import contextlib
 import importlib
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,7 +34,7 @@ _START_S = 30.0
 
 def run_all(limits_s: Mapping[str, float], args: argparse.Namespace) -> int:
     """Run sections one after another; return 1 if one failed."""
-    results = Results(args.out)
+    results = Results(args.out, "" if len(limits_s) > 1 else f"-{next(iter(limits_s))}")
     end = time.monotonic() + TOTAL_S
     for name, limit_s in limits_s.items():
         print(f"=== {name} (at most {limit_s:g} s)", flush=True)
@@ -78,18 +81,27 @@ def _run_in_process(name: str, timeout_s: float, args: argparse.Namespace) -> Re
         answer = Path(directory) / "findings.json"
         given = ["--device", args.device, "--out", str(args.out), "--only", name, "--answer", str(answer)]
         command = [sys.executable, str(Path(__file__).parents[1] / "gpu.py"), *given, *_optional(args)]
-        why = ""
-        try:
-            status = subprocess.run(command, timeout=timeout_s, check=False).returncode
-            why = f"its process ended with status {status}" if status else ""
-        except subprocess.TimeoutExpired:
-            why = f"stopped after {timeout_s:.0f} s"
-        findings = (
-            read_findings(answer) if answer.exists() else Findings(name, failures=[f"{name}: {why or 'it wrote no findings'}"])
-        )
+        why = run_limited(command, timeout_s)
+        silent = Findings(name, failures=[f"{name}: {why or 'it wrote no findings'}"])
+        findings = read_findings(answer) if answer.exists() else silent
     return Result(findings, time.monotonic() - started)
 
 
 def _optional(args: argparse.Namespace) -> list[str]:
     weights = [] if args.weights is None else ["--weights", str(args.weights)]
     return [*weights, *(["--quick"] if args.quick else [])]
+
+
+def run_limited(command: list[str], timeout_s: float) -> str:
+    """Run a command to its end and return what went wrong with it; when its time is over, it ends with all that it started."""
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        status = process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return f"stopped after {timeout_s:.0f} s"
+    else:
+        return f"its process ended with status {status}" if status else ""
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.gpu_sections.bars import add_table
-from benchmarks.gpu_sections.findings import Findings
+from benchmarks.gpu_sections.findings import Findings, file_name_of
 from benchmarks.machine import facts
 from benchmarks.report import Section
 
@@ -30,12 +30,13 @@ class Results:
 
     Args:
         out: directory.
+        suffix: of the file's name, so that a run of one section leaves the page of a whole run alone.
     """
 
-    def __init__(self, out: Path) -> None:
-        self._out = out
+    def __init__(self, out: Path, suffix: str = "") -> None:
+        self._out, self._suffix = out, suffix
         self._results: dict[str, Result] = {}
-        self.path = out / "unknown.md"
+        self.path = out / f"unknown{suffix}.md"
 
     @property
     def status(self) -> int:
@@ -46,7 +47,7 @@ class Results:
         """Write the page with one more section."""
         self._results[name] = result
         if result.findings.device:
-            self.path = self._out / f"{_file_name(result.findings.device)}.md"
+            self.path = self._out / f"{file_name_of(result.findings.device)}{self._suffix}.md"
         self._out.mkdir(parents=True, exist_ok=True)
         self.path.write_text(self._page() + "\n")
 
@@ -73,8 +74,3 @@ class Results:
 
 def _parts(result: Result) -> list[str]:
     return [f"## {result.findings.title}", *result.findings.parts] if result.findings.parts else []
-
-
-def _file_name(device: str) -> str:
-    """Return a device's name as a file's: NVIDIA H200 -> nvidia_h200."""
-    return "_".join(device.lower().replace("/", " ").split())

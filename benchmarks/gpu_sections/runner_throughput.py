@@ -20,16 +20,20 @@ def run(bench: Bench) -> Findings:
     """Measure every form of the weights at every size."""
     findings = Findings("Output tokens/s of the model runner alone")
     workload, _ = promised(bench)
-    rows = []
+    rows: list[list[str]] = []
+    curves: dict[str, list[tuple[float, float]]] = {}
     for kind, quantization in kinds(bench).items():
         try:
             rates = _rates(bench, quantization, findings)
         except (ModelError, NotImplementedError) as error:
             findings.skip(f"the runner alone with {kind} weights", last_line(error))
             continue
+        curves[kind] = list(rates.items())
         rows += [[kind, str(size), f"{rate:,.0f}"] for size, rate in rates.items()]
     findings.text(f"{workload.prompt_len} tokens in, {workload.output_len} out, prompts included in the time.")
     findings.rows(["weights", "requests", "tokens/s"], rows)
+    name = f"{bench.file_name}_runner_throughput"
+    findings.curves(bench.options, name, "Tokens/s of the runner", curves, x="requests", y="output tokens/s")
     return findings
 
 

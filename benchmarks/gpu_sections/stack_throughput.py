@@ -17,6 +17,8 @@ from benchmarks.gpu_sections.workload import Workload, compared, kinds, promised
 _NEEDED = ("grpc", "grpc_status", "google.rpc", "structlog", "pydantic_settings", "fastapi", "uvicorn", "llguidance", "uvloop")
 _WAVES = 2
 """Requests of each stream, one after another."""
+_LEAST_S = 45.0
+"""What a stack takes to start and to be measured."""
 
 
 def run(bench: Bench) -> Findings:
@@ -27,17 +29,24 @@ def run(bench: Bench) -> Findings:
         findings.skip("the whole stack", f"not installed: {', '.join(missing)}")
         return findings
     workload, _ = promised(bench)
-    rows = []
+    rows: list[list[str]] = []
+    curves: dict[str, list[tuple[float, float]]] = {}
     with tempfile.TemporaryDirectory(prefix="tetrad-model-") as directory:
         write_model(Path(directory), bench.pick(QWEN, TINY))
         for kind, quantization in kinds(bench).items():
+            if bench.remaining_s < _LEAST_S:
+                findings.skip(f"the whole stack with {kind} weights", "the section's time was over")
+                continue
             rates = _rates(bench, directory, quantization, findings)
+            curves[kind] = list(rates.items())
             rows += [[kind, str(size), f"{rate:,.0f}"] for size, rate in rates.items()]
     findings.text(
         f"{workload.prompt_len} tokens in, {workload.output_len} out, random; {_WAVES} requests a stream, as many streams as "
         "requests may run at a time; from the first request to the last answer."
     )
     findings.rows(["weights", "requests at a time", "tokens/s"], rows)
+    name = f"{bench.file_name}_stack_throughput"
+    findings.curves(bench.options, name, "Tokens/s of the stack", curves, x="requests at a time", y="output tokens/s")
     return findings
 
 

@@ -72,7 +72,7 @@ def run(bench: Bench) -> Findings:
     """Watch prompts in chunks and decode steps, with every way of sampling, and with all of them in one batch."""
     findings = Findings("No synchronisation inside a step")
     loaded = load(bench, random_source(bench), torch.bfloat16 if bench.is_gpu else torch.float32)
-    size, length, most = bench.pick((8, 600, 1024), (len(_SAMPLING), 2, 18))
+    size, length, most = bench.pick((8, 600, 1024), (len(_SAMPLING), 2, len(_SAMPLING)))
     mixed = [each for each, _ in zip(cycle(_SAMPLING.values()), range(size), strict=False)]
     prompts = random_prompts(size, length, loaded.model.config.vocab_size)
     ways: dict[str, SamplingSpec | list[SamplingSpec]] = {

@@ -20,7 +20,7 @@ def run(bench: Bench) -> Findings:
     findings = Findings("Output tokens/s of transformers' continuous batching")
     workload, size = compared(bench)
     source = random_source(bench)
-    model = load_transformers(source, torch.bfloat16, bench.device)
+    model = load_transformers(source, torch.bfloat16, bench.device, attention="sdpa")
     if not bench.is_gpu:
         findings.skip("transformers' continuous batching", "it wants a GPU")
         return findings

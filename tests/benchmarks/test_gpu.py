@@ -1,5 +1,6 @@
 """The script for a GPU: every section runs here with tiny shapes; without a GPU on the host, under Triton's interpreter."""
 
+import contextlib
 import os
 import re
 import subprocess
@@ -7,14 +8,15 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
-from benchmarks.gpu import SECTIONS
+from benchmarks.gpu import LIMITS_S
 from benchmarks.gpu_sections import kernel_parity
 from benchmarks.gpu_sections.findings import Findings
 from benchmarks.gpu_sections.parity_case import Case
-from benchmarks.gpu_sections.processes import run_section
+from benchmarks.gpu_sections.processes import run_limited, run_section
 from benchmarks.gpu_sections.results import Result, Results
 
 DEVICE = "cuda" if torch.cuda.is_available() else "host"
@@ -38,7 +40,7 @@ def run_script(*arguments: str, site: Path | None = None) -> subprocess.Complete
     return subprocess.run(command, cwd=ROOT, env=os.environ | path, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize("name", SECTIONS)
+@pytest.mark.parametrize("name", LIMITS_S)
 def test_a_section_runs(name, tmp_path):
     findings = run_section(name, 60, Namespace(device=DEVICE, quick=True, out=tmp_path, weights=None))
 
@@ -56,7 +58,7 @@ def test_the_command_of_the_page_needs_no_more_than_torch(tmp_path):
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "rms_norm | bfloat16" in ran.stdout
-    assert "## Kernels against float64" in (tmp_path / "host.md").read_text()
+    assert "## Kernels against float64" in (tmp_path / "host-kernel_parity.md").read_text()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
@@ -65,7 +67,26 @@ def test_without_a_device_the_script_says_so_and_fails(tmp_path):
 
     assert ran.returncode == 1
     assert "torch finds no CUDA device" in ran.stdout
-    assert "torch finds no CUDA device" in (tmp_path / "unknown.md").read_text()
+    assert "torch finds no CUDA device" in (tmp_path / "unknown-facts.md").read_text()
+
+
+def test_a_section_whose_time_is_over_ends_with_what_it_started(tmp_path):
+    note = tmp_path / "grandchild"
+
+    said = run_limited(["sh", "-c", f"sleep 600 & echo $! > {note}; wait"], 1.0)
+
+    assert said == "stopped after 1 s"
+    assert has_ended(int(note.read_text()))
+
+
+def has_ended(pid: int) -> bool:
+    """A process that was killed may wait for a moment, or as a zombie for ever, until somebody asks for its status."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        with contextlib.suppress(psutil.TimeoutExpired):
+            process.wait(2)
+        return process.status() == psutil.STATUS_ZOMBIE
+    return True
 
 
 def test_the_page_tells_what_failed_and_what_was_measured(tmp_path):
