@@ -13,6 +13,7 @@ from tetrad.engine_core_svc.admission import Admission, AdmissionLimits
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.engine import Engine
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.kv_cache.second_tier import HostTier, NoSecondTier
 from tetrad.engine_core_svc.kv_event_log import KvEventLog
 from tetrad.engine_core_svc.layout import KVCacheLayout
 from tetrad.engine_core_svc.metrics import EngineMetrics
@@ -100,7 +101,11 @@ async def start_engine(settings: EngineCoreSettings, link: WorkerLink, metrics: 
     pacer = MeasuringPacer(slowdown) if slowdown else NoPacer()
     kv_events = KvEventLog(layout.block_size, epoch=link.epoch)
     kv_cache = KVCacheManager(
-        layout.num_blocks, layout.block_size, enable_caching=settings.enable_prefix_caching, events=kv_events
+        layout.num_blocks,
+        layout.block_size,
+        enable_caching=settings.enable_prefix_caching,
+        events=kv_events,
+        second_tier=HostTier(layout.num_host_blocks) if layout.num_host_blocks else NoSecondTier(),
     )
     admission = Admission(AdmissionLimits(layout.max_model_len, facts.vocab_size, settings.priority_order))
     tokenizer = TokenizerLink(

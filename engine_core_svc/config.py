@@ -36,6 +36,13 @@ class EngineCoreSettings(ServiceSettings):
     block_size: int = Field(16, ge=1, description="Tokens per KV block; power of two.")
     num_gpu_blocks_override: int | None = Field(None, ge=2, description="KV blocks. Unset: what memory allows.")
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="Share of the device's memory to use.")
+    swap_space: float = Field(
+        0.0,
+        ge=0,
+        le=1 << 14,
+        description="GiB of the worker's host memory for KV blocks that the prefix cache evicts: they are copied back, not "
+        "computed again. 0: none.",
+    )
     enable_prefix_caching: bool = Field(True, description="Share KV blocks of equal prefixes.")
     enable_chunked_prefill: bool = Field(True, description="Split prompts over steps.")
     max_num_seqs: int = Field(256, ge=1, description="Requests that run at the same time.")

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.services.errors import FailedPrecondition, InvalidRequest
 
+_GIB = 1 << 30
+
 
 @dataclass(frozen=True, slots=True)
 class KVCacheLayout:
@@ -17,11 +19,13 @@ class KVCacheLayout:
         num_blocks: the null block included.
         block_size: tokens per block.
         max_model_len: longest prompt plus output, in tokens.
+        num_host_blocks: of the second tier; 0: there is none.
     """
 
     num_blocks: int
     block_size: int
     max_model_len: int
+    num_host_blocks: int = 0
 
 
 def plan_layout(
@@ -30,7 +34,7 @@ def plan_layout(
     """Return the layout.
 
     Raises:
-        InvalidRequest: max_model_len is longer than the model was made for.
+        InvalidRequest: max_model_len is longer than the model was made for, or swap_space has no use.
         FailedPrecondition: the blocks cannot hold one sequence of max_model_len; the message names the numbers.
     """
     wanted = settings.max_model_len
@@ -51,10 +55,25 @@ def plan_layout(
             f"{num_blocks} KV blocks of {settings.block_size} tokens hold one sequence of {max(capacity, 0)} tokens, but "
             f"max_model_len is {max_model_len}. Lower --max-model-len, set it to auto, or give the KV cache more memory."
         )
-    return KVCacheLayout(num_blocks, settings.block_size, max_model_len)
+    return KVCacheLayout(num_blocks, settings.block_size, max_model_len, _host_blocks(settings, block_size_bytes))
 
 
 def _blocks_in_memory(settings: EngineCoreSettings, blocks_that_fit: int, max_model_len: int) -> int:
     """Return what memory allows, but not more than max_num_seqs sequences of full length could ever use."""
     usable = settings.max_num_seqs * -(-max_model_len // settings.block_size)
     return min(blocks_that_fit, usable + 1)
+
+
+def _host_blocks(settings: EngineCoreSettings, block_size_bytes: int) -> int:
+    if not settings.swap_space or not block_size_bytes:
+        return 0
+    if not settings.enable_prefix_caching:
+        raise InvalidRequest(
+            f"swap_space {settings.swap_space:g} keeps blocks of the prefix cache, and enable_prefix_caching is off."
+        )
+    num_blocks = int(settings.swap_space * _GIB) // block_size_bytes
+    if not num_blocks:
+        raise InvalidRequest(
+            f"swap_space {settings.swap_space:g} GiB holds no KV block, which has {block_size_bytes} bytes; raise it."
+        )
+    return num_blocks

@@ -124,6 +124,14 @@ class _Pulled:
         yield _counter("kv_blocks_evicted", "KV blocks whose content the prefix cache lost to others.", pool.num_evicted)
         yield _counter("prefix_cache_queries", "Tokens looked up in the prefix cache.", stats.prefix_cache_queries)
         yield _counter("prefix_cache_hits", "Tokens found in the prefix cache.", stats.prefix_cache_hits)
+        yield _counter(
+            "prefix_cache_host_hits", "Those of them that were in the second tier.", scheduler.kv_cache.stats.host_hits
+        )
+        tier = scheduler.kv_cache.second_tier
+        yield _gauge("host_blocks", "KV blocks in host memory, the second tier (swap_space).", tier.num_blocks)
+        yield _gauge("host_usage", "Share of them that hold something, 0 to 1.", tier.num_used / (tier.num_blocks or 1))
+        yield _counter("blocks_swapped_out", "KV blocks copied to the second tier.", tier.num_swapped_out)
+        yield _counter("blocks_swapped_in", "KV blocks copied back.", tier.num_swapped_in)
         yield _counter("preemptions", "Requests preempted.", stats.num_preemptions)
         yield _counter("steps", "Steps planned.", stats.step_counter)
         level = self._engine.sleeper.level if self._engine.sleeper.is_asleep else 0

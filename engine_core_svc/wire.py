@@ -161,7 +161,15 @@ def plan_to_wire(plan: SchedulerOutput) -> worker_pb2.ExecuteRequest:
         step.grammar_bitmask.handles = pack_u32(masks.keys)
         step.grammar_bitmask.bitmask = masks.masks
         step.grammar_bitmask.num_words = masks.num_words
+    _add_copies(step.swap_out, plan.swaps.out)
+    _add_copies(step.swap_in, plan.swaps.back)
     return worker_pb2.ExecuteRequest(step=step)
+
+
+def _add_copies(message: worker_pb2.BlockCopies, copies: Sequence[tuple[int, int]]) -> None:
+    if copies:
+        message.source_block_ids = pack_u32([source for source, _ in copies])
+        message.target_block_ids = pack_u32([target for _, target in copies])
 
 
 def _new_request_to_wire(new: NewRequestData) -> worker_pb2.NewRequestData:

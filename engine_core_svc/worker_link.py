@@ -67,11 +67,17 @@ class WorkerLink:
         try:
             self._facts = await self._load_model()
             self._layout = self._layout or await self._find_layout(self._facts)
-            await self._stub.InitializeKvCache(self._kv_cache_request(self._layout), timeout=self._settings.step_timeout_s)
+            request = self._kv_cache_request(self._layout)
+            cache = _readable(await self._stub.InitializeKvCache(request, timeout=self._settings.step_timeout_s))
             async for _ in self._progress_of("WarmUp", self._stub.WarmUp(worker_pb2.WarmUpRequest())):
                 pass
         except grpc.RpcError as error:
             raise _error_of(error) from error
+        if cache.num_host_blocks < self._layout.num_host_blocks:
+            raise FailedPrecondition(
+                f"The worker has {cache.num_host_blocks} host blocks where swap_space asks for {self._layout.num_host_blocks}: "
+                "it is of an older release. Upgrade it, or set swap_space to 0."
+            )
         self._is_up = True
         return self._layout, self._facts
 
@@ -199,6 +205,7 @@ class WorkerLink:
             max_model_len=layout.max_model_len,
             max_num_seqs=self._settings.max_num_seqs,
             max_num_batched_tokens=self._settings.max_num_batched_tokens,
+            num_host_blocks=layout.num_host_blocks,
         )
 
 

@@ -33,6 +33,7 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
             "block_size",
             "num_gpu_blocks_override",
             "gpu_memory_utilization",
+            "swap_space",
             "enable_prefix_caching",
             "enable_chunked_prefill",
             "max_num_seqs",
@@ -72,7 +73,7 @@ ONLY_DEFAULT = (
 )
 """Arguments of vLLM's that may only have their default."""
 
-NO_EFFECT = ("swap_space", "max_seq_len_to_capture", "disable_custom_all_reduce", "disable_log_stats")
+NO_EFFECT = ("max_seq_len_to_capture", "disable_custom_all_reduce", "disable_log_stats")
 """Arguments of vLLM's that tune its own machinery: any value is taken."""
 
 _MAX_TOKENIZERS = 64
@@ -122,6 +123,7 @@ class EngineArgs:
     num_gpu_blocks_override: int | None = None
     pipeline_depth: int = 2
     gpu_memory_utilization: float = 0.9
+    swap_space: float = 0
     enable_prefix_caching: bool | None = None
     enable_chunked_prefill: bool | None = None
     max_num_seqs: int | None = None
@@ -157,7 +159,6 @@ class EngineArgs:
     override_pooler_config: object | None = None
     compilation_config: object | None = None
 
-    swap_space: float = 4
     max_seq_len_to_capture: int = 8192
     disable_custom_all_reduce: bool = False
     disable_log_stats: bool = False

@@ -79,7 +79,7 @@ class LLM:
         tokenizer_revision: str | None = None,
         seed: int | None = None,
         gpu_memory_utilization: float = 0.9,
-        swap_space: float = 4,
+        swap_space: float = 0,
         cpu_offload_gb: float = 0,
         enforce_eager: bool | None = None,
         max_seq_len_to_capture: int = 8192,

@@ -12,7 +12,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from tetrad.worker_svc.plan import Ints
+from tetrad.worker_svc.plan import Ints, StepPlan
+from tetrad.worker_svc.swap_pool import SwapPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class KvCache:
     Args:
         spec: shape of a layer's.
         num_blocks, block_size: how many, and tokens of each.
+        num_host_blocks: of the second tier, in host memory.
         device: whose memory they are.
     """
 
@@ -44,6 +46,7 @@ class KvCache:
         *,
         num_blocks: int,
         block_size: int,
+        num_host_blocks: int = 0,
         device: torch.device = torch.device("cpu"),  # noqa: B008 - a constant
     ) -> None:
         self.spec = spec
@@ -53,11 +56,23 @@ class KvCache:
         self._device = device
         allocate = _lazy_zeros if device.type == "cpu" else partial(_zeros, device=device)
         self.layers = [allocate(shape, spec.dtype) for _ in range(spec.num_layers)]
+        self._swap_pool = SwapPool(self.layers, num_host_blocks)
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all blocks."""
         return self.num_blocks * self.spec.block_size_bytes(self.block_size)
+
+    def move(self, plan: StepPlan) -> None:
+        """Do what a plan wants done with blocks before its step, in the contract's order: what leaves is read first."""
+        if plan.swap_out is not None:
+            self._swap_pool.swap_out(*plan.swap_out)
+        if plan.swap_in is not None:
+            self._swap_pool.swap_in(*plan.swap_in)
+        if plan.block_copies is not None:
+            self.copy_blocks(*plan.block_copies)
+        if plan.blocks_to_zero is not None:
+            self.zero_blocks(plan.blocks_to_zero)
 
     def copy_blocks(self, sources: Ints, targets: Ints) -> None:
         """Copy blocks in every layer; all sources are read before any target is written."""

@@ -18,12 +18,13 @@ def check_layout(layout: KvLayout, block_size_bytes: int) -> None:
     """FailedPrecondition, naming value and limit, for limits whose tables or blocks no machine could hold."""
     if layout.max_num_seqs > MAX_NUM_SEQS:
         raise FailedPrecondition(f"max_num_seqs must be at most {MAX_NUM_SEQS}, got {layout.max_num_seqs}.")
-    cache_bytes = layout.num_blocks * block_size_bytes
-    if cache_bytes > MAX_CACHE_BYTES:
-        raise FailedPrecondition(
-            f"num_blocks {layout.num_blocks} of block_size {layout.block_size} take {cache_bytes} bytes; "
-            f"a KV cache has at most {MAX_CACHE_BYTES}."
-        )
+    for name in ("num_blocks", "num_host_blocks"):
+        size_bytes = getattr(layout, name) * block_size_bytes
+        if size_bytes > MAX_CACHE_BYTES:
+            raise FailedPrecondition(
+                f"{name} {getattr(layout, name)} of block_size {layout.block_size} take {size_bytes} bytes; "
+                f"a KV cache has at most {MAX_CACHE_BYTES}."
+            )
     tables_bytes = layout.max_num_seqs * (layout.max_model_len + layout.max_model_len // layout.block_size) * _ID_BYTES
     _check_host(tables_bytes, f"The tables of max_num_seqs {layout.max_num_seqs} of max_model_len {layout.max_model_len}")
 
@@ -34,6 +35,11 @@ def check_host_cache(layout: KvLayout, block_size_bytes: int) -> None:
         layout.num_blocks * block_size_bytes,
         f"The KV cache of num_blocks {layout.num_blocks} of block_size {layout.block_size}",
     )
+
+
+def check_host_blocks(num_host_blocks: int, block_size_bytes: int) -> None:
+    """FailedPrecondition if the second tier does not fit the memory that this process can still take."""
+    _check_host(num_host_blocks * block_size_bytes, f"The second tier (swap_space) of num_host_blocks {num_host_blocks}")
 
 
 def _check_host(size_bytes: int, what: str) -> None:

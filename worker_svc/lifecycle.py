@@ -131,12 +131,13 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
             max_model_len=request.max_model_len,
             max_num_seqs=request.max_num_seqs,
             max_num_batched_tokens=request.max_num_batched_tokens,
+            num_host_blocks=request.num_host_blocks,
         )
-        for name in KvLayout.__dataclass_fields__:
+        for name in KvLayout.__dataclass_fields__.keys() - {"num_host_blocks"}:
             _require(getattr(layout, name) > 0, name, "must be at least 1")
         size = await self._compute.submit(self._worker.initialize_kv_cache, layout)
         await self._publish_readiness()
-        return worker_pb2.InitializeKvCacheResponse(size_bytes=size)
+        return worker_pb2.InitializeKvCacheResponse(size_bytes=size, num_host_blocks=layout.num_host_blocks)
 
     async def WarmUp(self, request: worker_pb2.WarmUpRequest, context: Any) -> AsyncIterator[worker_pb2.WarmUpResponse]:
         """Warm up, with progress; then the health service reports ready."""

@@ -39,7 +39,12 @@ class ModelRunner:
                 f"max_model_len {layout.max_model_len} exceeds the model's {model.config.max_position_embeddings} positions."
             )
         self._model, self.layout = model, layout
-        self._kv_cache = KvCache(model.kv_cache_spec, num_blocks=layout.num_blocks, block_size=layout.block_size)
+        self._kv_cache = KvCache(
+            model.kv_cache_spec,
+            num_blocks=layout.num_blocks,
+            block_size=layout.block_size,
+            num_host_blocks=layout.num_host_blocks,
+        )
         self._batch = InputBatch(
             max_num_seqs=layout.max_num_seqs, max_model_len=layout.max_model_len, block_size=layout.block_size
         )
@@ -56,7 +61,7 @@ class ModelRunner:
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step."""
         started = time.perf_counter()
-        self._move_blocks(plan)
+        self._kv_cache.move(plan)
         rows = self._requests.apply(plan)
         if not len(rows.slots):
             return StepResult(plan.step_id, _NONE, _NONE, failures=rows.failures)
@@ -90,12 +95,6 @@ class ModelRunner:
             self.execute(plan)
             self.forget_all()
             report(completed, len(plans))
-
-    def _move_blocks(self, plan: StepPlan) -> None:
-        if plan.block_copies is not None:
-            self._kv_cache.copy_blocks(*plan.block_copies)
-        if plan.blocks_to_zero is not None:
-            self._kv_cache.zero_blocks(plan.blocks_to_zero)
 
     def _forward(self, inputs: StepInputs) -> torch.Tensor:
         """Return the hidden states [T, hidden] of the step's tokens."""

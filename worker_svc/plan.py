@@ -99,6 +99,8 @@ class StepPlan:
     grammar: GrammarRows | None = None
     block_copies: tuple[Ints, Ints] | None = None  # sources, targets
     blocks_to_zero: Ints | None = None
+    swap_out: tuple[Ints, Ints] | None = None  # blocks, host blocks
+    swap_in: tuple[Ints, Ints] | None = None  # host blocks, blocks
 
 
 @dataclass(frozen=True, slots=True)

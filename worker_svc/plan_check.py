@@ -16,12 +16,16 @@ def check_plan(plan: StepPlan, layout: KvLayout, vocab_size: int) -> None:
     for new in plan.new_requests:
         _check_blocks(new.block_ids, layout)
     _check_blocks(plan.cached.new_block_ids, layout)
-    if plan.block_copies is not None:
-        sources, targets = plan.block_copies
-        if len(sources) != len(targets):
-            raise InvalidRequest(f"Step {plan.step_id} copies {len(sources)} blocks to {len(targets)}.")
-        _check_blocks(sources, layout)
-        _check_blocks(targets, layout)
+    for copies, has_host_sources, has_host_targets in (
+        (plan.block_copies, False, False),
+        (plan.swap_out, False, True),
+        (plan.swap_in, True, False),
+    ):
+        if copies is not None:
+            if len(copies[0]) != len(copies[1]):
+                raise InvalidRequest(f"Step {plan.step_id} copies {len(copies[0])} blocks to {len(copies[1])}.")
+            _check_blocks(copies[0], layout, on_host=has_host_sources)
+            _check_blocks(copies[1], layout, on_host=has_host_targets)
     if plan.blocks_to_zero is not None:
         _check_blocks(plan.blocks_to_zero, layout)
     num_tokens = int(plan.cached.num_scheduled_tokens.sum()) + sum(new.num_scheduled_tokens for new in plan.new_requests)
@@ -34,7 +38,10 @@ def check_plan(plan: StepPlan, layout: KvLayout, vocab_size: int) -> None:
         raise InvalidRequest(f"Masks have {plan.grammar.bitmask.shape[1]} words; this vocabulary needs {num_words}.")
 
 
-def _check_blocks(block_ids: Ints, layout: KvLayout) -> None:
-    largest = int(np.max(block_ids, initial=0))
-    if largest >= layout.num_blocks:
-        raise InvalidRequest(f"Block {largest} does not exist; the KV cache has {layout.num_blocks} blocks.")
+def _check_blocks(block_ids: Ints, layout: KvLayout, *, on_host: bool = False) -> None:
+    if not len(block_ids):
+        return
+    largest, num_blocks = int(np.max(block_ids)), layout.num_host_blocks if on_host else layout.num_blocks
+    if largest >= num_blocks:
+        kind, owner = ("Host block", "second tier") if on_host else ("Block", "KV cache")
+        raise InvalidRequest(f"{kind} {largest} does not exist; the {owner} has {num_blocks} blocks.")

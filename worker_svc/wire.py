@@ -32,16 +32,24 @@ def read_plan(message: worker_pb2.SchedulerOutput) -> StepPlan:
     """Return the plan that a SchedulerOutput stands for; InvalidRequest if its columns disagree."""
     if message.HasField("draft_tokens"):
         raise InvalidRequest("This worker does not verify draft tokens; turn speculative decoding off.")
-    copies = message.block_copies if message.HasField("block_copies") else None
     return StepPlan(
         step_id=message.step_id,
         new_requests=[_read_new(new) for new in message.new_requests],
         cached=_read_cached(message.cached_requests),
         removed_handles=ints(message.removed_handles).tolist(),
         grammar=_read_grammar(message.grammar_bitmask) if message.HasField("grammar_bitmask") else None,
-        block_copies=None if copies is None else (ints(copies.source_block_ids), ints(copies.target_block_ids)),
+        block_copies=_read_copies(message, "block_copies"),
         blocks_to_zero=ints(message.block_ids_to_zero) if message.block_ids_to_zero else None,
+        swap_out=_read_copies(message, "swap_out"),
+        swap_in=_read_copies(message, "swap_in"),
     )
+
+
+def _read_copies(message: worker_pb2.SchedulerOutput, name: str) -> tuple[Ints, Ints] | None:
+    if not message.HasField(name):
+        return None
+    copies = getattr(message, name)
+    return ints(copies.source_block_ids), ints(copies.target_block_ids)
 
 
 def write_result(result: StepResult) -> worker_pb2.ModelRunnerOutput:

@@ -8,6 +8,7 @@ Rules as in vLLM's BlockPool: a hash is evicted when its block is handed out aga
 from collections.abc import Iterable, Sequence
 
 from tetrad.engine_core_svc.kv_cache.events import KvEvents, NoKvEvents
+from tetrad.engine_core_svc.kv_cache.second_tier import NoSecondTier, SecondTier
 
 NULL_BLOCK = 0
 """Never handed out, never freed, never cached; fills holes in block tables."""
@@ -73,16 +74,18 @@ class BlockPool:
     Args:
         num_blocks: the null block included; at least 2.
         events: told of what is evicted and forgotten.
+        second_tier: takes what is evicted.
 
     Attributes:
         num_cached, num_evicted: blocks whose content was registered, and lost to others, since start.
     """
 
-    def __init__(self, num_blocks: int, events: KvEvents | None = None) -> None:
+    def __init__(self, num_blocks: int, events: KvEvents | None = None, second_tier: SecondTier | None = None) -> None:
         if num_blocks < 2:
             raise ValueError(f"a pool needs at least 2 blocks, one of them the null block; got {num_blocks}")
         self.num_blocks = num_blocks
         self._events = events or NoKvEvents()
+        self._second_tier = second_tier or NoSecondTier()
         self._free = FreeBlockQueue(num_blocks)
         self._references = [0] * num_blocks
         self._hash_of: list[bytes | None] = [None] * num_blocks
@@ -158,6 +161,7 @@ class BlockPool:
         """Empty the prefix cache; references are untouched."""
         self._hash_of = [None] * self.num_blocks
         self._blocks_of = {}
+        self._second_tier.clear()
         self._events.cleared()
 
     def _evict(self, block: int) -> None:
@@ -170,4 +174,6 @@ class BlockPool:
         blocks.remove(block)
         if not blocks:
             del self._blocks_of[block_hash]
-            self._events.removed(block_hash)
+            lost = self._second_tier.keep(block_hash, block)
+            if lost is not None and lost not in self._blocks_of:
+                self._events.removed(lost)

@@ -11,15 +11,20 @@ from dataclasses import dataclass
 from tetrad.engine_core_svc.kv_cache.block_pool import BlockPool
 from tetrad.engine_core_svc.kv_cache.events import KvEvents, NoKvEvents
 from tetrad.engine_core_svc.kv_cache.prefix_hash import extend_block_hashes
+from tetrad.engine_core_svc.kv_cache.second_tier import NoSecondTier, SecondTier, Swaps
 from tetrad.engine_core_svc.request import Request
+
+Prefix = Sequence[int | None]
+"""The cached blocks that a request begins with, in order; None: its content is in the second tier."""
 
 
 @dataclass(slots=True)
 class PrefixCacheStats:
-    """Since start: tokens looked up and tokens found, counted once per admission."""
+    """Since start: tokens looked up and tokens found, of these those in the second tier; counted once per admission."""
 
     queries: int = 0
     hits: int = 0
+    host_hits: int = 0
 
 
 class KVCacheManager:
@@ -30,13 +35,21 @@ class KVCacheManager:
         block_size: tokens per block.
         enable_caching: share prefixes between requests.
         events: told of what enters and leaves the prefix cache.
+        second_tier: what is evicted goes there; not shared with anyone.
     """
 
     def __init__(
-        self, num_blocks: int, block_size: int, *, enable_caching: bool = True, events: KvEvents | None = None
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        enable_caching: bool = True,
+        events: KvEvents | None = None,
+        second_tier: SecondTier | None = None,
     ) -> None:
         self._events = events or NoKvEvents()
-        self.pool = BlockPool(num_blocks, self._events)
+        self.second_tier = second_tier or NoSecondTier()
+        self.pool = BlockPool(num_blocks, self._events, self.second_tier)
         self.block_size = block_size
         self.stats = PrefixCacheStats()
         self._enable_caching = enable_caching
@@ -45,15 +58,15 @@ class KVCacheManager:
         """Return how many blocks hold `num_tokens` tokens."""
         return -(-num_tokens // self.block_size)
 
-    def find_prefix(self, request: Request) -> list[int]:
+    def find_prefix(self, request: Request) -> list[int | None]:
         """Return the blocks of the longest cached prefix, at most one token short of the whole: that one gives the logits."""
         if not self._enable_caching or request.skip_reading_prefix_cache:
             return []
         extend_block_hashes(request, self.block_size)
-        found: list[int] = []
+        found: list[int | None] = []
         for block_hash in request.block_hashes[: (request.num_tokens - 1) // self.block_size]:
             block = self.pool.find(block_hash)
-            if block is None:
+            if block is None and not self.second_tier.has(block_hash):
                 break
             found.append(block)
         return found
@@ -62,7 +75,7 @@ class KVCacheManager:
         """Return how many more blocks must become free before `request` can be admitted; not above 0: it can."""
         return self._missing(request, self.find_prefix(request))
 
-    def admit(self, request: Request, num_new_tokens: int, prefix: Sequence[int], *, num_reserved: int = 0) -> bool:
+    def admit(self, request: Request, num_new_tokens: int, prefix: Prefix, *, num_reserved: int = 0) -> bool:
         """Give a request without blocks its shared prefix and blocks for the next tokens; False if there is no room.
 
         There is room only if the whole current sequence fits: half-admitted prompts would only preempt each other. Of the
@@ -70,8 +83,8 @@ class KVCacheManager:
         """
         if self._missing(request, prefix) + num_reserved > 0:
             return False
-        self.pool.touch(prefix)
-        request.block_ids = list(prefix)
+        self.pool.touch(block for block in prefix if block is not None)
+        request.block_ids = self._bring_back(request, prefix)
         request.num_computed_tokens = len(prefix) * self.block_size
         request.num_cached_blocks = len(prefix)
         if self._enable_caching:
@@ -106,13 +119,30 @@ class KVCacheManager:
 
     def rebuild(self) -> None:
         """Start over with all blocks free and nothing cached: their content is gone with the worker."""
-        self.pool = BlockPool(self.pool.num_blocks, self._events)
+        self.second_tier.clear()
+        self.pool = BlockPool(self.pool.num_blocks, self._events, self.second_tier)
         self._events.cleared()
 
-    def _missing(self, request: Request, prefix: Sequence[int]) -> int:
+    def take_swaps(self) -> Swaps:
+        """Return what must be copied before the plan that was just made is run."""
+        return self.second_tier.take_swaps()
+
+    def _missing(self, request: Request, prefix: Prefix) -> int:
+        held = [self.pool.num_references(block) for block in prefix if block is not None]
         # Adopting a cached block that nobody holds takes it out of the free ones as well.
-        adopted = sum(1 for block in prefix if self.pool.num_references(block) == 0)
-        return self.blocks_for(request.num_tokens) - len(prefix) + adopted - self.pool.num_free
+        return self.blocks_for(request.num_tokens) - len(held) + held.count(0) - self.pool.num_free
+
+    def _bring_back(self, request: Request, prefix: Prefix) -> list[int]:
+        """Return a prefix as blocks of the device: those that are in the second tier get new ones, and are cached again."""
+        hashes = [request.block_hashes[index] for index, block in enumerate(prefix) if block is None]
+        host_blocks = [self.second_tier.hold(block_hash) for block_hash in hashes]  # before anything is evicted for them
+        new_blocks = self.pool.allocate(len(hashes))
+        self.second_tier.bring_back(host_blocks, new_blocks)
+        for block, block_hash in zip(new_blocks, hashes, strict=True):
+            self.pool.cache(block, block_hash)
+        self.stats.host_hits += len(hashes) * self.block_size
+        new = iter(new_blocks)
+        return [next(new) if block is None else block for block in prefix]
 
     def _register_full_blocks(self, request: Request, num_tokens: int) -> None:
         num_full = num_tokens // self.block_size

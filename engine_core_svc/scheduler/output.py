@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tetrad.engine_core_svc.kv_cache.second_tier import Swaps
 from tetrad.engine_core_svc.request import Request, RequestStatus
 from tetrad.services.errors import TetradError
 
@@ -83,6 +84,7 @@ class SchedulerOutput:
     """Requests whose last known token is computed: each of them brings a token, or fails."""
     total_num_scheduled_tokens: int = 0
     grammar_masks: GrammarMasks | None = None
+    swaps: Swaps = field(default_factory=Swaps)
 
     @property
     def num_requests(self) -> int:

@@ -162,6 +162,7 @@ class Scheduler:
         self.pacer.note_planned(plan.step_id, num_decodes, budget.num_prompt_tokens)
         plan.removed_keys, self._removed_keys = self._removed_keys, []
         plan.grammar_masks = self.grammars.masks(plan)
+        plan.swaps = self.kv_cache.take_swaps()
         self.step_counter += 1
         return plan
 

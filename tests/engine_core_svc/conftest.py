@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tests.engine_core_svc.service_fakes import Stack
 from tetrad.engine_core_svc.kv_cache.events import KvEvents
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.kv_cache.second_tier import HostTier
 from tetrad.engine_core_svc.request import Request, RequestStatus, StopRules
 from tetrad.engine_core_svc.scheduler.output import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
 from tetrad.engine_core_svc.scheduler.pacer import Pacer
@@ -154,9 +155,11 @@ def make_bench() -> Callable[..., Bench]:
         enable_caching: bool = True,
         pacer: Pacer | None = None,
         events: KvEvents | None = None,
+        num_host_blocks: int = 0,
         **limits: object,
     ) -> Bench:
-        kv_cache = KVCacheManager(num_blocks, block_size, enable_caching=enable_caching, events=events)
+        tier = HostTier(num_host_blocks) if num_host_blocks else None
+        kv_cache = KVCacheManager(num_blocks, block_size, enable_caching=enable_caching, events=events, second_tier=tier)
         return Bench(Scheduler(SchedulerLimits(**limits), kv_cache, pacer=pacer))
 
     return make

@@ -86,7 +86,7 @@ def test_vllms_own_defaults_are_accepted(name):
 
 
 def test_tuning_of_vllms_machinery_is_accepted():
-    EngineArgs(enforce_eager=True, swap_space=16, max_seq_len_to_capture=1024, disable_custom_all_reduce=True)
+    EngineArgs(enforce_eager=True, max_seq_len_to_capture=1024, disable_custom_all_reduce=True)
 
 
 @pytest.mark.parametrize("cls", [EngineArgs, AsyncEngineArgs])

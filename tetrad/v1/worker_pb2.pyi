@@ -58,7 +58,7 @@ class ExecuteReady(_message.Message):
     def __init__(self, schema_revision: _Optional[int] = ..., rank: _Optional[int] = ..., instance_id: _Optional[str] = ...) -> None: ...
 
 class SchedulerOutput(_message.Message):
-    __slots__ = ("step_id", "new_requests", "cached_requests", "removed_handles", "total_num_scheduled_tokens", "grammar_bitmask", "draft_tokens", "block_copies", "block_ids_to_zero", "freed_encoder_hashes", "kv_connector_metadata")
+    __slots__ = ("step_id", "new_requests", "cached_requests", "removed_handles", "total_num_scheduled_tokens", "grammar_bitmask", "draft_tokens", "block_copies", "block_ids_to_zero", "freed_encoder_hashes", "kv_connector_metadata", "swap_out", "swap_in")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     NEW_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     CACHED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +70,8 @@ class SchedulerOutput(_message.Message):
     BLOCK_IDS_TO_ZERO_FIELD_NUMBER: _ClassVar[int]
     FREED_ENCODER_HASHES_FIELD_NUMBER: _ClassVar[int]
     KV_CONNECTOR_METADATA_FIELD_NUMBER: _ClassVar[int]
+    SWAP_OUT_FIELD_NUMBER: _ClassVar[int]
+    SWAP_IN_FIELD_NUMBER: _ClassVar[int]
     step_id: int
     new_requests: _containers.RepeatedCompositeFieldContainer[NewRequestData]
     cached_requests: CachedRequestData
@@ -81,7 +83,9 @@ class SchedulerOutput(_message.Message):
     block_ids_to_zero: bytes
     freed_encoder_hashes: _containers.RepeatedScalarFieldContainer[str]
     kv_connector_metadata: _struct_pb2.Struct
-    def __init__(self, step_id: _Optional[int] = ..., new_requests: _Optional[_Iterable[_Union[NewRequestData, _Mapping]]] = ..., cached_requests: _Optional[_Union[CachedRequestData, _Mapping]] = ..., removed_handles: _Optional[bytes] = ..., total_num_scheduled_tokens: _Optional[int] = ..., grammar_bitmask: _Optional[_Union[GrammarBitmask, _Mapping]] = ..., draft_tokens: _Optional[_Union[DraftTokens, _Mapping]] = ..., block_copies: _Optional[_Union[BlockCopies, _Mapping]] = ..., block_ids_to_zero: _Optional[bytes] = ..., freed_encoder_hashes: _Optional[_Iterable[str]] = ..., kv_connector_metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+    swap_out: BlockCopies
+    swap_in: BlockCopies
+    def __init__(self, step_id: _Optional[int] = ..., new_requests: _Optional[_Iterable[_Union[NewRequestData, _Mapping]]] = ..., cached_requests: _Optional[_Union[CachedRequestData, _Mapping]] = ..., removed_handles: _Optional[bytes] = ..., total_num_scheduled_tokens: _Optional[int] = ..., grammar_bitmask: _Optional[_Union[GrammarBitmask, _Mapping]] = ..., draft_tokens: _Optional[_Union[DraftTokens, _Mapping]] = ..., block_copies: _Optional[_Union[BlockCopies, _Mapping]] = ..., block_ids_to_zero: _Optional[bytes] = ..., freed_encoder_hashes: _Optional[_Iterable[str]] = ..., kv_connector_metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., swap_out: _Optional[_Union[BlockCopies, _Mapping]] = ..., swap_in: _Optional[_Union[BlockCopies, _Mapping]] = ...) -> None: ...
 
 class NewRequestData(_message.Message):
     __slots__ = ("handle", "token_ids", "num_prompt_tokens", "num_computed_tokens", "num_scheduled_tokens", "block_ids", "sampling_params", "pooling_params", "request_id", "eos_token_id", "lora_request", "mm_features", "prompt_embeds", "trace_headers")
@@ -349,24 +353,28 @@ class DetermineAvailableMemoryResponse(_message.Message):
     def __init__(self, available_bytes: _Optional[int] = ...) -> None: ...
 
 class InitializeKvCacheRequest(_message.Message):
-    __slots__ = ("num_blocks", "block_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
+    __slots__ = ("num_blocks", "block_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "num_host_blocks")
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_SEQS_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_BATCHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     num_blocks: int
     block_size: int
     max_model_len: int
     max_num_seqs: int
     max_num_batched_tokens: int
-    def __init__(self, num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ...) -> None: ...
+    num_host_blocks: int
+    def __init__(self, num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., num_host_blocks: _Optional[int] = ...) -> None: ...
 
 class InitializeKvCacheResponse(_message.Message):
-    __slots__ = ("size_bytes",)
+    __slots__ = ("size_bytes", "num_host_blocks")
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     size_bytes: int
-    def __init__(self, size_bytes: _Optional[int] = ...) -> None: ...
+    num_host_blocks: int
+    def __init__(self, size_bytes: _Optional[int] = ..., num_host_blocks: _Optional[int] = ...) -> None: ...
 
 class WarmUpRequest(_message.Message):
     __slots__ = ()

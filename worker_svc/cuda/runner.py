@@ -51,7 +51,11 @@ class CudaModelRunner:
             )
         self._model, self.layout, self._accelerator, self._use_graphs = model, layout, accelerator, use_graphs
         self._kv_cache = KvCache(
-            model.kv_cache_spec, num_blocks=layout.num_blocks, block_size=layout.block_size, device=accelerator.device
+            model.kv_cache_spec,
+            num_blocks=layout.num_blocks,
+            block_size=layout.block_size,
+            num_host_blocks=layout.num_host_blocks,
+            device=accelerator.device,
         )
         self._batch = InputBatch(
             max_num_seqs=layout.max_num_seqs, max_model_len=layout.max_model_len, block_size=layout.block_size
@@ -75,7 +79,7 @@ class CudaModelRunner:
         """Queue one step."""
         started = time.perf_counter()
         self._log.set_aside(self._requests)
-        self._move_blocks(plan)
+        self._kv_cache.move(plan)
         scheduled = self._requests.apply(plan)
         if not len(scheduled.slots):
             return StepResult(plan.step_id, _NONE, _NONE, failures=scheduled.failures)
@@ -124,12 +128,6 @@ class CudaModelRunner:
                 f"Graphs for up to {self._graphs.sizes[-1]} requests do not fit: {free} of the device's {total} bytes were "
                 "left; lower gpu_memory_utilization or max_num_seqs, or set enforce_eager."
             ) from error
-
-    def _move_blocks(self, plan: StepPlan) -> None:
-        if plan.block_copies is not None:
-            self._kv_cache.copy_blocks(*plan.block_copies)
-        if plan.blocks_to_zero is not None:
-            self._kv_cache.zero_blocks(plan.blocks_to_zero)
 
     def _forward(self, rows: StepRows) -> tuple[torch.Tensor, LaunchedPrompts]:
         """Return the logits [N, V] of the rows that sample, and what was asked of prompts."""

@@ -55,13 +55,14 @@ class KvGroup:
 
 @dataclass(frozen=True, slots=True)
 class KvLayout:
-    """What the engine core decided: blocks (the null block included) and the limits of its plans."""
+    """What the engine core decided: blocks (the null block included), limits of its plans, blocks of the second tier."""
 
     num_blocks: int
     block_size: int
     max_model_len: int
     max_num_seqs: int
     max_num_batched_tokens: int
+    num_host_blocks: int = 0
 
 
 class LoadedModel(Protocol):

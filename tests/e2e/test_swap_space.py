@@ -1,0 +1,33 @@
+"""The second tier in real processes, over a real model: what was evicted is found again, and changes no answer."""
+
+import pytest
+
+from tetrad import LLM, SamplingParams
+from tetrad.services.errors import TetradError
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+PROMPTS = [[1000 + (number * 7919 + i * 31) % 40_000 for i in range(200)] for number in range(3)]
+"""13 blocks each, 39 in all."""
+
+
+@pytest.mark.parametrize(("swap_space", "num_cached"), [(0.1, 192), (0, 0)])
+def test_what_does_not_fit_the_cache_is_found_on_the_host_and_changes_no_answer(smollm2, swap_space, num_cached):
+    with LLM(
+        str(smollm2), device="cpu", threads=1, max_model_len=256, num_gpu_blocks_override=24, swap_space=swap_space
+    ) as llm:
+
+        def ask(prompt: list[int]) -> tuple[list[int], int | None]:
+            [output] = llm.generate({"prompt_token_ids": prompt}, GREEDY, use_tqdm=False)
+            return output.outputs[0].token_ids, output.num_cached_tokens
+
+        first = [ask(prompt) for prompt in PROMPTS]
+        again = [ask(prompt) for prompt in PROMPTS]
+
+    assert [tokens for tokens, _ in again] == [tokens for tokens, _ in first]
+    assert [num for _, num in first] == [0] * 3
+    assert [num for _, num in again] == [num_cached] * 3
+
+
+def test_more_than_the_host_has_is_one_line_with_the_numbers(smollm2):
+    with pytest.raises(TetradError, match=r"swap_space.* needs \d+ bytes; \d+ are available"):
+        LLM(str(smollm2), device="cpu", threads=1, max_model_len=256, num_gpu_blocks_override=24, swap_space=16_000)
