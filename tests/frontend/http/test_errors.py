@@ -193,13 +193,15 @@ async def test_garbage_never_gives_a_500(http, engine):
     fields += ["stop_token_ids", "response_format", "priority", "cache_salt", "chat_template_kwargs", "tools", "prompt"]
     fields += ["min_tokens", "thinking_token_budget", "truncate_prompt_tokens", "stream_interval", "repetition_detection"]
     cases = [(field, value) for field in fields for value in values]
+    few_at_once = asyncio.Semaphore(16)
 
     async def post(field, value):
         path, base = (
             (CHAT, {"messages": MESSAGES}) if field in ("tools", "chat_template_kwargs") else (COMPLETIONS, {"prompt": "hi"})
         )
         body = base | {"max_tokens": 2} | {field: value}
-        return await http.post(path, content=json.dumps(body), headers={"content-type": "application/json"})
+        async with few_at_once:  # all at once would be refused where the machine has other work, too
+            return await http.post(path, content=json.dumps(body), headers={"content-type": "application/json"})
 
     responses = await asyncio.gather(*(post(*case) for case in cases))
 
