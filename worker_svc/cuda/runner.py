@@ -67,7 +67,9 @@ class CudaModelRunner:
         self._requests = RequestTable(self._batch, config.vocab_size, listeners)
         self._log = LaunchLog()
         self._attention = PagedAttention(config, model.kv_cache_spec.dtype, accelerator, layout.max_model_len)
-        self._graphs = DecodeGraphs(accelerator, vocab_size=config.vocab_size, most=layout.max_num_seqs)
+        self._graphs = DecodeGraphs(
+            accelerator, vocab_size=config.vocab_size, dtype=model.hidden_dtype, most=layout.max_num_seqs
+        )
 
     @property
     def num_requests(self) -> int:
@@ -139,7 +141,7 @@ class CudaModelRunner:
         hidden = self._hidden(rows, self._accelerator.upload(table))
         launched = launch_prompts(prompts, hidden, self._model.logits, self._accelerator)
         last = (rows.first_token + rows.num_scheduled - 1)[rows.sampling_rows]
-        return self._model.logits(self._select(hidden, last, rows.num_tokens)).float(), launched
+        return self._model.logits(self._select(hidden, last, rows.num_tokens)), launched
 
     def _hidden(self, rows: StepRows, table: torch.Tensor) -> torch.Tensor:
         """Return the hidden states [T, hidden] of a step of any shape."""

@@ -16,6 +16,7 @@ from tetrad.worker_svc.plan import GrammarRows, SamplingSpec
 
 PROMPTS = [np.random.default_rng(length).integers(0, 320, length).tolist() for length in (1, 5, 16, 19)]
 FOUR = KvLayout(num_blocks=40, block_size=16, max_model_len=64, max_num_seqs=4, max_num_batched_tokens=16)
+TWO = KvLayout(num_blocks=20, block_size=16, max_model_len=32, max_num_seqs=2, max_num_batched_tokens=16)
 LOGPROBS = SamplingSpec(temperature=0.0, num_logprobs=2)
 MODELS = {
     "mistral_window": ("MistralForCausalLM", {"sliding_window": 12}),
@@ -206,3 +207,18 @@ def test_a_runner_that_is_dropped_is_gone(tiny_cuda):
         assert cache() is None
     finally:
         gc.enable()
+
+
+def test_in_bfloat16_graphs_and_launches_give_the_same(tiny_path, load_cuda):
+    """Logits stay in the type of the activations; what is drawn of them does not depend on how the step was launched."""
+    sampling = SamplingSpec(temperature=0.9, top_p=0.9, seed=5, num_logprobs=1)
+    outputs = []
+    for enforce_eager in (True, False):
+        runner = load_cuda(tiny_path, dtype="bfloat16", enforce_eager=enforce_eager).make_runner(TWO)
+        if not enforce_eager:
+            runner._record_graphs(lambda *_: None)
+        driver = Driver(runner, TWO)
+        driver.add(0, PROMPTS[1], sampling)
+        outputs.append((driver.generate(3), [values.tolist() for _, values, _ in driver.requests[0].logprobs]))
+
+    assert outputs[0] == outputs[1]
