@@ -1,11 +1,12 @@
 """Tile shapes of the quantized products: data, looked up by the size of the product, so that nothing tunes while serving.
 
-What was measured on a device is in tile_shapes.json, by the device's name; other sizes and devices have shapes by rule. Rows
-are rounded up to a power of two: the table has one line for 65 to 128 of them.
+What was measured on a device is in a file of its name beside this one; other sizes and devices have shapes by rule. Rows are
+rounded up to a power of two: a table has one line for 65 to 128 of them.
 Dims: T rows of activations, N outputs, K inputs.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass
 from itertools import product
@@ -13,7 +14,6 @@ from pathlib import Path
 
 import torch
 
-TABLE = Path(__file__).with_suffix(".json")
 MAX_SPLIT_TILES = 4096
 """A product of more tiles fills every device without being split."""
 
@@ -74,7 +74,7 @@ def shapes_of(device: torch.device) -> TileShapes:
     if device.type != "cuda":
         return TileShapes(num_processors=4)
     properties = torch.cuda.get_device_properties(device)
-    return TileShapes(properties.multi_processor_count, load_tuned(properties.name))
+    return TileShapes(properties.multi_processor_count, load_tuned(tuned_path(properties.name)))
 
 
 def shape_by_rule(num_rows: int, num_outputs: int, num_columns: int, num_processors: int) -> TileShape:
@@ -113,21 +113,22 @@ def key_of(kernel: str, num_rows: int, num_outputs: int, num_columns: int) -> st
     return f"{kernel} {_bucket(num_rows)} x {num_outputs} x {num_columns}"
 
 
-def load_tuned(device_name: str) -> dict[str, TileShape | None]:
-    """Return the shapes of a device, by the name that its driver gives it; none if nobody has measured it."""
-    lines = json.loads(TABLE.read_text()).get(device_name, {})
-    return {key: None if shape is None else TileShape(*shape) for key, shape in lines.items()}
+def tuned_path(device_name: str) -> Path:
+    """Return the table of a device, by the name that its driver gives it: tile_shapes.nvidia_h200.json."""
+    return Path(__file__).with_suffix(f".{re.sub('[^a-z0-9]+', '_', device_name.lower())}.json")
 
 
-def save_tuned(device_name: str, tuned: Mapping[str, TileShape | None]) -> None:
-    """Put the shapes of a device into the table, in place of those that it had."""
-    table = json.loads(TABLE.read_text())
-    table[device_name] = {key: shape and astuple(shape) for key, shape in sorted(tuned.items())}
-    devices = []
-    for name, shapes in sorted(table.items()):
-        lines = ",\n".join(f"    {json.dumps(key)}: {json.dumps(shape)}" for key, shape in shapes.items())
-        devices.append(f"  {json.dumps(name)}: {{\n{lines}\n  }}")
-    TABLE.write_text("{\n" + ",\n".join(devices) + "\n}\n")
+def load_tuned(path: Path) -> dict[str, TileShape | None]:
+    """Return a table; an empty one if nobody has measured the device."""
+    if not path.exists():
+        return {}
+    return {key: None if shape is None else TileShape(*shape) for key, shape in json.loads(path.read_text()).items()}
+
+
+def save_tuned(path: Path, tuned: Mapping[str, TileShape | None]) -> None:
+    """Write a table, a line an entry, sorted."""
+    lines = (f"  {json.dumps(key)}: {json.dumps(shape and astuple(shape))}" for key, shape in sorted(tuned.items()))
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def _bucket(num_rows: int) -> int:

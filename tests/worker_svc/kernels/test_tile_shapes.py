@@ -2,7 +2,6 @@
 
 import pytest
 
-from tetrad.worker_svc.kernels import tile_shapes
 from tetrad.worker_svc.kernels.tile_shapes import (
     TileShape,
     TileShapes,
@@ -11,6 +10,7 @@ from tetrad.worker_svc.kernels.tile_shapes import (
     load_tuned,
     save_tuned,
     shape_by_rule,
+    tuned_path,
 )
 
 MEASURED = TileShape(rows=16, outputs=128, columns=256, splits=2, warps=8, stages=3)
@@ -53,18 +53,19 @@ def test_there_is_something_to_measure_for_any_number_of_rows(num_rows):
     assert len(set(found)) == len(found)
 
 
-def test_the_table_is_read_as_it_was_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(tile_shapes, "TABLE", tmp_path / "table.json")
-    tile_shapes.TABLE.write_text("{}")
+def test_a_table_is_read_as_it_was_written(tmp_path):
     tuned = {"int8 1 x 64 x 64": MEASURED, "fp8xfp8 128 x 64 x 64": None}
 
-    save_tuned("NVIDIA H200", {"fp8 1 x 64 x 64": MEASURED})
-    save_tuned("NVIDIA A100", tuned)
-    save_tuned("NVIDIA H200", tuned)
+    save_tuned(tmp_path / "table.json", tuned)
 
-    assert load_tuned("NVIDIA H200") == load_tuned("NVIDIA A100") == tuned
-    assert load_tuned("another") == {}
+    assert load_tuned(tmp_path / "table.json") == tuned
+    assert load_tuned(tmp_path / "another.json") == {}
 
 
-def test_the_table_that_is_shipped_can_be_read():
-    assert load_tuned("a device that nobody has measured") == {}
+def test_a_device_finds_its_table_by_its_name():
+    assert tuned_path("NVIDIA A100-SXM4-80GB").name == "tile_shapes.nvidia_a100_sxm4_80gb.json"
+
+
+def test_the_tables_that_are_shipped_can_be_read():
+    for path in tuned_path("any").parent.glob("tile_shapes.*.json"):
+        assert load_tuned(path)
