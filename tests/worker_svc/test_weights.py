@@ -151,3 +151,17 @@ def test_plain_and_packed_linear_agree():
         for given in (None, bias):
             plain, packed = PlainLinear(weight, given)(x), PackedLinear(weight, given)(x)
             np.testing.assert_allclose(packed.numpy(), plain.numpy(), atol=1e-4)
+
+
+def test_fp8_without_its_scales_is_not_taken_for_weights(tmp_path, tiny_llama, load):
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    directory = shutil.copytree(tiny_llama[0], tmp_path / "fp8")
+    tensors = load_file(directory / "model.safetensors")
+    name = "model.layers.0.mlp.up_proj.weight"
+    tensors[name] = tensors[name].to(torch.float8_e4m3fn)
+    save_file(tensors, directory / "model.safetensors")
+
+    with pytest.raises(ModelError, match=r"is of type torch\.float8_e4m3fn; quantized safetensors need the cuda device"):
+        load(directory)
