@@ -190,7 +190,7 @@ def test_engine_core_admin(stack, unharmed, send):
         send(target, admin, "EngineCoreAdminService")
     finally:
         with grpc.insecure_channel(target) as channel:
-            channel.unary_unary("/tetrad.v1.EngineCoreAdminService/Resume")(b"", timeout=DEADLINE_S)
+            channel.unary_unary("/tetrad.v1.EngineCoreAdminService/WakeUp")(b"", timeout=DEADLINE_S)
 
 
 def test_public_api(stack, unharmed, send):
