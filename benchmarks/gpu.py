@@ -41,10 +41,13 @@ def main() -> int:
         # Triton looks at this once, when it is first imported.
         os.environ["TRITON_INTERPRET"] = "1"
     from benchmarks.gpu_sections.processes import run_all, run_one
+    from benchmarks.gpu_sections.results import Results
 
     if args.answer is not None:
         return run_one(args.only[0], LIMITS_S[args.only[0]], args)
-    return run_all({name: LIMITS_S[name] for name in args.only}, args)
+    # A run of some sections leaves the page of a whole run alone.
+    suffix = "" if args.only == list(SECTIONS) else "-" + "-".join(args.only)
+    return run_all({name: LIMITS_S[name] for name in args.only}, args, Results(args.out, suffix))
 
 
 def _parse() -> argparse.Namespace:

@@ -32,9 +32,8 @@ _START_S = 30.0
 """What torch, the device and libraries may take to start, on top of a section's own limit."""
 
 
-def run_all(limits_s: Mapping[str, float], args: argparse.Namespace) -> int:
-    """Run sections one after another; return 1 if one failed."""
-    results = Results(args.out, "" if len(limits_s) > 1 else f"-{next(iter(limits_s))}")
+def run_all(limits_s: Mapping[str, float], args: argparse.Namespace, results: Results) -> int:
+    """Run sections one after another, into `results`; return 1 if one failed."""
     end = time.monotonic() + TOTAL_S
     for name, limit_s in limits_s.items():
         print(f"=== {name} (at most {limit_s:g} s)", flush=True)

@@ -30,7 +30,7 @@ class Results:
 
     Args:
         out: directory.
-        suffix: of the file's name, so that a run of one section leaves the page of a whole run alone.
+        suffix: of the file's name.
     """
 
     def __init__(self, out: Path, suffix: str = "") -> None:

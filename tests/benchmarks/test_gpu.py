@@ -22,7 +22,7 @@ from benchmarks.gpu_sections.results import Result, Results
 DEVICE = "cuda" if torch.cuda.is_available() else "host"
 ROOT = Path(__file__).parents[2]
 # What a machine with no more than torch and transformers has not got.
-MISSING = ("grpc", "google", "grpc_status", "structlog", "pydantic", "pydantic_settings", "psutil", "llguidance", "gguf")
+MISSING = ("grpc", "google", "grpc_status", "structlog", "pydantic", "pydantic_settings", "llguidance", "gguf")
 SITE = f"""
 import sys
 class Missing:
