@@ -25,6 +25,8 @@ from tetrad.worker_svc.weights.open import open_weights
 
 LEAST_CAPABILITY = (8, 0)
 """Ampere: the first with bfloat16."""
+MAX_HEAD_DIM = 256
+"""As attention_launch.json has them."""
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _DEFAULT_DTYPE = "bfloat16"
@@ -111,6 +113,10 @@ class CudaDevice:
         dtype = _dtype(request)
         source = open_weights(request, accelerator.device)
         config = supported_config(apply_overrides(source.config, request.hf_overrides_json))
+        if config.head_dim > MAX_HEAD_DIM:
+            raise ModelError(
+                f"Heads of {config.head_dim} are too large for the cuda device; it has kernels up to {MAX_HEAD_DIM}."
+            )
         weights = WeightLoader(source, report)
         try:
             with torch.inference_mode():

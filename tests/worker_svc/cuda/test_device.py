@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.worker_svc.conftest import save_tiny, tiny_config
 from tests.worker_svc.cuda.conftest import SMALL
 from tetrad.services.errors import FailedPrecondition, ModelError
 from tetrad.worker_svc.config import WorkerSettings
@@ -140,3 +141,12 @@ def test_the_cache_has_the_type_that_is_asked_for(has_fp8, asked, dtype, tiny_pa
 def test_the_cpu_device_refuses_types_that_only_a_gpu_has():
     with pytest.raises(ModelError, match="kv_cache_dtype fp8 is the cuda device's; use auto, float32 or float16"):
         open_device(WorkerSettings(device="cpu", kv_cache_dtype="fp8"))
+
+
+def test_heads_that_no_kernel_has_are_refused(tmp_path):
+    save_tiny(tmp_path, tiny_config("LlamaForCausalLM", head_dim=320, num_attention_heads=1, num_key_value_heads=1))
+    device = CudaDevice(CUDA, HostAccelerator)
+    device.set_up()
+
+    with pytest.raises(ModelError, match="Heads of 320 are too large for the cuda device; it has kernels up to 256"):
+        device.load_model(LoadRequest("tiny", tmp_path), nothing)

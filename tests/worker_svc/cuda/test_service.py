@@ -1,0 +1,94 @@
+"""A worker whose device is given steps and not waited for: results come in order, a device that fails ends the stream."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from tests.worker_svc.service_client import connect, error_of, new, read_tokens, step
+from tetrad.services.errors import InternalError
+from tetrad.worker_svc.cuda.accelerator import Download, HostAccelerator
+from tetrad.worker_svc.devices.cuda import CudaDevice
+
+
+class HeldAccelerator(HostAccelerator):
+    """Results arrive when they are let go, or never: then the device has failed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launches = threading.Semaphore(0)
+        self.released = threading.Event()
+        self.error: Exception | None = None
+
+    def download(self, tensors: Sequence[torch.Tensor]) -> Download:
+        self.launches.release()
+        return HeldDownload(self, super().download(tensors))
+
+
+class HeldDownload:
+    def __init__(self, accelerator: HeldAccelerator, arrived: Download) -> None:
+        self._accelerator, self._arrived = accelerator, arrived
+
+    def wait(self) -> list[np.ndarray]:
+        assert self._accelerator.released.wait(30)
+        if self._accelerator.error is not None:
+            raise self._accelerator.error
+        return self._arrived.wait()
+
+
+@pytest.fixture
+def accelerator() -> HeldAccelerator:
+    return HeldAccelerator()
+
+
+@pytest.fixture
+async def held_client(tmp_path, monkeypatch, accelerator, tiny_path):
+    monkeypatch.setattr("tetrad.worker_svc.service.open_device", lambda settings: CudaDevice(settings, lambda: accelerator))
+    async with connect(tmp_path, device="cuda", enforce_eager=True) as client:
+        await client.load(tiny_path, dtype="float32")
+        await client.initialize(max_num_seqs=2)
+        yield client
+        accelerator.released.set()
+
+
+async def launched(accelerator: HeldAccelerator) -> None:
+    """Return when one more step is on the device."""
+    assert await asyncio.to_thread(accelerator.launches.acquire, timeout=30)
+
+
+async def test_the_next_step_is_launched_before_the_last_one_has_ended(held_client, accelerator):
+    stream = await held_client.open_stream()
+    await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
+    await stream.write(step(2, cached=[(3, 3)]))
+    await launched(accelerator)
+    await launched(accelerator)
+
+    accelerator.released.set()
+    results = [await read_tokens(stream) for _ in range(2)]
+
+    assert [step_id for step_id, _ in results] == [1, 2]
+    assert all(list(tokens) == [3] for _, tokens in results)
+    assert (await held_client.info()).device == "cuda"
+
+
+async def test_a_step_that_fails_on_the_device_ends_the_stream_and_no_other(held_client, accelerator):
+    stream = await held_client.open_stream()
+    await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
+    await launched(accelerator)
+
+    accelerator.error = RuntimeError("an illegal memory access was encountered")
+    accelerator.released.set()
+    error = await error_of(stream.read())
+    accelerator.error = None
+    again = await held_client.open_stream(epoch=2)
+    await again.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
+
+    assert isinstance(error, InternalError)
+    assert (error.reason, error.message) == (
+        "STEP_FAILED",
+        "Step 1 failed on the device: an illegal memory access was encountered",
+    )
+    assert 3 in (await read_tokens(again))[1]
