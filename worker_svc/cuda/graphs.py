@@ -23,7 +23,7 @@ _PADDING = (-1, 0, 1, 0, 0)
 """A row of no request, but for where its token is; see gather_inputs."""
 
 ForwardRows = Callable[[torch.Tensor], torch.Tensor]
-"""Rows [B, 5] int32 of one token each -> logits [B, V]."""
+"""Rows [B, 5] int32 of one token each -> logits [B, V] float32."""
 
 
 class DecodeGraphs:
@@ -32,16 +32,15 @@ class DecodeGraphs:
     Args:
         accelerator: that records and replays.
         vocab_size: V.
-        dtype: of logits.
         most: largest batch that there can be.
     """
 
-    def __init__(self, accelerator: Accelerator, *, vocab_size: int, dtype: torch.dtype, most: int) -> None:
+    def __init__(self, accelerator: Accelerator, *, vocab_size: int, most: int) -> None:
         self._accelerator = accelerator
         self.sizes = ladder_to(most)
         largest = self.sizes[-1]
         self._rows = torch.zeros((largest, len(_PADDING)), dtype=torch.int32, device=accelerator.device)
-        self._logits = torch.empty((largest, vocab_size), dtype=dtype, device=accelerator.device)
+        self._logits = torch.empty((largest, vocab_size), dtype=torch.float32, device=accelerator.device)
         self._graphs: dict[int, Graph] = {}
 
     def record(self, forward: ForwardRows, report: Callable[[int, int], None]) -> None:
@@ -56,7 +55,7 @@ class DecodeGraphs:
         return rows.num_decodes == len(rows.slots) and len(rows.slots) <= max(self._graphs, default=0)
 
     def run(self, table: npt.NDArray[np.int32]) -> torch.Tensor:
-        """Return the logits [R, V] of rows [R, 5] that fit; they are good until the next call, and may be written."""
+        """Return the logits [R, V] float32 of rows [R, 5] that fit; they are good until the next call, and may be written."""
         num_rows = len(table)
         size = next(size for size in self.sizes if size >= num_rows)
         self._accelerator.upload_into(self._rows, _padded(table, size))

@@ -9,6 +9,7 @@ import torch
 
 from tetrad.worker_svc.cuda.attention import AttentionParts, PagedAttention
 from tetrad.worker_svc.cuda.linears import DeviceLinears
+from tetrad.worker_svc.cuda.output_layer import output_layer
 from tetrad.worker_svc.kernels.activation import silu_mul
 from tetrad.worker_svc.kernels.rms_norm import add_rms_norm, rms_norm
 from tetrad.worker_svc.kernels.rotate_and_cache import rotate_and_cache
@@ -49,14 +50,9 @@ class DeviceLlama:
         self._norm = linears.vector("model.norm.weight", config.hidden_size)
         is_tied = config.tie_word_embeddings or not weights.has("lm_head.weight")
         head = [("lm_head", config.vocab_size)]
-        self._head = PlainLinear(self._embedding, None) if is_tied else linears.linear(head, config.hidden_size)
+        self._head = output_layer(PlainLinear(self._embedding, None) if is_tied else linears.linear(head, config.hidden_size))
         rotary = rotary_of(config.rotary_dim, config.rope_theta, config.rope_scaling)
         self._rotary = rotary.to(self._embedding.device)
-
-    @property
-    def hidden_dtype(self) -> torch.dtype:
-        """The type of activations."""
-        return self._embedding.dtype
 
     def forward(
         self,
@@ -95,7 +91,7 @@ class DeviceLlama:
         return x
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return [N, vocab_size], in their type, for hidden states [N, hidden]."""
+        """Return [N, vocab_size] float32 for hidden states [N, hidden]."""
         return self._head(hidden)
 
 

@@ -67,9 +67,7 @@ class CudaModelRunner:
         self._requests = RequestTable(self._batch, config.vocab_size, listeners)
         self._log = LaunchLog()
         self._attention = PagedAttention(config, model.kv_cache_spec.dtype, accelerator, layout.max_model_len)
-        self._graphs = DecodeGraphs(
-            accelerator, vocab_size=config.vocab_size, dtype=model.hidden_dtype, most=layout.max_num_seqs
-        )
+        self._graphs = DecodeGraphs(accelerator, vocab_size=config.vocab_size, most=layout.max_num_seqs)
 
     @property
     def num_requests(self) -> int:

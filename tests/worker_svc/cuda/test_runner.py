@@ -11,7 +11,9 @@ from tests.worker_svc.conftest import GREEDY, Driver, save_tiny, tiny_config
 from tests.worker_svc.cuda.conftest import SMALL, TINY, PipelinedDriver
 from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.cuda.graphs import DecodeGraphs
+from tetrad.worker_svc.cuda.output_layer import output_layer
 from tetrad.worker_svc.devices.interface import KvLayout
+from tetrad.worker_svc.layers.linear import PlainLinear
 from tetrad.worker_svc.plan import GrammarRows, SamplingSpec
 
 PROMPTS = [np.random.default_rng(length).integers(0, 320, length).tolist() for length in (1, 5, 16, 19)]
@@ -116,7 +118,7 @@ def test_seeded_sampling_equals_the_cpu_device(tiny_path, load, tiny_cuda):
     sampling = SamplingSpec(temperature=0.9, top_p=0.95, top_k=40, min_p=0.01, seed=11, frequency_penalty=0.3)
     drivers = [Driver(model.make_runner(SMALL), SMALL) for model in (load(tiny_path), tiny_cuda)]
 
-    wanted, found = (run(driver, 4, sampling) for driver in drivers)
+    wanted, found = (run(driver, 4, sampling, prompts=PROMPTS[1:3]) for driver in drivers)
 
     assert found == wanted
 
@@ -210,7 +212,7 @@ def test_a_runner_that_is_dropped_is_gone(tiny_cuda):
 
 
 def test_in_bfloat16_graphs_and_launches_give_the_same(tiny_path, load_cuda):
-    """Logits stay in the type of the activations; what is drawn of them does not depend on how the step was launched."""
+    """What is drawn does not depend on how the step was launched."""
     sampling = SamplingSpec(temperature=0.9, top_p=0.9, seed=5, num_logprobs=1)
     outputs = []
     for enforce_eager in (True, False):
@@ -222,3 +224,13 @@ def test_in_bfloat16_graphs_and_launches_give_the_same(tiny_path, load_cuda):
         outputs.append((driver.generate(3), [values.tolist() for _, values, _ in driver.requests[0].logprobs]))
 
     assert outputs[0] == outputs[1]
+
+
+def test_logits_are_not_rounded_to_the_type_of_the_activations():
+    weight = torch.randn(40, 64, generator=torch.Generator().manual_seed(1)).bfloat16() * 4
+    hidden = torch.randn(3, 64, generator=torch.Generator().manual_seed(2)).bfloat16()
+
+    logits = output_layer(PlainLinear(weight, None))(hidden)
+
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits, (hidden.double() @ weight.double().t()).float(), rtol=1e-6, atol=1e-4)
