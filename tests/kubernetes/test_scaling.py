@@ -1,6 +1,7 @@
 """Autoscalers and monitors name things that exist: workloads, metrics that are exported, ports, labels."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client import generate_latest
@@ -49,6 +50,7 @@ class Engine:
 
     scheduler = Scheduler(SchedulerLimits(), KVCacheManager(16, 16))
     sessions = Sessions()
+    sleeper = SimpleNamespace(level=0, is_asleep=False)
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: query["query"])
