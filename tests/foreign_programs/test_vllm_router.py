@@ -67,7 +67,8 @@ def test_a_completion_of_ids_is_the_native_api_s(client, model, model_stack):
 
 
 def test_a_client_that_leaves_frees_its_blocks(client, model, model_stack):
-    stream = client.chat.completions.create(model=model, messages=MESSAGES, max_tokens=1900, stream=True, temperature=1.0)
+    story = [{"role": "user", "content": "Write a very long story about a fox who lived in a wood beside a lake."}]
+    stream = client.chat.completions.create(model=model, messages=story, max_tokens=1900, stream=True, temperature=0)
     next(stream)
     assert model_stack.metric("num_requests_running") == 1
 
