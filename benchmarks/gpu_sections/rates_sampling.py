@@ -1,6 +1,7 @@
 """Rates of sampling over [128, 151936]: how often the logits could have been read in the time."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -20,10 +21,10 @@ def run(bench: Bench, floors: Floors, findings: Findings) -> None:
     for num_rows, vocab_size in bench.pick([(128, 151_936), (1, 151_936)], [(2, 300)]):
         inputs = sampling_inputs(bench, num_rows, vocab_size)
         ways: dict[str, Callable[[], object]] = {
-            "greedy": lambda inputs=inputs: argmax(inputs.logits),  # type: ignore[misc]  # closed over in a loop
-            "temperature": lambda inputs=inputs: sample(inputs, is_cut=False),  # type: ignore[misc]
-            "top_k, top_p": lambda inputs=inputs: sample(inputs, is_cut=True),  # type: ignore[misc]
-            "greedy with logprobs": lambda inputs=inputs: greedy_logprobs(inputs),  # type: ignore[misc]
+            "greedy": partial(argmax, inputs.logits),
+            "temperature": partial(sample, inputs, is_cut=False),
+            "top_k, top_p": partial(sample, inputs, is_cut=True),
+            "greedy with logprobs": partial(greedy_logprobs, inputs),
         }
         for name, work in ways.items():
             seconds = bench.seconds([work])

@@ -25,6 +25,7 @@ def run(bench: Bench) -> Findings:
     for kind, quantization in kinds(bench).items():
         try:
             rates = _rates(bench, quantization, findings)
+        # A card, or a torch, that has no such product: torch raises the second.
         except (ModelError, NotImplementedError) as error:
             findings.skip(f"the runner alone with {kind} weights", last_line(error))
             continue

@@ -1,5 +1,6 @@
 """Beam search: the rules against transformers' own on a tiny random model, and what a bad parameter is told."""
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -89,7 +90,7 @@ def search(model, *, width, max_tokens, eos, length_penalty, early_stopping):
 @pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 0.7, 1.0, 2.0])
 @pytest.mark.parametrize("eos", EOS_SETS, ids=lambda eos: f"{len(eos)}-eos")
 def test_sequences_and_scores_are_those_of_transformers(model, eos, length_penalty, early_stopping):
-    for width, max_tokens in ((2, 1), (3, 9), (6, 9)):
+    for width, max_tokens in itertools.product((2, 3, 6), (1, 9)):
         options = {
             "width": width,
             "max_tokens": max_tokens,

@@ -97,9 +97,8 @@ SAMPLINGS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "uses_graphs"), [*((name, False) for name in SAMPLINGS), ("greedy", True), ("drawn", True), ("logprobs", True)]
-)
+@pytest.mark.parametrize("name", SAMPLINGS)
+@pytest.mark.parametrize("uses_graphs", [False, True])
 def test_a_step_is_launched_without_waiting(name, uses_graphs, tiny_cuda, watch):
     layout = KvLayout(num_blocks=20, block_size=16, max_model_len=32, max_num_seqs=2, max_num_batched_tokens=32)
     runner = tiny_cuda.make_runner(layout)
