@@ -29,7 +29,6 @@ class InFlight:
 
     def add(self, plan: SchedulerOutput) -> None:
         """Note a plan that is sent."""
-        self._failed.difference_update(plan.removed_keys)
         self._plans.append(plan)
 
     def take(self, result: ModelRunnerOutput) -> None:
@@ -42,6 +41,8 @@ class InFlight:
             raise fault(f"its result of step {plan.step_id} names a request twice")
         if failed - plan.num_scheduled_tokens().keys() if failed else ():
             raise fault(f"it failed requests {sorted(failed)} in step {plan.step_id}, which does not have all of them")
+        # Not when that plan is sent: those before it still name the request in vain.
+        self._failed.difference_update(plan.removed_keys)
         self._failed |= failed
         if brought != set(plan.sampling_keys) - self._failed:
             wanted = sorted(set(plan.sampling_keys) - self._failed)
