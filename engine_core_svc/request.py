@@ -85,6 +85,7 @@ class Request:
         num_computed_tokens: tokens whose KV is computed or planned.
         is_held: it must not be planned now: a constraint waits for the token that comes before (see Grammars).
         num_placeholders: sampled tokens of plans in flight: they exist on the worker, not here yet.
+        ignored_until: results of steps up to this one do not count, as the request read what was never written; -1: all do.
         last_step_id: the last plan that names this request's blocks; -1: none.
         block_ids: its block table.
         block_hashes: hashes of its full blocks, as far as computed.
@@ -113,6 +114,7 @@ class Request:
     num_placeholders: int = 0
     num_preemptions: int = 0
     num_cached_tokens: int = 0
+    ignored_until: int = -1
     last_step_id: int = -1
     first_output_sent: bool = False
     block_ids: list[int] = field(default_factory=list)
@@ -137,6 +139,10 @@ class Request:
     def is_finished(self) -> bool:
         """Whether it has ended."""
         return self.status in _FINISHED
+
+    def ignores(self, step_id: int) -> bool:
+        """Whether a step's result says nothing about this request."""
+        return step_id <= self.ignored_until
 
     def move_to(self, status: RequestStatus) -> None:
         """Change the state; ValueError for a move that TRANSITIONS does not have: a bug of ours."""

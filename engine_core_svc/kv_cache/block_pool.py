@@ -157,6 +157,16 @@ class BlockPool:
         """Return the free blocks in order of eviction."""
         return self._free.to_list()
 
+    def forget(self, block_hash: bytes) -> None:
+        """Let nobody find this content any more, in either tier; its blocks stay with whoever holds them."""
+        for block in self._blocks_of.pop(block_hash, ()):
+            self._hash_of[block] = None
+            if self._references[block] == 0:
+                self._free.remove(block)
+                self._free.prepend(block)
+        self._second_tier.forget(block_hash)
+        self._events.removed(block_hash)
+
     def forget_hashes(self) -> None:
         """Empty the prefix cache; references are untouched."""
         self._hash_of = [None] * self.num_blocks

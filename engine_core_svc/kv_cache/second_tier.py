@@ -50,6 +50,9 @@ class SecondTier(Protocol):
     def take_swaps(self) -> Swaps:
         """Return the copies since the last call: the plan is made."""
 
+    def forget(self, block_hash: bytes) -> None:
+        """Let this content go, if it is here; not while a plan is made."""
+
     def clear(self) -> None:
         """Forget everything."""
 
@@ -77,6 +80,9 @@ class NoSecondTier:
     def take_swaps(self) -> Swaps:
         """Return none."""
         return Swaps()
+
+    def forget(self, block_hash: bytes) -> None:
+        """Do nothing: nothing is here."""
 
     def clear(self) -> None:
         """Do nothing."""
@@ -140,6 +146,11 @@ class HostTier:
         swaps, self._swaps = self._swaps, Swaps()
         self._held.clear()
         return swaps
+
+    def forget(self, block_hash: bytes) -> None:
+        """Let this content go, if it is here."""
+        if block_hash in self._block_of:
+            self._free.append(self._block_of.pop(block_hash))
 
     def clear(self) -> None:
         """Forget everything, copies that no plan has taken included."""

@@ -162,7 +162,7 @@ class Scheduler:
         self.pacer.note_planned(plan.step_id, num_decodes, budget.num_prompt_tokens)
         plan.removed_keys, self._removed_keys = self._removed_keys, []
         plan.grammar_masks = self.grammars.masks(plan)
-        plan.swaps = self.kv_cache.take_swaps()
+        plan.swaps = self.kv_cache.note_sent(plan.step_id)
         self.step_counter += 1
         return plan
 
@@ -343,18 +343,40 @@ class Scheduler:
     def update(self, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
         """Apply one step's result; return what it brought, for requests that still want it."""
         outputs: list[EngineCoreOutput] = []
+        if result.failures:
+            self._recompute_misled(result)
         self.grammars.refuse_misfits(result)
         for key, token_ids in zip(result.keys, result.token_ids, strict=True):
             request = self.requests.get(key)
-            if request is not None:  # else it ended while the step ran
+            # Otherwise it ended while the step ran, or is computed again.
+            if request is not None and not request.ignores(result.step_id):
                 outputs.append(self._append_tokens(request, token_ids, result))
         self.grammars.advance(result.step_id, outputs)
         for key, error in result.failures.items():
             ended = self.finish_requests([key], RequestStatus.FINISHED_ERROR)
             outputs += [EngineCoreOutput(request, [], FINISH_REASONS[request.status], error=error) for request in ended]
         self.fence.note_returned(result.step_id)
+        self.kv_cache.note_returned(result.step_id)
         self.pacer.note_returned(result.step_id, result.compute_s)
         return outputs
+
+    def _recompute_misled(self, result: ModelRunnerOutput) -> None:
+        """Put requests that began with blocks which a failed one has not written back in line, as if they had not run.
+
+        They may have failed of what they read: such failures are taken out of the result, now and in steps to come.
+        """
+        failures = result.failures
+        for request in [request for key in failures if (request := self.requests.get(key)) is not None]:
+            if request.ignores(result.step_id):
+                del failures[request.key]
+        for key in self.kv_cache.forget_unwritten(failures.keys()):
+            failures.pop(key, None)
+            request = self.requests.get(key)
+            if request is None:
+                continue
+            if request.status is RequestStatus.RUNNING:
+                self._preempt(request)
+            request.num_placeholders, request.ignored_until = 0, request.last_step_id
 
     def _append_tokens(self, request: Request, token_ids: Iterable[int], result: ModelRunnerOutput) -> EngineCoreOutput:
         """Append sampled tokens one by one; those behind a stop are dropped."""

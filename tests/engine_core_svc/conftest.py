@@ -3,7 +3,7 @@
 import itertools
 import tempfile
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -25,6 +25,7 @@ from tetrad.engine_core_svc.structured_output.constraint import Constraint, Lang
 from tetrad.engine_core_svc.structured_output.filler import InlineFiller
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.vocabulary import Vocabulary, ids_in
+from tetrad.services.errors import InternalError, TetradError
 
 EOS_IDS = (0, 1)
 SPECIAL_ID = 2
@@ -47,6 +48,7 @@ class Bench:
     in_flight: deque[tuple[SchedulerOutput, list[tuple[int, int]]]] = field(default_factory=deque)
     plans: list[SchedulerOutput] = field(default_factory=list)
     worker_lengths: dict[int, int] = field(default_factory=dict)
+    set_aside: set[int] = field(default_factory=set)
     _keys: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
     def add(
@@ -103,11 +105,16 @@ class Bench:
         self.plans.append(plan)
         return plan
 
-    def deliver(self, tokens: dict[int, Sequence[int]] | None = None) -> list[EngineCoreOutput]:
-        """Give the oldest result back; `tokens` replaces what the worker sampled, by key."""
+    def deliver(
+        self, tokens: dict[int, Sequence[int]] | None = None, *, failed: Collection[int] = ()
+    ) -> list[EngineCoreOutput]:
+        """Give the oldest result back; `tokens` replaces what was sampled, by key; `failed` requests bring none any more."""
         plan, sampled = self.in_flight.popleft()
+        self.set_aside = (self.set_aside - set(plan.removed_keys)) | set(failed)
         rows: dict[int, Sequence[int]] = {key: (token,) for key, token in sampled} | (tokens or {})
-        result = ModelRunnerOutput(plan.step_id, list(rows), [tuple(row) for row in rows.values()])
+        rows = {key: row for key, row in rows.items() if key not in self.set_aside}
+        failures: dict[int, TetradError] = {key: InternalError("It failed.") for key in failed}
+        result = ModelRunnerOutput(plan.step_id, list(rows), [tuple(row) for row in rows.values()], failures=failures)
         result.compute_s = self.takes_s(list(plan.num_scheduled_tokens().values()))
         outputs = self.scheduler.update(result)
         return outputs + self.scheduler.finish_constrained()

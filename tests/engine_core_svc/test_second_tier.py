@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from tests.engine_core_svc.worker_memory import WorkerMemory
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.kv_cache.events import NoKvEvents
 from tetrad.engine_core_svc.kv_cache.second_tier import HostTier
@@ -122,41 +123,6 @@ def test_the_worker_gets_both_kinds_of_copies_in_columns(bench):
     assert unpack_u32(step.swap_out.source_block_ids) == [block for block, _ in plan.swaps.out]
 
 
-class Memory:
-    """A worker's memory: runs plans in order, and checks that every token a step reads is the one that belongs there."""
-
-    def __init__(self):
-        self.device, self.host, self.tables, self.known = {}, {}, {}, {}
-
-    def run(self, plan, sampled):
-        outgoing = {host: dict(self.device.get(block, {})) for block, host in plan.swaps.out}
-        assert len(outgoing) == len(plan.swaps.out), "two blocks go to one place"
-        self.host.update(outgoing)
-        for host, block in plan.swaps.back:
-            self.device[block] = dict(self.host[host])
-        work = []
-        for new in plan.new_requests:
-            self.known[new.key], self.tables[new.key] = list(new.token_ids), list(new.block_ids)
-            work.append((new.key, new.num_computed_tokens, new.num_scheduled_tokens))
-        columns, ids = plan.cached_requests, iter(plan.cached_requests.new_block_ids)
-        for key, scheduled, computed, count in zip(
-            columns.keys, columns.num_scheduled_tokens, columns.num_computed_tokens, columns.num_new_blocks, strict=True
-        ):
-            self.tables[key] += [next(ids) for _ in range(count)]
-            work.append((key, computed, scheduled))
-        for key, computed, scheduled in work:
-            for position in range(computed, computed + scheduled):
-                self._slot(key, position)[position % BLOCK_SIZE] = tuple(self.known[key][: position + 1])
-        for key, computed, scheduled in work:
-            for position in range(computed + scheduled):
-                assert self._slot(key, position).get(position % BLOCK_SIZE) == tuple(self.known[key][: position + 1])
-        for key, token in sampled:
-            self.known[key].append(token)
-
-    def _slot(self, key, position):
-        return self.device.setdefault(self.tables[key][position // BLOCK_SIZE], {})
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_random_walks_read_what_was_written_wherever_it_has_been(make_bench, seed):
     random = Random(seed)
@@ -165,7 +131,7 @@ def test_random_walks_read_what_was_written_wherever_it_has_been(make_bench, see
         max_num_batched_tokens=random.choice([5, 16, 64]), policy=random.choice(["fcfs", "priority"]),
     )  # fmt: skip
     bench.next_token = lambda key, length: 500 + length % 3
-    memory, prompts = Memory(), [[family * 100 + i for i in range(30)] for family in range(4)]
+    memory, prompts = WorkerMemory(BLOCK_SIZE), [[family * 100 + i for i in range(30)] for family in range(4)]
 
     for _ in range(300):
         kind = random.random()
@@ -177,9 +143,9 @@ def test_random_walks_read_what_was_written_wherever_it_has_been(make_bench, see
         elif kind < 0.34:
             bench.scheduler.forget_worker()
             bench.in_flight.clear()
-            memory = Memory()
+            memory = WorkerMemory(BLOCK_SIZE)
         elif kind < 0.7 and len(bench.in_flight) < 2 and (plan := bench.plan()) is not None:
-            memory.run(plan, bench.in_flight[-1][1])
+            assert not memory.run(plan, bench.in_flight[-1][1])
         elif bench.in_flight:
             bench.deliver()
     bench.run()

@@ -1,0 +1,78 @@
+"""Unwritten: blocks that are registered as cached while the plan that writes them is in flight.
+
+Called by the cache manager. A request that the worker fails alone writes nothing from the failed step on, though others may
+have found its blocks by then, and more others those of these: all of them have read what was never written. Results come in
+order, so whatever is noted here when a failure comes is of the failed step or later. Knows step ids, requests' keys and hashes.
+"""
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    key: int
+    found: Sequence[bytes]
+    registered: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Fallout:
+    """What a failure leaves behind.
+
+    Attributes:
+        hashes: registered contents that are not there.
+        misled: keys of the requests that began with any of them, those included that have failed of it.
+    """
+
+    hashes: Collection[bytes]
+    misled: Collection[int]
+
+
+class Unwritten:
+    """What the plans in flight count on, in the order in which it was planned."""
+
+    def __init__(self) -> None:
+        self._planned: list[_Note] = []
+        self._in_flight: deque[tuple[int, list[_Note]]] = deque()
+
+    def note_found(self, key: int, hashes: Sequence[bytes]) -> None:
+        """A request begins with these blocks of others."""
+        if hashes:
+            self._planned.append(_Note(key, hashes, ()))
+
+    def note_registered(self, key: int, hashes: Sequence[bytes]) -> None:
+        """A request will write these blocks."""
+        self._planned.append(_Note(key, (), hashes))
+
+    def note_sent(self, step_id: int) -> None:
+        """The plan that was being made is on its way."""
+        if self._planned:
+            self._in_flight.append((step_id, self._planned))
+            self._planned = []
+
+    def note_returned(self, step_id: int) -> None:
+        """What this step and those before it were to write is written."""
+        while self._in_flight and self._in_flight[0][0] <= step_id:
+            self._in_flight.popleft()
+
+    def fallout(self, failed: Collection[int]) -> Fallout:
+        """Return what follows from the failure of requests in the oldest step in flight.
+
+        A failed request is among the misled, too, if another's failure explains its own.
+        """
+        hashes: set[bytes] = set()
+        misled: set[int] = set()
+        for _, notes in self._in_flight:
+            for note in notes:
+                if not hashes.isdisjoint(note.found):
+                    misled.add(note.key)
+                if note.key in failed or note.key in misled:
+                    hashes.update(note.registered)
+        return Fallout(hashes, misled)
+
+    def clear(self) -> None:
+        """Forget everything: the blocks are gone."""
+        self._planned.clear()
+        self._in_flight.clear()
