@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from tetrad.worker_svc.plan import Ints, StepPlan
-from tetrad.worker_svc.swap_pool import SwapPool
+from tetrad.worker_svc.swap_pool import SwapPool, ids_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,9 @@ class KvCache:
         self._device = device
         allocate = _lazy_zeros if device.type == "cpu" else partial(_zeros, device=device)
         self.layers = [allocate(shape, spec.dtype) for _ in range(spec.num_layers)]
-        self._swap_pool = SwapPool(self.layers, num_host_blocks)
+        # As bytes: few operations know every type that a cache may have.
+        self._bytes = [layer.view(num_blocks, -1).view(torch.uint8) for layer in self.layers]  # [num_blocks, bytes]
+        self._swap_pool = SwapPool(self._bytes, num_host_blocks)
 
     @property
     def size_bytes(self) -> int:
@@ -76,19 +78,15 @@ class KvCache:
 
     def copy_blocks(self, sources: Ints, targets: Ints) -> None:
         """Copy blocks in every layer; all sources are read before any target is written."""
-        source_ids, target_ids = self._index(sources), self._index(targets)
-        for layer in self.layers:
-            layer[target_ids] = layer[source_ids]
+        source_ids, target_ids = ids_on(self._device, sources), ids_on(self._device, targets)
+        for layer in self._bytes:
+            layer.index_copy_(0, target_ids, layer.index_select(0, source_ids))
 
     def zero_blocks(self, block_ids: Ints) -> None:
         """Fill blocks with zeros in every layer."""
-        ids = self._index(block_ids)
-        for layer in self.layers:
-            layer[ids] = 0
-
-    def _index(self, block_ids: Ints) -> torch.Tensor:
-        # From memory that is not pinned the copy is done when the call returns; a device's queue is not waited for.
-        return torch.from_numpy(block_ids).to(self._device, non_blocking=True)
+        ids = ids_on(self._device, block_ids)
+        for layer in self._bytes:
+            layer.index_fill_(0, ids, 0)  # to assign a number through an index, torch copies it to a device and waits
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, *, device: torch.device) -> torch.Tensor:

@@ -78,6 +78,11 @@ def test_many_blocks_and_many_slabs_are_as_one(monkeypatch):
     assert same(blocks(cache, *range(1, 72)), everything)
 
 
+@pytest.mark.parametrize(("block_bytes", "at_once"), [(1 << 10, 32), (1 << 22, 8), (1 << 28, 1)])
+def test_what_is_gathered_at_the_same_time_is_bounded_in_blocks_and_in_bytes(block_bytes, at_once):
+    assert swap_pool.blocks_at_once(block_bytes) == at_once
+
+
 def test_a_pool_that_the_host_cannot_hold_is_refused_with_the_numbers():
     with pytest.raises(FailedPrecondition, match=r"\(swap_space\) of num_host_blocks 1000000000000 needs \d+ bytes; \d+ are"):
         SwapPool([torch.zeros(2, 64)], 10**12)
