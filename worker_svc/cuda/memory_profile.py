@@ -1,15 +1,25 @@
-"""Memory profile: what the largest step takes beyond weights and KV cache, found by running it."""
+"""Memory profile: what the largest step takes beyond weights and KV cache, found by running it.
+
+Largest in tokens, and in what its requests ask for: all of them are penalised, which takes a line of the vocabulary each, drawn
+from a part of it, and told log-probabilities. Before it, blocks are swapped out.
+"""
+
+from dataclasses import replace
+
+import numpy as np
 
 from tetrad.worker_svc.cuda.accelerator import Accelerator
 from tetrad.worker_svc.cuda.llama import DeviceLlama
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
 from tetrad.worker_svc.devices.interface import KvLayout
-from tetrad.worker_svc.plan import finished
+from tetrad.worker_svc.plan import SamplingSpec, finished
+from tetrad.worker_svc.swap_pool import blocks_at_once
 from tetrad.worker_svc.warm_up import dummy_plan
 
 _MOST_SAMPLING_ROWS = 256
 """Rows of logits that a step is counted with; how many requests there will be is not known yet."""
 _BLOCK_SIZE = 16
+_EVERYTHING = SamplingSpec(top_k=2, top_p=0.9, min_p=0.01, repetition_penalty=1.1, num_logprobs=20)
 
 
 def worst_case_bytes(model: DeviceLlama, accelerator: Accelerator, max_num_batched_tokens: int) -> int:
@@ -22,10 +32,13 @@ def worst_case_bytes(model: DeviceLlama, accelerator: Accelerator, max_num_batch
         max_model_len=num_tokens,
         max_num_seqs=num_requests,
         max_num_batched_tokens=num_requests * num_tokens,
+        num_host_blocks=1,
     )
+    the_same = np.zeros(blocks_at_once(model.kv_cache_spec.block_size_bytes(_BLOCK_SIZE)), np.int64)
+    plan = replace(dummy_plan(num_requests, num_tokens, layout, _EVERYTHING), swap_out=(the_same, the_same))
 
     def run() -> None:
         runner = CudaModelRunner(model, layout, accelerator, use_graphs=False)
-        finished(runner.execute(dummy_plan(num_requests, num_tokens, layout)))
+        finished(runner.execute(plan))
 
     return accelerator.peak_bytes(run)

@@ -8,9 +8,11 @@ from tests.worker_svc.cuda.conftest import SMALL
 from tetrad.services.errors import FailedPrecondition, ModelError
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.cuda.accelerator import HostAccelerator
+from tetrad.worker_svc.cuda.processors import penalties
 from tetrad.worker_svc.devices import open_device
 from tetrad.worker_svc.devices.cuda import CudaDevice
 from tetrad.worker_svc.devices.interface import LoadRequest
+from tetrad.worker_svc.swap_pool import SwapPool
 
 CUDA = WorkerSettings(device="cuda")
 
@@ -97,8 +99,16 @@ def test_a_card_without_room_is_refused_with_the_numbers(tiny_path):
         device.available_memory(model, utilization=0.9, max_num_batched_tokens=64)
 
 
-def test_the_largest_step_is_run_to_see_what_it_takes(tiny_cuda):
-    assert tiny_cuda.worst_case_bytes(20) == 0  # host memory is not counted, but the step ran
+def test_the_largest_step_is_run_to_see_what_it_takes(tiny_cuda, monkeypatch):
+    """With every request penalised, and with blocks on their way to the host."""
+    lines, swapped = [], []
+    monkeypatch.setattr(penalties, "apply_penalties", lambda logits, seen, rows: lines.append((len(rows), len(seen))))
+    monkeypatch.setattr(SwapPool, "swap_out", lambda _, blocks, host_blocks: swapped.append(len(blocks)))
+
+    assert tiny_cuda.worst_case_bytes(3) == 0  # host memory is not counted, but the step ran
+
+    assert lines == [(3, 4)]
+    assert swapped == [32]
 
 
 def test_a_cache_that_does_not_fit_is_refused_with_the_numbers(tiny_path):
