@@ -93,9 +93,9 @@ class Fp8Linear:
         )
 
     def _multiply_by_library(self, x: torch.Tensor, quantized: torch.Tensor, row_scales: torch.Tensor) -> torch.Tensor:
-        """torch's product takes one scale a row, gives 16 bits, and wants K and N to be multiples of 16."""
+        """torch's product takes one scale a row, gives bfloat16 on all devices, and wants K and N to be multiples of 16."""
         num_outputs, num_columns = self._weight.shape
-        if self._is_grouped or x.dtype == torch.float32 or num_outputs % 16 or num_columns % 16:
+        if self._is_grouped or x.dtype != torch.bfloat16 or num_outputs % 16 or num_columns % 16:
             return F.linear(x, self._widened(x.dtype), self._bias)
         scaled_mm = torch._scaled_mm  # noqa: SLF001 - torch has no public name for it
         weight = self._weight.T
