@@ -50,6 +50,7 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
     "enforce_eager": (WorkerSettings, "enforce_eager"),
     "threads": (WorkerSettings, "threads"),
     "kv_cache_dtype": (WorkerSettings, "kv_cache_dtype"),
+    "cpu_offload_gb": (WorkerSettings, "cpu_offload_gb"),
     "max_logprobs": (FrontendSettings, "max_logprobs"),
     "tool_call_parser": (FrontendSettings, "tool_call_parser"),
     "reasoning_parser": (FrontendSettings, "reasoning_parser"),
@@ -64,7 +65,6 @@ ONLY_DEFAULT = (
     "tensor_parallel_size",
     "pipeline_parallel_size",
     "data_parallel_size",
-    "cpu_offload_gb",
     "hf_overrides",
     "mm_processor_kwargs",
     "task",
@@ -102,6 +102,8 @@ class EngineArgs:
         threads: compute threads of the CPU; 0 means as many as cores.
         kv_cache_dtype: "float32", "float16", on a GPU also "bfloat16" and "fp8", or "auto": on a GPU the type of the
             activations, on a CPU float16 under quantized weights, else float32.
+        cpu_offload_gb: on a GPU, GiB of its memory to save by keeping weights of layers in host memory, from where every step
+            copies them.
         log_level: least severe level that the services log to stderr.
         otlp_traces_endpoint: OpenTelemetry collector for the spans of all services: http://host:4317. None: none are made.
 
@@ -142,6 +144,7 @@ class EngineArgs:
     enforce_eager: bool | None = None
     threads: int = 0
     kv_cache_dtype: str = "auto"
+    cpu_offload_gb: float = 0
     log_level: str = "warning"
     otlp_traces_endpoint: str | None = None
 
@@ -152,7 +155,6 @@ class EngineArgs:
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
-    cpu_offload_gb: float = 0
     hf_overrides: dict[str, Any] | None = None
     mm_processor_kwargs: dict[str, Any] | None = None
     task: str = "auto"

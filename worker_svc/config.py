@@ -35,6 +35,13 @@ class WorkerSettings(ServiceSettings):
     kv_cache_memory_gib: float = Field(
         4.0, gt=0, description="Most memory that the KV cache may take on the cpu device, in GiB; less where less is free."
     )
+    cpu_offload_gb: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="cuda: GiB of device memory to save by keeping weights of layers in pinned host memory, from where every "
+        "step copies them. More than the layers have: all of them.",
+    )
     enforce_eager: bool = Field(
         False,
         description="cuda: launch the kernels of every step one by one, instead of replaying graphs for steps of decodes.",

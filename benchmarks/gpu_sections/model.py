@@ -13,6 +13,7 @@ from benchmarks.gpu_sections.bench import Bench
 from tetrad.worker_svc.cuda.linears import DeviceLinears
 from tetrad.worker_svc.cuda.llama import DeviceLlama
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
+from tetrad.worker_svc.cuda.weight_offload import WeightOffload
 from tetrad.worker_svc.devices.interface import KvLayout
 from tetrad.worker_svc.models.registry import supported_config
 from tetrad.worker_svc.weights.loader import WeightLoader
@@ -87,7 +88,8 @@ def load(bench: Bench, source: WeightSource, dtype: torch.dtype, quantization: s
     weights = WeightLoader(source, lambda *_: None)
     with torch.inference_mode():
         linears = DeviceLinears(source.config.get("quantization_config"), quantization, weights, bench.device, dtype)
-        model = DeviceLlama(supported_config(source.config), weights, linears, dtype)
+        config = supported_config(source.config)
+        model = DeviceLlama(config, weights, linears, dtype, WeightOffload(bench.accelerator, 0, config.num_layers))
     return Loaded(model, source, linears.weights_size_bytes, weights.num_parameters)
 
 

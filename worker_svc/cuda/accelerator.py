@@ -1,6 +1,7 @@
 """Accelerator: the few calls in which a CUDA device differs from host memory that stands in for it under Triton's interpreter.
 
-Copies in, copies out, graphs, and how much memory there is. All else of a step is tensors and kernels, the same for both.
+Copies in, copies out, copies beside the steps, graphs, and how much memory there is. All else of a step is tensors and kernels,
+the same for both.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,6 +25,10 @@ class Graph(Protocol):
         """Queue it again, on the same tensors."""
 
 
+class Mark(Protocol):
+    """A place in what is queued beside the steps; see `Accelerator.beside`."""
+
+
 class Accelerator(Protocol):
     """One device, used by one thread."""
 
@@ -41,6 +46,18 @@ class Accelerator(Protocol):
 
     def download(self, tensors: Sequence[torch.Tensor]) -> Download:
         """Begin to copy tensors to the host; they must not be written before later work of the same step."""
+
+    def host_memory(self, size_bytes: int) -> torch.Tensor:
+        """Return [size_bytes] uint8 of host memory that is copied to and from the device without waiting."""
+
+    def beside(self, work: Callable[[], None]) -> Mark:
+        """Queue `work` behind all that is queued so far and what went this way before; the steps go on meanwhile.
+
+        It allocates nothing on the device. Before a step or a recording ends it has to wait for all its marks.
+        """
+
+    def wait_for(self, mark: Mark) -> None:
+        """Let what is queued from now on wait for what was queued beside, up to a mark; the host does not wait."""
 
     def capture(self, work: Callable[[], None]) -> Graph:
         """Run `work`, which allocates nothing that outlives it and reads nothing of the host, and record it."""
@@ -67,6 +84,11 @@ class CudaAccelerator:
         torch.cuda.set_device(self.device)
         self.num_processors = torch.cuda.get_device_properties(self.device).multi_processor_count
         self.has_fp8 = torch.cuda.get_device_capability(self.device) >= (8, 9)
+        # Two for as long as the device is used: the libraries keep workspaces for every stream that they have seen.
+        self._copies, self._rehearsals = (
+            torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call] # torch leaves it bare
+            for _ in range(2)
+        )
         self._graph_memory = torch.cuda.graph_pool_handle()
 
     def upload(self, values: np.ndarray) -> torch.Tensor:
@@ -83,18 +105,34 @@ class CudaAccelerator:
         copies = [torch.empty(each.shape, dtype=each.dtype, pin_memory=True) for each in tensors]
         for copy, tensor in zip(copies, tensors, strict=True):
             copy.copy_(tensor, non_blocking=True)
-        done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call] # torch leaves it bare
+        done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call] # likewise
         done.record()
         return _CudaDownload(copies, done)
 
+    def host_memory(self, size_bytes: int) -> torch.Tensor:
+        """Return pinned memory; torch rounds its size up to a power of two."""
+        return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
+
+    def beside(self, work: Callable[[], None]) -> Mark:
+        """Run on a second stream; within a recording this is a branch of the graph."""
+        self._copies.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._copies):
+            work()
+        mark: Mark = self._copies.record_event()
+        return mark
+
+    def wait_for(self, mark: Mark) -> None:
+        """Let the current stream wait."""
+        assert isinstance(mark, torch.cuda.Event)
+        torch.cuda.current_stream(self.device).wait_event(mark)
+
     def capture(self, work: Callable[[], None]) -> Graph:
         """Run twice, since a first run compiles and allocates, then record; graphs share their memory."""
-        side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call] # likewise
-        side.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(side):
+        self._rehearsals.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._rehearsals):
             work()
             work()
-        torch.cuda.current_stream(self.device).wait_stream(side)
+        torch.cuda.current_stream(self.device).wait_stream(self._rehearsals)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._graph_memory):
             work()
@@ -156,6 +194,18 @@ class HostAccelerator:
         """Copy at once, as a device's copy shows what was there when it was queued."""
         return _HostDownload([tensor.clone() for tensor in tensors])
 
+    def host_memory(self, size_bytes: int) -> torch.Tensor:
+        """Return host memory."""
+        return torch.empty(size_bytes, dtype=torch.uint8)
+
+    def beside(self, work: Callable[[], None]) -> Mark:
+        """Run at once, as the fastest of devices would."""
+        work()
+        return _Past()
+
+    def wait_for(self, mark: Mark) -> None:
+        """Do nothing: all is done."""
+
     def capture(self, work: Callable[[], None]) -> Graph:
         """Run; a replay runs it again."""
         work()
@@ -172,6 +222,10 @@ class HostAccelerator:
 
     def give_back_memory(self) -> None:
         """Do nothing: the allocator does."""
+
+
+class _Past:
+    pass
 
 
 class _HostDownload:

@@ -10,6 +10,7 @@ import torch
 from tetrad.worker_svc.cuda.attention import AttentionParts, PagedAttention
 from tetrad.worker_svc.cuda.linears import DeviceLinears
 from tetrad.worker_svc.cuda.output_layer import output_layer
+from tetrad.worker_svc.cuda.weight_offload import WeightOffload
 from tetrad.worker_svc.kernels.activation import silu_mul
 from tetrad.worker_svc.kernels.rms_norm import add_rms_norm, rms_norm
 from tetrad.worker_svc.kernels.rotate_and_cache import rotate_and_cache
@@ -39,14 +40,25 @@ class DeviceLlama:
         weights: says which it has.
         linears: brings them to the device.
         kv_cache_dtype: of keys and values.
+        offload: has the layers that are not on the device.
     """
 
-    def __init__(self, config: ModelConfig, weights: WeightLoader, linears: DeviceLinears, kv_cache_dtype: torch.dtype) -> None:
-        self.config = config
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: WeightLoader,
+        linears: DeviceLinears,
+        kv_cache_dtype: torch.dtype,
+        offload: WeightOffload,
+    ) -> None:
+        self.config, self.offload = config, offload
         self.kv_cache_spec = KvCacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, kv_cache_dtype)
         self._embedding = linears.embedding("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
-        prefixes = [f"model.layers.{index}" for index in range(config.num_layers)]
-        self._layers = [_read_layer(config, weights, linears, prefix) for prefix in prefixes]
+        self._layers: list[_Layer] = []
+        for index in range(config.num_layers):
+            first = len(linears.tensors)
+            self._layers.append(_read_layer(config, weights, linears, f"model.layers.{index}"))
+            offload.take(self._layers[-1], linears.tensors[first:])
         self._norm = linears.vector("model.norm.weight", config.hidden_size)
         is_tied = config.tie_word_embeddings or not weights.has("lm_head.weight")
         head = [("lm_head", config.vocab_size)]
@@ -78,7 +90,7 @@ class DeviceLlama:
         residual = self._embedding.index_select(0, token_ids)
         x = rms_norm(residual, self._layers[0].input_norm, config.rms_norm_eps)
         following = [layer.input_norm for layer in self._layers[1:]] + [self._norm]
-        for layer, cache, next_norm in zip(self._layers, caches, following, strict=True):
+        for layer, cache, next_norm in zip(self.offload.each(self._layers), caches, following, strict=True):
             qkv = layer.qkv(x)
             rotate_and_cache(
                 qkv, cos_sin, kv_slots, cache, config.num_heads, head_norms=layer.head_norms, eps=config.rms_norm_eps

@@ -7,10 +7,10 @@ Called by a loaded model that sleeps, on the compute thread, while no step runs.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-import numpy as np
 import torch
 
 from tetrad.worker_svc.cuda.accelerator import Accelerator
+from tetrad.worker_svc.cuda.host_copy import HostCopy, bytes_of
 
 
 class Offload:
@@ -27,21 +27,20 @@ class Offload:
         # On a device all can be resized; on the host, those that are a file or another library's stay where they are.
         found = {storage.data_ptr(): storage for storage in storages if storage.nbytes() and storage.resizable()}
         self._storages = list(found.values())
-        self._copies: list[np.ndarray] | None = None
+        self._copies: list[HostCopy] | None = None
 
     @property
     def size_bytes(self) -> int:
         """Memory of the tensors, wherever it is; what they share is counted once."""
-        return sum(copy.nbytes for copy in self._copies) if self._copies else sum(each.nbytes() for each in self._storages)
+        return sum(copy.size_bytes for copy in self._copies) if self._copies else sum(each.nbytes() for each in self._storages)
 
     def sleep(self) -> None:
         """Copy the tensors to (pinned) host memory and free theirs; nobody may read them before `wake_up`. Again: a no-op."""
         if self._copies is not None:
             return
-        copies = self._accelerator.download([_bytes_of(storage) for storage in self._storages]).wait()
+        self._copies = [HostCopy(self._accelerator, bytes_of(storage)) for storage in self._storages]
         for storage in self._storages:
             storage.resize_(0)
-        self._copies = copies
 
     def wake_up(self) -> None:
         """Copy them back; torch.OutOfMemoryError, and all are still asleep, if the device has no room. Awake: a no-op."""
@@ -49,13 +48,13 @@ class Offload:
             return
         try:
             for storage, copy in zip(self._storages, self._copies, strict=True):
-                storage.resize_(copy.nbytes)
+                storage.resize_(copy.size_bytes)
         except torch.OutOfMemoryError:
             for storage in self._storages:
                 storage.resize_(0)
             raise
         for storage, copy in zip(self._storages, self._copies, strict=True):
-            self._accelerator.upload_into(_bytes_of(storage), copy)
+            copy.write_to(bytes_of(storage))
         self._copies = None
 
 
@@ -83,8 +82,3 @@ def _held_by(item: object) -> Iterable[object]:
     return (
         [*vars(item).values()] if hasattr(item, "__dict__") else [getattr(item, name) for name in slots if hasattr(item, name)]
     )
-
-
-def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    """Return a storage as a tensor [bytes] uint8."""
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)

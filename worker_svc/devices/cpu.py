@@ -59,6 +59,8 @@ class CpuDevice:
     name = "cpu"
 
     def __init__(self, settings: WorkerSettings) -> None:
+        if settings.cpu_offload_gb:
+            raise ModelError(f"cpu_offload_gb {settings.cpu_offload_gb:g} is the cuda device's; the cpu device takes 0.")
         self._num_threads = settings.threads or usable_cores()
         self._kv_cache_limit = int(settings.kv_cache_memory_gib * (1 << 30))
         self._models = CpuModels(settings, self._num_threads)

@@ -17,6 +17,7 @@ from tetrad.worker_svc.cuda.llama import DeviceLlama
 from tetrad.worker_svc.cuda.memory_profile import worst_case_bytes
 from tetrad.worker_svc.cuda.offload import Offload, tensors_in
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
+from tetrad.worker_svc.cuda.weight_offload import WeightOffload
 from tetrad.worker_svc.devices.interface import KvGroup, KvLayout, LoadedModel, LoadRequest, ModelInfo, Progress
 from tetrad.worker_svc.models.registry import supported_config
 from tetrad.worker_svc.weights.loader import WeightLoader
@@ -42,6 +43,11 @@ class CudaModel:
         self._model, self._accelerator, self._use_graphs = model, accelerator, use_graphs
         self._weights = Offload(accelerator, tensors_in(model))
         self.info = info
+
+    @property
+    def weights_on_device_bytes(self) -> int:
+        """Memory of the weights that are not offloaded, and of the buffers for those that are."""
+        return self.info.weights_size_bytes - self._model.offload.freed_bytes
 
     def kv_group(self, block_size: int) -> KvGroup:
         """Return the shape of the KV cache."""
@@ -96,6 +102,7 @@ class CudaDevice:
 
     def __init__(self, settings: WorkerSettings, open_accelerator: Callable[[], Accelerator] | None = None) -> None:
         self._use_graphs, self._kv_cache_dtype = not settings.enforce_eager, settings.kv_cache_dtype
+        self._offload_bytes = int(settings.cpu_offload_gb * _GIB)
         self._open = open_accelerator or CudaAccelerator
         if open_accelerator is None:
             check_gpu()
@@ -118,12 +125,13 @@ class CudaDevice:
                 f"Heads of {config.head_dim} are too large for the cuda device; it has kernels up to {MAX_HEAD_DIM}."
             )
         weights = WeightLoader(source, report)
+        offload = WeightOffload(accelerator, self._offload_bytes, config.num_layers)
         try:
             with torch.inference_mode():
                 linears = DeviceLinears(
                     source.config.get("quantization_config"), request.quantization, weights, accelerator.device, dtype
                 )
-                model = DeviceLlama(config, weights, linears, self._cache_dtype(dtype))
+                model = DeviceLlama(config, weights, linears, self._cache_dtype(dtype), offload)
         except torch.OutOfMemoryError as error:
             free, total = accelerator.memory()
             raise ModelError(
@@ -143,6 +151,8 @@ class CudaDevice:
         )
         del source, weights
         gc.collect()
+        if offload.freed_bytes:
+            log.info("weights.offloaded", freed_gib=round(offload.freed_bytes / _GIB, 2))
         return CudaModel(model, info, accelerator, use_graphs=self._use_graphs)
 
     def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:
@@ -158,7 +168,7 @@ class CudaDevice:
         if available <= 0:
             raise FailedPrecondition(
                 f"gpu_memory_utilization {utilization} of the device's {total} bytes leaves nothing for the KV cache: weights "
-                f"take {model.info.weights_size_bytes}, the largest step (max_num_batched_tokens {max_num_batched_tokens}) "
+                f"take {model.weights_on_device_bytes}, the largest step (max_num_batched_tokens {max_num_batched_tokens}) "
                 f"{step_bytes}, and {free} are free."
             )
         return available

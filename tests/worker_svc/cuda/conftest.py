@@ -21,8 +21,16 @@ TINY = {"num_hidden_layers": 2, "hidden_size": 48, "intermediate_size": 40, "num
 def load_cuda() -> Callable[..., CudaModel]:
     """Return a loader: (path, options of the load, settings of the worker) -> the model, in float32 unless asked otherwise."""
 
-    def load(path: Path, *, enforce_eager: bool = False, **options: object) -> CudaModel:
-        device = CudaDevice(WorkerSettings(device="cuda", enforce_eager=enforce_eager), HostAccelerator)
+    def load(
+        path: Path,
+        *,
+        enforce_eager: bool = False,
+        cpu_offload_gb: float = 0,
+        open_accelerator: Callable[[], HostAccelerator] = HostAccelerator,
+        **options: object,
+    ) -> CudaModel:
+        settings = WorkerSettings(device="cuda", enforce_eager=enforce_eager, cpu_offload_gb=cpu_offload_gb)
+        device = CudaDevice(settings, open_accelerator)
         device.set_up()
         return device.load_model(LoadRequest(str(path), path, **{"dtype": "float32", **options}), lambda *_: None)
 

@@ -13,7 +13,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime import interpreter
 
-from tests.worker_svc.conftest import Driver
+from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
+from tests.worker_svc.cuda.conftest import TINY
 from tetrad.worker_svc.devices.interface import KvLayout
 from tetrad.worker_svc.plan import GrammarRows, SamplingSpec
 
@@ -33,7 +34,8 @@ class Watch(TorchDispatchMode):
         name = func.overloadpacket.__name__
         indices = args[1] if name in ("index", "index_put_", "index_put") else ()
         by_mask = any(index is not None and index.dtype == torch.bool for index in indices)
-        if name in OPERATIONS or by_mask:
+        by_number = name == "index_put_" and args[2].dim() == 0  # it is copied to the device first
+        if name in OPERATIONS or by_mask or by_number:
             self.note(name)
         return func(*args, **(kwargs or {}))
 
@@ -115,11 +117,40 @@ def test_a_step_is_launched_without_waiting(name, uses_graphs, tiny_cuda, watch)
     assert prompts == decodes == []
 
 
+def test_blocks_are_moved_without_waiting(tiny_cuda, watch):
+    layout = KvLayout(20, 16, max_model_len=32, max_num_seqs=2, max_num_batched_tokens=32, num_host_blocks=2)
+    driver = Driver(tiny_cuda.make_runner(layout), layout)
+    driver.add(0, [5, 6, 7])
+    pairs = np.array([[1, 2], [0, 1]])
+
+    found = execute(
+        driver,
+        watch,
+        {0: 3},
+        swap_out=(pairs[0], pairs[1]),
+        swap_in=(pairs[1], pairs[0] + 2),
+        block_copies=(pairs[0], pairs[0] + 4),
+        blocks_to_zero=pairs[0],
+    )
+
+    assert found == []
+
+
+def test_layers_that_are_offloaded_are_fetched_without_waiting(tmp_path, load_cuda, watch):
+    save_tiny(tmp_path, tiny_config("LlamaForCausalLM", **{**TINY, "num_hidden_layers": 3}))
+    layout = KvLayout(num_blocks=20, block_size=16, max_model_len=32, max_num_seqs=2, max_num_batched_tokens=32)
+    driver = Driver(load_cuda(tmp_path, cpu_offload_gb=1).make_runner(layout), layout)
+    driver.add(0, [5, 6, 7])
+
+    assert execute(driver, watch, {0: 3}) == []
+
+
 def test_the_watch_sees_what_would_wait(watch):
     with watch:
         tensor = torch.arange(4)
         tensor[tensor > 1]
         tensor.sum().item()
         tensor.numpy()
+        tensor[torch.tensor([0, 1])] = 7
 
-    assert watch.found == ["index", "_local_scalar_dense", "numpy"]
+    assert watch.found == ["index", "_local_scalar_dense", "numpy", "index_put_"]
