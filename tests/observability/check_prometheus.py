@@ -26,6 +26,8 @@ from tests.observability.traffic import send_round
 BIN = Path(os.environ.get("TETRAD_PROMETHEUS", "/usr/bin"))
 OBSERVED_S = 25.0
 RATE_INTERVAL = "10s"
+ALERT_OF_CERTIFICATES = "TetradCertificateEnds"
+"""Has a test of its own: the stack that is measured has plain connections, and no certificate."""
 QUERIES = [
     pytest.param(target["expr"], id=f"{panel['title']}: {target['legendFormat']}")
     for panel in PANELS
@@ -137,7 +139,29 @@ def test_a_query_of_the_dashboard_has_an_answer(prometheus, query):
     assert any(math.isfinite(value) for value in values), query
 
 
-@pytest.mark.parametrize("alert", ALERTS)
+def test_the_alert_of_certificates_goes_off_30_days_before_one_ends(tmp_path):
+    series = [
+        {
+            "series": f'tetrad:tls_certificate_expiry_timestamp_seconds{{file="{days}.crt"}}',
+            "values": f"{days * 86400 + 600}x20",
+        }
+        for days in (29, 31)
+    ]
+    alerts = [{"exp_labels": {"severity": "warning", "file": "29.crt"}}]
+    checks = {"interval": "1m", "input_series": series}
+    checks["alert_rule_test"] = [{"eval_time": "10m", "alertname": ALERT_OF_CERTIFICATES, "exp_alerts": alerts}]
+    rules = yaml.safe_load((FOLDER / "alerts.yml").read_text())
+    for rule in rules["groups"][0]["rules"]:
+        rule.pop("annotations")
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump(rules))
+    (tmp_path / "test.yml").write_text(yaml.safe_dump({"rule_files": ["rules.yml"], "tests": [checks]}))
+
+    checked = subprocess.run([BIN / "promtool", "test", "rules", tmp_path / "test.yml"], capture_output=True, text=True)
+
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize("alert", sorted(ALERTS.keys() - {ALERT_OF_CERTIFICATES}))
 def test_an_alert_measures_something_and_is_silent_while_nothing_is_wrong(prometheus, alert):
     rules = {rule["name"]: rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]}
 
