@@ -38,10 +38,17 @@ _LOAD_TIMEOUT_S = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class PauseState:
-    """Whether any engine core is paused. `silent`: the places of those that did not say so."""
+class AdminState:
+    """How the engine cores are that say so at once.
+
+    Attributes:
+        is_paused: new requests wait at one of them.
+        is_sleeping: one of them sleeps; one that is paused sleeps at level 0.
+        silent: the places of those that did not say.
+    """
 
     is_paused: bool
+    is_sleeping: bool
     silent: tuple[int, ...]
 
 
@@ -93,8 +100,8 @@ class EngineAdminClient:
         """Undo `pause`."""
         await self._ask_all("Resume", engine_core_pb2.ResumeRequest())
 
-    async def pause_state(self) -> PauseState:
-        """Return whether any engine is paused, by those that say so at once.
+    async def state(self) -> AdminState:
+        """Return whether any engine is paused or sleeps.
 
         Raises:
             FailedPrecondition: nobody can ask them.
@@ -105,7 +112,8 @@ class EngineAdminClient:
         silent = tuple(place for place, load in enumerate(loads) if load is None)
         if len(silent) == len(loads):
             raise Unavailable(f"No engine core answered within {_LOAD_TIMEOUT_S:g} s; try again.", retry_after_s=1.0)
-        return PauseState(any(load is not None and load.paused for load in loads), silent)
+        is_paused = any(load is not None and load.paused for load in loads)
+        return AdminState(is_paused, is_paused or any(load is not None and load.sleeping for load in loads), silent)
 
     async def sleep(self, level: int = 1, mode: PauseMode = "keep") -> None:
         """Let the engines and their workers give device memory up; new requests are refused until `wake_up`.
@@ -131,11 +139,6 @@ class EngineAdminClient:
         """
         request = engine_core_pb2.EngineCoreAdminServiceWakeUpRequest(tags=tags)
         await self._ask_all("WakeUp", request, timeout_s=_SLEEP_TIMEOUT_S)
-
-    async def is_sleeping(self) -> bool:
-        """Return whether any engine sleeps, at level 0, paused, too."""
-        answers = await self._ask_all("IsSleeping", engine_core_pb2.IsSleepingRequest())
-        return any(answer.is_sleeping for answer in answers)
 
     async def loads_known(self) -> list[EngineLoad | None]:
         """Return how busy each engine is, in the order of the targets; None where it does not say so at once."""

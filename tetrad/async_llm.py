@@ -122,7 +122,7 @@ class AsyncLLM:
 
     async def is_sleeping(self) -> bool:
         """Return whether it sleeps, at whatever level."""
-        return await (await self.start()).engine_admin.is_sleeping()
+        return (await (await self.start()).engine_admin.state()).is_sleeping
 
     async def check_health(self) -> None:
         """Return if requests can be served now; Unavailable, saying why, otherwise."""

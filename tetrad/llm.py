@@ -326,7 +326,7 @@ class LLM:
 
     def is_sleeping(self) -> bool:
         """Return whether it sleeps, at whatever level."""
-        return self._loop.run(self._frontend.engine_admin.is_sleeping())
+        return self._loop.run(self._frontend.engine_admin.state()).is_sleeping
 
     def start_profile(self, profile_prefix: str | None = None) -> None:
         """Record what the engine core and its worker do, call by call, until `stop_profile`.

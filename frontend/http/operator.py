@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tetrad.frontend.async_llm import AsyncLLM
+from tetrad.frontend.engine_admin_client import AdminState
 from tetrad.frontend.http.access import require_operator
 from tetrad.frontend.http.documentation.routes import documented
 from tetrad.frontend.http.documentation.schemas import constant, field, obj
@@ -25,11 +26,12 @@ _PAUSE = documented(answer=obj("*", status=constant("paused")), example={"status
 _RESUME = documented(
     answer=obj("*", status=constant("resumed")), example={"status": "resumed"}, tag="operate", errors=(*_ERRORS, 409)
 )
+_NOT_ANSWERING = field("array", "The engine cores that do not; absent if all do.", items={"type": "string"})
 _IS_PAUSED = documented(
     answer=obj(
         "is_paused",
         is_paused=field("boolean", "Whether new requests wait, at any engine core that says so at once."),
-        not_answering=field("array", "The engine cores that do not; absent if all do.", items={"type": "string"}),
+        not_answering=_NOT_ANSWERING,
     ),
     example={"is_paused": False},
     tag="operate",
@@ -48,7 +50,13 @@ _WAKE_UP = documented(
     errors=_ERRORS,
 )
 _IS_SLEEPING = documented(
-    answer=obj("*", is_sleeping=field("boolean", "Whether an engine sleeps; one that is paused sleeps at level 0.")),
+    answer=obj(
+        "is_sleeping",
+        is_sleeping=field(
+            "boolean", "Whether any engine core sleeps that says so at once; one that is paused sleeps at level 0."
+        ),
+        not_answering=_NOT_ANSWERING,
+    ),
     example={"is_sleeping": False},
     tag="operate",
     errors=(401, 500, 503),
@@ -99,9 +107,8 @@ async def resume(request: Request) -> Response:
 async def is_paused(request: Request) -> Response:
     """Return whether generation is paused, and which engine cores do not say so at once."""
     llm: AsyncLLM = request.app.state.llm
-    state = await llm.engine_admin.pause_state()
-    silent = [f"engine core {place}" for place in state.silent]
-    return JsonResponse({"is_paused": state.is_paused} | ({"not_answering": silent} if silent else {}))
+    state = await llm.engine_admin.state()
+    return JsonResponse({"is_paused": state.is_paused} | _silence(state))
 
 
 @router.post("/sleep", dependencies=_OPERATORS, **_SLEEP)
@@ -132,14 +139,15 @@ async def wake_up(
     """Take device memory back, and answer when requests are computed again. Undoes /pause, too."""
     llm: AsyncLLM = request.app.state.llm
     await llm.engine_admin.wake_up(tags or ())
-    return JsonResponse({"is_sleeping": await llm.engine_admin.is_sleeping()})
+    return JsonResponse({"is_sleeping": (await llm.engine_admin.state()).is_sleeping})
 
 
 @router.get("/is_sleeping", **_IS_SLEEPING)
 async def is_sleeping(request: Request) -> Response:
-    """Return whether any engine sleeps."""
+    """Return whether any engine core sleeps, and which do not say so at once."""
     llm: AsyncLLM = request.app.state.llm
-    return JsonResponse({"is_sleeping": await llm.engine_admin.is_sleeping()})
+    state = await llm.engine_admin.state()
+    return JsonResponse({"is_sleeping": state.is_sleeping} | _silence(state))
 
 
 @router.post("/reset_prefix_cache", dependencies=_OPERATORS, **_RESET)
@@ -169,3 +177,8 @@ async def start_profile(
 async def stop_profile(request: Request) -> Response:
     """Write what was recorded: a file for each service, where it runs, that Perfetto and chrome://tracing show."""
     return JsonResponse({"paths": await request.app.state.profiling.stop()})
+
+
+def _silence(state: AdminState) -> dict[str, list[str]]:
+    """Return which engine cores did not say how they are; empty if all did."""
+    return {"not_answering": [f"engine core {place}" for place in state.silent]} if state.silent else {}

@@ -27,22 +27,26 @@ def targets(engine, second):
     return {"engine_targets": both, "engine_admin_targets": both}
 
 
-async def test_an_engine_that_does_not_say_whether_it_is_paused_is_named(serve_frontend, engine, second, targets):
+@pytest.mark.parametrize(
+    ("order", "state"), [("pause", "is_paused"), ("pause", "is_sleeping"), ("sleep", "is_sleeping")], ids="-".join
+)
+async def test_an_engine_that_does_not_say_how_it_is_is_named(serve_frontend, engine, second, targets, order, state):
     second.is_silent = True
 
     async with serve_frontend(**targets) as frontend:
-        engine.orders.append(("pause",))
+        engine.orders.append((order,))
         async with asyncio.timeout(NOT_LONG_S):
-            answer = await frontend.http.get("/is_paused")
+            answer = await frontend.http.get(f"/{state}")
 
-    assert answer.json() == {"is_paused": True, "not_answering": ["engine core 1"]}
+    assert answer.json() == {state: True, "not_answering": ["engine core 1"]}
 
 
-async def test_engines_of_which_none_says_whether_it_is_paused_are_a_503(serve_frontend, engine, second, targets):
+@pytest.mark.parametrize("state", ["is_paused", "is_sleeping"])
+async def test_engines_of_which_none_says_how_it_is_are_a_503(serve_frontend, engine, second, targets, state):
     engine.is_silent = second.is_silent = True
 
     async with serve_frontend(**targets) as frontend, asyncio.timeout(NOT_LONG_S):
-        answer = await frontend.http.get("/is_paused")
+        answer = await frontend.http.get(f"/{state}")
 
     assert answer.status_code == 503
     assert answer.json()["error"]["message"] == "No engine core answered within 0.8 s; try again."

@@ -351,7 +351,7 @@ async def test_who_listens_to_an_engine_that_is_let_go_is_told(llm, pair, names)
     names.addresses["engines.test"] = [pair[0].address]
     await until(lambda: num_known(llm) == 1)
 
-    await llm.engine_admin.pause_state()
+    await llm.engine_admin.state()
 
     with pytest.raises(Unavailable, match="left"):
         await asyncio.wait_for(listening, TIMEOUT_S)

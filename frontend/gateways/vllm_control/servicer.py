@@ -97,7 +97,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self, request: control_pb2.IsPausedRequest, context: grpc.aio.ServicerContext
     ) -> control_pb2.IsPausedResponse:
         """Return whether generation is paused, at any engine core that says so at once."""
-        return control_pb2.IsPausedResponse(paused=(await self._llm.engine_admin.pause_state()).is_paused)
+        return control_pb2.IsPausedResponse(paused=(await self._llm.engine_admin.state()).is_paused)
 
 
 def _refuse_mode(mode: int) -> NoReturn:

@@ -41,11 +41,6 @@ class FakeEngineAdmin(engine_core_pb2_grpc.EngineCoreAdminServiceServicer):
         self.engine.orders.append(("wake_up", *request.tags))
         return engine_core_pb2.EngineCoreAdminServiceWakeUpResponse()
 
-    async def IsSleeping(self, request, context):
-        orders = [order for order in self.engine.orders if order[0] in ("sleep", "wake_up")]
-        sleeping = bool(orders) and orders[-1] not in (("wake_up",), ("wake_up", "kv_cache"))
-        return engine_core_pb2.IsSleepingResponse(is_sleeping=sleeping)
-
     async def ResetPrefixCache(self, request, context):
         self.engine.orders.append(("reset", request.reset_running_requests))
         if self.engine.running and not request.reset_running_requests:
@@ -64,5 +59,8 @@ class FakeEngineAdmin(engine_core_pb2_grpc.EngineCoreAdminServiceServicer):
     async def GetLoad(self, request, context):
         if self.engine.is_silent:
             await asyncio.get_running_loop().create_future()
-        orders = [order[0] for order in self.engine.orders if order[0] in ("pause", "resume")]
-        return engine_core_pb2.GetLoadResponse(load=engine_core_pb2.EngineLoad(paused=orders[-1:] == ["pause"]))
+        pauses = [order[0] for order in self.engine.orders if order[0] in ("pause", "resume")]
+        sleeps = [order for order in self.engine.orders if order[0] in ("sleep", "wake_up")]
+        sleeping = bool(sleeps) and sleeps[-1] not in (("wake_up",), ("wake_up", "kv_cache"))
+        load = engine_core_pb2.EngineLoad(paused=pauses[-1:] == ["pause"], sleeping=sleeping)
+        return engine_core_pb2.GetLoadResponse(load=load)
