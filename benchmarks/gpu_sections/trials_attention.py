@@ -1,6 +1,5 @@
 """Trials of attention: launch parameters for 16-bit caches; their table is worker_svc/kernels/attention_launch.json."""
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
@@ -11,7 +10,6 @@ import torch
 from benchmarks.gpu_sections.bench import Bench, Work
 from benchmarks.gpu_sections.pages import Pages
 from benchmarks.gpu_sections.trial import Trial
-from tetrad.worker_svc.kernels import attention_launch
 from tetrad.worker_svc.kernels.attention_launch import Launch
 from tetrad.worker_svc.kernels.decode_attention import decode_attention, num_splits_for
 from tetrad.worker_svc.kernels.prefill_attention import prefill_attention, tiles_of
@@ -37,7 +35,6 @@ def _some(bench: Bench, options: Sequence[Launch]) -> Sequence[Launch]:
 
 
 def _prefill(bench: Bench, heads: tuple[int, int], head_dim: int, option: Launch) -> Sequence[Work]:
-    _use(option)
     length = bench.pick(4096, 20)
     dtype = torch.bfloat16 if bench.is_gpu else torch.float16
     pages = Pages(bench, [length], num_kv_heads=heads[1], head_dim=head_dim, dtype=dtype)
@@ -45,33 +42,15 @@ def _prefill(bench: Bench, heads: tuple[int, int], head_dim: int, option: Launch
     first = bench.accelerator.upload(np.array([0, length], np.int32))
     tiles = bench.accelerator.upload(tiles_of(np.array([length]), heads[0] // heads[1], option.block_rows))
     places = (query, pages.cache, pages.tables, first, pages.num_keys, tiles)
-    return [partial(prefill_attention, *places, scale=head_dim**-0.5, block_rows=option.block_rows)]
+    return [partial(prefill_attention, *places, scale=head_dim**-0.5, block_rows=option.block_rows, launch=option)]
 
 
 def _decode(bench: Bench, heads: tuple[int, int], head_dim: int, option: Launch) -> Sequence[Work]:
-    _use(option)
     batch, context = bench.pick((64, 2000), (2, 20))
     dtype = torch.bfloat16 if bench.is_gpu else torch.float16
     pages = Pages(bench, [context] * batch, num_kv_heads=heads[1], head_dim=head_dim, dtype=dtype)
     query = bench.normal(batch, heads[0], head_dim, dtype=dtype, seed=2)
     splits = num_splits_for(batch, heads[1], bench.accelerator.num_processors, context)
     caches = [pages.cache, *(pages.cache.clone() for _ in range(bench.pick(2, 0)))]
-    scale = head_dim**-0.5
-    return [
-        partial(decode_attention, query, each, pages.tables, pages.num_keys, num_splits=splits, scale=scale) for each in caches
-    ]
-
-
-@contextlib.contextmanager
-def table_kept() -> Iterator[None]:
-    """Launch kernels as the table says again when this is over."""
-    find_launch = attention_launch.find_launch
-    try:
-        yield
-    finally:
-        attention_launch.find_launch = find_launch
-
-
-def _use(option: Launch) -> None:
-    """Have the kernels of this process launched so, whatever the table says."""
-    attention_launch.find_launch = lambda *_: option  # type: ignore[assignment]  # for the time of a trial
+    keywords = {"num_splits": splits, "scale": head_dim**-0.5, "launch": option}
+    return [partial(decode_attention, query, each, pages.tables, pages.num_keys, **keywords) for each in caches]

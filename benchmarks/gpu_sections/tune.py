@@ -46,12 +46,11 @@ def run(bench: Bench) -> Findings:
     if bench.is_gpu:
         _compile_all(bench)
     best = []
-    with trials_attention.table_kept():
-        for trial in _trials(bench):
-            if bench.remaining_s < _RESERVE_S:
-                findings.skip(f"{trial.table}: {trial.name}", "the time was over")
-            elif (found := _best_of(bench, trial)) is not None:
-                best.append(found)
+    for trial in _trials(bench):
+        if bench.remaining_s < _RESERVE_S:
+            findings.skip(f"{trial.table}: {trial.name}", "the time was over")
+        elif (found := _best_of(bench, trial)) is not None:
+            best.append(found)
     directory = bench.options.out / "tuned"
     directory.mkdir(parents=True, exist_ok=True)
     _write_tiles(bench, directory, best)

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from tetrad.worker_svc.kernels.attend_keys import attend_keys
-from tetrad.worker_svc.kernels.attention_launch import launch_for, padded_head_dim, score_factors
+from tetrad.worker_svc.kernels.attention_launch import Launch, launch_for, padded_head_dim, score_factors
 from tetrad.worker_svc.kernels.attention_mask import attend, pages_of, visible
 
 
@@ -194,8 +194,9 @@ def decode_attention(
     softcap: float = 0.0,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
+    launch: Launch | None = None,
 ) -> torch.Tensor:
-    """See decode_attention_reference."""
+    """See decode_attention_reference; `launch` is what the table has for this device, unless a trial says otherwise."""
     num_requests, num_heads, head_dim = query.shape
     num_kv_heads = cache.shape[3]
     assert query.stride()[1:] == (head_dim, 1) and cache.is_contiguous() and block_tables.stride(1) == 1
@@ -210,7 +211,8 @@ def decode_attention(
             torch.empty((num_requests, num_heads, num_splits, *rest), dtype=torch.float32, device=query.device)
             for rest in ((head_dim,), ())
         )
-    group, launch = num_heads // num_kv_heads, launch_for("decode", query, cache)
+    group = num_heads // num_kv_heads
+    launch = launch or launch_for("decode", query, cache)
     decode_attention_kernel[(num_kv_heads, num_requests, num_splits)](
         query,
         cache,

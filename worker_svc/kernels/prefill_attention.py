@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from tetrad.worker_svc.kernels.attend_keys import attend_keys
-from tetrad.worker_svc.kernels.attention_launch import launch_for, padded_head_dim, score_factors
+from tetrad.worker_svc.kernels.attention_launch import Launch, launch_for, padded_head_dim, score_factors
 from tetrad.worker_svc.kernels.attention_mask import attend, pages_of, visible
 
 
@@ -168,8 +168,12 @@ def prefill_attention(
     softcap: float = 0.0,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
+    launch: Launch | None = None,
 ) -> torch.Tensor:
-    """See prefill_attention_reference; `block_rows` is what tiles_of was given, as a rule prefill_block_rows."""
+    """See prefill_attention_reference; `block_rows` is what tiles_of was given, as a rule prefill_block_rows.
+
+    `launch` is what the table has for this device, unless a trial says otherwise.
+    """
     num_tokens, num_heads, head_dim = query.shape
     num_kv_heads = cache.shape[3]
     assert query.stride()[1:] == (head_dim, 1) and cache.is_contiguous() and block_tables.stride(1) == 1
@@ -177,7 +181,7 @@ def prefill_attention(
     assert scale * key_scale > 0, "the largest score is to have the largest exponent"
     out = torch.empty((num_tokens, num_heads, head_dim), dtype=query.dtype, device=query.device)
     if len(tiles):
-        launch = launch_for("prefill", query, cache)
+        launch = launch or launch_for("prefill", query, cache)
         prefill_attention_kernel[(len(tiles), num_kv_heads)](
             query,
             cache,

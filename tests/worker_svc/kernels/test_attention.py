@@ -9,7 +9,7 @@ import torch
 
 from tetrad.worker_svc.kernels import decode_attention as decode
 from tetrad.worker_svc.kernels import prefill_attention as prefill
-from tetrad.worker_svc.kernels.attention_launch import find_launch
+from tetrad.worker_svc.kernels.attention_launch import Launch, find_launch
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BLOCK_ROWS = 16
@@ -166,6 +166,23 @@ def test_each_device_has_a_launch_for_each_head_size(value_bytes):
     for head_dim, capability in product([16, 64, 80, 128, 256], [(8, 0), (8, 6), (9, 0), (12, 0)]):
         assert find_launch("prefill", head_dim, value_bytes, capability).block_rows >= 16
         assert find_launch("decode", head_dim, value_bytes, capability).block_rows == 16
+
+
+def test_a_launch_that_is_given_is_taken_instead_of_the_table_s(monkeypatch):
+    def look_up(*_):
+        raise AssertionError
+
+    for module in (decode, prefill):
+        monkeypatch.setattr(module, "launch_for", look_up)
+    launch, pages, query = Launch(16, 16, 4, 2, None), Pages([5]), queries(1, 6, 64)
+    places = pages.cache, pages.tables
+    first, tiles = (torch.tensor(values, dtype=torch.int32, device=DEVICE) for values in ([0, 1], [[0, 0]]))
+
+    decoded = decode.decode_attention(query, *places, pages.num_keys, num_splits=1, scale=0.1, launch=launch)
+    prefilled = prefill.prefill_attention(query, *places, first, pages.num_keys, tiles, scale=0.1, block_rows=16, launch=launch)
+
+    assert_equal(decoded, decode.decode_attention_reference(query, *places, pages.num_keys, num_splits=1, scale=0.1))
+    assert_equal(prefilled, decoded)
 
 
 def test_a_device_with_more_memory_has_larger_tiles():
