@@ -8,7 +8,7 @@ from benchmarks.gpu_sections.findings import Findings, file_name_of
 from benchmarks.machine import facts
 from benchmarks.report import Section
 
-_HEAD = """Written by `python benchmarks/gpu.py`; [docs/kernels.md](../../docs/kernels.md) says how it is run. One run of one
+_HEAD = """Written by `python benchmarks/gpu.py`; [docs/cuda.md](../../docs/cuda.md) says how it is run. One run of one
 card: times are medians over graph replays, which the card itself timed, unless a table says otherwise."""
 
 

@@ -51,7 +51,7 @@ def test_a_section_runs(name, tmp_path):
 
 def test_the_command_of_the_page_needs_no_more_than_torch(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(SITE)
-    [asked] = re.findall(r"^python benchmarks/gpu.py (.*)$", (ROOT / "docs" / "kernels.md").read_text(), re.MULTILINE)
+    [asked] = re.findall(r"^python benchmarks/gpu.py (.*)$", (ROOT / "docs" / "cuda.md").read_text(), re.MULTILINE)
     arguments = asked.replace("/tmp/gpu-results", str(tmp_path)).split()
 
     ran = run_script(*arguments, "--only", "kernel_parity", site=tmp_path)
