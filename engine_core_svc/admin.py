@@ -57,7 +57,7 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
     ) -> AsyncIterator[pb.WatchLoadResponse]:
         """Send the load now and after steps, not more often than asked."""
         interval_ms = request.min_interval_ms if request.HasField("min_interval_ms") else _DEFAULT_INTERVAL_MS
-        changed = self._engine.observe()
+        changed = self._engine.observers.observe()
         try:
             while True:
                 yield pb.WatchLoadResponse(load=_load_of(self._engine))
@@ -65,7 +65,7 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
                 await changed.wait()
                 changed.clear()
         finally:
-            self._engine.unobserve(changed)
+            self._engine.observers.unobserve(changed)
 
     async def ResetPrefixCache(
         self, request: pb.ResetPrefixCacheRequest, context: grpc.aio.ServicerContext
@@ -77,14 +77,14 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
 
     async def Pause(self, request: pb.PauseRequest, context: grpc.aio.ServicerContext) -> pb.PauseResponse:
         """Stop planning."""
-        self._engine.pause(**_mode_of(request.mode))
+        self._engine.orders.pause(**_mode_of(request.mode))
         if request.clear_cache:
             self._engine.scheduler.reset_prefix_cache()
         return pb.PauseResponse()
 
     async def Resume(self, request: pb.ResumeRequest, context: grpc.aio.ServicerContext) -> pb.ResumeResponse:
         """Plan again."""
-        self._engine.resume()
+        self._engine.orders.resume()
         return pb.ResumeResponse()
 
     async def Sleep(
@@ -92,19 +92,19 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
     ) -> pb.EngineCoreAdminServiceSleepResponse:
         """Give device memory up, and answer when that is done."""
         level = request.level if request.HasField("level") else 1
-        await self._engine.sleep(level, **_mode_of(request.mode))
+        await self._engine.orders.sleep(level, **_mode_of(request.mode))
         return pb.EngineCoreAdminServiceSleepResponse()
 
     async def WakeUp(
         self, request: pb.EngineCoreAdminServiceWakeUpRequest, context: grpc.aio.ServicerContext
     ) -> pb.EngineCoreAdminServiceWakeUpResponse:
         """Take it again, and answer when that is done."""
-        await self._engine.wake_up(request.tags)
+        await self._engine.orders.wake_up(request.tags)
         return pb.EngineCoreAdminServiceWakeUpResponse()
 
     async def IsSleeping(self, request: pb.IsSleepingRequest, context: grpc.aio.ServicerContext) -> pb.IsSleepingResponse:
         """Return whether device memory was given up, or nothing is planned: level 0."""
-        return pb.IsSleepingResponse(is_sleeping=self._engine.sleeper.is_asleep or self._engine.is_paused)
+        return pb.IsSleepingResponse(is_sleeping=self._engine.sleeper.is_asleep or self._engine.orders.is_paused)
 
     async def SubscribeKvEvents(
         self, request: pb.SubscribeKvEventsRequest, context: grpc.aio.ServicerContext
@@ -160,7 +160,7 @@ def _load_of(engine: Engine) -> pb.EngineLoad:
         num_sessions=len(engine.sessions),
         num_waiting_tokens=scheduler.num_waiting_tokens,
         num_output_messages=engine.sessions.num_output_messages,
-        paused=engine.is_paused,
+        paused=engine.orders.is_paused,
         sleeping=engine.sleeper.is_asleep,
         problem=engine.condition.problem,
         workers=[_worker_of(engine)],
@@ -168,7 +168,7 @@ def _load_of(engine: Engine) -> pb.EngineLoad:
 
 
 def _mode_of(mode: pb.PauseMode) -> dict[str, bool]:
-    """Return what Engine.pause and Engine.sleep are to do with requests."""
+    """Return what Orders.pause and Orders.sleep are to do with requests."""
     return {"abort": mode == pb.PAUSE_MODE_ABORT, "finish_running": mode == pb.PAUSE_MODE_WAIT}
 
 

@@ -16,6 +16,8 @@ from tetrad.engine_core_svc.executor import Executor, Loss
 from tetrad.engine_core_svc.guard import Guard
 from tetrad.engine_core_svc.kv_event_log import KvEventLog
 from tetrad.engine_core_svc.metrics import EngineMetrics
+from tetrad.engine_core_svc.observers import Observers
+from tetrad.engine_core_svc.orders import Orders
 from tetrad.engine_core_svc.outbox import Notice, Rejection
 from tetrad.engine_core_svc.queue_limits import QueueLimits
 from tetrad.engine_core_svc.recovery import Recovery
@@ -38,7 +40,7 @@ from tetrad.engine_core_svc.structured_output.preparations import Preparations
 from tetrad.engine_core_svc.suspects import Suspects
 from tetrad.engine_core_svc.wire import Submission
 from tetrad.engine_core_svc.worker_link import WorkerLink
-from tetrad.services.errors import AlreadyExists, DeadlineExceeded, InvalidRequest, PoisonousRequest, TetradError, Unavailable
+from tetrad.services.errors import DeadlineExceeded, PoisonousRequest, TetradError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.request_context import NO_CONTEXT, RequestContext
 
@@ -79,9 +81,9 @@ class Engine:
         self.kv_events = kv_events
         self.sessions = Sessions()
         self.condition = Condition()
+        self.observers = Observers()
         self.link = link
         self.sleeper = Sleeper(link, self.sessions, self.condition)
-        self.paused = False
         self.worker_since_s: float | None = None  # monotonic; None: there is no worker
         self._last_step_id = 0
         self._admission = admission
@@ -89,6 +91,7 @@ class Engine:
         self._spans = spans
         self._suspects = Suspects(scheduler, acquitted_after=acquitted_after)
         self._changed = asyncio.Event()
+        self.orders = Orders(scheduler, self.sleeper, abort_all=self._abort_all, on_change=self._changed.set)
         self._guard = Guard(self._changed.set)
         self._recovery = Recovery(
             scheduler,
@@ -109,7 +112,6 @@ class Engine:
         self._schedule = metrics.timed(metrics.schedule_seconds, self._plan)
         self._update = metrics.timed(metrics.update_seconds, self._apply)
         metrics.watch(self)
-        self._observers: set[asyncio.Event] = set()
         self._draining = False
         self._idle_is_news = False
 
@@ -124,7 +126,7 @@ class Engine:
             executor = await self._recovery.find_worker(self.link, self._changed.set)
             self._convict(self._recovery.regain(executor.instance_id))
             if self.sleeper.note_worker():
-                self.resume()
+                self.orders.resume()
             self.worker_since_s = time.monotonic()
             try:
                 loss = await self._run_steps(executor)
@@ -151,7 +153,7 @@ class Engine:
             self._changed.clear()
             self._guard.check()
             self.step(executor)
-            if self.sleeper.is_ordered and executor.num_in_flight == 0 and (self.paused or not self.scheduler.running):
+            if executor.num_in_flight == 0 and self.orders.may_rest:
                 return None
         return executor.lost
 
@@ -164,7 +166,7 @@ class Engine:
         if ended := self.scheduler.finish_constrained():
             self._publish(ended)
         self._suspects.choose(executor.num_in_flight)
-        while not self.paused and executor.has_room and (plan := self._schedule()) is not None:
+        while not self.orders.is_frozen and executor.has_room and (plan := self._schedule()) is not None:
             self._note_admissions(plan)
             self._metrics.note_plan(plan)
             executor.dispatch(plan)
@@ -185,7 +187,7 @@ class Engine:
         ended = [output.request for output in outputs if output.finish_reason is not None]
         self._note_ended(ended)
         self.sessions.publish(self._last_step_id, outputs, take_stats(self.scheduler))
-        self._notify()
+        self.observers.notify()
 
     def _note_admissions(self, plan: SchedulerOutput) -> None:
         if not plan.new_requests:
@@ -257,52 +259,7 @@ class Engine:
         keys = [key for request_id in request_ids if (key := session.request_keys.get(request_id)) is not None]
         self._end(keys, RequestStatus.FINISHED_ABORTED)
 
-    # --- what operators ask -----------------------------------------------------------------------------------------
-
-    def pause(self, *, abort: bool = False, finish_running: bool = False) -> None:
-        """Stop planning: at once, or after what runs has finished; with `abort`, end everything."""
-        if abort:
-            self.fail_all(FinishReason.ABORT, RequestStatus.FINISHED_ABORTED, None)
-        self.scheduler.admitting = False
-        self.paused = not finish_running
-
-    def resume(self) -> None:
-        """Plan again; AlreadyExists while the engine sleeps or is about to."""
-        if self.sleeper.level:
-            raise AlreadyExists(f"The engine sleeps at level {self.sleeper.level}; wake it up instead.", reason="SLEEPING")
-        self.paused, self.scheduler.admitting = False, True
-        self._changed.set()
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether new requests wait: they do, too, where those that run may finish."""
-        return self.paused or not self.scheduler.admitting
-
-    async def sleep(self, level: int, *, abort: bool = False, finish_running: bool = False) -> None:
-        """Pause, and at levels 1 and 2 give the device's memory up; requests that neither end nor finish are recomputed.
-
-        Raises InvalidRequest for another level, else what Sleeper.order does; nothing is paused then.
-        """
-        if not 0 <= level <= 2:
-            raise InvalidRequest(f"level must be 0, 1 or 2, got {level}.", field="level")
-        order = self.sleeper.order(level) if level else None
-        before = self.paused, self.scheduler.admitting
-        self.pause(abort=abort, finish_running=finish_running)
-        if order is None:
-            return
-        self._changed.set()
-        try:
-            await asyncio.shield(order)
-        except TetradError:
-            self.paused, self.scheduler.admitting = before
-            self._changed.set()
-            raise
-
-    async def wake_up(self, tags: Iterable[str]) -> None:
-        """Undo `sleep`, for the parts that tags name or for all; see Sleeper.wake_up. What is awake in all parts is resumed."""
-        await self.sleeper.wake_up(tags)
-        if not self.sleeper.level:
-            self.resume()
+    # --- the end ----------------------------------------------------------------------------------------------------
 
     async def drain(self) -> None:
         """Refuse new requests, return when there are none left or none can go on, and hand back what is left.
@@ -312,7 +269,7 @@ class Engine:
         self._draining = True
         self.sessions.tell_all(Notice("DRAINING", "The engine core is draining; no new requests are taken."))
         try:
-            if not self.paused:
+            if not self.orders.is_frozen:
                 await _first_of(self._idle.wait(), self.condition.wait_bad())
         finally:
             log.info("engine.drained", handed_back=len(self.scheduler.requests))
@@ -325,22 +282,7 @@ class Engine:
         await self._preparations.close()
         self.scheduler.grammars.close()
 
-    def observe(self) -> asyncio.Event:
-        """Return an event that is set after every step; the caller clears it, and gives it back to `unobserve`."""
-        event = asyncio.Event()
-        self._observers.add(event)
-        return event
-
-    def unobserve(self, event: asyncio.Event) -> None:
-        """Stop setting an event."""
-        self._observers.discard(event)
-
-    def fail_all(self, reason: FinishReason, status: RequestStatus, error: TetradError | None) -> None:
-        """End every request and tell their sessions."""
-        ended = self.scheduler.finish_requests(list(self.scheduler.requests), status)
-        self._publish([EngineCoreOutput(request, [], reason, error=error) for request in ended])
-
-    # --- ends -------------------------------------------------------------------------------------------------------
+    # --- requests end -----------------------------------------------------------------------------------------------
 
     def _end(self, keys: Iterable[int], status: RequestStatus) -> None:
         """End requests without an answer; their blocks come free at once or behind the plan in flight."""
@@ -350,7 +292,7 @@ class Engine:
         if ended and not self.scheduler.has_requests:
             self._idle_is_news = True
             self._changed.set()
-        self._notify()
+        self.observers.notify()
 
     def _expire(self, key: int) -> None:
         self._fail([key], DeadlineExceeded("The request's deadline has passed."))
@@ -360,6 +302,10 @@ class Engine:
         ended = self.scheduler.finish_requests(keys, RequestStatus.FINISHED_ERROR)
         outputs = [EngineCoreOutput(request, [], FinishReason.ERROR, error=error) for request in ended]
         self._publish(outputs)
+
+    def _abort_all(self) -> None:
+        ended = self.scheduler.finish_requests(list(self.scheduler.requests), RequestStatus.FINISHED_ABORTED)
+        self._publish([EngineCoreOutput(request, [], FinishReason.ABORT) for request in ended])
 
     def _note_ended(self, requests: Iterable[Request]) -> None:
         for request in requests:
@@ -383,10 +329,6 @@ class Engine:
         self._idle_is_news = False
         self.sessions.publish(self._last_step_id, [], take_stats(self.scheduler))
 
-    def _notify(self) -> None:
-        for event in self._observers:
-            event.set()
-
     def _check_open(self, submission: Submission) -> None:
         if self._draining:
             raise Unavailable("The engine core is draining.", reason="DRAINING")
@@ -407,7 +349,7 @@ class Engine:
         self._recovery.lose(loss, instance_id)
 
     def _give_up(self, error: Unavailable) -> None:
-        self.fail_all(FinishReason.ERROR, RequestStatus.FINISHED_ERROR, error)
+        self._fail(list(self.scheduler.requests), error)
 
     def _convict(self, requests: Iterable[Request]) -> None:
         """End requests that took a worker down while nothing else ran."""

@@ -1,0 +1,25 @@
+"""Observers: those who want to know when an engine has changed, and look for themselves. On the event loop."""
+
+import asyncio
+
+
+class Observers:
+    """Events of those who watch."""
+
+    def __init__(self) -> None:
+        self._events: set[asyncio.Event] = set()
+
+    def observe(self) -> asyncio.Event:
+        """Return an event that is set after every change; the caller clears it, and gives it back to `unobserve`."""
+        event = asyncio.Event()
+        self._events.add(event)
+        return event
+
+    def unobserve(self, event: asyncio.Event) -> None:
+        """Stop setting an event."""
+        self._events.discard(event)
+
+    def notify(self) -> None:
+        """Something has changed."""
+        for event in self._events:
+            event.set()
