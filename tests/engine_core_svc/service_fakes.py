@@ -64,6 +64,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
         self.known: dict[int, list[int]] = {}
         self.seen: list[worker_pb2.SchedulerOutput] = []
         self.num_loads = 0
+        self.last_load: worker_pb2.LoadModelRequest | None = None
         self.orders: list[object] = []
         self.asleep: set[str] = set()
         self.sleep_error: TetradError | None = None
@@ -77,6 +78,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
 
     async def LoadModel(self, request, context):
         self.num_loads += 1
+        self.last_load = request
         if self.refuses:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "no worker here")
         if self.stuck_loads:

@@ -1,5 +1,6 @@
 """Processes: signals, exit codes and the lifeline, with real ones."""
 
+import json
 import os
 import signal
 import subprocess
@@ -11,13 +12,14 @@ PROGRAM = """
 import asyncio, sys
 from tetrad.services import errors
 from tetrad.services.process import run_service
+from tetrad.services.log import get_logger
 from tetrad.services.settings import ServiceSettings
 
 async def main(shutdown):
     {body}
 
 lifeline_fd = int(sys.argv[1]) if len(sys.argv) > 1 else None
-run_service("cup", ServiceSettings(lifeline_fd=lifeline_fd, loop_stall_timeout_s=1), main)
+run_service("cup", ServiceSettings(lifeline_fd=lifeline_fd, loop_stall_timeout_s=1, **{settings}), main)
 """
 SERVE = "print('up', flush=True); await shutdown.wait(); print('drained', flush=True)"
 STUCK = "print('up', flush=True); await shutdown.wait(); await asyncio.Event().wait()"
@@ -28,8 +30,8 @@ LOAD = """print('up', flush=True); import time
         print('tidied up', flush=True)"""
 
 
-def start(body: str, *args: str, pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", PROGRAM.format(body=body), *args]
+def start(body: str, *args: str, pass_fds: tuple[int, ...] = (), **settings: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", PROGRAM.format(body=body, settings=settings), *args]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pass_fds=pass_fds)
 
 
@@ -105,3 +107,21 @@ def test_an_event_loop_that_waits_does_not_stand_still():
     process.communicate(timeout=20)
 
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_setting_decides_whether_the_log_is_json(as_json):
+    process = start("get_logger().info('cup.filled')", log_json=as_json)
+
+    _, err = process.communicate(timeout=10)
+
+    [line] = [line for line in err.splitlines() if "cup.filled" in line]
+    assert line.startswith("{") is as_json
+
+
+def test_a_service_with_a_trace_path_writes_its_trace_there(tmp_path):
+    process = start("pass", trace_path=str(tmp_path / "trace.json"))
+
+    process.communicate(timeout=10)
+
+    assert "traceEvents" in json.loads((tmp_path / "trace.json").read_text())

@@ -7,8 +7,9 @@ import time
 import numpy as np
 import pytest
 
-from tetrad.worker_svc.devices.interface import KvLayout
-from tetrad.worker_svc.devices.sim import CostModel, SimRunner
+from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.devices.interface import KvLayout, LoadRequest
+from tetrad.worker_svc.devices.sim import CostModel, SimDevice, SimRunner
 from tetrad.worker_svc.plan import SamplingSpec
 
 LAYOUT = KvLayout(num_blocks=20_000, block_size=16, max_model_len=1024, max_num_seqs=256, max_num_batched_tokens=4096)
@@ -73,6 +74,60 @@ def test_cost_model_decides_how_long_a_step_takes(make_sim_driver):
     driver.step({0: 10})
 
     assert waits == pytest.approx([3.0, 2.2], abs=0.05)
+
+
+@pytest.fixture
+def make_device_driver(make_driver, tiny_llama):
+    """Return a maker of drivers of a device with these settings; it notes how long steps wait, and does not."""
+
+    def make(waits, **settings):
+        device = SimDevice(WorkerSettings(**settings))
+        model = device.load_model(LoadRequest("tiny", tiny_llama[0]), lambda done, total: None)
+
+        class Model:
+            def make_runner(self, layout):
+                runner = model.make_runner(layout)
+                runner._sleep = waits.append
+                return runner
+
+        return make_driver(Model(), LAYOUT)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("setting", "wait"),
+    [("sim_seconds_per_step", 100), ("sim_seconds_per_token", 300), ("sim_seconds_per_context_token", 2000)],
+)
+def test_settings_say_what_a_step_costs(make_device_driver, setting, wait):
+    waits = []
+    driver = make_device_driver(waits, **{setting: 100.0})
+    driver.add(0, [1] * 23)
+    driver.step({0: 20})
+
+    driver.step({0: 3})
+
+    assert waits[-1] == pytest.approx(wait, abs=1)
+
+
+def test_a_setting_says_how_much_memory_there_is():
+    device = SimDevice(WorkerSettings(sim_kv_cache_memory_gib=0.5))
+
+    assert device.available_memory(None, utilization=1.0, max_num_batched_tokens=1) == 1 << 29
+
+
+def test_a_prompt_with_the_token_of_the_setting_ends_the_process(make_device_driver, monkeypatch):
+    codes = []
+    monkeypatch.setattr("tetrad.worker_svc.devices.sim.os._exit", codes.append)
+    driver = make_device_driver([], sim_crash_token_id=7)
+    driver.add(0, [5, 6])
+    driver.step({0: 2})
+    assert codes == []
+
+    driver.add(1, [6, 7])
+    driver.step({1: 2})
+
+    assert codes == [1]
 
 
 def test_logprobs_have_the_width_that_was_asked_for(make_sim_driver):

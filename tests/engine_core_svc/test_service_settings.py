@@ -1,0 +1,65 @@
+"""Settings of an engine core whose effect only a whole one shows. Real gRPC."""
+
+import pytest
+
+from tests.engine_core_svc.service_fakes import Stack
+from tetrad.engine_core_svc.structured_output import filler
+from tetrad.v1 import types_pb2
+
+
+@pytest.mark.parametrize(
+    ("settings", "order"),
+    [
+        ({"scheduling_policy": "fcfs"}, [1, 2, 3]),
+        ({"scheduling_policy": "priority"}, [1, 3, 2]),
+        ({"scheduling_policy": "priority", "priority_order": "low_first"}, [1, 2, 3]),
+    ],
+    ids=["fcfs", "priority", "low first"],
+)
+async def test_policy_and_priority_order_decide_who_is_served_first(directory, settings, order):
+    """The first one runs before there is a choice; it is as urgent as can be, so that nobody preempts it."""
+    async with Stack(directory, max_num_seqs=1, **settings) as stack:
+        client = await stack.client()
+        stack.worker.go.clear()
+        first = 9 if order == [1, 3, 2] else -9
+        for handle, priority in ((1, first), (2, 0), (3, 5)):
+            client.add(handle, [handle], priority=priority)
+        await stack.until_load(lambda load: load.stats.num_running_reqs + load.stats.num_waiting_reqs == 3)
+
+        stack.worker.go.set()
+        await client.until_finished(1, 2, 3)
+
+    assert list(client.finished) == order
+
+
+@pytest.mark.parametrize(("load_format", "is_random"), [("auto", False), ("dummy", True)])
+async def test_the_load_format_decides_whether_weights_are_made_up(directory, load_format, is_random):
+    async with Stack(directory, load_format=load_format) as stack:
+        await stack.client()
+
+        assert stack.worker.last_load.random_weights is is_random
+
+
+async def test_a_constraint_that_takes_too_long_to_compile_is_refused(directory, tokenizer_json):
+    async with Stack(directory, tokenizer_json, grammar_timeout_s=0.001) as stack:
+        client = await stack.client()
+        params = types_pb2.SamplingParams(structured_outputs=types_pb2.StructuredOutputs(regex="[a-z]{3}"))
+
+        client.add(1, [1], sampling_params=params)
+        while "r1" not in client.rejected:
+            await client.read()
+
+    assert client.rejected["r1"].message == "regex takes longer than 0.001 s to compile; make it smaller."
+
+
+async def test_masks_are_computed_by_as_many_threads_as_are_set(directory, tokenizer_json, monkeypatch):
+    made, executor = [], filler.LLExecutor
+    monkeypatch.setattr(filler, "LLExecutor", lambda num_threads: made.append(num_threads) or executor(num_threads))
+    async with Stack(directory, tokenizer_json, grammar_threads=3) as stack:
+        client = await stack.client()
+        params = types_pb2.SamplingParams(max_tokens=3, structured_outputs=types_pb2.StructuredOutputs(regex="[a-z]{3}"))
+
+        client.add(1, [1], sampling_params=params)
+        await client.until_finished(1)
+
+    assert made == [3]
