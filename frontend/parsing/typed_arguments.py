@@ -12,6 +12,16 @@ from tetrad.frontend.parsing.piece_writer import PieceWriter
 from tetrad.frontend.parsing.python_literals import literal_json
 
 _KINDS = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+_OTHER_NAMES = {
+    "str": "string",
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+    "list": "array",
+    "tuple": "array",
+    "dict": "object",
+}
+"""Types that JSON schema does not have, and tools written down by hand do."""
 _WORDS = {"true": "true", "false": "false", "null": "null", "none": "null"}
 
 
@@ -116,12 +126,12 @@ def _kinds(schema: Any) -> frozenset[str]:
 
 def _named_kinds(schema: dict[str, Any]) -> list[str]:
     kind = schema.get("type")
-    if isinstance(kind, str):
-        return [kind]
-    if isinstance(kind, list):
-        return [each for each in kind if isinstance(each, str)]
+    if isinstance(kind, str | list):
+        names = [kind] if isinstance(kind, str) else [each for each in kind if isinstance(each, str)]
+        return [_OTHER_NAMES.get(name, name) for name in names]
     constants = schema["enum"] if isinstance(schema.get("enum"), list) else [schema["const"]] if "const" in schema else []
-    members = [each for key in ("anyOf", "oneOf") for each in schema.get(key) or () if isinstance(each, dict)]
+    lists = [schema[key] for key in ("anyOf", "oneOf") if isinstance(schema.get(key), list)]
+    members = [each for members in lists for each in members if isinstance(each, dict)]
     return [_KINDS.get(type(each), "string") for each in constants] + [
         kind for each in members for kind in (_named_kinds(each) or _KINDS.values())
     ]

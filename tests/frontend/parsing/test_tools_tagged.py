@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.frontend.parsing.tool_reading import check_reading, parser_of
+from tests.frontend.parsing.tool_reading import check_reading, parser_of, read, shown
+from tetrad.frontend.parsing.interface import Tool
 
 
 def xml(*parameters, name="f"):
@@ -100,6 +101,28 @@ ROWS = [pytest.param(name, *row, id=f"{name}: {title}") for name, table in TABLE
 @pytest.mark.parametrize(("format_name", "text", "content", "calls"), ROWS)
 def test_output_means_the_same_in_every_chunking(format_name, text, content, calls):
     check_reading(format_name, text, content, calls)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "int"}, "5"),
+        ({"type": ["float", "None"]}, "5"),
+        ({"anyOf": [{"type": "int"}]}, "5"),
+        ({"type": "str"}, '"5"'),
+        ({"anyOf": 5}, '"5"'),
+        ({"oneOf": True, "anyOf": [5]}, '"5"'),
+        ({"type": 5}, '"5"'),
+        (5, '"5"'),
+    ],
+)
+def test_schemas_by_other_rules_are_read_as_far_as_they_say_something(schema, value):
+    """Names of Python's types are understood; what is no schema says nothing, so the value is a string."""
+    tool = Tool("f", parameters={"type": "object", "properties": {"x": schema}})
+
+    turn = read(parser_of("qwen3_coder", [tool]), [xml(("x", "5"))])
+
+    assert shown(turn) == ("", [("f", f'{{"x": {value}}}')])
 
 
 def test_string_parameters_stream_while_they_are_written():
