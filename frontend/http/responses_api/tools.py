@@ -28,7 +28,7 @@ def chosen_tools(body: InputBody) -> tuple[list[Tool], ToolChoice]:
     other = next((tool.type for tool in choice.tools or () if tool.type != _FUNCTION), None)
     if other is not None:
         raise _wrong(f"tool_choice.tools: tools of type {other!r} are not supported, only 'function'.")
-    allowed = _among(tools, [tool.name for tool in choice.tools or ()])
+    allowed = _among(tools, list(dict.fromkeys(tool.name for tool in choice.tools or ())))
     if not allowed:
         raise _wrong("tool_choice of type 'allowed_tools' needs tools.")
     return allowed, choice.mode or "auto"

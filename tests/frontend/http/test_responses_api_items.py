@@ -139,6 +139,7 @@ TIME = {"type": "function", "name": "get_time"}
             "required",
             ["get_time"],
         ),
+        ({"type": "allowed_tools", "tools": 2 * [{"type": "function", "name": "get_time"}]}, "auto", ["get_time"]),
     ],
 )
 def test_tools_and_their_choice(choice, expected, names):
