@@ -229,3 +229,17 @@ async def test_a_client_that_reads_again_too_late_finds_what_was_sent_and_then_t
     assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     assert "0.3 s" in caught.value.details()
     assert after
+
+
+@pytest.mark.parametrize("public", [True, False])
+async def test_a_private_address_has_the_api_beside_the_public_one_or_alone(serve_frontend, sockets, public):
+    private = f"unix:{sockets}/private"
+    async with (
+        serve_frontend(listen="127.0.0.1:0" if public else "", private_listen=private),
+        open_channel(private) as channel,
+    ):
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+
+        responses = [response async for response in stub.Generate(generate())]
+
+        assert "".join(response.text for response in responses) == TEXT[:9]
