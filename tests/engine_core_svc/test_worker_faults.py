@@ -4,8 +4,9 @@ import pytest
 
 from tests.engine_core_svc.service_fakes import VOCAB_SIZE, expected
 from tetrad.engine_core_svc.executor import Executor
-from tetrad.services.columns import pack_u32
-from tetrad.services.status import from_status
+from tetrad.services.columns import pack_u32, unpack_u32
+from tetrad.services.errors import InvalidRequest
+from tetrad.services.status import from_status, to_status
 from tetrad.v1 import worker_pb2
 
 POISON = 777
@@ -147,3 +148,34 @@ async def test_bytes_that_are_no_message_are_garbage_too(stack, monkeypatch):
 
     assert client.tokens[1] == expected(1, 20)
     assert "no ExecuteResponse" in client.notice_texts[0]
+
+
+async def test_a_request_that_fails_alone_costs_nobody_the_worker(stack):
+    """Although the next step is under way by then, and names it in vain."""
+    failed = []
+
+    def fail_once(output):
+        handles, tokens = unpack_u32(output.handles), unpack_u32(output.token_ids)
+        rows = [(handle, token) for handle, token in zip(handles, tokens, strict=True) if names.get(handle) != "bad"]
+        if len(rows) < len(handles):
+            if not failed:
+                [handle] = set(handles) - {handle for handle, _ in rows}
+                output.failures.add(handle=handle, status=to_status(InvalidRequest("Nothing is left to sample.")))
+                failed.append(output.step_id)
+            output.handles = pack_u32([handle for handle, _ in rows])
+            output.token_ids = pack_u32([token for _, token in rows])
+            output.num_tokens = pack_u32([1] * len(rows))
+        return output
+
+    names = stack.worker.names
+    stack.worker.reply = fail_once
+    client = await stack.client()
+    client.add(1, [1], max_tokens=30)
+    client.add(2, [2], max_tokens=30, request_id="bad")
+
+    await client.until_finished(1, 2)
+
+    assert from_status(client.finished[2].status).message == "Nothing is left to sample."
+    assert client.tokens[1] == expected(1, 30)
+    assert client.notices == []
+    await stack.until_idle()
