@@ -4,13 +4,10 @@ import json
 
 import pytest
 
+from tests.frontend.chat.asking import HERMES, NAMED, TOOLS, added_up, ask, stream
 from tests.frontend.fakes import EOS
+from tests.frontend.turns import writes
 
-MESSAGES = [{"role": "user", "content": "hi"}]
-PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-TOOLS = [{"type": "function", "function": {"name": name, "parameters": PARAMETERS}} for name in ("add", "sub")]
-NAMED = {"type": "function", "function": {"name": "add"}}
-HERMES = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 HERMES_2 = '<tool_call>\n{"name": "sub", "arguments": {"a": 2}}\n</tool_call>'
 HARMONY = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>"
 HARMONY_CALL = HARMONY + 'commentary to=functions.add <|constrain|>json<|message|>{"a": 1}<|call|>'
@@ -134,55 +131,6 @@ CASES = {
 }
 
 
-def writes(engine, text, tokens_per_step=1):
-    """Make the fake engine answer every request with `text`."""
-    data = text.encode()
-    engine.reply = lambda _, position: data[position] if position < len(data) else EOS
-    engine.tokens_per_step = tokens_per_step
-
-
-async def ask(frontend, **body):
-    response = await frontend.http.post("/v1/chat/completions", json={"messages": MESSAGES, **body})
-    assert response.status_code == 200, response.text
-    return response.json()
-
-
-async def stream(frontend, **body):
-    """Return the chunks of a stream."""
-    body = {"messages": MESSAGES, "stream": True, "stream_options": {"include_usage": True}, **body}
-    async with frontend.http.stream("POST", "/v1/chat/completions", json=body) as response:
-        assert response.status_code == 200, await response.aread()
-        lines = [line.removeprefix("data: ") async for line in response.aiter_lines() if line]
-    assert lines[-1] == "[DONE]"
-    return [json.loads(line) for line in lines[:-1]]
-
-
-def added_up(chunks, index=0):
-    """Return (message, finish reason, logprobs, token ids) that the chunks of a choice add up to."""
-    message = {"content": None, "reasoning": None, "calls": []}
-    reasons, logprobs, ids = [], [], []
-    choices = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index]
-    assert choices[0]["delta"] == {"role": "assistant", "content": ""}
-    for choice in choices[1:]:
-        delta = choice["delta"]
-        assert "role" not in delta
-        assert delta.get("reasoning") == delta.get("reasoning_content")
-        for name in ("content", "reasoning"):
-            if name in delta:
-                message[name] = (message[name] or "") + delta[name]
-        for call in delta.get("tool_calls", ()):
-            if "id" in call:
-                assert call["type"] == "function"
-                assert call["index"] == len(message["calls"])
-                message["calls"].append({"id": call["id"], "name": call["function"]["name"], "arguments": ""})
-            message["calls"][call["index"]]["arguments"] += call["function"].get("arguments", "")
-        reasons += [choice["finish_reason"]] if choice["finish_reason"] else []
-        logprobs += choice["logprobs"]["content"] if choice["logprobs"] else []
-        ids += choice.get("token_ids", [])
-    assert len(reasons) == 1
-    return message, reasons[0], logprobs, ids
-
-
 @pytest.mark.parametrize("case", CASES)
 async def test_streams_add_up_to_the_whole_answer(serve_frontend, engine, case):
     reasoning_parser, tool_parser, fields, text, reasoning, content, calls = CASES[case]
@@ -201,7 +149,7 @@ async def test_streams_add_up_to_the_whole_answer(serve_frontend, engine, case):
         assert choice["finish_reason"] == ("tool_calls" if calls else "stop")
 
         for tokens_per_step in (1, 2, 5, 16, 1000):
-            writes(engine, text, tokens_per_step)
+            engine.tokens_per_step = tokens_per_step
             chunks = await stream(frontend, **fields)
             streamed, reason, logprobs, ids = added_up(chunks)
 
@@ -218,9 +166,10 @@ async def test_streams_add_up_to_the_whole_answer(serve_frontend, engine, case):
 
 @pytest.mark.parametrize("tokens_per_step", [1, 4, 1000])
 async def test_reasoning_tokens_are_counted(serve_frontend, engine, tokens_per_step):
+    engine.tokens_per_step = tokens_per_step
     async with serve_frontend(reasoning_parser="qwen3") as frontend:
         for text, num_reasoning in (("<think>abc</think>yes", 18), ("<think>abc", 11), ("yes", 0), ("<think>ab", 10)):
-            writes(engine, text, tokens_per_step)
+            writes(engine, text)
 
             [*_, last] = await stream(frontend)
             whole = await ask(frontend)
@@ -263,202 +212,3 @@ async def test_held_back_text_still_has_its_log_probabilities_once(serve_fronten
     with_logprobs = [choice for chunk in chunks for choice in chunk["choices"] if choice["logprobs"]]
     assert "".join(each["token"] for choice in with_logprobs for each in choice["logprobs"]["content"]) == "<think>a</think>b"
     assert any(choice["delta"] == {} for choice in with_logprobs)
-
-
-class TestForcedCalls:
-    async def ask_engine(self, frontend, engine, text, **body):
-        """Return the request that the engine saw."""
-        writes(engine, text)
-        await ask(frontend, tools=TOOLS, **body)
-        return engine.requests[-1].sampling_params
-
-    async def test_required_is_a_schema_of_the_calls(self, frontend, engine):
-        params = await self.ask_engine(frontend, engine, "[]", tool_choice="required")
-
-        schema = json.loads(params.structured_outputs.json_schema)
-        assert (schema["type"], schema["minItems"]) == ("array", 1)
-        assert "maxItems" not in schema
-
-    async def test_required_without_parallel_calls_allows_one(self, frontend, engine):
-        params = await self.ask_engine(frontend, engine, "[]", tool_choice="required", parallel_tool_calls=False)
-
-        assert json.loads(params.structured_outputs.json_schema)["maxItems"] == 1
-
-    async def test_named_is_the_schema_of_its_arguments(self, frontend, engine):
-        params = await self.ask_engine(frontend, engine, "{}", tool_choice=NAMED)
-
-        # Closed: arguments that the tool does not declare are not made up.
-        assert json.loads(params.structured_outputs.json_schema) == {**PARAMETERS, "additionalProperties": False}
-
-    @pytest.mark.parametrize(
-        "more",
-        [
-            {"additionalProperties": {"type": "string"}},
-            {"allOf": [{}]},
-            {"minProperties": 2},
-            {"required": ["a", "b"]},
-            {"required": [{}]},
-        ],
-    )
-    async def test_schemas_that_speak_of_further_arguments_stay_open(self, frontend, engine, more):
-        writes(engine, "{}")
-        tool = {"type": "function", "function": {"name": "add", "parameters": {**PARAMETERS, **more}}}
-
-        await ask(frontend, tools=[tool], tool_choice=NAMED)
-
-        seen = json.loads(engine.requests[-1].sampling_params.structured_outputs.json_schema)
-        assert seen == {**PARAMETERS, **more}
-
-    async def test_allowed_tools_hide_the_others(self, frontend, engine):
-        allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
-        params = await self.ask_engine(frontend, engine, "[]", tool_choice=allowed)
-
-        schema = params.structured_outputs.json_schema
-        assert '"add"' in schema
-        assert '"sub"' not in schema
-
-    async def test_the_constraint_waits_for_the_end_of_the_reasoning(self, serve_frontend, engine):
-        async with serve_frontend(reasoning_parser="qwen3") as frontend:
-            forced = await self.ask_engine(frontend, engine, "[]", tool_choice="required")
-            own = await self.ask_engine(frontend, engine, "{}", response_format={"type": "json_object"})
-            free = await self.ask_engine(frontend, engine, "yes")
-
-        assert list(forced.structured_outputs.start_after_token_ids) == list(b"</think>")
-        assert list(own.structured_outputs.start_after_token_ids) == list(b"</think>")
-        assert list(forced.structured_outputs.opening_token_ids) == list(b"<think>")
-        assert list(own.structured_outputs.opening_token_ids) == list(b"<think>")
-        assert not free.HasField("structured_outputs")
-
-    async def test_reasoning_that_is_open_from_the_start_needs_no_opening(self, serve_frontend, engine):
-        async with serve_frontend(reasoning_parser="deepseek_r1") as frontend:
-            params = await self.ask_engine(frontend, engine, "[]", tool_choice="required")
-
-        assert list(params.structured_outputs.start_after_token_ids) == list(b"</think>")
-        assert not params.structured_outputs.opening_token_ids
-
-    async def test_the_constraint_holds_at_once_where_the_prompt_has_no_reasoning(self, serve_frontend, engine):
-        async with serve_frontend(reasoning_parser="granite") as frontend:
-            params = await self.ask_engine(frontend, engine, "[]", tool_choice="required")
-
-        assert not params.structured_outputs.start_after_token_ids
-
-    async def test_strict_tools_are_held_while_the_model_is_free_to_call(self, serve_frontend, engine):
-        strict = [{"type": "function", "function": {**TOOLS[0]["function"], "strict": True}}]
-        writes(engine, "yes")
-        async with serve_frontend(tool_call_parser="hermes") as frontend:
-            await ask(frontend, tools=strict)
-
-        tag = engine.requests[-1].sampling_params.structured_outputs.structural_tag
-        assert "<tool_call>" in tag
-        assert '"integer"' in tag
-
-    @pytest.mark.parametrize("strict", [True, False])
-    async def test_tools_may_be_called_besides_an_answer_in_json(self, serve_frontend, engine, strict):
-        tools = [{"type": "function", "function": {**TOOLS[0]["function"], "strict": strict}}]
-        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "maxProperties": 0}}}
-        writes(engine, HERMES)
-        async with serve_frontend(tool_call_parser="hermes", reasoning_parser="qwen3") as frontend:
-            whole = await ask(frontend, tools=tools, response_format=form)
-
-        outputs = engine.requests[-1].sampling_params.structured_outputs
-        answer, calls = json.loads(outputs.structural_tag)["format"]["elements"]
-        assert answer["json_schema"] == form["json_schema"]["schema"]
-        assert calls["tags"][0]["begin"].startswith("<tool_call>")
-        assert calls["tags"][0]["content"]["json_schema"] == (PARAMETERS if strict else {"type": "object"})
-        assert list(outputs.start_after_token_ids) == list(b"</think>")
-        assert whole["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "add"
-
-    async def test_an_answer_in_json_is_all_there_can_be_where_calls_begin_like_json(self, serve_frontend, engine):
-        writes(engine, "{}")
-        async with serve_frontend(tool_call_parser="llama3_json") as frontend:
-            await ask(frontend, tools=TOOLS, response_format={"type": "json_object"})
-
-        assert engine.requests[-1].sampling_params.structured_outputs.json_object
-
-    @pytest.mark.parametrize(
-        ("body", "text"),
-        [
-            ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "cannot be combined"),
-            ({"tool_choice": NAMED, "structured_outputs": {"regex": "a"}}, "cannot be combined"),
-            ({"tool_choice": {"type": "function", "function": {"name": "mul"}}}, "does not match any of the specified `tools`"),
-            ({"tool_choice": "sometimes"}, "must be"),
-            ({"tool_choice": {"type": "function"}}, "must be"),
-            ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools.0.type"),
-            ({"tools": [{"type": "function", "function": {"name": "no spaces"}}]}, "tools.0.function.name"),
-            ({"tools": None, "tool_choice": "required"}, "When using `tool_choice`, `tools` must be set."),
-            ({"functions": [{"name": "f"}]}, "use `tools`"),
-            ({"modalities": ["text", "audio"]}, "modalities must be ['text']"),
-            ({"audio": {"voice": "x"}}, "audio is not supported"),
-            ({"web_search_options": {}}, "web_search_options is not supported"),
-            ({"reasoning_effort": "much"}, "reasoning_effort"),
-            ({"max_completion_tokens": 0}, "max_completion_tokens"),
-            ({"top_logprobs": 2}, "when using `top_logprobs`, `logprobs` must be set to true."),
-            ({"stream_options": {"include_usage": True}}, "Stream options can only be defined when `stream=True`."),
-            ({"stream": True, "prompt_logprobs": 1}, "`prompt_logprobs` are not available when `stream=True`."),
-            ({"continue_final_message": True, "add_generation_prompt": True}, "Cannot set both"),
-        ],
-    )
-    async def test_what_cannot_be_is_refused(self, http, body, text):
-        response = await http.post("/v1/chat/completions", json={"messages": MESSAGES, "tools": TOOLS, **body})
-
-        assert response.status_code == 400, response.text
-        assert text in response.json()["error"]["message"]
-
-    async def test_strict_tools_that_the_format_cannot_hold_are_refused(self, serve_frontend):
-        strict = [{"type": "function", "function": {**TOOLS[0]["function"], "strict": True}}]
-        async with serve_frontend(tool_call_parser="pythonic") as frontend:
-            response = await frontend.http.post("/v1/chat/completions", json={"messages": MESSAGES, "tools": strict})
-
-        assert response.status_code == 400
-        assert "strict" in response.json()["error"]["message"]
-
-
-class TestRendering:
-    async def test_reasoning_effort_reaches_the_template(self, http, tokenizer):
-        body = {"messages": MESSAGES, "max_tokens": 1, "reasoning_effort": "low", "chat_template_kwargs": {"mood": "glad"}}
-        assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
-
-        assert json.loads(tokenizer.rendered[-1].chat_template_kwargs_json) == {"mood": "glad", "reasoning_effort": "low"}
-
-    async def test_no_reasoning_effort_switches_thinking_off(self, http, tokenizer):
-        body = {"messages": MESSAGES, "max_tokens": 1, "reasoning_effort": "none"}
-        assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
-
-        kwargs = json.loads(tokenizer.rendered[-1].chat_template_kwargs_json)
-        assert (kwargs["enable_thinking"], kwargs["thinking"]) == (False, False)
-
-    async def test_tools_reach_the_template_unless_there_is_no_choice(self, http, tokenizer):
-        for choice, seen in (("auto", True), ("none", False)):
-            body = {"messages": MESSAGES, "max_tokens": 1, "tools": TOOLS, "tool_choice": choice}
-            assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
-
-            assert bool(tokenizer.rendered[-1].tools_json) is seen
-
-
-@pytest.mark.parametrize("content", ["Once", [{"type": "text", "text": "Once"}]])
-async def test_echo_begins_with_the_message_that_is_continued(frontend, engine, content):
-    writes(engine, " upon")
-    body = {"messages": [*MESSAGES, {"role": "assistant", "content": content}], "continue_final_message": True, "echo": True}
-
-    whole = await ask(frontend, **body)
-    chunks = await stream(frontend, **body)
-
-    assert whole["choices"][0]["message"]["content"] == added_up(chunks)[0]["content"] == "Once upon"
-    assert whole["usage"]["completion_tokens"] == len(" upon") + 1
-
-
-async def test_echo_of_what_others_said_is_nothing(frontend, engine):
-    writes(engine, "yes")
-
-    assert (await ask(frontend, echo=True))["choices"][0]["message"]["content"] == "yes"
-
-
-async def test_special_tokens_are_kept_where_marks_are_made_of_them(serve_frontend, engine, tokenizer):
-    writes(engine, "<|channel|>final<|message|>yes")
-    async with serve_frontend(tool_call_parser="openai") as frontend:
-        await ask(frontend)
-    async with serve_frontend(tool_call_parser="mistral") as frontend:
-        await ask(frontend)
-        await ask(frontend, tools=TOOLS)
-
-    assert [opened.skip_special_tokens for opened in tokenizer.opened] == [False, True, False]

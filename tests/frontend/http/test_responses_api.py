@@ -1,18 +1,13 @@
-"""OpenAI's Responses API over a real port, by its official client: answers, streams, tools, the store, errors, disconnects."""
+"""OpenAI's Responses API over a real port, by its official client: answers, streams, tools, what reaches the engine."""
 
 import json
 
-import openai
 import pytest
 
 from tests.frontend.fakes import TEXT
+from tests.frontend.http.responses_client import TOOLS, client_of
 from tests.frontend.turns import FORMATS, TEXTS, WEATHER, writes
-from tetrad.services.errors import InternalError, InvalidRequest, Overloaded, Unavailable
 
-TOOLS = [
-    {"type": "function", "name": "get_weather", "description": "Weather.", "parameters": WEATHER},
-    {"type": "function", "name": "get_time"},
-]
 TYPES = {
     "text": ["message"],
     "unicode": ["message"],
@@ -38,23 +33,9 @@ async def client(frontend):
         yield opened
 
 
-def client_of(frontend):
-    return openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{frontend.port}/v1", api_key="none", max_retries=0)
-
-
 def prompt_of(request):
     """Return the prompt that the engine got; the fake template writes `<role>content`."""
     return bytes(i for i in memoryview(request.prompt_token_ids).cast("I")).decode()
-
-
-async def events(http, path="/v1/responses", method="POST", **body):
-    """Return the events of a stream."""
-    async with http.stream(method, path, json=body or None) as response:
-        assert response.status_code == 200, await response.aread()
-        lines = [line async for line in response.aiter_lines() if line]
-    found = [json.loads(line.removeprefix("data: ")) for line in lines[1::2]]
-    assert [line.removeprefix("event: ") for line in lines[::2]] == [event["type"] for event in found]
-    return found
 
 
 async def test_response_by_the_official_client(client):
@@ -172,59 +153,6 @@ async def test_an_item_may_be_referred_to(client, engine):
     assert prompt_of(engine.requests[1]) == "<user>x\n<assistant>The\n<user>b\n<assistant>"
 
 
-async def test_a_stored_response_can_be_read_and_deleted(client):
-    created = await client.responses.create(model="fake", input="hi", max_output_tokens=3)
-
-    assert await client.responses.retrieve(created.id) == created
-    await client.responses.delete(created.id)
-    with pytest.raises(openai.NotFoundError):
-        await client.responses.retrieve(created.id)
-
-
-async def test_a_streamed_response_is_stored_before_its_last_event(client):
-    async with client.responses.stream(model="fake", input="hi", max_output_tokens=3) as stream:
-        async for event in stream:
-            if event.type == "response.incomplete":
-                assert (await client.responses.retrieve(event.response.id)).output_text == TEXT[:3]
-                return
-    raise AssertionError("no last event")
-
-
-async def test_a_response_survives_a_restart(serve_frontend, tmp_path):
-    path = str(tmp_path / "responses.sqlite3")
-    async with serve_frontend(responses_store=path) as first, client_of(first) as client:
-        created = await client.responses.create(model="fake", input="hi", max_output_tokens=3)
-
-    async with serve_frontend(responses_store=path) as second, client_of(second) as client:
-        assert await client.responses.retrieve(created.id) == created
-
-
-@pytest.mark.parametrize("unkept", [{"store": False}, None])
-async def test_what_is_not_to_be_stored_is_not(serve_frontend, unkept):
-    async with serve_frontend(responses_store=":memory:" if unkept else "none") as frontend, client_of(frontend) as client:
-        created = await client.responses.create(model="fake", input="hi", max_output_tokens=3, **(unkept or {}))
-
-        assert created.to_dict()["store"] is False
-        with pytest.raises(openai.NotFoundError):
-            await client.responses.retrieve(created.id)
-
-
-async def test_input_items_are_listed_in_pages(client, http):
-    first = await client.responses.create(model="fake", input="a", max_output_tokens=3)
-    second = await client.responses.create(
-        model="fake", input=[{"role": "user", "content": "b"}], previous_response_id=first.id, max_output_tokens=3
-    )
-
-    pages = [page async for page in (await client.responses.input_items.list(second.id, limit=2, order="asc")).iter_pages()]
-
-    items = [item for page in pages for item in page.data]
-    assert [(item.type, item.role) for item in items] == [("message", "user"), ("message", "assistant"), ("message", "user")]
-    assert [item.content[0].text for item in items] == ["a", "The", "b"]
-    assert [page.has_more for page in pages] == [True, False]
-    latest = (await http.get(f"/v1/responses/{second.id}/input_items", params={"limit": 1})).json()
-    assert (latest["data"][0]["id"], latest["has_more"]) == (items[-1].id, True)
-
-
 async def test_input_tokens_are_counted(client):
     count = await client.responses.input_tokens.count(model="fake", input="hi", instructions="be")
 
@@ -298,104 +226,3 @@ async def test_truncation_drops_the_oldest_turns(http, engine):
     assert prompt.endswith("<user>last\n<assistant>")
     # One more turn would not have fitted.
     assert 512 - 100 - 2 * 50 < len(prompt) <= 512 - 100
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "param"),
-    [
-        ({}, 400, "input"),
-        ({"input": [{"role": "tool", "content": "x"}]}, 400, "input.0.role"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, 400, "input.0.content.0.type"),
-        ({"input": "hi", "tools": [{"type": "web_search"}]}, 400, "tools.0.type"),
-        ({"input": "hi", "tool_choice": "required"}, 400, "tool_choice"),
-        ({"input": "hi", "temperature": 3}, 400, "temperature"),
-        ({"input": "hi", "top_p": 0}, 400, "top_p"),
-        ({"input": "hi", "model": "other"}, 404, "model"),
-        ({"input": "hi", "previous_response_id": "resp_x"}, 404, "previous_response_id"),
-        ({"input": [{"type": "item_reference", "id": "msg_x"}]}, 404, "input.0.id"),
-        ({"input": "x" * 600}, 400, "prompt"),
-        (
-            {"input": "hi", "structured_outputs": {"regex": "a"}, "text": {"format": {"type": "json_object"}}},
-            400,
-            "structured_outputs",
-        ),
-    ],
-)
-@pytest.mark.parametrize("stream", [False, True])
-async def test_errors_name_their_field(http, body, status, param, stream):
-    response = await http.post("/v1/responses", json=body | {"stream": stream})
-
-    error = response.json()["error"]
-    assert (response.status_code, error["param"]) == (status, param), error
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("GET", "/v1/responses/resp_x"),
-        ("GET", "/v1/responses/resp_x?stream=true"),
-        ("DELETE", "/v1/responses/resp_x"),
-        ("POST", "/v1/responses/resp_x/cancel"),
-        ("GET", "/v1/responses/resp_x/input_items"),
-    ],
-)
-async def test_unknown_responses_are_not_found(http, method, path):
-    response = await http.request(method, path)
-
-    assert (response.status_code, response.json()["error"]["code"]) == (404, "response_not_found")
-
-
-@pytest.mark.parametrize("query", ["limit=0", "limit=101", "order=up", "after=x"])
-async def test_pages_that_cannot_be(client, http, query):
-    created = await client.responses.create(model="fake", input="hi", max_output_tokens=1)
-
-    response = await http.get(f"/v1/responses/{created.id}/input_items?{query}")
-
-    assert response.status_code == (404 if query.startswith("after") else 400)
-    assert response.json()["error"]["param"] == query.partition("=")[0]
-
-
-@pytest.mark.parametrize(
-    ("error", "raised"),
-    [
-        (InvalidRequest("no such grammar"), openai.BadRequestError),
-        (Overloaded("full"), openai.RateLimitError),
-        (Unavailable("gone"), openai.InternalServerError),
-        (InternalError("broken"), openai.InternalServerError),
-    ],
-)
-@pytest.mark.parametrize("stream", [False, True])
-async def test_what_the_engine_refuses_has_its_status(client, engine, error, raised, stream):
-    engine.reject = lambda _: error
-
-    with pytest.raises(raised):
-        await client.responses.create(model="fake", input="hi", stream=stream)
-
-
-async def test_an_error_in_mid_stream_is_an_event(client, frontend, engine):
-    engine.pause()
-    await engine.allow(3)
-    stream = await client.responses.create(model="fake", input="hi", stream=True)
-    seen = []
-
-    async for event in stream:
-        seen.append(event)
-        if event.type == "response.output_text.delta":
-            frontend.shutdown.set()
-
-    assert seen[-1].type == "response.failed"
-    assert seen[-1].response.error.code == "server_error"
-    assert [event.sequence_number for event in seen] == list(range(len(seen)))
-
-
-async def test_a_client_that_leaves_aborts_its_request(client, engine):
-    engine.pause()
-    await engine.allow(2)
-    stream = await client.responses.create(model="fake", input="hi", stream=True)
-    async for event in stream:
-        if event.type == "response.output_text.delta":
-            break
-    await stream.close()
-
-    await engine.allow(None)
-    await engine.until(lambda: engine.aborted)

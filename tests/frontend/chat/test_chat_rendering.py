@@ -1,0 +1,60 @@
+"""What of a chat completion reaches the template and the detokenizer, and what is repeated of it with `echo`."""
+
+import json
+
+import pytest
+
+from tests.frontend.chat.asking import MESSAGES, TOOLS, added_up, ask, stream
+from tests.frontend.turns import writes
+
+
+async def test_reasoning_effort_reaches_the_template(http, tokenizer):
+    body = {"messages": MESSAGES, "max_tokens": 1, "reasoning_effort": "low", "chat_template_kwargs": {"mood": "glad"}}
+    assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
+
+    assert json.loads(tokenizer.rendered[-1].chat_template_kwargs_json) == {"mood": "glad", "reasoning_effort": "low"}
+
+
+async def test_no_reasoning_effort_switches_thinking_off(http, tokenizer):
+    body = {"messages": MESSAGES, "max_tokens": 1, "reasoning_effort": "none"}
+    assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
+
+    kwargs = json.loads(tokenizer.rendered[-1].chat_template_kwargs_json)
+    assert (kwargs["enable_thinking"], kwargs["thinking"]) == (False, False)
+
+
+async def test_tools_reach_the_template_unless_there_is_no_choice(http, tokenizer):
+    for choice, seen in (("auto", True), ("none", False)):
+        body = {"messages": MESSAGES, "max_tokens": 1, "tools": TOOLS, "tool_choice": choice}
+        assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
+
+        assert bool(tokenizer.rendered[-1].tools_json) is seen
+
+
+@pytest.mark.parametrize("content", ["Once", [{"type": "text", "text": "Once"}]])
+async def test_echo_begins_with_the_message_that_is_continued(frontend, engine, content):
+    writes(engine, " upon")
+    body = {"messages": [*MESSAGES, {"role": "assistant", "content": content}], "continue_final_message": True, "echo": True}
+
+    whole = await ask(frontend, **body)
+    chunks = await stream(frontend, **body)
+
+    assert whole["choices"][0]["message"]["content"] == added_up(chunks)[0]["content"] == "Once upon"
+    assert whole["usage"]["completion_tokens"] == len(" upon") + 1
+
+
+async def test_echo_of_what_others_said_is_nothing(frontend, engine):
+    writes(engine, "yes")
+
+    assert (await ask(frontend, echo=True))["choices"][0]["message"]["content"] == "yes"
+
+
+async def test_special_tokens_are_kept_where_marks_are_made_of_them(serve_frontend, engine, tokenizer):
+    writes(engine, "<|channel|>final<|message|>yes")
+    async with serve_frontend(tool_call_parser="openai") as frontend:
+        await ask(frontend)
+    async with serve_frontend(tool_call_parser="mistral") as frontend:
+        await ask(frontend)
+        await ask(frontend, tools=TOOLS)
+
+    assert [opened.skip_special_tokens for opened in tokenizer.opened] == [False, True, False]

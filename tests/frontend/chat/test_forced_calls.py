@@ -1,0 +1,129 @@
+"""Calls that are forced, or allowed beside an answer in JSON: what the engine is told to hold the model to."""
+
+import json
+
+import pytest
+
+from tests.frontend.chat.asking import HERMES, NAMED, PARAMETERS, TOOLS, ask
+from tests.frontend.turns import writes
+
+
+async def ask_engine(frontend, engine, text, **body):
+    """Return the request that the engine saw."""
+    writes(engine, text)
+    await ask(frontend, tools=TOOLS, **body)
+    return engine.requests[-1].sampling_params
+
+
+async def test_required_is_a_schema_of_the_calls(frontend, engine):
+    params = await ask_engine(frontend, engine, "[]", tool_choice="required")
+
+    schema = json.loads(params.structured_outputs.json_schema)
+    assert (schema["type"], schema["minItems"]) == ("array", 1)
+    assert "maxItems" not in schema
+
+
+async def test_required_without_parallel_calls_allows_one(frontend, engine):
+    params = await ask_engine(frontend, engine, "[]", tool_choice="required", parallel_tool_calls=False)
+
+    assert json.loads(params.structured_outputs.json_schema)["maxItems"] == 1
+
+
+async def test_named_is_the_schema_of_its_arguments(frontend, engine):
+    params = await ask_engine(frontend, engine, "{}", tool_choice=NAMED)
+
+    # Closed: arguments that the tool does not declare are not made up.
+    assert json.loads(params.structured_outputs.json_schema) == {**PARAMETERS, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"additionalProperties": {"type": "string"}},
+        {"allOf": [{}]},
+        {"minProperties": 2},
+        {"required": ["a", "b"]},
+        {"required": [{}]},
+    ],
+)
+async def test_schemas_that_speak_of_further_arguments_stay_open(frontend, engine, more):
+    writes(engine, "{}")
+    tool = {"type": "function", "function": {"name": "add", "parameters": {**PARAMETERS, **more}}}
+
+    await ask(frontend, tools=[tool], tool_choice=NAMED)
+
+    seen = json.loads(engine.requests[-1].sampling_params.structured_outputs.json_schema)
+    assert seen == {**PARAMETERS, **more}
+
+
+async def test_allowed_tools_hide_the_others(frontend, engine):
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
+    params = await ask_engine(frontend, engine, "[]", tool_choice=allowed)
+
+    schema = params.structured_outputs.json_schema
+    assert '"add"' in schema
+    assert '"sub"' not in schema
+
+
+async def test_the_constraint_waits_for_the_end_of_the_reasoning(serve_frontend, engine):
+    async with serve_frontend(reasoning_parser="qwen3") as frontend:
+        forced = await ask_engine(frontend, engine, "[]", tool_choice="required")
+        own = await ask_engine(frontend, engine, "{}", response_format={"type": "json_object"})
+        free = await ask_engine(frontend, engine, "yes")
+
+    assert list(forced.structured_outputs.start_after_token_ids) == list(b"</think>")
+    assert list(own.structured_outputs.start_after_token_ids) == list(b"</think>")
+    assert list(forced.structured_outputs.opening_token_ids) == list(b"<think>")
+    assert list(own.structured_outputs.opening_token_ids) == list(b"<think>")
+    assert not free.HasField("structured_outputs")
+
+
+async def test_reasoning_that_is_open_from_the_start_needs_no_opening(serve_frontend, engine):
+    async with serve_frontend(reasoning_parser="deepseek_r1") as frontend:
+        params = await ask_engine(frontend, engine, "[]", tool_choice="required")
+
+    assert list(params.structured_outputs.start_after_token_ids) == list(b"</think>")
+    assert not params.structured_outputs.opening_token_ids
+
+
+async def test_the_constraint_holds_at_once_where_the_prompt_has_no_reasoning(serve_frontend, engine):
+    async with serve_frontend(reasoning_parser="granite") as frontend:
+        params = await ask_engine(frontend, engine, "[]", tool_choice="required")
+
+    assert not params.structured_outputs.start_after_token_ids
+
+
+async def test_strict_tools_are_held_while_the_model_is_free_to_call(serve_frontend, engine):
+    strict = [{"type": "function", "function": {**TOOLS[0]["function"], "strict": True}}]
+    writes(engine, "yes")
+    async with serve_frontend(tool_call_parser="hermes") as frontend:
+        await ask(frontend, tools=strict)
+
+    tag = engine.requests[-1].sampling_params.structured_outputs.structural_tag
+    assert "<tool_call>" in tag
+    assert '"integer"' in tag
+
+
+@pytest.mark.parametrize("strict", [True, False])
+async def test_tools_may_be_called_besides_an_answer_in_json(serve_frontend, engine, strict):
+    tools = [{"type": "function", "function": {**TOOLS[0]["function"], "strict": strict}}]
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "maxProperties": 0}}}
+    writes(engine, HERMES)
+    async with serve_frontend(tool_call_parser="hermes", reasoning_parser="qwen3") as frontend:
+        whole = await ask(frontend, tools=tools, response_format=form)
+
+    outputs = engine.requests[-1].sampling_params.structured_outputs
+    answer, calls = json.loads(outputs.structural_tag)["format"]["elements"]
+    assert answer["json_schema"] == form["json_schema"]["schema"]
+    assert calls["tags"][0]["begin"].startswith("<tool_call>")
+    assert calls["tags"][0]["content"]["json_schema"] == (PARAMETERS if strict else {"type": "object"})
+    assert list(outputs.start_after_token_ids) == list(b"</think>")
+    assert whole["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "add"
+
+
+async def test_an_answer_in_json_is_all_there_can_be_where_calls_begin_like_json(serve_frontend, engine):
+    writes(engine, "{}")
+    async with serve_frontend(tool_call_parser="llama3_json") as frontend:
+        await ask(frontend, tools=TOOLS, response_format={"type": "json_object"})
+
+    assert engine.requests[-1].sampling_params.structured_outputs.json_object
