@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
+from tests.e2e.transformers_model import load_transformers_model
 from tetrad import LLM, BeamSearchParams, SamplingParams
 from tetrad.services.errors import InvalidRequest
 
@@ -28,9 +28,7 @@ def prompts(llm) -> list[list[int]]:
 @pytest.fixture(scope="module")
 def model(smollm2):
     # In float64 (but for its norms and angles), so that its own rounding takes next to nothing of the tolerance.
-    # Tests run side by side, and a team of threads waits for the one that lost its core.
-    torch.set_num_threads(1)
-    return AutoModelForCausalLM.from_pretrained(smollm2.parent, gguf_file=smollm2.name, dtype=torch.float32).double().eval()
+    return load_transformers_model(smollm2).double()
 
 
 def reference(model, prompt: list[int], params: BeamSearchParams, eos: list[int]) -> list[tuple[list[int], float]]:

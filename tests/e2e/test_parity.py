@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
+from tests.e2e.transformers_model import load_transformers_model
 from tetrad import LLM, CompletionOutput, SamplingParams
 
 NUM_TOKENS = 8
@@ -63,7 +63,7 @@ def reference(smollm2) -> Reference:
     prompts = make_prompts()
     with engine(smollm2, enable_prefix_caching=False, pipeline_depth=1) as llm:
         drafts = [list(completion.token_ids) for completion in generate(llm, prompts, at_a_time=32)]
-    model = AutoModelForCausalLM.from_pretrained(smollm2.parent, gguf_file=smollm2.name, dtype=torch.float32).eval()
+    model = load_transformers_model(smollm2)
     results = [verify(model, prompt, draft) for prompt, draft in zip(prompts, drafts, strict=True)]
     return Reference(prompts, drafts, [tokens for tokens, _ in results], [logprobs for _, logprobs in results])
 
