@@ -1,5 +1,6 @@
 """What several folders of tests share: the real model, and sockets with short paths."""
 
+import gc
 import os
 import sys
 import tempfile
@@ -17,6 +18,21 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 if not Path("/dev/nvidiactl").exists():
     # Triton's own functions are interpreted only if this is set before anybody imports them, as torch does for many reasons.
     os.environ["TRITON_INTERPRET"] = "1"
+
+# Tests run side by side, a process a core: a team of threads would turn and wait for the member whose core another test has.
+# For what tests start, too; the worker's own kernels have as many threads as its settings say.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Search for no garbage while modules are imported, and not among them later: they are a million objects, and they stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)
