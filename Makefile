@@ -36,8 +36,12 @@ $(STAMP): requirements.lock pyproject.toml
 serve: setup ## Serve MODEL (default: smollm2-135m-instruct) at http://127.0.0.1:8000
 	$(BIN)/tetrad serve $(MODEL) $(ARGS)
 
-test: setup lint types ## Lint, check types, run every test
-	$(BIN)/python -m pytest -n 2 --dist loadscope $(PYTEST_ARGS)
+# mypy has what the tests leave of the cores. Modules are in their order: xdist would put those with the fewest tests last, which
+# are the longest ones, and one core would be idle in the end.
+test: setup lint ## Lint, check types, run every test
+	@nice $(BIN)/mypy & types=$$!; \
+	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS); passed=$$?; \
+	wait $$types || { echo "make: mypy found errors, see above" >&2; exit 1; }; exit $$passed
 
 gateways-test: setup ## Drive Tetrad with smg, vllm-router, LangChain and aiperf from PyPI (1.5 GB in the user's cache, once)
 	$(BIN)/python -m pytest tests/foreign_programs $(PYTEST_ARGS)
