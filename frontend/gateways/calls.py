@@ -76,7 +76,7 @@ class GatewayCalls:
                     for message in messages_of(output):
                         yield message
 
-    async def abort(self, request_ids: Iterable[str]) -> None:
+    def abort(self, request_ids: Iterable[str]) -> None:
         """End requests of this API; ids that it does not have are ignored, and requests of other APIs that have the same."""
         for request_id in request_ids:
             for call in self._open.get(request_id, ()):

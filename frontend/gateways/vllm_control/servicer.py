@@ -72,7 +72,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
 
     async def Abort(self, request: control_pb2.AbortRequest, context: grpc.aio.ServicerContext) -> control_pb2.AbortResponse:
         """End requests, and their streams."""
-        await self._calls.abort(request.request_ids)
+        self._calls.abort(request.request_ids)
         return control_pb2.AbortResponse()
 
     async def PauseGeneration(

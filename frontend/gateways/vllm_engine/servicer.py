@@ -59,7 +59,7 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
         self, request: vllm_engine_pb2.AbortRequest, context: grpc.aio.ServicerContext
     ) -> vllm_engine_pb2.AbortResponse:
         """End requests, and their streams."""
-        await self._calls.abort(request.request_ids)
+        self._calls.abort(request.request_ids)
         return vllm_engine_pb2.AbortResponse()
 
     async def HealthCheck(
