@@ -77,7 +77,7 @@ def _prefill(bench: Bench, chunks: Chunks, heads: Heads, dtype: torch.dtype, mas
     pages = Pages(bench, [sum(chunk) for chunk in chunks], num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype)
     query = bench.normal(int(ends[-1]), num_heads, head_dim, dtype=dtype, seed=2)
     first = bench.accelerator.upload(np.array([0, *ends], np.int32))
-    block_rows = prefill_block_rows(head_dim, dtype, query.device)
+    block_rows = prefill_block_rows(head_dim, dtype, dtype, query.device)
     num_before = np.array([before for before, _ in chunks])
     tiles = bench.accelerator.upload(tiles_of(num_new, num_heads // num_kv_heads, block_rows, num_before))
     scale = head_dim**-0.5

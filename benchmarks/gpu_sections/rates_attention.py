@@ -45,7 +45,7 @@ def _prompt_seconds(bench: Bench, length: int, heads: tuple[int, int, int], dtyp
     pages = Pages(bench, [length], num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype)
     query = bench.normal(length, num_heads, head_dim, dtype=dtype, seed=2)
     first = bench.accelerator.upload(np.array([0, length], np.int32))
-    block_rows = prefill_block_rows(head_dim, dtype, query.device)
+    block_rows = prefill_block_rows(head_dim, dtype, dtype, query.device)
     tiles = bench.accelerator.upload(tiles_of(np.array([length]), num_heads // num_kv_heads, block_rows))
     places = (query, pages.cache, pages.tables, first, pages.num_keys, tiles)
     return bench.seconds([lambda: prefill_attention(*places, scale=head_dim**-0.5, block_rows=block_rows)])

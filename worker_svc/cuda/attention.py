@@ -51,14 +51,22 @@ class PagedAttention:
 
     Args:
         config: of the model.
+        dtype: of activations.
         cache_dtype: of keys and values.
         accelerator: the device.
         max_model_len: the longest context.
     """
 
-    def __init__(self, config: ModelConfig, cache_dtype: torch.dtype, accelerator: Accelerator, max_model_len: int) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        dtype: torch.dtype,
+        cache_dtype: torch.dtype,
+        accelerator: Accelerator,
+        max_model_len: int,
+    ) -> None:
         self._config, self._accelerator, self._max_model_len = config, accelerator, max_model_len
-        self._tile_rows = prefill_block_rows(config.head_dim, cache_dtype, accelerator.device)
+        self._tile_rows = prefill_block_rows(config.head_dim, dtype, cache_dtype, accelerator.device)
         self._scale = config.head_dim**-0.5
         self._window = config.sliding_window or 0
 

@@ -54,6 +54,7 @@ class DeviceLlama:
         self.config, self.offload = config, offload
         self.kv_cache_spec = KvCacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, kv_cache_dtype)
         self._embedding = linears.embedding("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+        self.dtype = self._embedding.dtype
         self._layers: list[_Layer] = []
         for index in range(config.num_layers):
             first = len(linears.tensors)

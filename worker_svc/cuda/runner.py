@@ -66,7 +66,7 @@ class CudaModelRunner:
         listeners = (self._state, self._sampler, self._asked_prompts)
         self._requests = RequestTable(self._batch, config.vocab_size, listeners)
         self._log = LaunchLog()
-        self._attention = PagedAttention(config, model.kv_cache_spec.dtype, accelerator, layout.max_model_len)
+        self._attention = PagedAttention(config, model.dtype, model.kv_cache_spec.dtype, accelerator, layout.max_model_len)
         self._graphs = DecodeGraphs(accelerator, vocab_size=config.vocab_size, most=layout.max_num_seqs)
 
     @property

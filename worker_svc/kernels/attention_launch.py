@@ -4,7 +4,7 @@ attention_launch.json is ordered: the first row that fits is taken. Its columns:
 
     kernel          "prefill" or "decode"
     shared_kib      shared memory that a program may have on the device: 227 (Hopper), 163 (A100), 99 (the others)
-    value_bytes     of a key's or a value's number in the cache
+    value_bytes     of a key's or a value's number in the cache; 4 also where queries are float32, as keys then become so
     head_dim        at most this, padded to a power of two
     block_rows      rows of queries times heads that a program holds
     block_keys      keys that it meets at a time
@@ -42,12 +42,12 @@ class Launch:
 
 def launch_for(kernel: str, query: torch.Tensor, cache: torch.Tensor) -> Launch:
     """Return how to launch "prefill" or "decode" for queries [..., head_dim] over a cache."""
-    return find_launch(kernel, query.shape[-1], cache.element_size(), _capability(query.device))
+    return find_launch(kernel, query.shape[-1], _value_bytes(query.dtype, cache.dtype), _capability(query.device))
 
 
-def prefill_block_rows(head_dim: int, cache_dtype: torch.dtype, device: torch.device) -> int:
+def prefill_block_rows(head_dim: int, query_dtype: torch.dtype, cache_dtype: torch.dtype, device: torch.device) -> int:
     """Return the rows that tiles of prompts are to have; a power of two."""
-    return find_launch("prefill", head_dim, cache_dtype.itemsize, _capability(device)).block_rows
+    return find_launch("prefill", head_dim, _value_bytes(query_dtype, cache_dtype), _capability(device)).block_rows
 
 
 @cached
@@ -76,6 +76,10 @@ def score_factors(scale: float, softcap: float) -> tuple[float, float]:
     if softcap:
         return 2 * scale / softcap, softcap / math.log(2)
     return 0.0, scale / math.log(2)
+
+
+def _value_bytes(query_dtype: torch.dtype, cache_dtype: torch.dtype) -> int:
+    return (query_dtype if query_dtype == torch.float32 else cache_dtype).itemsize
 
 
 @cached

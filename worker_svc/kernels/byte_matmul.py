@@ -139,6 +139,7 @@ def byte_matmul(
     assert x.stride(1) == 1 and weight.is_contiguous() and weight.shape == (num_outputs, num_columns)
     assert scales.is_contiguous() and scales.shape == (-(-num_columns // group), num_outputs)
     assert row_scales is None or (row_scales.is_contiguous() and row_scales.shape == (len(scales), num_rows))
+    shape = shape.for_values_of(x.element_size())
     out = torch.empty((num_rows, num_outputs), dtype=dtype, device=x.device)
     if not num_rows:
         return out

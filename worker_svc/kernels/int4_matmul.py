@@ -137,6 +137,7 @@ def int4_matmul(
     assert x.stride(1) == 1 and packed.is_contiguous() and packed.shape == (num_outputs, num_columns // 2)
     assert scales.is_contiguous() and zeros.is_contiguous() and scales.shape == zeros.shape == (len(scales), num_outputs)
     assert group_size % BLOCK == 0 and group_size * len(scales) == num_columns
+    shape = shape.for_values_of(x.element_size())
     out = torch.empty((num_rows, num_outputs), dtype=x.dtype, device=x.device)
     if not num_rows:
         return out

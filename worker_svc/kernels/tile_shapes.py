@@ -8,7 +8,7 @@ Dims: T rows of activations, N outputs, K inputs.
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -19,6 +19,8 @@ MAX_SPLIT_TILES = 4096
 
 _FEW_ROWS = 16  # the least that a tensor core takes
 _COLUMNS = 128
+_LEAST_COLUMNS = 32  # that 4 bits are packed in
+_USUAL_BYTES = 2  # of an activation
 _MIN_STEPS = 2  # of a split's way along K
 _MAX_SPLITS = 16
 _MAX_ROWS = 8192  # more are tiled as so many
@@ -43,6 +45,12 @@ class TileShape:
     splits: int
     warps: int
     stages: int
+
+    def for_values_of(self, value_bytes: int) -> "TileShape":
+        """Return the shape for activations of so many bytes each: those of float32 would not fit where those of two do."""
+        if value_bytes <= _USUAL_BYTES:
+            return self
+        return replace(self, columns=max(self.columns // 2, _LEAST_COLUMNS), stages=min(self.stages, 2))
 
 
 class TileShapes:

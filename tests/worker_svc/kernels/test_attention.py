@@ -9,7 +9,7 @@ import torch
 
 from tetrad.worker_svc.kernels import decode_attention as decode
 from tetrad.worker_svc.kernels import prefill_attention as prefill
-from tetrad.worker_svc.kernels.attention_launch import Launch, find_launch
+from tetrad.worker_svc.kernels.attention_launch import Launch, find_launch, launch_for, prefill_block_rows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BLOCK_ROWS = 16
@@ -183,6 +183,18 @@ def test_a_launch_that_is_given_is_taken_instead_of_the_table_s(monkeypatch):
 
     assert_equal(decoded, decode.decode_attention_reference(query, *places, pages.num_keys, num_splits=1, scale=0.1))
     assert_equal(prefilled, decoded)
+
+
+@pytest.mark.parametrize("cache", [torch.float8_e4m3fn, torch.bfloat16, torch.float32])
+def test_float32_has_its_own_tiles_whatever_the_cache_is_of(cache):
+    """Keys and values are widened to the queries' type in shared memory, which has no room for the tiles of narrow ones."""
+    for head_dim in (64, 128, 256):
+        rows = prefill_block_rows(head_dim, torch.float32, cache, torch.device("cpu"))
+        assert rows == find_launch("prefill", head_dim, 4, (9, 0)).block_rows
+
+    query, pages = torch.zeros(1, 1, 128), torch.zeros((1, 16, 2, 1, 128), dtype=cache)
+    assert launch_for("decode", query, pages) == find_launch("decode", 128, 4, (9, 0))
+    assert launch_for("decode", query.half(), pages) == find_launch("decode", 128, cache.itemsize, (9, 0))
 
 
 def test_a_device_with_more_memory_has_larger_tiles():

@@ -1,5 +1,7 @@
 """Tile shapes: what was measured is used, what was not has a shape by rule, and the table reads as it was written."""
 
+from dataclasses import replace
+
 import pytest
 
 from tetrad.worker_svc.kernels.tile_shapes import (
@@ -51,6 +53,13 @@ def test_there_is_something_to_measure_for_any_number_of_rows(num_rows):
 
     assert 10 < len(found) < 400
     assert len(set(found)) == len(found)
+
+
+def test_tiles_of_float32_are_narrow_as_shared_memory_is_no_larger_for_them():
+    shape = shape_by_rule(4096, 2048, 1536, H200)
+
+    assert shape.for_values_of(2) == shape.for_values_of(1) == shape
+    assert shape.for_values_of(4) == replace(shape, columns=64, stages=2)
 
 
 def test_a_table_is_read_as_it_was_written(tmp_path):
