@@ -19,7 +19,7 @@ from tetrad.engine_core_svc.scheduler.output import ModelRunnerOutput, NewReques
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler, SchedulerLimits
 from tetrad.services.model_files import resolve_model
 from tetrad.worker_svc.config import WorkerSettings
-from tetrad.worker_svc.devices.cpu import CpuDevice
+from tetrad.worker_svc.devices import open_device
 from tetrad.worker_svc.devices.interface import KvLayout, LoadRequest
 from tetrad.worker_svc.plan import CachedRequests, NewRequest, SamplingSpec, StepPlan, StepResult
 
@@ -41,7 +41,7 @@ class InProcess:
         layout = KvLayout(
             _NUM_BLOCKS, _BLOCK_SIZE, _MAX_MODEL_LEN, self._limits.max_num_seqs, self._limits.max_num_batched_tokens
         )
-        device = CpuDevice(WorkerSettings())
+        device = open_device(WorkerSettings(device="cpu"))
         device.set_up()
         model = device.load_model(LoadRequest(MODEL, resolve_model(MODEL), dtype=dtype), lambda *_: None)
         self._runner = model.make_runner(layout)

@@ -18,7 +18,7 @@ import numpy as np
 from tetrad.services.model_files import resolve_model
 from tetrad.tokenizer_svc.loading import load_tokenizer
 from tetrad.worker_svc.config import WorkerSettings
-from tetrad.worker_svc.devices.cpu import CpuDevice
+from tetrad.worker_svc.devices import open_device
 from tetrad.worker_svc.devices.interface import KvLayout, LoadRequest
 from tetrad.worker_svc.model_runner import ModelRunner
 from tetrad.worker_svc.plan import CachedRequests, NewRequest, SamplingSpec, StepPlan
@@ -134,7 +134,7 @@ class DecodeBatch:
 def measure(kinds: list[Callable[[int], SamplingSpec]], num_steps: int, num_threads: int) -> list[Cost]:
     """Return the cost of each way to choose parameters, measured in turns, step by step."""
     path = resolve_model(MODEL)
-    device = CpuDevice(WorkerSettings(threads=num_threads))
+    device = open_device(WorkerSettings(device="cpu", threads=num_threads))
     device.set_up()
     model = device.load_model(LoadRequest(MODEL, path), lambda *_: None)
     per_row = -(-(PROMPT_LEN + num_steps + 1) // BLOCK_SIZE)

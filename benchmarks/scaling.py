@@ -18,7 +18,7 @@ from benchmarks.report import Bar, Section, add_bars, write_section
 from benchmarks.stack import MODEL
 from tetrad.services.model_files import resolve_model
 from tetrad.worker_svc.config import WorkerSettings
-from tetrad.worker_svc.devices.cpu import CpuDevice
+from tetrad.worker_svc.devices import open_device
 from tetrad.worker_svc.devices.interface import KvLayout, LoadRequest
 from tetrad.worker_svc.plan import CachedRequests, Ints, NewRequest, Runner, SamplingSpec, StepPlan, finished
 
@@ -114,7 +114,7 @@ _NONE = CachedRequests(*(np.empty(0, np.int64) for _ in range(5)))
 
 def new_timer(dtype: str, num_tokens: int) -> StepTimer:
     """Return a timer over a new model, with KV for so many tokens."""
-    device = CpuDevice(WorkerSettings())
+    device = open_device(WorkerSettings(device="cpu"))
     device.set_up()
     model = device.load_model(LoadRequest(MODEL, resolve_model(MODEL), dtype=dtype), lambda *_: None)
     layout = KvLayout(2 + num_tokens // _BLOCK_SIZE, _BLOCK_SIZE, _MAX_MODEL_LEN, max(_BATCHES), _MAX_MODEL_LEN)
