@@ -8,7 +8,7 @@ import yaml
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.frontend.config import FrontendSettings
-from tetrad.local_stack import HEALTH_NAMES
+from tetrad.local_stack import GRPC_POLLERS, HEALTH_NAMES
 from tetrad.services.settings import child_environment, load_settings
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings
@@ -243,3 +243,7 @@ def test_only_the_worker_has_torch():
 
     assert [name for name, text in stages.items() if "worker.txt" in text or "torch" in text.lower()] == ["worker"]
     assert all("USER tetrad" in stages[name] for name in SETTINGS)
+
+
+def test_services_in_containers_wait_for_sockets_as_those_of_one_command():
+    assert all(f"    {name}={value}\n" in DOCKERFILE for name, value in GRPC_POLLERS.items())

@@ -11,7 +11,7 @@ import pytest
 
 from tetrad import EngineArgs, SamplingParams
 from tetrad.async_llm import AsyncLLM
-from tetrad.local_stack import LocalStack
+from tetrad.local_stack import GRPC_POLLERS, LocalStack
 from tetrad.private_directory import private_directories
 from tetrad.services.errors import FailedPrecondition
 
@@ -40,6 +40,12 @@ async def test_close_ends_every_service_and_removes_the_directory_within_5_s(sta
     assert len(processes) == 3
     assert not psutil.wait_procs(processes, timeout=0.5)[1]
     assert not stack.directory.exists()
+
+
+async def test_its_services_have_the_cheaper_of_grpcs_pollers(stack):
+    environments = [psutil.Process(pid).environ() for pid in stack.pids().values()]
+
+    assert all(environment.items() >= GRPC_POLLERS.items() for environment in environments)
 
 
 async def test_a_request_outlives_the_death_of_each_service(stack):
