@@ -21,7 +21,7 @@ from tetrad.services.model_files import resolve_model
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.devices import open_device
 from tetrad.worker_svc.devices.interface import KvLayout, LoadRequest
-from tetrad.worker_svc.plan import CachedRequests, NewRequest, SamplingSpec, StepPlan, StepResult
+from tetrad.worker_svc.plan import CachedRequests, NewRequest, SamplingSpec, StepPlan, StepResult, finished
 
 _BLOCK_SIZE = 16
 _NUM_BLOCKS = 4096
@@ -77,7 +77,7 @@ class InProcess:
     def _step(self, scheduler: Scheduler) -> None:
         plan = scheduler.schedule()
         assert plan is not None
-        scheduler.update(_result(self._runner.execute(_plan(plan))))
+        scheduler.update(_result(finished(self._runner.execute(_plan(plan)))))
 
 
 def _plan(plan: SchedulerOutput) -> StepPlan:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -20,8 +21,11 @@ from tetrad.tokenizer_svc.loading import load_tokenizer
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.devices import open_device
 from tetrad.worker_svc.devices.interface import KvLayout, LoadRequest
-from tetrad.worker_svc.model_runner import ModelRunner
 from tetrad.worker_svc.plan import CachedRequests, NewRequest, SamplingSpec, StepPlan
+
+if TYPE_CHECKING:
+    # It imports torch, which must see how the device wants its threads.
+    from tetrad.worker_svc.model_runner import ModelRunner
 
 MODEL = "smollm2-135m-instruct"
 NUM_ROWS = 64
@@ -73,7 +77,7 @@ class Cost:
 class DecodeBatch:
     """64 requests that decode, and how long their steps take."""
 
-    def __init__(self, runner: ModelRunner, prompts: list[list[int]], sampling: Callable[[int], SamplingSpec]) -> None:
+    def __init__(self, runner: "ModelRunner", prompts: list[list[int]], sampling: Callable[[int], SamplingSpec]) -> None:
         self._runner = runner
         self._computed = np.array([len(prompt) for prompt in prompts])
         self._step_id = 0
@@ -140,7 +144,7 @@ def measure(kinds: list[Callable[[int], SamplingSpec]], num_steps: int, num_thre
     per_row = -(-(PROMPT_LEN + num_steps + 1) // BLOCK_SIZE)
     layout = KvLayout(1 + NUM_ROWS * per_row, BLOCK_SIZE, per_row * BLOCK_SIZE, NUM_ROWS, NUM_ROWS * PROMPT_LEN)
     prompts = text_prompts()
-    batches = [DecodeBatch(model.make_runner(layout), prompts, kind) for kind in kinds]
+    batches = [DecodeBatch(cast("ModelRunner", model.make_runner(layout)), prompts, kind) for kind in kinds]
     for _ in range(num_steps):
         for batch in batches:
             batch.step()
