@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -38,7 +38,10 @@ def plain(row: int) -> SamplingSpec:
     return SamplingSpec(temperature=0.8, seed=row)
 
 
-KINDS: dict[str, Callable[[int], dict[str, object]]] = {
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+KINDS: dict[str, Callable[[int], dict[str, Any]]] = {
     "top_p": lambda row: {"top_p": 0.8 + 0.003 * row},
     "top_k": lambda row: {"top_k": 5 + row * 3},
     "min_p": lambda row: {"min_p": 0.01 + row / 1000},
@@ -55,15 +58,15 @@ KINDS: dict[str, Callable[[int], dict[str, object]]] = {
 def mixed(row: int) -> SamplingSpec:
     """Return the parameters of one of 64 rows, no two of which are alike: four kinds each, and logprobs."""
     kinds = [kind for kind in KINDS if kind != "logprobs"]
-    fields: dict[str, object] = {"temperature": 0.5 + row / 100, "seed": row, "num_logprobs": 5}
+    fields: dict[str, Any] = {"temperature": 0.5 + row / 100, "seed": row, "num_logprobs": 5}
     for step in range(4):
         fields |= KINDS[kinds[(row + 2 * step) % len(kinds)]](row)
-    return SamplingSpec(**fields)  # type: ignore[arg-type] # SamplingSpec's fields
+    return SamplingSpec(**fields)
 
 
 def only(kind: str) -> Callable[[int], SamplingSpec]:
     """Return what gives each row one kind of parameter."""
-    return lambda row: SamplingSpec(**{"temperature": 0.8, "seed": row, **KINDS[kind](row)})  # type: ignore[arg-type] # likewise
+    return lambda row: SamplingSpec(**{"temperature": 0.8, "seed": row, **KINDS[kind](row)})
 
 
 @dataclass(frozen=True)
@@ -124,15 +127,19 @@ class DecodeBatch:
 
     def _watch_sampler(self) -> None:
         sampler = self._runner.sampler
-        sample = sampler.sample
+        sampler.sample = _timed(sampler.sample, self._samplings)  # type: ignore[method-assign] # measured from outside
 
-        def timed(*args: object) -> object:
-            started = time.perf_counter()
-            sampled = sample(*args)  # type: ignore[arg-type] # passed on
-            self._samplings.append(time.perf_counter() - started)
-            return sampled
 
-        sampler.sample = timed  # type: ignore[method-assign, assignment] # measured from outside
+def _timed(function: Callable[Given, Result], seconds: list[float]) -> Callable[Given, Result]:
+    """Return a function that does the same and notes what each call took."""
+
+    def timed(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        started = time.perf_counter()
+        result = function(*args, **kwargs)
+        seconds.append(time.perf_counter() - started)
+        return result
+
+    return timed
 
 
 def measure(kinds: list[Callable[[int], SamplingSpec]], num_steps: int, num_threads: int) -> list[Cost]:

@@ -4,9 +4,8 @@ from random import Random
 
 import pytest
 
-from tests.engine_core_svc.worker_memory import WorkerMemory
+from tests.engine_core_svc.worker_memory import LostBlocks, WorkerMemory
 from tetrad.engine_core_svc.config import EngineCoreSettings
-from tetrad.engine_core_svc.kv_cache.events import NoKvEvents
 from tetrad.engine_core_svc.kv_cache.second_tier import HostTier
 from tetrad.engine_core_svc.layout import plan_layout
 from tetrad.engine_core_svc.request import RequestStatus
@@ -19,18 +18,10 @@ OLD, NEW = list(range(100, 117)), list(range(200, 233))
 """17 tokens: 4 full blocks; 33 tokens: 8."""
 
 
-class Events(NoKvEvents):
-    def __init__(self):
-        self.lost = []
-
-    def removed(self, block_hash):
-        self.lost.append(block_hash)
-
-
 @pytest.fixture
 def bench(make_bench):
     """Eight blocks of the device that can be used, six of the host."""
-    return make_bench(num_blocks=10, block_size=BLOCK_SIZE, num_host_blocks=6, events=Events())
+    return make_bench(num_blocks=10, block_size=BLOCK_SIZE, num_host_blocks=6, events=LostBlocks())
 
 
 def run(bench, prompt, **fields):

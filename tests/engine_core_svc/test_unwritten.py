@@ -4,8 +4,7 @@ from random import Random
 
 import pytest
 
-from tests.engine_core_svc.worker_memory import WorkerMemory
-from tetrad.engine_core_svc.kv_cache.events import NoKvEvents
+from tests.engine_core_svc.worker_memory import LostBlocks, WorkerMemory
 from tetrad.engine_core_svc.request import RequestStatus
 from tetrad.engine_core_svc.scheduler.output import FinishReason
 
@@ -13,17 +12,9 @@ BLOCK_SIZE = 4
 COMMON = list(range(100, 112))  # three full blocks
 
 
-class Events(NoKvEvents):
-    def __init__(self):
-        self.lost = []
-
-    def removed(self, block_hash):
-        self.lost.append(block_hash)
-
-
 @pytest.fixture
 def bench(make_bench):
-    return make_bench(block_size=BLOCK_SIZE, num_blocks=40, events=Events())
+    return make_bench(block_size=BLOCK_SIZE, num_blocks=40, events=LostBlocks())
 
 
 def test_the_blocks_of_a_request_that_failed_are_not_found(bench):

@@ -1,5 +1,7 @@
 """What a worker's KV memory holds: every slot the tokens up to its own, so that a read of anything else is noticed."""
 
+from tetrad.engine_core_svc.kv_cache.events import NoKvEvents
+
 
 class WorkerMemory:
     """Runs plans in order, as a worker does: copies first, then all writes of a step, then its reads."""
@@ -57,3 +59,13 @@ class WorkerMemory:
 
     def _slot(self, key, position):
         return self.device.setdefault(self.tables[key][position // self.block_size], {})
+
+
+class LostBlocks(NoKvEvents):
+    """Notes what the prefix cache says that it no longer has."""
+
+    def __init__(self):
+        self.lost = []
+
+    def removed(self, block_hash):
+        self.lost.append(block_hash)

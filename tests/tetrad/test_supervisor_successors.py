@@ -56,13 +56,19 @@ async def test_a_successor_that_cannot_start_leaves_its_predecessor_alone(superv
 NOBODY = HealthTarget("unix:/tmp/nobody-listens-here.sock", "x.Cup")
 
 
-async def test_what_retires_ends_with_the_stop_too(supervise):
+async def supervise_a_retiring_child(supervise):
+    """Return a supervisor, its states, and a process that has a successor and does not end."""
     ignores = "import signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN); signal.pause()"
     supervisor, states = supervise([child(ignores)])
     await supervisor.wait_ready()
     old = psutil.Process(supervisor.pids()["cup"])
     await supervisor.replace(child(SLEEP), retire_timeout_s=60.0)
     await states.wait_count("retiring", 1)
+    return supervisor, states, old
+
+
+async def test_what_retires_ends_with_the_stop_too(supervise):
+    supervisor, _, old = await supervise_a_retiring_child(supervise)
 
     await asyncio.wait_for(supervisor.stop(), 5)
 
@@ -70,12 +76,7 @@ async def test_what_retires_ends_with_the_stop_too(supervise):
 
 
 async def test_what_dies_while_it_retires_is_not_started_again(supervise):
-    ignores = "import signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN); signal.pause()"
-    supervisor, states = supervise([child(ignores)])
-    await supervisor.wait_ready()
-    old = psutil.Process(supervisor.pids()["cup"])
-    await supervisor.replace(child(SLEEP), retire_timeout_s=60.0)
-    await states.wait_count("retiring", 1)
+    supervisor, states, old = await supervise_a_retiring_child(supervise)
     successor = supervisor.pids()["cup"]
 
     old.kill()
