@@ -15,8 +15,16 @@ install_podman() {
   say "installing podman"
   apt-get update -qq >&2
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq podman runc >&2
-  # Without systemd the default runtime cannot make control groups.
-  [ -e /etc/containers/containers.conf ] || printf '[engine]\nruntime = "runc"\n' >/etc/containers/containers.conf
+  [ -e /etc/containers/containers.conf ] || configuration >/etc/containers/containers.conf
+}
+
+# Without systemd the default runtime cannot make control groups. Where not even root may raise a limit, containers get ours.
+configuration() {
+  printf '[engine]\nruntime = "runc"\n'
+  local files processes
+  files=$(ulimit -Hn) processes=$(ulimit -Hu)
+  prlimit --nofile=1048576:1048576 true 2>/dev/null ||
+    printf '[containers]\ndefault_ulimits = ["nofile=%s:%s", "nproc=%s:%s"]\n' "$files" "$files" "$processes" "$processes"
 }
 
 make_base() {
