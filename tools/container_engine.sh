@@ -18,13 +18,11 @@ install_podman() {
   [ -e /etc/containers/containers.conf ] || configuration >/etc/containers/containers.conf
 }
 
-# Without systemd the default runtime cannot make control groups. Where not even root may raise a limit, containers get ours.
+# Without systemd the default runtime cannot make control groups. Where not even root may raise limits, podman's own are too high.
 configuration() {
   printf '[engine]\nruntime = "runc"\n'
-  local files processes
-  files=$(ulimit -Hn) processes=$(ulimit -Hu)
   prlimit --nofile=1048576:1048576 true 2>/dev/null ||
-    printf '[containers]\ndefault_ulimits = ["nofile=%s:%s", "nproc=%s:%s"]\n' "$files" "$files" "$processes" "$processes"
+    printf '[containers]\ndefault_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]\n'
 }
 
 make_base() {
