@@ -110,7 +110,10 @@ class ModelRunner:
             return slots, Sampled(slots)
         if len(rows) < len(hidden):
             hidden = hidden[torch.from_numpy(inputs.first_token[rows] + inputs.num_scheduled[rows] - 1)]
-        sampled = self.sampler.sample(self._model.logits(hidden), slots, plan.grammar)
+        if self.sampler.needs_logits(slots, plan.grammar):
+            sampled = self.sampler.sample(self._model.logits(hidden), slots, plan.grammar)
+        else:
+            sampled = self.sampler.take(*self._model.argmax(hidden))
         self._batch.append_sampled(slots, sampled.token_ids)
         return slots, sampled
 

@@ -99,10 +99,11 @@ class PagedAttention:
         positions = [np.arange(chunk.computed, chunk.computed + chunk.scheduled) for chunk in chunks]
         pages = [table[at // size].astype(np.int64) for table, at in zip(self.tables, positions, strict=True)]
         slots = [page * size + at % size for page, at in zip(pages, positions, strict=True)]
-        angles = torch.zeros(len(given), self.heads.head_dim // 2)
+        num_positions = max(chunk.computed + chunk.scheduled for chunk in chunks)
+        turns = torch.tensor([1.0, 0.0]).repeat_interleave(self.heads.head_dim // 2).repeat(num_positions, 1)
         program.run(
             len(given),
-            Tokens(np.zeros(len(given), np.int64), angles.cos(), angles.sin(), [self.cache]),
+            Tokens(np.zeros(len(given), np.int64), np.concatenate(positions), turns, [self.cache]),
             Pages(
                 slots=np.concatenate(slots),
                 tables=self.tables,
@@ -110,6 +111,7 @@ class PagedAttention:
                 num_computed=np.array([chunk.computed for chunk in chunks]),
                 num_scheduled=np.array(counts),
                 block_size=size,
+                num_positions=num_positions,
             ),
             given={self._heads: given, self._attended: attended},
         )

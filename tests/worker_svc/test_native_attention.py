@@ -146,15 +146,15 @@ def test_queries_and_keys_are_normed_rotated_and_written(team, head_dim, rotary_
     builder = ProgramBuilder(team)
     buffer = builder.buffer(8 * head_dim)
     builder.rotate(0, buffer, (weights[0], weights[1]), 1e-5)
-    rows, angles = torch.randn(5, 8 * head_dim), torch.rand(5, rotary_dim // 2) * 6
+    rows, of_all_positions = torch.randn(5, 8 * head_dim), torch.rand(10, rotary_dim // 2) * 6
+    turns, positions = torch.cat([of_all_positions.cos(), of_all_positions.sin()], 1), np.array([4, 0, 2, 9, 1])
+    angles = of_all_positions[positions]
     cache, given = torch.full((4, 2 * 2 * size * head_dim), torch.nan), rows.clone()
     slots = np.array([3, 15, 16, 40, 63])
     one = np.zeros(1, np.int64)
-    pages = Pages(slots, np.zeros((1, 1), np.int32), one, one, one, size)
+    pages = Pages(slots, np.zeros((1, 1), np.int32), one, one, one, size, 10)
 
-    builder.build("rotate", heads).run(
-        5, Tokens(np.zeros(5, np.int64), angles.cos(), angles.sin(), [cache]), pages, {buffer: given}
-    )
+    builder.build("rotate", heads).run(5, Tokens(np.zeros(5, np.int64), positions, turns, [cache]), pages, {buffer: given})
 
     expected = rows.double().view(5, 8, head_dim)
     for first, last, weight in ((0, 4, weights[0]), (4, 6, weights[1])):

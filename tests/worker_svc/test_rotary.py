@@ -5,7 +5,7 @@ import torch
 
 from tests.worker_svc.conftest import tiny_config
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.layers.rotary import interleave_heads, rotary_of, rotate_
+from tetrad.worker_svc.layers.rotary import TurnTable, interleave_heads, rotary_of, rotate_
 from tetrad.worker_svc.models.config import read_config
 from tetrad.worker_svc.weights.gguf_metadata import config_from_metadata
 
@@ -54,6 +54,18 @@ def test_tables_and_turns_rotate_alike():
 
     torch.testing.assert_close(turned, torch.cat([expected, heads[..., 4:]], -1))
     torch.testing.assert_close(turned[0, :, :4], heads[0, :, :4] * 1.5)
+
+
+def test_a_table_has_what_is_asked_for_and_grows():
+    rotary = rotary_of(4, 100.0, None)
+    table = TurnTable(rotary)
+
+    for num_positions in (1, 700, 1025, 5000, 3):
+        turns = table.up_to(num_positions)
+
+        assert len(turns) >= num_positions
+        torch.testing.assert_close(turns[:num_positions], rotary.cos_sin(torch.arange(num_positions)))
+    assert len(turns) < 10_000
 
 
 def test_rows_behind_the_pairs_stay_where_they_are():

@@ -17,7 +17,8 @@ from tetrad.worker_svc.layers.rotary_scalings import scaled
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
-    """How positions turn heads. There is no table of all positions: it would be as large as a file says that its context is.
+    """How positions turn heads. There is no table of all positions, it would be as large as a file says that its context is;
+    TurnTable keeps those that have been seen.
 
     Attributes:
         frequencies: [R / 2] float32, radians per position.
@@ -40,6 +41,27 @@ class Rotary:
     def to(self, device: torch.device) -> "Rotary":
         """Return the same on another device."""
         return Rotary(self.frequencies.to(device), self.gain)
+
+
+class TurnTable:
+    """The turns of all positions up to the furthest that was asked for, so that a step computes none.
+
+    Args:
+        rotary: computes them.
+    """
+
+    _FIRST_ROWS = 1024
+
+    def __init__(self, rotary: Rotary) -> None:
+        self._rotary = rotary
+        self._turns = torch.empty(0)
+
+    def up_to(self, num_positions: int) -> torch.Tensor:
+        """Return the turns of at least positions 0 .. num_positions - 1, [rows, R] as Rotary.cos_sin has them."""
+        if len(self._turns) < num_positions:
+            rows = max(self._FIRST_ROWS, 1 << (num_positions - 1).bit_length())
+            self._turns = self._rotary.cos_sin(torch.arange(rows))
+        return self._turns
 
 
 def rotary_of(rotary_dim: int, theta: float, scaling: Mapping[str, Any] | None) -> Rotary:

@@ -10,12 +10,14 @@ import torch
 
 from tetrad.worker_svc.attention.torch_paged import TorchPagedAttention
 from tetrad.worker_svc.kv_cache import KvCacheSpec
+from tetrad.worker_svc.layers.argmax import argmax
 from tetrad.worker_svc.layers.attention import SelfAttention
 from tetrad.worker_svc.layers.linear import Linear, LinearFactory
 from tetrad.worker_svc.layers.mlp import GatedMlp
 from tetrad.worker_svc.layers.norm import RmsNorm
 from tetrad.worker_svc.layers.rotary import interleave_heads, rotary_of
 from tetrad.worker_svc.models.config import ModelConfig
+from tetrad.worker_svc.plan import Floats, Ints
 from tetrad.worker_svc.weights.loader import WeightLoader
 
 
@@ -64,6 +66,10 @@ class LlamaModel:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return [N, vocab_size] float32."""
         return self._lm_head(self._norm(hidden)).float()
+
+    def argmax(self, hidden: torch.Tensor) -> tuple[Ints, Floats]:
+        """Return the ids [N] of the largest logits, and those [N]."""
+        return argmax(self.logits(hidden))
 
     def _load_lm_head(self, weights: WeightLoader, make_linear: LinearFactory) -> Linear:
         if self.config.tie_word_embeddings or not weights.has("lm_head.weight"):

@@ -10,6 +10,7 @@ from tetrad.worker_svc.kv_cache import KvCacheSpec
 from tetrad.worker_svc.layers.linear import LinearFactory
 from tetrad.worker_svc.models.config import ModelConfig, architecture_of, read_config
 from tetrad.worker_svc.models.llama import LlamaModel
+from tetrad.worker_svc.plan import Floats, Ints
 from tetrad.worker_svc.weights.loader import WeightLoader
 
 
@@ -27,6 +28,9 @@ class Model(Protocol):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return [N, vocab_size] float32 for hidden states [N, hidden]."""
+
+    def argmax(self, hidden: torch.Tensor) -> tuple[Ints, Floats]:
+        """Return the id [N] of each row's largest logit, and that [N]: the lowest of equals; if there is a NaN, the first."""
 
 
 _MODELS = {

@@ -6,19 +6,20 @@ format are fused. Float32 results do not depend on what else is in a step, to th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
 from tetrad.worker_svc.input_batch import InputBatch
 from tetrad.worker_svc.kv_cache import KvCacheSpec
-from tetrad.worker_svc.layers.rotary import rotary_of
+from tetrad.worker_svc.layers.rotary import TurnTable, rotary_of
 from tetrad.worker_svc.models.config import ModelConfig
 from tetrad.worker_svc.native.program import Epilogue, Pages, Program, ProgramBuilder, Tokens
 from tetrad.worker_svc.native.structures import Heads
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import NativeMatrix
+from tetrad.worker_svc.plan import Floats, Ints
 from tetrad.worker_svc.step_inputs import StepInputs
 from tetrad.worker_svc.weights.loader import WeightLoader
 
@@ -44,12 +45,21 @@ class _Buffers:
     gated: int
 
 
+class _Head(NamedTuple):
+    """The program behind the last layer, and the buffers that it reads and fills."""
+
+    program: Program
+    hidden: int
+    output: int
+
+
 class NativePages:
     """AttentionBackend's half that is made once a step; the other half is an operation of the program."""
 
     def build_metadata(self, inputs: StepInputs, batch: InputBatch) -> Pages:
         """Return where the step's sequences have their keys and values."""
-        num_pages = -(-int((inputs.num_computed + inputs.num_scheduled).max()) // batch.block_size)
+        num_positions = int((inputs.num_computed + inputs.num_scheduled).max())
+        num_pages = -(-num_positions // batch.block_size)
         return Pages(
             slots=np.ascontiguousarray(inputs.slot_mapping),
             tables=np.ascontiguousarray(batch.block_tables[inputs.slots, :num_pages]),
@@ -57,6 +67,7 @@ class NativePages:
             num_computed=np.ascontiguousarray(inputs.num_computed),
             num_scheduled=np.ascontiguousarray(inputs.num_scheduled),
             block_size=batch.block_size,
+            num_positions=num_positions,
         )
 
 
@@ -85,28 +96,36 @@ class NativeLlama:
         self.attention = NativePages()
         self.weights_size_bytes = 0
         self._weights, self._matrices, self._team = weights, matrices, team
-        self._rotary = rotary_of(config.rotary_dim, config.rope_theta, config.rope_scaling)
+        self._turns = TurnTable(rotary_of(config.rotary_dim, config.rope_theta, config.rope_scaling))
         vocabulary = ("model.embed_tokens.weight", config.vocab_size)
         [embedding] = self._load(vocabulary, columns=config.hidden_size)
         self._layers, self._hidden = self._write_layers(embedding)
         is_tied = config.tie_word_embeddings or not weights.has("lm_head.weight")
         head = embedding if is_tied else self._load(("lm_head.weight", config.vocab_size), columns=config.hidden_size)[0]
-        self._head, self._head_input, self._logits = self._write_head(head)
+        self._logits = self._write_head(head, "logits", Epilogue.STORE, config.vocab_size)
+        self._argmax = self._write_head(head, "argmax", Epilogue.TOP, 2 * head.num_panels)
         del self._weights, self._matrices  # they hold the model's files open
 
     def forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, caches: list[torch.Tensor], metadata: Any
     ) -> torch.Tensor:
         """Return the residual stream [T, hidden] after the last layer; valid until the next step."""
-        cosines, sines = (part.contiguous() for part in self._rotary.cos_sin(positions).chunk(2, 1))
-        tokens = Tokens(token_ids.contiguous().numpy(), cosines, sines, caches)
+        turns = self._turns.up_to(int(metadata.num_positions))
+        tokens = Tokens(token_ids.contiguous().numpy(), positions.contiguous().numpy(), turns, caches)
         self._layers.run(len(token_ids), tokens, metadata)
         return self._layers.result(self._hidden, len(token_ids))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return [N, vocab_size] float32; valid, and free to be written, until the next call."""
-        self._head.run(len(hidden), given={self._head_input: hidden.contiguous()})
-        return self._head.result(self._logits, len(hidden))
+        return self._run_head(self._logits, hidden).result(self._logits.output, len(hidden))
+
+    def argmax(self, hidden: torch.Tensor) -> tuple[Ints, Floats]:
+        """Return the ids [N] of the largest logits, and those [N], without writing the others down."""
+        return self._run_head(self._argmax, hidden).top(self._argmax.output, len(hidden))
+
+    def _run_head(self, head: _Head, hidden: torch.Tensor) -> Program:
+        head.program.run(len(hidden), given={head.hidden: hidden.contiguous()})
+        return head.program
 
     def _write_layers(self, embedding: NativeMatrix) -> tuple[Program, int]:
         config, program = self.config, ProgramBuilder(self._team)
@@ -162,14 +181,14 @@ class NativeLlama:
         bias = self._bias([(f"{prefix}.mlp.down_proj", config.hidden_size)])
         program.linear(down, bias, buffers.gated, buffers.hidden, epilogue=Epilogue.ADD)
 
-    def _write_head(self, matrix: NativeMatrix) -> tuple[Program, int, int]:
+    def _write_head(self, matrix: NativeMatrix, name: str, epilogue: Epilogue, width: int) -> _Head:
         config, program = self.config, ProgramBuilder(self._team)
         hidden, normed = program.buffer(config.hidden_size), program.buffer(config.hidden_size)
-        logits = program.buffer(config.vocab_size)
+        output = program.buffer(width)
         norm = self._norm("model.norm")
         program.norm(norm, config.rms_norm_eps, hidden, normed, quantize=matrix.is_quantized)
-        program.linear(matrix, None, normed, logits, source_is_quantized=matrix.is_quantized)
-        return program.build("logits", self._heads()), hidden, logits
+        program.linear(matrix, None, normed, output, epilogue=epilogue, source_is_quantized=matrix.is_quantized)
+        return _Head(program.build(name, self._heads()), hidden, output)
 
     def _heads(self) -> Heads:
         config = self.config

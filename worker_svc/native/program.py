@@ -28,11 +28,15 @@ class _Kind(IntEnum):
 
 
 class Epilogue(IntEnum):
-    """What becomes of a product: it is stored, added to what is there, or, of a paired matrix, silu(gate) * up is stored."""
+    """What becomes of a product: it is stored, added to what is there, or, of a paired matrix, silu(gate) * up is stored.
+
+    TOP stores only the largest output of each of the matrix's P panels, and its index: target [T, 2 P], see Program.top.
+    """
 
     STORE = 0
     ADD = 1
     GATE = 2
+    TOP = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +44,8 @@ class Tokens:
     """The T tokens of a step. Without them a program may only have norms and products."""
 
     token_ids: npt.NDArray[np.int64]  # [T]
-    cosines: torch.Tensor  # [T, head_dim / 2] float32
-    sines: torch.Tensor  # [T, head_dim / 2] float32
+    positions: npt.NDArray[np.int64]  # [T]
+    turns: torch.Tensor  # [positions, R] float32: of each, R / 2 cosines and as many sines
     caches: Sequence[torch.Tensor]  # one a layer
 
 
@@ -55,6 +59,7 @@ class Pages:
     num_computed: npt.NDArray[np.int64]  # [R]
     num_scheduled: npt.NDArray[np.int64]  # [R]
     block_size: int
+    num_positions: int  # of the longest sequence, this step's tokens included
 
 
 class ProgramBuilder:
@@ -191,6 +196,15 @@ class Program:
         """Return a buffer [T, width]; valid until the next run."""
         return torch.from_numpy(self._buffers[buffer][:num_tokens])
 
+    def top(self, buffer: int, num_tokens: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """Return the index [T] and the value [T] of the largest outputs of a product that ended in Epilogue.TOP.
+
+        The lowest of equal ones; if any is NaN, the first of those.
+        """
+        values, indices = np.split(self._buffers[buffer][:num_tokens], 2, axis=1)
+        rows, panels = np.arange(num_tokens), values.argmax(1)
+        return indices.view(np.int32)[rows, panels].astype(np.int64), values[rows, panels]
+
     def _make(self) -> None:
         if self._finalizer is not None:
             self._finalizer()
@@ -214,7 +228,7 @@ def _step(num_tokens: int, tokens: Tokens | None, pages: Pages | None) -> Step:
     step = Step(num_tokens=num_tokens)
     if tokens is not None:
         step.token_ids = tokens.token_ids.ctypes.data
-        step.cosines, step.sines = tokens.cosines.data_ptr(), tokens.sines.data_ptr()
+        step.positions, step.turns = tokens.positions.ctypes.data, tokens.turns.data_ptr()
     if pages is not None:
         step.num_sequences, step.page_stride = pages.tables.shape
         step.slots, step.pages = pages.slots.ctypes.data, pages.tables.ctypes.data

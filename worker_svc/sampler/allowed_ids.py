@@ -38,6 +38,10 @@ class AllowedIds:
         """Forget the slot."""
         self._lists.remove(slot)
 
+    def concerns(self, slots: Ints) -> bool:
+        """Return whether any row asked."""
+        return self._lists.of(slots) is not None
+
     def apply(self, logits: torch.Tensor, slots: Ints, batch: InputBatch) -> None:  # noqa: ARG002 - one signature
         """Mask what is not allowed."""
         lists = self._lists.of(slots)

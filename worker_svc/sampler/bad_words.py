@@ -47,6 +47,10 @@ class BadWords:
         """Forget the slot."""
         self._tables.remove(slot)
 
+    def concerns(self, slots: Ints) -> bool:
+        """Return whether any row asked."""
+        return self._tables.of(slots) is not None
+
     def apply(self, logits: torch.Tensor, slots: Ints, batch: InputBatch) -> None:
         """Mask the tokens that would complete a sequence."""
         table = self._tables.of(slots)

@@ -38,6 +38,10 @@ class LogitBias:
         """Forget the slot."""
         self._biases.remove(slot)
 
+    def concerns(self, slots: Ints) -> bool:
+        """Return whether any row asked."""
+        return self._biases.of(slots) is not None
+
     def apply(self, logits: torch.Tensor, slots: Ints, batch: InputBatch) -> None:  # noqa: ARG002 - one signature
         """Add the values."""
         biases = self._biases.of(slots)

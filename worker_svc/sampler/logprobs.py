@@ -66,6 +66,10 @@ class SampleLogprobs:
         """Forget the slot."""
         self._asked.remove(slot)
 
+    def concerns(self, slots: Ints) -> bool:
+        """Return whether any row asked."""
+        return self._asked.of(slots) is not None
+
     def asked(self, slots: Ints) -> AskedRows | None:
         """Return which rows of a step ask; None if none does."""
         return self._asked.of(slots)

@@ -44,6 +44,10 @@ class MinTokens:
         """Forget the slot."""
         self._ends.remove(slot)
 
+    def concerns(self, slots: Ints) -> bool:
+        """Return whether any row asked."""
+        return self._ends.of(slots) is not None
+
     def apply(self, logits: torch.Tensor, slots: Ints, batch: InputBatch) -> None:
         """Mask the ids that would end a request too early."""
         ends = self._ends.of(slots)

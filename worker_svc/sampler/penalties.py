@@ -57,6 +57,10 @@ class Penalties:
         strengths = penalties(request)
         return None if strengths is None else self._seen.open(request.token_ids, request.num_prompt_tokens, strengths)
 
+    def concerns(self, slots: Ints) -> bool:
+        """Return whether any row asked."""
+        return self._rows.of(slots) is not None
+
     def apply(self, logits: torch.Tensor, slots: Ints, batch: InputBatch) -> None:
         """Lower what was seen, by repetition, then frequency, then presence."""
         found = self._rows.of(slots)

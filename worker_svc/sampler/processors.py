@@ -29,6 +29,9 @@ class LogitsProcessor(Protocol):
     def remove(self, slot: int) -> None:
         """Forget a slot; one that asked for nothing is no error."""
 
+    def concerns(self, slots: Ints) -> bool:
+        """Return whether any of a step's rows, the requests in `slots`, asked for something."""
+
     def apply(self, logits: torch.Tensor, slots: Ints, batch: InputBatch) -> None:
         """Change logits [R, V] in place; row r is the request in slots[r]."""
 

@@ -2,8 +2,8 @@
 
 Order: raw logprobs, allowed ids, grammar, bad words, logit bias, min_tokens, penalties, thinking budget, temperature, min_p,
 top_k, top_p, draw, gather. Owned by the model runner, on the compute thread. Parameters live in arrays by slot; a step
-without logprobs or processors in which every row is greedy is one argmax. A row of which nothing is left fails alone: whatever
-would be drawn from it is a token that its request has forbidden.
+without logprobs or processors in which every row is greedy needs no logits, only where they are largest. A row of which nothing
+is left fails alone: whatever would be drawn from it is a token that its request has forbidden.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ import torch
 
 from tetrad.services.errors import TetradError
 from tetrad.worker_svc.input_batch import InputBatch
+from tetrad.worker_svc.layers.argmax import argmax
 from tetrad.worker_svc.plan import Floats, GrammarRows, Ints, LogprobRows, NewRequest
 from tetrad.worker_svc.sampler.allowed_ids import AllowedIds
 from tetrad.worker_svc.sampler.bad_words import BadWords
@@ -84,6 +85,16 @@ class Sampler:
         for listener in self._listeners:
             listener.remove(slot)
 
+    def needs_logits(self, slots: Ints, grammar: GrammarRows | None) -> bool:
+        """Return whether these rows need more than the largest of their logits; if not, `take` does what is left to do."""
+        if grammar is not None or not self._is_greedy[slots].all():
+            return True
+        return any(each.concerns(slots) for each in self._listeners)
+
+    def take(self, tokens: Ints, largest: Floats) -> Sampled:
+        """Return the tokens [R] of the largest logits [R] as they are."""
+        return Sampled(tokens, failures=failures(largest))
+
     def sample(self, logits: torch.Tensor, slots: Ints, grammar: GrammarRows | None) -> Sampled:
         """Return a token for each row of logits [R, V], which are used up; row r is the request in slots[r]."""
         asked = self._logprobs.asked(slots)
@@ -102,9 +113,7 @@ class Sampler:
         drawn_rows = np.flatnonzero(~self._is_greedy[slots])
         if len(drawn_rows) == len(slots):
             return self._draw(logits, slots)
-        # numpy's argmax takes the lowest id on ties and is several times faster than torch's here.
-        tokens: Ints = logits.numpy().argmax(1)
-        largest: Floats = logits.numpy()[np.arange(len(tokens)), tokens]
+        tokens, largest = argmax(logits)
         if len(drawn_rows):
             tokens[drawn_rows], _ = self._draw(logits[torch.from_numpy(drawn_rows)], slots[drawn_rows])
         return tokens, largest

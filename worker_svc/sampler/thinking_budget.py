@@ -57,6 +57,10 @@ class ThinkingBudget:
         """Forget the slot."""
         self._budgets.remove(slot)
 
+    def concerns(self, slots: Ints) -> bool:
+        """Return whether any row asked."""
+        return self._budgets.of(slots) is not None
+
     def apply(self, logits: torch.Tensor, slots: Ints, batch: InputBatch) -> None:
         """Leave one id to rows whose reasoning has to end."""
         found = self._budgets.of(slots)

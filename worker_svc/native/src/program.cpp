@@ -17,7 +17,7 @@
 namespace tetrad {
 
 enum Kind : int32_t { EMBED = 0, NORM = 1, LINEAR = 2, ROTATE = 3, ATTEND = 4 };
-enum Epilogue : int32_t { STORE = 0, ADD = 1, GATE = 2 };
+enum Epilogue : int32_t { STORE = 0, ADD = 1, GATE = 2, TOP = 3 };
 
 // One operation; which fields count depends on its kind.
 struct Operation {
@@ -37,8 +37,8 @@ struct Step {
   int64_t num_tokens, num_sequences;
   const int64_t* token_ids;      // [T]
   const int64_t* slots;          // [T], page * block_size + offset
-  const float* cosines;          // [T, head_dim / 2]
-  const float* sines;            // [T, head_dim / 2]
+  const int64_t* positions;      // [T]
+  const float* turns;            // of every position: rotary_dim / 2 cosines and as many sines
   const int32_t* pages;          // [R, page_stride]
   int64_t page_stride;
   const int64_t* first_tokens;   // [R]
@@ -196,6 +196,7 @@ class Run {
 
   // Outputs `first` .. of some rows: add the bias, store or add to the target.
   void finish(const Operation& operation, int64_t first, int64_t size, int64_t token, int rows, const float* products) {
+    if (operation.epilogue == TOP) return finish_top(operation, first, size, token, rows, products);
     const int64_t count = std::min(size, operation.matrix->num_outputs() - first);
     for (int i = 0; i < rows; i++) {
       const float* product = products + i * size;
@@ -222,16 +223,30 @@ class Run {
     }
   }
 
+  // Of a panel's outputs only the largest is kept, and its index: the target has the values of all panels, then the indices.
+  void finish_top(const Operation& operation, int64_t first, int64_t size, int64_t token, int rows, const float* products) {
+    const int64_t count = std::min(size, operation.matrix->num_outputs() - first);
+    for (int i = 0; i < rows; i++) {
+      const float* product = products + i * size;
+      const int64_t top = index_of_largest(product, count);
+      const int32_t index = static_cast<int32_t>(first + top);
+      float* out = row(operation.target, token + i) + first / size;
+      *out = product[top];
+      std::memcpy(out + width(operation.target) / 2, &index, sizeof index);
+    }
+  }
+
   // Queries and keys: normed if the model does that, then rotated; keys and values go to their pages.
   void rotate(const Operation& operation, Phase& phase) {
     const Heads& heads = program_.heads;
     const int64_t size = heads.head_dim, half = heads.rotary_dim / 2;
     phase.work_off(step_.num_tokens, [&](int64_t token) {
       float* head = row(operation.source, token);
+      const float* turns = step_.turns + step_.positions[token] * 2 * half;
       for (int64_t i = 0; i < heads.num_heads + heads.num_kv_heads; i++, head += size) {
         const float* weight = i < heads.num_heads ? operation.first : operation.second;
         if (weight) rms_norm_row(head, weight, size, operation.eps, head);
-        rotate_head(head, step_.cosines + token * half, step_.sines + token * half, half);
+        rotate_head(head, turns, turns + half, half);
       }
       const float* keys = row(operation.source, token) + heads.num_heads * size;
       const float* values = keys + heads.num_kv_heads * size;
@@ -294,6 +309,7 @@ Team* tetrad_team_new(int32_t size) {
 void tetrad_team_delete(Team* team) { delete team; }
 
 int64_t tetrad_matrix_size_bytes(const Matrix* matrix) { return matrix->size_bytes(); }
+int64_t tetrad_matrix_num_panels(const Matrix* matrix) { return matrix->num_panels(); }
 int64_t tetrad_activations_size_bytes(int64_t columns) { return Activations::size_bytes(columns); }
 
 // Pack float32 weights [rows, columns] into matrix->data.

@@ -1,5 +1,7 @@
-// Work on single rows: norms, rotation, the gate of the MLP.
+// Work on single rows: norms, rotation, the gate of the MLP, the largest of the outputs.
 #pragma once
+#include <limits>
+
 #include "vec.h"
 
 namespace tetrad {
@@ -35,6 +37,31 @@ inline void gate_row(const float* gate, const float* up, int64_t size, float* ou
     const vf value = load(gate + i);
     store(out + i, value / (1.0f + exponential(-value)) * load(up + i));
   }
+}
+
+// Index of the largest of `count` values, the lowest of equal ones; what is no number counts as larger than all. Lanes behind
+// `count` may be read, up to a full vector.
+inline int64_t index_of_largest(const float* values, int64_t count) {
+  vi lanes;
+  for (int lane = 0; lane < LANES; lane++) lanes[lane] = lane;
+  const auto value_at = [&](int64_t i) {
+    return lanes < splat_int(static_cast<int32_t>(count - i)) ? load(values + i) : splat(-std::numeric_limits<float>::infinity());
+  };
+  vf top = value_at(0);
+  vi odd = top != top;
+  for (int64_t i = LANES; i < count; i += LANES) {
+    const vf value = value_at(i);
+    odd |= value != value;
+    top = larger(value, top);
+  }
+  const bool is_odd = first_set(odd) < LANES;
+  const vf wanted = splat(is_odd ? 0.0f : largest(top));
+  for (int64_t i = 0; i < count; i += LANES) {
+    const vf value = value_at(i);
+    const int lane = first_set(is_odd ? value != value : value == wanted);
+    if (lane < LANES) return i + lane;
+  }
+  return 0;
 }
 
 }  // namespace tetrad

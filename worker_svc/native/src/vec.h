@@ -55,6 +55,17 @@ inline float largest(vf value) {
 }
 #endif
 
+// The lowest lane whose mask is set, LANES if there is none.
+inline int first_set(vi mask) {
+#if defined(TETRAD_AVX512)
+  return __builtin_ctz(1u << LANES | _mm512_test_epi32_mask(reinterpret_cast<__m512i>(mask), reinterpret_cast<__m512i>(mask)));
+#else
+  int lane = 0;
+  while (lane < LANES && !mask[lane]) lane++;
+  return lane;
+#endif
+}
+
 // e^x to about 1 ulp, 0 below -87: Cephes' polynomial on x - n ln 2, |x - n ln 2| <= ln 2 / 2.
 inline vf exponential(vf x) {
   const vf is_tiny_at = splat(-87.0f), top = splat(88.0f);
