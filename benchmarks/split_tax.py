@@ -1,51 +1,63 @@
-"""What the split costs: tokens/s of the whole stack against the same scheduler and model runner called in one process.
+"""What the split costs: tokens/s of the stack against the same scheduler and model runner called in one process.
 
-`python -m benchmarks.split_tax`. The stack is four services over gRPC, measured over HTTP with its client on the same cores:
-the tax holds HTTP, text and the client as well. The other side is in_process.py.
+`python -m benchmarks.split_tax`. Over gRPC (over_grpc.py) the stack does what direct calls (in_process.py) do, ids in and
+ids out, so the difference is the split. Over HTTP it is the whole server, with its client on the same cores: that difference
+holds HTTP, text, streams and the client as well.
 """
 
 import sys
 from contextlib import ExitStack
+from typing import NamedTuple
 
 from benchmarks.figures import median, ratios, spread
 from benchmarks.options import Options, read_options
 from benchmarks.peers.lines import DrivenEngine
 from benchmarks.report import Bar, Section, add_bars, write_section
 from benchmarks.stack import running
-from benchmarks.systems import TETRAD_FLOAT32, TETRAD_GGUF, Library, Server
+from benchmarks.systems import TETRAD_FLOAT32, TETRAD_GGUF, Library, Server, System
 
 _CASES = {1: (64, 0.90), 32: (32, 0.97)}
 """Batch -> steps a round, and the least share of the direct calls' tokens/s."""
 _CONTEXT = 17
 _DTYPES = {TETRAD_GGUF: "auto", TETRAD_FLOAT32: "float32"}
 
-Figures = dict[tuple[str, int], tuple[list[float], list[float]]]
-"""(form of the weights, batch) -> tokens/s of (the stack, direct calls), round by round."""
+
+class Ways(NamedTuple):
+    """One system behind each way to the scheduler, or the tokens/s of each, round by round."""
+
+    grpc: System
+    http: System
+    direct: System
+
+
+Figures = dict[tuple[str, int], dict[str, list[float]]]
+"""(form of the weights, batch) -> way -> tokens/s, round by round."""
 
 
 def measure(options: Options) -> Figures:
     """Return the rates, in turns."""
     dtypes = {name: dtype for name, dtype in _DTYPES.items() if not options.quick or dtype == "auto"}
-    found: Figures = {(name, batch): ([], []) for name in dtypes for batch in _CASES}
+    found: Figures = {(name, batch): {way: [] for way in Ways._fields} for name in dtypes for batch in _CASES}
     with ExitStack() as exits:
-        pairs = {name: _open(exits, dtype) for name, dtype in dtypes.items()}
-        for stack, direct in pairs.values():
-            stack.decode(32, 4, _CONTEXT)
-            direct.decode(32, 4, _CONTEXT)
+        ways = {name: _open(exits, dtype) for name, dtype in dtypes.items()}
+        for each in ways.values():
+            for system in each:
+                system.decode(32, 4, _CONTEXT)
         for number in range(options.rounds):
-            for (name, batch), (over_grpc, directly) in found.items():
-                steps = _CASES[batch][0]
-                over_grpc.append(pairs[name][0].decode(batch, steps, _CONTEXT))
-                directly.append(pairs[name][1].decode(batch, steps, _CONTEXT))
-                last = f"{over_grpc[-1]:.0f} against {directly[-1]:.0f}"
+            for (name, batch), rates in found.items():
+                steps, _ = _CASES[batch]
+                for way, system in zip(Ways._fields, ways[name], strict=True):
+                    rates[way].append(system.decode(batch, steps, _CONTEXT))
+                last = ", ".join(f"{way} {rates[way][-1]:.0f}" for way in Ways._fields)
                 print(f"round {number + 1}/{options.rounds}: {name}, batch {batch}: {last}", flush=True)
     return found
 
 
-def _open(exits: ExitStack, dtype: str) -> tuple[Server, Library]:
+def _open(exits: ExitStack, dtype: str) -> Ways:
     stack = exits.enter_context(running("--device", "cpu", "--dtype", dtype))
+    grpc = exits.enter_context(DrivenEngine(sys.executable, "benchmarks.over_grpc", stack.engine_target))
     direct = exits.enter_context(DrivenEngine(sys.executable, "benchmarks.in_process", dtype))
-    return Server(stack.url), Library(direct)
+    return Ways(grpc=Library(grpc), http=Server(stack.url), direct=Library(direct))
 
 
 def main() -> None:
@@ -54,15 +66,19 @@ def main() -> None:
     found = measure(options)
     section = Section("The split's tax: the stack against direct calls in one process, output tokens/s")
     section.text(
-        "SmolLM2-135M-Instruct. The stack over HTTP, its client on the same cores; direct calls go from the same scheduler to "
-        "the same model runner and back ([in_process.py](in_process.py)), without gRPC, HTTP and text."
+        "SmolLM2-135M-Instruct. Direct calls go from the scheduler to the model runner and back, in one process "
+        "([in_process.py](in_process.py)); over gRPC these are the services, ids in and ids out as well "
+        "([over_grpc.py](over_grpc.py)). Over HTTP it is the whole server, with its client on the same cores: that share holds "
+        "HTTP, text and the client as well."
     )
     rows, bars = [], []
-    for (name, batch), (stack, direct) in found.items():
-        ratio = ratios(stack, direct)
-        rows.append([name, str(batch), spread(stack), spread(direct), spread(ratio, 2)])
-        bars.append(Bar(f"{name}, batch {batch}: the stack's share", _CASES[batch][1], median(ratio)))
-    section.table(["", "batch", "the stack", "direct calls", "share"], rows)
+    for (name, batch), rates in found.items():
+        shares = {way: ratios(rates[way], rates["direct"]) for way in ("grpc", "http")}
+        rows.append([name, str(batch), *(spread(rates[way]) for way in ("direct", "grpc", "http"))])
+        rows[-1] += [spread(share, 2) for share in shares.values()]
+        for way, title in (("grpc", "over gRPC"), ("http", "over HTTP")):
+            bars.append(Bar(f"{name}, batch {batch}: the stack's share {title}", _CASES[batch][1], median(shares[way])))
+    section.table(["", "batch", "direct calls", "over gRPC", "over HTTP", "share over gRPC", "share over HTTP"], rows)
     add_bars(section, bars)
     write_section("split_tax", section, options)
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tetrad.private_directory import private_directories
+
 MODEL = "smollm2-135m-instruct"
 PROMPT_LEN = 32
 _START_TIMEOUT_S = 300.0
@@ -25,6 +27,7 @@ class Stack:
     grpc_target: str
     pid: int
     start_s: float
+    engine_target: str = ""
 
 
 @contextlib.contextmanager
@@ -54,12 +57,14 @@ def running(
     command = [sys.executable, "-m", "tetrad.cli", "serve", model, *names, *flags]
     with contextlib.ExitStack() as files:
         stderr = None if log is None else files.enter_context(log.open("wb"))
-        start = time.perf_counter()
+        start, others = time.perf_counter(), set(private_directories())
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr, env={**os.environ, **(environment or {})})
         try:
             url = f"http://127.0.0.1:{port}"
             wait_until_healthy(url, process, _START_TIMEOUT_S)
-            yield Stack(url, f"127.0.0.1:{grpc_port}", process.pid, time.perf_counter() - start)
+            start_s = time.perf_counter() - start
+            [directory] = set(private_directories()) - others
+            yield Stack(url, f"127.0.0.1:{grpc_port}", process.pid, start_s, f"unix:{directory}/engine-core.sock")
         finally:
             process.terminate()
             process.wait(_STOP_TIMEOUT_S)

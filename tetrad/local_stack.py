@@ -19,17 +19,13 @@ from tetrad.private_directory import PrivateDirectory
 from tetrad.public_ports import PublicPorts
 from tetrad.readiness import HealthTarget
 from tetrad.services.errors import InvalidRequest, Unavailable
+from tetrad.services.grpc_pollers import GRPC_POLLERS
 from tetrad.services.settings import ServiceSettings, child_environment
 from tetrad.supervisor import Supervisor
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings
 
 # Together under the 5 s in which a stack promises to be gone.
-GRPC_POLLERS = {"GRPC_EXPERIMENTS": "-event_engine_client,-event_engine_listener"}
-"""Environment of the services; gRPC reads it when it is imported. By default one of gRPC's threads waits for a socket and wakes
-another, which tells Python; so, the one that tells Python waits itself. Measured between two processes, a message takes two
-thirds of the CPU time and of the time.
-"""
 _FRONTEND_DRAIN_S = 1.2
 _SERVICE_DRAIN_S = 0.5
 _STOP_TIMEOUT_S = 1.6

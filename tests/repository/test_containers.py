@@ -8,7 +8,8 @@ import yaml
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.frontend.config import FrontendSettings
-from tetrad.local_stack import GRPC_POLLERS, HEALTH_NAMES
+from tetrad.local_stack import HEALTH_NAMES
+from tetrad.services.grpc_pollers import GRPC_POLLERS
 from tetrad.services.settings import child_environment, load_settings
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings

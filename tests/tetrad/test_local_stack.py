@@ -11,9 +11,10 @@ import pytest
 
 from tetrad import EngineArgs, SamplingParams
 from tetrad.async_llm import AsyncLLM
-from tetrad.local_stack import GRPC_POLLERS, LocalStack
+from tetrad.local_stack import LocalStack
 from tetrad.private_directory import private_directories
 from tetrad.services.errors import FailedPrecondition
+from tetrad.services.grpc_pollers import GRPC_POLLERS
 
 
 @pytest.fixture
