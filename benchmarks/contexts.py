@@ -16,16 +16,20 @@ _SHORT = 17
 _LONG = 1000
 _STEPS = 24
 _MIN_RATIO = 0.6
-_DTYPES = {TETRAD_GGUF: "auto", TETRAD_FLOAT32: "float32"}
+_FLAGS = {
+    TETRAD_GGUF: ("--dtype", "auto"),
+    TETRAD_FLOAT32: ("--dtype", "float32"),
+    f"{TETRAD_FLOAT32}, keys and values in float16": ("--dtype", "float32", "--kv-cache-dtype", "float16"),
+}
 
 Pair = tuple[list[float], list[float]]
 """Tokens/s with (short, long) contexts, round by round."""
 
 
-def measure(dtype: str, batch: int, rounds: int) -> Pair:
-    """Return the rates of one form of the weights."""
+def measure(flags: Sequence[str], batch: int, rounds: int) -> Pair:
+    """Return the rates of one form of the weights, and of keys and values."""
     found: Pair = ([], [])
-    with running("--device", "cpu", "--dtype", dtype) as stack:
+    with running("--device", "cpu", *flags) as stack:
         server = Server(stack.url)
         for context in (_SHORT, _LONG):
             server.decode(batch, 2, context)
@@ -56,8 +60,8 @@ def main() -> None:
     """Measure and report."""
     options: Options = read_options("contexts", __doc__)
     batch = 8 if options.quick else 32
-    dtypes = {name: dtype for name, dtype in _DTYPES.items() if not options.quick or dtype == "auto"}
-    found = {name: measure(dtype, batch, options.rounds) for name, dtype in dtypes.items()}
+    forms = {name: flags for name, flags in _FLAGS.items() if not options.quick or name == TETRAD_GGUF}
+    found = {name: measure(flags, batch, options.rounds) for name, flags in forms.items()}
     write_section("contexts", _section(found, batch), options)
 
 

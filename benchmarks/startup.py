@@ -28,6 +28,9 @@ _WORK = ((16, 32, 64), (1, 1000, 8))
 """(requests at a time, prompt tokens, output tokens) that are run before memory is read."""
 _WORKER = "worker"
 _DTYPES = {TETRAD_GGUF: "auto", TETRAD_FLOAT32: "float32"}
+_BLOCK_SIZE = 16
+_KV_BYTES = {TETRAD_GGUF: 2, TETRAD_FLOAT32: 4}
+"""Of one number of a key or value."""
 
 
 @dataclass
@@ -37,6 +40,7 @@ class Starts:
     seconds: list[float] = field(default_factory=list)
     memory_mb: dict[str, list[float]] = field(default_factory=dict)
     weights_mb: float = 0.0
+    kv_pool_mb: float = 0.0
 
 
 def measure(options: Options) -> dict[str, Starts]:
@@ -51,7 +55,8 @@ def measure(options: Options) -> dict[str, Starts]:
                     starts.seconds.append(stack.start_s)
                     _work(stack)
                     _note_memory(stack, starts)
-                starts.weights_mb = _weights_bytes(log) / _MB
+                starts.weights_mb = _logged(log, "weights_size_bytes") / _MB
+                starts.kv_pool_mb = _logged(log, "num_blocks") * _BLOCK_SIZE * _kv_mb_per_token(name)
             print(f"round {number + 1}/{options.rounds}: {name}: {starts.seconds[-1]:.2f} s", flush=True)
     return found
 
@@ -66,17 +71,20 @@ def _note_memory(stack: Stack, starts: Starts) -> None:
         starts.memory_mb.setdefault(service, []).append(max(sizes) / _MB)
 
 
-def _weights_bytes(log: Path) -> int:
-    """Return what the engine core logs of the model that the worker has loaded."""
+def _logged(log: Path, field_name: str) -> int:
+    """Return what the services log of the model and its KV cache."""
     lines = (json.loads(line) for line in log.read_text().splitlines() if line.startswith("{"))
-    return int(next(line["weights_size_bytes"] for line in lines if "weights_size_bytes" in line))
+    return int(next(line[field_name] for line in lines if field_name in line))
 
 
-def kv_in_use_mb() -> float:
-    """Return the megabytes of float32 keys and values of all tokens of the work: no two of its prompts are alike."""
+def _kv_mb_per_token(name: str) -> float:
     config = read_config(read_model_config(resolve_model(MODEL)))
-    per_token = config.num_layers * 2 * config.num_kv_heads * config.head_dim * 4
-    return per_token * sum(requests * (prompt + output) for requests, prompt, output in _WORK) / _MB
+    return config.num_layers * 2 * config.num_kv_heads * config.head_dim * _KV_BYTES[name] / _MB
+
+
+def kv_in_use_mb(name: str) -> float:
+    """Return the megabytes of keys and values of all tokens of the work: no two of its prompts are alike."""
+    return _kv_mb_per_token(name) * sum(requests * (prompt + output) for requests, prompt, output in _WORK)
 
 
 def _bars(found: dict[str, Starts]) -> list[Bar]:
@@ -86,7 +94,7 @@ def _bars(found: dict[str, Starts]) -> list[Bar]:
         for service, sizes in starts.memory_mb.items():
             limit = _MAX_OTHER_MB
             if service == _WORKER:
-                limit = round(starts.weights_mb + kv_in_use_mb() + _WORKER_MARGIN_MB)
+                limit = round(starts.weights_mb + starts.kv_pool_mb + _WORKER_MARGIN_MB)
             bars.append(Bar(f"{name}: memory of the {service}", limit, median(sizes), at_most=True, unit=" MB"))
     return bars
 
@@ -98,14 +106,21 @@ def main() -> None:
     section = Section("Start-up and memory")
     section.text(
         f"SmolLM2-135M-Instruct, page cache warm. Memory (PSS, MB, the largest process of a service) after "
-        f"{' and '.join(f'{n} x ({prompt} in, {output} out)' for n, prompt, output in _WORK)}; the worker's bar is its "
-        f"weights, {kv_in_use_mb():.0f} MB of KV in use and {_WORKER_MARGIN_MB:.0f} MB."
+        f"{' and '.join(f'{n} x ({prompt} in, {output} out)' for n, prompt, output in _WORK)}. The worker's bar is its "
+        f"weights, the pool of KV blocks and {_WORKER_MARGIN_MB:.0f} MB; of the pool only what is in use takes memory, so the "
+        "worker's rest is given as well: what it holds besides weights and KV in use."
     )
     services = list(next(iter(found.values())).memory_mb)
     section.table(
-        ["", "seconds to ready", "weights MB", *services],
+        ["", "seconds to ready", "weights MB", "KV pool MB", "KV in use MB", *services, "worker's rest"],
         [
-            [name, spread(each.seconds, 2), f"{each.weights_mb:.0f}", *(spread(each.memory_mb[name]) for name in services)]
+            [
+                name,
+                spread(each.seconds, 2),
+                *(f"{size:.0f}" for size in (each.weights_mb, each.kv_pool_mb, kv_in_use_mb(name))),
+                *(spread(each.memory_mb[service]) for service in services),
+                f"{median(each.memory_mb[_WORKER]) - each.weights_mb - kv_in_use_mb(name):.0f}",
+            ]
             for name, each in found.items()
         ],
     )
