@@ -72,6 +72,7 @@ class Readiness:
         self._tokenizers = tokenizers
         self._engines = engines
         self._changed = asyncio.Event()
+        self.num_changes = 0
         self._draining = False
         self._started = False
         self.leaving = asyncio.Event()
@@ -79,6 +80,7 @@ class Readiness:
 
     def note_change(self) -> None:
         """Tell those who follow that something may be different."""
+        self.num_changes += 1
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -87,11 +89,15 @@ class Readiness:
         self._started = True
         self.note_change()
 
+    def note_leaving(self) -> None:
+        """Note that those who follow this frontend should look for another one."""
+        self.leaving.set()
+        self.note_change()
+
     def note_draining(self) -> None:
         """Note that the end has begun."""
         self._draining = True
-        self.leaving.set()
-        self.note_change()
+        self.note_leaving()
 
     def report(self) -> Report:
         """Return how everything is."""
@@ -112,6 +118,11 @@ class Readiness:
         dependencies = [Dependency(f"tokenizer {place}", each) for place, each in enumerate(tokenizer_problems)]
         dependencies += [Dependency(f"engine core {place}", each) for place, each in enumerate(engine_problems)]
         return Report(problem, self._draining, dependencies)
+
+    async def wait_changed(self, num_changes: int) -> None:
+        """Return when there have been more changes than `num_changes`."""
+        while self.num_changes <= num_changes:
+            await self._changed.wait()
 
     async def follow(self) -> AsyncIterator[Report]:
         """Yield how everything is, now and whenever that may have changed; never ends."""

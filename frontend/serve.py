@@ -91,7 +91,7 @@ async def _serve_llm(
         elif is_shared:
             return  # nothing was accepted
         await ending
-        llm.readiness.leaving.set()
+        llm.readiness.note_leaving()
         if grpc_server is not None:
             await grpc_server.health.drain()
         if not ends.shutdown.is_set():

@@ -1,4 +1,6 @@
-"""Feed: what the page gets once a second as long as somebody looks, and the right to see it. Does nothing otherwise.
+"""Feed: what the page gets once a second and whenever a service comes or goes, as long as somebody looks, and the right to it.
+
+Does nothing while nobody looks.
 
 What is the same for all watchers is asked for once.
 """
@@ -38,10 +40,11 @@ class Feed:
         self._started = time.time()
         self._latest: dict[str, Any] = {}
         self._taken_at = -math.inf
-        self._taking = asyncio.Lock()  # guards the two above: watchers share what one of them asks for
+        self._num_changes = 0  # that the latest has seen
+        self._taking = asyncio.Lock()  # guards the three above: watchers share what one of them asks for
 
     async def follow(self, keys: Sequence[str], origin: str | None) -> AsyncIterator[bytes]:
-        """Yield an event a second, until this frontend is about to leave.
+        """Yield an event a second, and one at each change of a service, until this frontend is about to leave.
 
         Args:
             keys: that the watcher has presented; looked at each time, as keys may be taken away.
@@ -50,12 +53,12 @@ class Feed:
         Raises:
             Unauthenticated: no key is good, or none is any more.
         """
-        leaving = self._llm.readiness.leaving
+        readiness = self._llm.readiness
         number = 0
         while True:
             self._guard.check_user(keys)
-            is_last = leaving.is_set()
-            snapshot = await self._shared_snapshot(fresh=is_last)
+            is_last, num_changes = readiness.leaving.is_set(), readiness.num_changes
+            snapshot = await self._shared_snapshot()
             refusal = self._refusal(keys, origin)
             requests = [] if refusal else self._llm.backends.recent.after(number)
             number = requests[-1].number if requests else number
@@ -64,15 +67,16 @@ class Feed:
                 return
             with suppress(TimeoutError):
                 async with asyncio.timeout(_INTERVAL_S):
-                    await leaving.wait()
+                    await readiness.wait_changed(num_changes)
 
-    async def _shared_snapshot(self, *, fresh: bool) -> dict[str, Any]:
-        """Return how everything is, for all watchers alike: about one a second is made, however many they are."""
+    async def _shared_snapshot(self) -> dict[str, Any]:
+        """Return how everything is: one is made a second, and one a change, however many watch."""
         async with self._taking:
-            now = time.monotonic()
+            now, num_changes = time.monotonic(), self._llm.readiness.num_changes
             # A little less than an interval: a watcher alone gets a new one each time.
-            if fresh or now - self._taken_at >= 0.9 * _INTERVAL_S:
-                self._latest, self._taken_at = await self._snapshot(), now
+            if num_changes != self._num_changes or now - self._taken_at >= 0.9 * _INTERVAL_S:
+                self._latest = await self._snapshot()
+                self._taken_at, self._num_changes = now, num_changes
             return self._latest
 
     async def _snapshot(self) -> dict[str, Any]:

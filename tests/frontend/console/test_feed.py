@@ -77,6 +77,20 @@ async def test_a_lost_tokenizer_is_told_and_so_is_that_it_is_back(http, tokenize
     assert back["topology"]["frontend"]["state"] == "connected"
 
 
+async def test_what_is_lost_for_a_moment_is_told_in_that_moment(http, tokenizer, monkeypatch):
+    """Not at the next second, by which it may be back."""
+    monkeypatch.setattr(feed, "_INTERVAL_S", 60)
+    async with asyncio.timeout(30), aclosing(events_of(http)) as events:
+        states = [(await anext(events))["topology"]["tokenizers"][0]["state"]]
+
+        await tokenizer.kill()
+        states += [(await anext(events))["topology"]["tokenizers"][0]["state"]]
+        await tokenizer.start()
+        states += [(await anext(events))["topology"]["tokenizers"][0]["state"]]
+
+    assert states == ["connected", "lost", "connected"]
+
+
 async def test_a_lost_engine_core_leaves_its_worker_unknown(http, engine):
     await engine.kill()
     [node] = (await until(http, lambda event: event["topology"]["engines"][0]["state"] == "lost"))["topology"]["engines"]
