@@ -104,7 +104,7 @@ def test_limits_and_grace_periods_are_the_manifests(component):
 def test_figures_are_the_benchmarks():
     results = (ROOT / "benchmarks/RESULTS.md").read_text()
     (memory,) = re.findall(r"^\| Tetrad, Q4_1 \| [\d.]+ \([^|]*\| 96 \| (.*) \|$", results, re.MULTILINE)
-    _, worker, tokenizer, engine_core, frontend = [cell.split(" (")[0] for cell in memory.split(" | ")]
+    _, _, _, worker, tokenizer, engine_core, frontend, _ = [cell.split(" (")[0] for cell in memory.split(" | ")]
     cpu_table = results.split("CPU microseconds per output token")[1]
     (cpu,) = re.findall(r"^\| 256 \| (.*) \|$", cpu_table.split("![")[0], re.MULTILINE)
     cpu_frontend, cpu_tokenizer, cpu_engine_core, cpu_worker = cpu.split(" | ")[:4]
