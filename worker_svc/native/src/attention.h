@@ -52,14 +52,14 @@ struct Sequence {
 };
 
 // Keys begin .. end of a sequence, for KV heads from kv_head on: what a thread most likely reads next.
-struct Ahead {
+struct AheadKeys {
   const Sequence* sequence;
   int32_t kv_head;
   int64_t begin, end;
 };
 
 // The first keys that the tile reads.
-inline Ahead start_of(const Heads& heads, const Sequence* sequences, const Tile& tile) {
+inline AheadKeys start_of(const Heads& heads, const Sequence* sequences, const Tile& tile) {
   const Sequence* sequence = &sequences[tile.sequence];
   const int64_t seen = sequence->num_computed + tile.first / heads.group() + 1;
   const int64_t hidden = heads.window && seen > heads.window ? seen - heads.window : 0;
@@ -78,13 +78,6 @@ inline void write_key_value(const Heads& heads, Element* cache, int64_t slot, co
       put(value + d, values[head * size + d]);
     }
   }
-}
-
-// Ask for a vector's memory ahead of its use: the processor follows a page by itself, but not from one to the next. In the loops
-// that compute, one at a time: the line buffers are few, and a burst of requests holds up the loads behind it.
-template <typename Element>
-inline void prefetch(const Element* at) {
-  __builtin_prefetch(at, 0, 2);  // into the second-level cache
 }
 
 // scores[row][key] of the vectors of keys that `keys` points at, one pointer for each; those at `next_keys` come next.
@@ -197,7 +190,7 @@ inline void weigh(const Sight<ROWS>& sight, int64_t begin, int64_t head_dim, flo
 // Take a tile's rows over the keys begin .. end, at most STRIDE of them, of one KV head.
 template <int ROWS, typename Element>
 inline void attend_stride(const Heads& heads, const Element* cache, const Sequence& sequence, int64_t kv_head,
-                          const Sight<ROWS>& sight, int64_t begin, int64_t end, const Ahead& ahead, Running<ROWS>& state) {
+                          const Sight<ROWS>& sight, int64_t begin, int64_t end, const AheadKeys& ahead, Running<ROWS>& state) {
   const int64_t size = heads.head_dim, block_size = heads.block_size;
   const auto key_of = [&](const Sequence& its, int64_t head, int64_t key) {
     return cache + its.pages[key / block_size] * heads.page_size() + heads.key_at(head) + key % block_size;
@@ -243,7 +236,7 @@ inline void attend_stride(const Heads& heads, const Element* cache, const Sequen
 }
 
 template <int ROWS, typename Element>
-inline void attend_rows(const Heads& heads, const Element* cache, const Sequence& sequence, const Tile& tile, const Ahead& following,
+inline void attend_rows(const Heads& heads, const Element* cache, const Sequence& sequence, const Tile& tile, const AheadKeys& following,
                         const float* queries, int64_t query_stride, float* output, int64_t output_stride) {
   const int64_t group = heads.group(), size = heads.head_dim;
   const auto token_of = [&](int row) { return (tile.first + row) / group; };
@@ -265,7 +258,7 @@ inline void attend_rows(const Heads& heads, const Element* cache, const Sequence
   for (int64_t begin = sight.hidden[0] / STRIDE * STRIDE; begin < last; begin += STRIDE) {
     const int64_t end = begin + STRIDE < last ? begin + STRIDE : last;
     for (int h = 0; h < tile.num_kv_heads; h++) {
-      Ahead ahead = end < last ? Ahead{&sequence, tile.kv_head, end, last} : following;
+      AheadKeys ahead = end < last ? AheadKeys{&sequence, tile.kv_head, end, last} : following;
       ahead.kv_head = std::min(ahead.kv_head + h, heads.num_kv_heads - 1);
       attend_stride<ROWS>(heads, cache, sequence, tile.kv_head + h, sight, begin, end, ahead, states[h]);
     }
@@ -279,7 +272,7 @@ inline void attend_rows(const Heads& heads, const Element* cache, const Sequence
 }
 
 template <typename Element>
-inline void attend_tile(const Heads& heads, const Element* cache, const Sequence& sequence, const Tile& tile, const Ahead& following,
+inline void attend_tile(const Heads& heads, const Element* cache, const Sequence& sequence, const Tile& tile, const AheadKeys& following,
                         const float* queries, int64_t query_stride, float* output, int64_t output_stride) {
   switch (tile.count) {
     case 1: return attend_rows<1>(heads, cache, sequence, tile, following, queries, query_stride, output, output_stride);

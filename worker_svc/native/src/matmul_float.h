@@ -13,15 +13,24 @@ constexpr int MAX_ROWS = 8;
 #else
 constexpr int MAX_ROWS = 6;
 #endif
+constexpr int64_t COLUMNS_AHEAD = 64;
 constexpr int64_t COLUMNS_AT_ONCE = 128;  // fewer gain little, and adding the sums up takes time
+
+// What a pass over a panel asks the memory for meanwhile: a vector a column, `step` apart. The processor by itself follows a page,
+// but not to the next one.
+struct Ahead {
+  const float* weights;
+  int64_t step;
+};
 
 // x: M rows with `stride`; out [M][PANEL].
 template <int M>
-inline void multiply_panel_rows(const float* x, int64_t stride, const float* panel, int64_t columns, float* out) {
+inline void multiply_panel_rows(const float* x, int64_t stride, const float* panel, int64_t columns, float* out, Ahead ahead) {
   for (int64_t begin = 0; begin < columns; begin += COLUMNS_AT_ONCE) {
     const int64_t end = begin + COLUMNS_AT_ONCE < columns ? begin + COLUMNS_AT_ONCE : columns;
     vf low[M] = {}, high[M] = {};
-    for (int64_t k = begin; k < end; k++, panel += PANEL) {
+    for (int64_t k = begin; k < end; k++, panel += PANEL, ahead.weights += ahead.step) {
+      prefetch(ahead.weights);
       const vf w_low = load(panel), w_high = load(panel + LANES);
       for (int row = 0; row < M; row++) {
         const vf value = splat(x[row * stride + k]);
@@ -37,17 +46,17 @@ inline void multiply_panel_rows(const float* x, int64_t stride, const float* pan
   }
 }
 
-inline void multiply_panel(int rows, const float* x, int64_t stride, const float* panel, int64_t columns, float* out) {
+inline void multiply_panel(int rows, const float* x, int64_t stride, const float* panel, int64_t columns, float* out, Ahead ahead) {
   switch (rows) {
-    case 1: return multiply_panel_rows<1>(x, stride, panel, columns, out);
-    case 2: return multiply_panel_rows<2>(x, stride, panel, columns, out);
-    case 3: return multiply_panel_rows<3>(x, stride, panel, columns, out);
-    case 4: return multiply_panel_rows<4>(x, stride, panel, columns, out);
-    case 5: return multiply_panel_rows<5>(x, stride, panel, columns, out);
-    case 6: return multiply_panel_rows<6>(x, stride, panel, columns, out);
+    case 1: return multiply_panel_rows<1>(x, stride, panel, columns, out, ahead);
+    case 2: return multiply_panel_rows<2>(x, stride, panel, columns, out, ahead);
+    case 3: return multiply_panel_rows<3>(x, stride, panel, columns, out, ahead);
+    case 4: return multiply_panel_rows<4>(x, stride, panel, columns, out, ahead);
+    case 5: return multiply_panel_rows<5>(x, stride, panel, columns, out, ahead);
+    case 6: return multiply_panel_rows<6>(x, stride, panel, columns, out, ahead);
 #if defined(TETRAD_AVX512)
-    case 7: return multiply_panel_rows<7>(x, stride, panel, columns, out);
-    case 8: return multiply_panel_rows<8>(x, stride, panel, columns, out);
+    case 7: return multiply_panel_rows<7>(x, stride, panel, columns, out, ahead);
+    case 8: return multiply_panel_rows<8>(x, stride, panel, columns, out, ahead);
 #endif
   }
 }

@@ -15,6 +15,8 @@ constexpr int MAX_QUANTIZED_ROWS = 8;
 constexpr int MAX_QUANTIZED_ROWS = 4;
 #endif
 
+constexpr int64_t AHEAD_BYTES = 4096;  // of weights: the processor by itself follows a page, but not to the next one
+
 // One row of quantized activations.
 struct Activations {
   int8_t* values;      // [columns]
@@ -160,6 +162,7 @@ inline void multiply_quantized_rows(const Matrix& matrix, const Activations* x, 
   const int32_t shift = SHIFT - matrix.zero;
   vf total[M] = {};
   for (int64_t block = 0; block < matrix.num_blocks(); block++, panel += matrix.block_bytes()) {
+    for (int64_t at = 0; at < matrix.block_bytes(); at += 64) prefetch(panel + AHEAD_BYTES + at);
     const vf scale = load_scales<SCALE_BYTES>(panel);
     const uint8_t* packed = panel + LANES * SCALE_BYTES * (HAS_MINIMUM ? 2 : 1);
     quanta_vector quanta[GROUPS];

@@ -41,6 +41,7 @@ struct Matrix {
   }
 
   const uint8_t* panel(int64_t index) const { return data + index * panel_bytes(); }
+  const float* floats(int64_t index) const { return reinterpret_cast<const float*>(panel(index)); }
 };
 
 }  // namespace tetrad

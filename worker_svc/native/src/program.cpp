@@ -142,9 +142,13 @@ class Run {
     phases[1].work_off(pieces * spans, [&](int64_t item) {
       const int64_t begin = item / spans * TOKENS_AT_ONCE, end = std::min(begin + TOKENS_AT_ONCE, step_.num_tokens);
       const int64_t first = item % spans * span;
-      for (int64_t panel = first; panel < std::min(first + span, panels); panel++)
+      const int64_t last = std::min(first + span, panels);
+      for (int64_t panel = first; panel < last; panel++) {
+        // The others take the items between, as long as all are as quick.
+        const int64_t next = panel + 1 < last ? panel + 1 : (item + team_.size()) % spans * span;
         matrix.is_quantized() ? multiply_quantized_item(operation, panel, begin, end)
-                              : multiply_float_item(operation, panel, begin, end);
+                              : multiply_float_item(operation, panel, next, begin, end);
+      }
     });
   }
 
@@ -155,22 +159,28 @@ class Run {
   }
 
   // Inlined into the loop that calls it, GCC loads weights anew for every row: with AVX2, two thirds of the speed.
-  [[gnu::noinline]] void multiply_float_item(const Operation& operation, int64_t panel, int64_t begin, int64_t end) {
+  [[gnu::noinline]] void multiply_float_item(const Operation& operation, int64_t panel, int64_t next, int64_t begin, int64_t end) {
     const Matrix& matrix = *operation.matrix;
     const int64_t stride = width(operation.source);
     alignas(64) float products[2][MAX_ROWS * PANEL];
     for (int64_t token = begin; token < end; token += MAX_ROWS) {
       const int rows = static_cast<int>(std::min<int64_t>(MAX_ROWS, end - token));
       const float* x = row(operation.source, token);
-      const auto multiply = [&](int64_t which, float* out) {
-        multiply_panel(rows, x, stride, reinterpret_cast<const float*>(matrix.panel(which)), matrix.columns, out);
+      const auto multiply = [&](int64_t which, int64_t its_next, float* out) {
+        const float* weights = matrix.floats(which);
+        // Of several passes the first two fetch the next panel, half of it each; a pass that is the only one, what comes soon.
+        const int64_t pass = (token - begin) / MAX_ROWS;
+        const bool is_one_of_several = end - begin > MAX_ROWS && pass < 2;
+        const Ahead ahead = is_one_of_several ? Ahead{matrix.floats(its_next) + pass * LANES * matrix.columns, LANES}
+                                              : Ahead{weights + COLUMNS_AHEAD * PANEL, PANEL};
+        multiply_panel(rows, x, stride, weights, matrix.columns, out, ahead);
       };
       if (operation.epilogue == GATE) {
-        multiply(2 * panel, products[0]);
-        multiply(2 * panel + 1, products[1]);
+        multiply(2 * panel, 2 * next, products[0]);
+        multiply(2 * panel + 1, 2 * next + 1, products[1]);
         finish_gate(operation, panel * PANEL, PANEL, token, rows, products[0], products[1]);
       } else {
-        multiply(panel, products[0]);
+        multiply(panel, next, products[0]);
         finish(operation, panel * PANEL, PANEL, token, rows, products[0]);
       }
     }
@@ -270,7 +280,7 @@ class Run {
     phase.work_off(count, [&](int64_t index) {
       const Tile& tile = tiles[index];
       // The others take those between, as long as all are as quick.
-      const Ahead following = start_of(program_.heads, sequences.data(), tiles[std::min(index + team_.size(), count - 1)]);
+      const AheadKeys following = start_of(program_.heads, sequences.data(), tiles[std::min(index + team_.size(), count - 1)]);
       attend_tile(program_.heads, cache, sequences[tile.sequence], tile, following, buffers_[operation.source],
                   width(operation.source), buffers_[operation.target], width(operation.target));
     });
