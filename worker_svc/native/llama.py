@@ -102,8 +102,9 @@ class NativeLlama:
         self._layers, self._hidden = self._write_layers(embedding)
         is_tied = config.tie_word_embeddings or not weights.has("lm_head.weight")
         head = embedding if is_tied else self._load(("lm_head.weight", config.vocab_size), columns=config.hidden_size)[0]
-        self._logits = self._write_head(head, "logits", Epilogue.STORE, config.vocab_size)
-        self._argmax = self._write_head(head, "argmax", Epilogue.TOP, 2 * head.num_panels)
+        norm = self._norm("model.norm")
+        self._logits = self._write_head("logits", norm, head, Epilogue.STORE, config.vocab_size)
+        self._argmax = self._write_head("argmax", norm, head, Epilogue.TOP, 2 * head.num_panels)
         del self._weights, self._matrices  # they hold the model's files open
 
     def forward(
@@ -181,11 +182,10 @@ class NativeLlama:
         bias = self._bias([(f"{prefix}.mlp.down_proj", config.hidden_size)])
         program.linear(down, bias, buffers.gated, buffers.hidden, epilogue=Epilogue.ADD)
 
-    def _write_head(self, matrix: NativeMatrix, name: str, epilogue: Epilogue, width: int) -> _Head:
+    def _write_head(self, name: str, norm: torch.Tensor, matrix: NativeMatrix, epilogue: Epilogue, width: int) -> _Head:
         config, program = self.config, ProgramBuilder(self._team)
         hidden, normed = program.buffer(config.hidden_size), program.buffer(config.hidden_size)
         output = program.buffer(width)
-        norm = self._norm("model.norm")
         program.norm(norm, config.rms_norm_eps, hidden, normed, quantize=matrix.is_quantized)
         program.linear(matrix, None, normed, output, epilogue=epilogue, source_is_quantized=matrix.is_quantized)
         return _Head(program.build(name, self._heads()), hidden, output)
