@@ -28,7 +28,6 @@ _WORK = ((16, 32, 64), (1, 1000, 8))
 """(requests at a time, prompt tokens, output tokens) that are run before memory is read."""
 _WORKER = "worker"
 _DTYPES = {TETRAD_GGUF: "auto", TETRAD_FLOAT32: "float32"}
-_BLOCK_SIZE = 16
 _KV_BYTES = {TETRAD_GGUF: 2, TETRAD_FLOAT32: 4}
 """Of one number of a key or value."""
 
@@ -56,7 +55,7 @@ def measure(options: Options) -> dict[str, Starts]:
                     _work(stack)
                     _note_memory(stack, starts)
                 starts.weights_mb = _logged(log, "weights_size_bytes") / _MB
-                starts.kv_pool_mb = _logged(log, "num_blocks") * _BLOCK_SIZE * _kv_mb_per_token(name)
+                starts.kv_pool_mb = _logged(log, "num_blocks") * _logged(log, "block_size") * _kv_mb_per_token(name)
             print(f"round {number + 1}/{options.rounds}: {name}: {starts.seconds[-1]:.2f} s", flush=True)
     return found
 
@@ -94,7 +93,7 @@ def _bars(found: dict[str, Starts]) -> list[Bar]:
         for service, sizes in starts.memory_mb.items():
             limit = _MAX_OTHER_MB
             if service == _WORKER:
-                limit = round(starts.weights_mb + starts.kv_pool_mb + _WORKER_MARGIN_MB)
+                limit = round(starts.weights_mb + kv_in_use_mb(name) + _WORKER_MARGIN_MB)
             bars.append(Bar(f"{name}: memory of the {service}", limit, median(sizes), at_most=True, unit=" MB"))
     return bars
 
@@ -107,8 +106,8 @@ def main() -> None:
     section.text(
         f"SmolLM2-135M-Instruct, page cache warm. Memory (PSS, MB, the largest process of a service) after "
         f"{' and '.join(f'{n} x ({prompt} in, {output} out)' for n, prompt, output in _WORK)}. The worker's bar is its "
-        f"weights, the pool of KV blocks and {_WORKER_MARGIN_MB:.0f} MB; of the pool only what is in use takes memory, so the "
-        "worker's rest is given as well: what it holds besides weights and KV in use."
+        f"weights, KV in use and {_WORKER_MARGIN_MB:.0f} MB: of the pool of KV blocks only what is in use takes memory. Its "
+        "rest is what it holds besides weights and KV in use."
     )
     services = list(next(iter(found.values())).memory_mb)
     section.table(

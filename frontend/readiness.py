@@ -127,9 +127,9 @@ class Readiness:
     async def follow(self) -> AsyncIterator[Report]:
         """Yield how everything is, now and whenever that may have changed; never ends."""
         while True:
-            changed = self._changed
+            num_changes = self.num_changes
             yield self.report()
-            await changed.wait()
+            await self.wait_changed(num_changes)
 
 
 def _in_full(problem: str, channel: grpc.aio.Channel) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tetrad.worker_svc.layers.argmax import argmax
 from tetrad.worker_svc.native.structures import Heads, Operation, Step
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import NativeMatrix
@@ -202,8 +203,8 @@ class Program:
         The lowest of equal ones; if any is NaN, the first of those.
         """
         values, indices = np.split(self._buffers[buffer][:num_tokens], 2, axis=1)
-        rows, panels = np.arange(num_tokens), values.argmax(1)
-        return indices.view(np.int32)[rows, panels].astype(np.int64), values[rows, panels]
+        panels, largest = argmax(torch.from_numpy(values))
+        return indices.view(np.int32)[np.arange(num_tokens), panels].astype(np.int64), largest
 
     def _make(self) -> None:
         if self._finalizer is not None:

@@ -45,6 +45,10 @@ async def until(http, holds):
         return await anext(event async for event in events if holds(event))
 
 
+def tokenizer_state(event):
+    return event["topology"]["tokenizers"][0]["state"]
+
+
 def bearer(key):
     return {"authorization": f"Bearer {key}"}
 
@@ -65,12 +69,10 @@ async def test_every_service_is_told_with_its_state(http):
 
 
 async def test_a_lost_tokenizer_is_told_and_so_is_that_it_is_back(http, tokenizer):
-    state = lambda event: event["topology"]["tokenizers"][0]["state"]  # noqa: E731
-
     await tokenizer.kill()
-    lost = await until(http, lambda event: state(event) == "lost")
+    lost = await until(http, lambda event: tokenizer_state(event) == "lost")
     await tokenizer.start()
-    back = await until(http, lambda event: state(event) == "connected")
+    back = await until(http, lambda event: tokenizer_state(event) == "connected")
 
     assert lost["topology"]["tokenizers"][0]["problem"].startswith("not connected")
     assert lost["topology"]["frontend"]["state"] == "not ready"
@@ -81,12 +83,12 @@ async def test_what_is_lost_for_a_moment_is_told_in_that_moment(http, tokenizer,
     """Not at the next second, by which it may be back."""
     monkeypatch.setattr(feed, "_INTERVAL_S", 60)
     async with asyncio.timeout(30), aclosing(events_of(http)) as events:
-        states = [(await anext(events))["topology"]["tokenizers"][0]["state"]]
+        states = [tokenizer_state(await anext(events))]
 
         await tokenizer.kill()
-        states += [(await anext(events))["topology"]["tokenizers"][0]["state"]]
+        states += [tokenizer_state(await anext(events))]
         await tokenizer.start()
-        states += [(await anext(events))["topology"]["tokenizers"][0]["state"]]
+        states += [tokenizer_state(await anext(events))]
 
     assert states == ["connected", "lost", "connected"]
 

@@ -168,11 +168,12 @@ class Run {
       const float* x = row(operation.source, token);
       const auto multiply = [&](int64_t which, int64_t its_next, float* out) {
         const float* weights = matrix.floats(which);
-        // Of several passes the first two fetch the next panel, half of it each; a pass that is the only one, what comes soon.
+        // Of several passes the first two fetch the next panel, half of it each. One that is alone fetches what comes soon; to
+        // those behind the first two that is near already.
         const int64_t pass = (token - begin) / MAX_ROWS;
-        const bool is_one_of_several = end - begin > MAX_ROWS && pass < 2;
-        const Ahead ahead = is_one_of_several ? Ahead{matrix.floats(its_next) + pass * LANES * matrix.columns, LANES}
-                                              : Ahead{weights + COLUMNS_AHEAD * PANEL, PANEL};
+        const bool fetches_next = end - begin > MAX_ROWS && pass < 2;
+        const Ahead ahead = fetches_next ? Ahead{matrix.floats(its_next) + pass * LANES * matrix.columns, LANES}
+                                         : Ahead{weights + COLUMNS_AHEAD * PANEL, PANEL};
         multiply_panel(rows, x, stride, weights, matrix.columns, out, ahead);
       };
       if (operation.epilogue == GATE) {
