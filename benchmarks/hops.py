@@ -24,8 +24,9 @@ from benchmarks.report import Section, write_section
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.outbox import StepOutputs
 from tetrad.engine_core_svc.request import Request
+from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.output import EngineCoreOutput
-from tetrad.engine_core_svc.scheduler.scheduler import Scheduler, SchedulerLimits
+from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.wire import WorkerPayload, message_to_wire, plan_to_wire, result_from_wire
 from tetrad.frontend.wire import step_of
 from tetrad.services.columns import pack_u32, split_rows, unpack_u32

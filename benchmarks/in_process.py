@@ -15,8 +15,9 @@ from benchmarks.stack import MODEL
 from benchmarks.streams import new_prompt
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.request import Request
+from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.output import ModelRunnerOutput, NewRequestData, SchedulerOutput
-from tetrad.engine_core_svc.scheduler.scheduler import Scheduler, SchedulerLimits
+from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.services.model_files import resolve_model
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.devices import open_device

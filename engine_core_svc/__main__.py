@@ -20,8 +20,9 @@ from tetrad.engine_core_svc.metrics import EngineMetrics
 from tetrad.engine_core_svc.ports import Ports
 from tetrad.engine_core_svc.queue_limits import QueueLimits
 from tetrad.engine_core_svc.request_spans import RequestSpans
+from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.pacer import MeasuringPacer, NoPacer
-from tetrad.engine_core_svc.scheduler.scheduler import Scheduler, SchedulerLimits
+from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.servicer import EngineCoreServicer
 from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
 from tetrad.engine_core_svc.structured_output.filler import ThreadFiller

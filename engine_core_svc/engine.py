@@ -336,8 +336,8 @@ class Engine:
         if not submission.resumed:  # else it has been let in before
             self.sleeper.check_awake()
             self._queue_limits.check(
-                num_reqs=self.scheduler.num_waiting,
-                num_tokens=self.scheduler.num_waiting_tokens,
+                num_reqs=self.scheduler.roster.num_waiting,
+                num_tokens=self.scheduler.roster.num_waiting_tokens,
                 new_tokens=len(submission.prompt_token_ids),
             )
 

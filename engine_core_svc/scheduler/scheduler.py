@@ -8,49 +8,28 @@ Plans may be made before earlier results are back: tokens that the worker has sa
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.request import Request, RequestStatus
 from tetrad.engine_core_svc.scheduler.budget import StepBudget
-from tetrad.engine_core_svc.scheduler.fence import Fence
+from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.output import (
     FINISH_REASONS,
     EngineCoreOutput,
     ModelRunnerOutput,
     NewRequestData,
-    PrefillStats,
     SchedulerOutput,
 )
 from tetrad.engine_core_svc.scheduler.pacer import NoPacer, Pacer
-from tetrad.engine_core_svc.scheduler.policy import ORDER_KEYS, PolicyName, RequestQueue, RequestSet
-from tetrad.engine_core_svc.scheduler.running import RunningList
-from tetrad.engine_core_svc.scheduler.stopping import check_stop
+from tetrad.engine_core_svc.scheduler.policy import ORDER_KEYS
+from tetrad.engine_core_svc.scheduler.results import Results
+from tetrad.engine_core_svc.scheduler.roster import Roster
 from tetrad.engine_core_svc.structured_output.filler import InlineFiller
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
 
 _MAX_OVERTAKEN = 64
 """Waiting requests that may be passed over in one plan, so that its cost does not grow with the queue."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerLimits:
-    """What one step may hold.
-
-    Attributes:
-        max_num_seqs: requests that run at the same time.
-        max_num_batched_tokens: tokens computed in one step.
-        long_prefill_token_threshold: most tokens of one request in a step that others share; 0: no such limit.
-        enable_chunked_prefill: split prompts over steps; otherwise a prompt that does not fit the step blocks the queue.
-        policy: "fcfs" or "priority" (larger priority is more urgent, and preempts).
-    """
-
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
-    long_prefill_token_threshold: int = 0
-    enable_chunked_prefill: bool = True
-    policy: PolicyName = "fcfs"
 
 
 class Scheduler:
@@ -70,44 +49,32 @@ class Scheduler:
         grammars: Grammars | None = None,
         pacer: Pacer | None = None,
     ) -> None:
-        key = ORDER_KEYS[limits.policy]
         self.limits = limits
         self.kv_cache = kv_cache
         self.grammars = Grammars(InlineFiller()) if grammars is None else grammars
         self.pacer = NoPacer() if pacer is None else pacer
-        self.waiting = RequestQueue(key)
-        self.running = RunningList(key)
-        self.requests: dict[int, Request] = {}
-        self.num_preemptions = 0
+        self.roster = Roster(ORDER_KEYS[limits.policy], kv_cache, self.grammars)
+        self.requests, self.waiting, self.running = self.roster.requests, self.roster.waiting, self.roster.running
         self.step_counter = 0
         self.admitting = True
-        self.fence = Fence(kv_cache.release)
-        self._waiting_for_grammar = RequestSet()
-        self._removed_keys: list[int] = []
+        self._results = Results(self.roster, kv_cache, self.grammars)
         self._num_sampling = 0  # requests that the last plan brings a token; they decode from then on
 
     # --- requests come and go ---------------------------------------------------------------------------------------
 
     def add_request(self, request: Request) -> None:
-        """Take a request over; it waits from now on, in the queue unless its grammar is still to come."""
-        self.requests[request.key] = request
-        if request.status is RequestStatus.WAITING_FOR_GRAMMAR:
-            self._waiting_for_grammar.add(request)
-        else:
-            self.waiting.add(request)
+        """Take a request over; see Roster.add."""
+        self.roster.add(request)
 
     def grammar_ready(self, request: Request, state: GrammarState) -> None:
-        """Let a request that waited for its grammar into the queue, at the place of its arrival."""
-        self._waiting_for_grammar.remove(request)
-        request.move_to(RequestStatus.WAITING)
-        self.grammars.add(request, state)
-        self.waiting.add(request)
+        """Let a request that waited for its grammar into the queue."""
+        self.roster.grammar_ready(request, state)
 
     def finish_requests(self, keys: Iterable[int], status: RequestStatus) -> list[Request]:
         """End requests from outside; unknown and finished ones are ignored. Return those that really ended."""
         ended = [request for key in keys if (request := self.requests.get(key)) is not None]
         for request in ended:
-            self._finish(request, status)
+            self.roster.finish(request, status)
         return ended
 
     def finish_constrained(self) -> list[EngineCoreOutput]:
@@ -120,26 +87,6 @@ class Scheduler:
         return outputs
 
     @property
-    def num_waiting(self) -> int:
-        """Requests that do not run, those that wait for their grammars included."""
-        return len(self.waiting) + len(self._waiting_for_grammar)
-
-    @property
-    def num_waiting_for_grammars(self) -> int:
-        """Those of them that wait for their grammars."""
-        return len(self._waiting_for_grammar)
-
-    @property
-    def num_waiting_tokens(self) -> int:
-        """Tokens of those requests, as many as they had when they began to wait."""
-        return self.waiting.num_tokens + self._waiting_for_grammar.num_tokens
-
-    @property
-    def in_flight(self) -> list[Request]:
-        """Unfinished requests that a plan names whose result has not come."""
-        return [request for request in self.requests.values() if request.last_step_id > self.fence.last_returned_step]
-
-    @property
     def has_requests(self) -> bool:
         """Whether any request is unfinished."""
         return bool(self.requests)
@@ -150,17 +97,17 @@ class Scheduler:
         """Plan the next step; None if there is nothing to compute now."""
         plan = SchedulerOutput(step_id=self.step_counter)
         make_room = self.limits.policy == "priority" and self._preempt_for_urgent_arrival()
-        preemptions_before = self.num_preemptions
+        preemptions_before = self.roster.num_preemptions
         budget = self._budget()
         self._schedule_running(plan, budget)
-        if self.num_preemptions == preemptions_before or make_room:
+        if self.roster.num_preemptions == preemptions_before or make_room:
             self._schedule_waiting(plan, budget)
         self._num_sampling = len(plan.sampling_keys)
         if plan.num_requests == 0:
             return None
         num_decodes = plan.total_num_scheduled_tokens - budget.num_prompt_tokens
         self.pacer.note_planned(plan.step_id, num_decodes, budget.num_prompt_tokens)
-        plan.removed_keys, self._removed_keys = self._removed_keys, []
+        plan.removed_keys = self.roster.take_removed_keys()
         plan.grammar_masks = self.grammars.masks(plan)
         plan.swaps = self.kv_cache.note_sent(plan.step_id)
         self.step_counter += 1
@@ -191,7 +138,7 @@ class Scheduler:
             while blocks is None:
                 # The last in order has not been planned in this step, unless it is the request itself.
                 victim = self.running[-1]
-                self._preempt(victim)
+                self.roster.preempt(victim)
                 if victim is request:
                     return
                 blocks = self.kv_cache.extend(request, num_new)
@@ -241,9 +188,7 @@ class Scheduler:
         return num_new if num_new and self.kv_cache.admit(request, num_new, prefix, num_reserved=num_reserved) else 0
 
     def _add_new_request(self, plan: SchedulerOutput, request: Request, num_new: int) -> None:
-        self.waiting.remove(request)
-        request.move_to(RequestStatus.RUNNING)
-        self.running.add(request)
+        self.roster.start(request)
         if not request.first_output_sent:
             # A request that is resumed after a crash may find its output cached, too: the same was asked before.
             request.num_cached_tokens = min(request.num_computed_tokens, request.num_prompt_tokens)
@@ -280,21 +225,6 @@ class Scheduler:
 
     # --- preemption -------------------------------------------------------------------------------------------------
 
-    def _preempt(self, request: Request) -> None:
-        """Take a running request's blocks and put it back in line; its tokens stay.
-
-        The blocks may be handed out at once even if a plan in flight names them: workers run plans in order, so whatever
-        that plan still writes is overwritten by the plan that gets the blocks.
-        """
-        self.running.remove(request)
-        request.move_to(RequestStatus.PREEMPTED)
-        self.kv_cache.release(request.block_ids)
-        request.restart()
-        request.num_preemptions += 1
-        self.num_preemptions += 1
-        self._removed_keys.append(request.key)
-        self.waiting.add(request)
-
     def _preempt_for_urgent_arrival(self) -> bool:
         """Preempt the least urgent requests if that lets the first in line, which is more urgent, run; whether it did.
 
@@ -308,114 +238,36 @@ class Scheduler:
         if not victims or self.kv_cache.blocks_missing(first) > reclaimable:
             return False
         while self.running and self.running[-1].priority < first.priority and not self._could_run(first):
-            self._preempt(self.running[-1])
+            self.roster.preempt(self.running[-1])
         return True
 
     def _could_run(self, request: Request) -> bool:
         return len(self.running) < self.limits.max_num_seqs and self.kv_cache.blocks_missing(request) <= 0
 
-    def preempt_all(self) -> None:
-        """Put every running request back in line, order kept."""
-        while self.running:
-            self._preempt(self.running[-1])
-
     def isolate(self, key: int | None) -> None:
         """From now on plan nothing but this request, nothing at all if there is no such request; None: everything again."""
         if key is not None:
             for request in [request for request in self.running if request.key != key]:
-                self._preempt(request)
+                self.roster.preempt(request)
         self.waiting.only = key
 
-    def forget_worker(self) -> None:
-        """The worker is gone with all blocks' content and all results in flight: recompute everything, order kept."""
-        self.preempt_all()
-        for request in self.requests.values():
-            request.num_placeholders = 0
-            request.last_step_id = -1
-        self._removed_keys.clear()
-        self.pacer.forget_steps()
-        self.fence.clear()
-        self.grammars.forget_worker()
-        self.kv_cache.rebuild()
-
-    # --- results ----------------------------------------------------------------------------------------------------
+    # --- results and losses -----------------------------------------------------------------------------------------
 
     def update(self, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
         """Apply one step's result; return what it brought, for requests that still want it."""
-        outputs: list[EngineCoreOutput] = []
-        if result.failures:
-            self._recompute_misled(result)
-        self.grammars.refuse_misfits(result)
-        for key, token_ids in zip(result.keys, result.token_ids, strict=True):
-            request = self.requests.get(key)
-            # Otherwise it ended while the step ran, or is computed again.
-            if request is not None and not request.ignores(result.step_id):
-                outputs.append(self._append_tokens(request, token_ids, result))
-        self.grammars.advance(result.step_id, outputs)
-        for key, error in result.failures.items():
-            ended = self.finish_requests([key], RequestStatus.FINISHED_ERROR)
-            outputs += [EngineCoreOutput(request, [], FINISH_REASONS[request.status], error=error) for request in ended]
-        self.fence.note_returned(result.step_id)
-        self.kv_cache.note_returned(result.step_id)
+        outputs = self._results.apply(result)
         self.pacer.note_returned(result.step_id, result.compute_s)
         return outputs
 
-    def _recompute_misled(self, result: ModelRunnerOutput) -> None:
-        """Put requests that began with blocks which a failed one has not written back in line, as if they had not run.
-
-        They may have failed of what they read: such failures are taken out of the result, now and in steps to come.
-        """
-        failures = result.failures
-        for request in [request for key in failures if (request := self.requests.get(key)) is not None]:
-            if request.ignores(result.step_id):
-                del failures[request.key]
-        for key in self.kv_cache.forget_unwritten(failures.keys()):
-            failures.pop(key, None)
-            request = self.requests.get(key)
-            if request is None:
-                continue
-            if request.status is RequestStatus.RUNNING:
-                self._preempt(request)
-            request.num_placeholders, request.ignored_until = 0, request.last_step_id
-
-    def _append_tokens(self, request: Request, token_ids: Iterable[int], result: ModelRunnerOutput) -> EngineCoreOutput:
-        """Append sampled tokens one by one; those behind a stop are dropped."""
-        request.num_placeholders -= 1
-        logprobs, prompt_logprobs = result.logprobs.get(request.key), result.prompt_logprobs.get(request.key)
-        output = EngineCoreOutput(request, [], logprobs=logprobs, prompt_logprobs=prompt_logprobs)
-        if not request.first_output_sent:
-            request.first_output_sent = True
-            output.prefill_stats = PrefillStats(request.num_prompt_tokens, request.num_cached_tokens)
-        for token_id in token_ids:
-            request.token_ids.append(token_id)
-            output.new_token_ids.append(token_id)
-            verdict = check_stop(request)
-            if verdict is not None:
-                status, output.stop_reason = verdict
-                self._finish(request, status)
-                output.finish_reason = FINISH_REASONS[status]
-                break
-        return output
-
-    def _finish(self, request: Request, status: RequestStatus) -> None:
-        """End a request and give its blocks back, behind the plan in flight that still names them."""
-        if request.status is RequestStatus.RUNNING:
-            self.running.remove(request)
-            self._removed_keys.append(request.key)
-        elif request.status is RequestStatus.WAITING_FOR_GRAMMAR:
-            self._waiting_for_grammar.remove(request)
-        else:
-            self.waiting.remove(request)
-        request.move_to(status)
-        self.grammars.remove(request)
-        del self.requests[request.key]
-        self.fence.add(request.last_step_id, request.block_ids)
-        request.block_ids = []
-
-    # --- upkeep -----------------------------------------------------------------------------------------------------
+    def forget_worker(self) -> None:
+        """The worker is gone with all blocks' content and all results in flight: recompute everything, order kept."""
+        self.roster.forget_worker()
+        self.pacer.forget_steps()
+        self.grammars.forget_worker()
+        self.kv_cache.rebuild()
 
     def reset_prefix_cache(self, *, preempt_running: bool = False) -> bool:
         """Forget all cached prefixes. False while blocks are in use, unless everything running may be preempted."""
         if preempt_running:
-            self.preempt_all()
+            self.roster.preempt_all()
         return self.kv_cache.reset_prefix_cache()

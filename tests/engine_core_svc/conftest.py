@@ -17,9 +17,10 @@ from tetrad.engine_core_svc.kv_cache.events import KvEvents
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.kv_cache.second_tier import HostTier
 from tetrad.engine_core_svc.request import Request, RequestStatus, StopRules
+from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.output import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
 from tetrad.engine_core_svc.scheduler.pacer import Pacer
-from tetrad.engine_core_svc.scheduler.scheduler import Scheduler, SchedulerLimits
+from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.structured_output.compiled import CompiledGrammar
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language
 from tetrad.engine_core_svc.structured_output.filler import InlineFiller

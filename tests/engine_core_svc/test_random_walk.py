@@ -124,7 +124,7 @@ def machine(make_bench, letters, vocabulary):
                 assert bool(request.block_ids) == (request.status is RequestStatus.RUNNING)
                 for block in request.block_ids:
                     held[block] += 1
-            for blocks in scheduler.fence:
+            for blocks in scheduler.roster.fence:
                 for block in blocks:
                     held[block] += 1
             free = pool.free_blocks()

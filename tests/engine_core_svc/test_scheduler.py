@@ -119,7 +119,7 @@ def test_nobody_is_admitted_in_a_step_that_preempted(make_bench):
 
     scheduled = bench.step()
 
-    assert bench.scheduler.num_preemptions == 1
+    assert bench.scheduler.roster.num_preemptions == 1
     assert list(scheduled) == [1]
 
 
@@ -316,4 +316,4 @@ def test_golden_same_tokens_however_they_were_scheduled(make_bench, depth, limit
     bench = make_bench(**limits)
 
     assert outputs(bench) == outputs(make_bench())
-    assert (bench.scheduler.num_preemptions > 0) == ("num_blocks" in limits)
+    assert (bench.scheduler.roster.num_preemptions > 0) == ("num_blocks" in limits)

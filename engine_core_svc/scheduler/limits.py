@@ -1,0 +1,24 @@
+"""Limits: what one step may hold, and in which order requests are served."""
+
+from dataclasses import dataclass
+
+from tetrad.engine_core_svc.scheduler.policy import PolicyName
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """What one step may hold.
+
+    Attributes:
+        max_num_seqs: requests that run at the same time.
+        max_num_batched_tokens: tokens computed in one step.
+        long_prefill_token_threshold: most tokens of one request in a step that others share; 0: no such limit.
+        enable_chunked_prefill: split prompts over steps; otherwise a prompt that does not fit the step blocks the queue.
+        policy: "fcfs" or "priority" (larger priority is more urgent, and preempts).
+    """
+
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    long_prefill_token_threshold: int = 0
+    enable_chunked_prefill: bool = True
+    policy: PolicyName = "fcfs"

@@ -1,0 +1,85 @@
+"""Results: what a step brought, applied to the requests that still want it.
+
+Called by the scheduler, once for each result, in the order of the plans. Sampled tokens take the place of placeholders; a
+request that stops ends here. Knows nothing of how plans are made.
+"""
+
+from collections.abc import Iterable
+
+from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.request import Request, RequestStatus
+from tetrad.engine_core_svc.scheduler.output import FINISH_REASONS, EngineCoreOutput, ModelRunnerOutput, PrefillStats
+from tetrad.engine_core_svc.scheduler.roster import Roster
+from tetrad.engine_core_svc.scheduler.stopping import check_stop
+from tetrad.engine_core_svc.structured_output.grammars import Grammars
+
+
+class Results:
+    """Applies results.
+
+    Args:
+        roster: the requests.
+        kv_cache: their block tables.
+        grammars: of the constrained ones.
+    """
+
+    def __init__(self, roster: Roster, kv_cache: KVCacheManager, grammars: Grammars) -> None:
+        self._roster, self._kv_cache, self._grammars = roster, kv_cache, grammars
+
+    def apply(self, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
+        """Apply one step's result; return what it brought."""
+        outputs: list[EngineCoreOutput] = []
+        requests = self._roster.requests
+        if result.failures:
+            self._recompute_misled(result)
+        self._grammars.refuse_misfits(result)
+        for key, token_ids in zip(result.keys, result.token_ids, strict=True):
+            request = requests.get(key)
+            # Otherwise it ended while the step ran, or is computed again.
+            if request is not None and not request.ignores(result.step_id):
+                outputs.append(self._append_tokens(request, token_ids, result))
+        self._grammars.advance(result.step_id, outputs)
+        for key, error in result.failures.items():
+            if (request := requests.get(key)) is not None:
+                self._roster.finish(request, RequestStatus.FINISHED_ERROR)
+                outputs.append(EngineCoreOutput(request, [], FINISH_REASONS[request.status], error=error))
+        self._roster.fence.note_returned(result.step_id)
+        self._kv_cache.note_returned(result.step_id)
+        return outputs
+
+    def _append_tokens(self, request: Request, token_ids: Iterable[int], result: ModelRunnerOutput) -> EngineCoreOutput:
+        """Append sampled tokens one by one; those behind a stop are dropped."""
+        request.num_placeholders -= 1
+        logprobs, prompt_logprobs = result.logprobs.get(request.key), result.prompt_logprobs.get(request.key)
+        output = EngineCoreOutput(request, [], logprobs=logprobs, prompt_logprobs=prompt_logprobs)
+        if not request.first_output_sent:
+            request.first_output_sent = True
+            output.prefill_stats = PrefillStats(request.num_prompt_tokens, request.num_cached_tokens)
+        for token_id in token_ids:
+            request.token_ids.append(token_id)
+            output.new_token_ids.append(token_id)
+            verdict = check_stop(request)
+            if verdict is not None:
+                status, output.stop_reason = verdict
+                self._roster.finish(request, status)
+                output.finish_reason = FINISH_REASONS[status]
+                break
+        return output
+
+    def _recompute_misled(self, result: ModelRunnerOutput) -> None:
+        """Put requests that began with blocks which a failed one has not written back in line, as if they had not run.
+
+        They may have failed of what they read: such failures are taken out of the result, now and in steps to come.
+        """
+        failures, requests = result.failures, self._roster.requests
+        for request in [request for key in failures if (request := requests.get(key)) is not None]:
+            if request.ignores(result.step_id):
+                del failures[request.key]
+        for key in self._kv_cache.forget_unwritten(failures.keys()):
+            failures.pop(key, None)
+            request = requests.get(key)
+            if request is None:
+                continue
+            if request.status is RequestStatus.RUNNING:
+                self._roster.preempt(request)
+            request.num_placeholders, request.ignored_until = 0, request.last_step_id
