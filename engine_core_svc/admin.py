@@ -55,7 +55,7 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
     async def WatchLoad(
         self, request: pb.WatchLoadRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.WatchLoadResponse]:
-        """Send the load now and after steps, not more often than asked."""
+        """Send the load now and whenever it changes, not more often than asked."""
         interval_ms = request.min_interval_ms if request.HasField("min_interval_ms") else _DEFAULT_INTERVAL_MS
         changed = self._engine.observers.observe()
         try:

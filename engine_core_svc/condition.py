@@ -14,12 +14,16 @@ log = get_logger()
 class Condition:
     """Good at first.
 
+    Args:
+        on_change: called whenever it may have changed.
+
     Attributes:
         problem: for people; empty: there is none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[], None]) -> None:
         self.problem = ""
+        self._on_change = on_change
         self._changed = asyncio.Event()
         self._is_bad = asyncio.Event()
 
@@ -28,7 +32,7 @@ class Condition:
         log.warning("engine.stuck", problem=problem)
         self.problem = problem
         self._is_bad.set()
-        self._changed.set()
+        self._tell()
 
     def set_good(self) -> None:
         """Note that nothing does, any more."""
@@ -36,7 +40,7 @@ class Condition:
             log.info("engine.recovered", problem=self.problem)
         self.problem = ""
         self._is_bad.clear()
-        self._changed.set()
+        self._tell()
 
     async def wait_bad(self) -> None:
         """Return when there is a problem."""
@@ -48,3 +52,7 @@ class Condition:
             await publish(not self.problem)
             await self._changed.wait()
             self._changed.clear()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._on_change()

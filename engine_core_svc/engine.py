@@ -80,8 +80,8 @@ class Engine:
         self.scheduler = scheduler
         self.kv_events = kv_events
         self.sessions = Sessions()
-        self.condition = Condition()
         self.observers = Observers()
+        self.condition = Condition(self.observers.notify)
         self.link = link
         self.sleeper = Sleeper(link, self.sessions, self.condition)
         self.worker_since_s: float | None = None  # monotonic; None: there is no worker
@@ -91,7 +91,7 @@ class Engine:
         self._spans = spans
         self._suspects = Suspects(scheduler, acquitted_after=acquitted_after)
         self._changed = asyncio.Event()
-        self.orders = Orders(scheduler, self.sleeper, abort_all=self._abort_all, on_change=self._changed.set)
+        self.orders = Orders(scheduler, self.sleeper, abort_all=self._abort_all, on_change=self._wake)
         self._guard = Guard(self._changed.set)
         self._recovery = Recovery(
             scheduler,
@@ -172,6 +172,12 @@ class Engine:
             executor.dispatch(plan)
         if self._idle_is_news and executor.num_in_flight == 0:
             self._tell_that_idle()
+        self.observers.notify()
+
+    def _wake(self) -> None:
+        """Let the step loop look at what has changed, and those who watch."""
+        self._changed.set()
+        self.observers.notify()
 
     # Looked up at each step, not once: a profile may stand in between by then.
 
@@ -212,6 +218,7 @@ class Engine:
         log.info("session.opened", client_id=client_id)
         session = self.sessions.open(client_id)
         self.sleeper.greet(session)
+        self.observers.notify()
         return session
 
     def close_session(self, session: Session) -> None:
@@ -235,7 +242,7 @@ class Engine:
         if submission.constraint is not None:
             self._preparations.start(request, submission.constraint)
         self._idle.clear()
-        self._changed.set()
+        self._wake()
 
     def _grammar_ready(self, request: Request, state: GrammarState) -> None:
         self.scheduler.grammar_ready(request, state)

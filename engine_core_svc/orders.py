@@ -18,7 +18,7 @@ class Orders:
     Args:
         scheduler, sleeper: the engine's.
         abort_all: ends every request.
-        on_change: called when the step loop has something to do again.
+        on_change: called when something was ordered.
 
     Attributes:
         is_frozen: nothing is planned, not even for what runs.
@@ -47,6 +47,7 @@ class Orders:
             self._abort_all()
         self._scheduler.admitting = False
         self.is_frozen = not finish_running
+        self._on_change()
 
     def resume(self) -> None:
         """Plan again; AlreadyExists while the engine sleeps or is about to."""
@@ -67,7 +68,6 @@ class Orders:
         self.pause(abort=abort, finish_running=finish_running)
         if order is None:
             return
-        self._on_change()
         try:
             await asyncio.shield(order)
         except TetradError:
