@@ -18,12 +18,18 @@ from tetrad.worker_svc.swap_pool import SwapPool, ids_on
 
 @dataclass(frozen=True, slots=True)
 class KvCacheSpec:
-    """Shape of the cache of a model, all layers alike."""
+    """Shape of the cache of a model, all layers alike.
+
+    Attributes:
+        is_by_block: a block's pages of all layers lie together, instead of all pages of a layer. Memory that the system gives
+            when it is written, 2 MB at a time, then grows with the blocks that are in use, not with them and the layers.
+    """
 
     num_layers: int
     num_kv_heads: int
     head_dim: int
     dtype: torch.dtype
+    is_by_block: bool = False
 
     def block_size_bytes(self, block_size: int) -> int:
         """Return the bytes of one block over all layers, keys and values together."""
@@ -52,10 +58,13 @@ class KvCache:
         self.spec = spec
         self.num_blocks = num_blocks
         self.block_size = block_size
-        shape = (num_blocks, block_size, 2, spec.num_kv_heads, spec.head_dim)
         self._device = device
         allocate = _lazy_zeros if device.type == "cpu" else partial(_zeros, device=device)
-        self.layers = [allocate(shape, spec.dtype) for _ in range(spec.num_layers)]
+        page = (block_size, 2, spec.num_kv_heads, spec.head_dim)
+        if spec.is_by_block:
+            self.layers = list(allocate((num_blocks, spec.num_layers, *page), spec.dtype).unbind(1))
+        else:
+            self.layers = [allocate((num_blocks, *page), spec.dtype) for _ in range(spec.num_layers)]
         # As bytes: few operations know every type that a cache may have.
         self._bytes = [layer.view(num_blocks, -1).view(torch.uint8) for layer in self.layers]  # [num_blocks, bytes]
         self._swap_pool = SwapPool(self._bytes, num_host_blocks)

@@ -23,7 +23,7 @@ class SwapPool:
     """Host blocks beside the layers of a cache.
 
     Args:
-        layers: of the cache, [num_blocks, bytes] uint8 each, contiguous and alike.
+        layers: of the cache, [num_blocks, bytes] uint8 each, alike, with contiguous rows.
         num_host_blocks: FailedPrecondition if the host has no room for so many.
     """
 

@@ -77,7 +77,8 @@ class PagedAttention:
         for row, pages in enumerate(shuffled[:-1]):
             self.tables[row, : len(pages)] = pages
         size = 2 * heads.num_kv_heads * heads.block_size * heads.head_dim
-        self.cache = torch.full((sum(pages_of) + 2, size), unused, dtype=dtype)
+        of_two_layers = torch.full((sum(pages_of) + 2, 2, size), unused, dtype=dtype)
+        self.cache = of_two_layers[:, 1]
         builder = ProgramBuilder(team)
         self._heads, self._attended = builder.buffer(width), builder.buffer(heads.num_heads * heads.head_dim)
         builder.rotate(0, self._heads, None, 1e-5)

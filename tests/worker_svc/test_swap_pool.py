@@ -26,8 +26,9 @@ def plan(**moves):
     return StepPlan(1, [], CachedRequests(NONE, NONE, NONE, NONE, NONE), **moves)
 
 
-def filled(dtype=torch.float32, **sizes):
-    cache = KvCache(KvCacheSpec(3, 2, 4, dtype), **{"num_blocks": 9, "block_size": 2, "num_host_blocks": 5, **sizes})
+def filled(dtype=torch.float32, *, is_by_block=False, **sizes):
+    spec = KvCacheSpec(3, 2, 4, dtype, is_by_block)
+    cache = KvCache(spec, **{"num_blocks": 9, "block_size": 2, "num_host_blocks": 5, **sizes})
     for number, layer in enumerate(cache.layers):
         layer.copy_((torch.arange(layer.numel()) % 61 + number).view(layer.shape).to(dtype))
     return cache
@@ -42,8 +43,9 @@ def same(left, right):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_blocks_come_back_to_other_places_with_all_their_layers(dtype):
-    cache = filled(dtype)
+@pytest.mark.parametrize("is_by_block", [False, True])
+def test_blocks_come_back_to_other_places_with_all_their_layers(dtype, is_by_block):
+    cache = filled(dtype, is_by_block=is_by_block)
     before, others = blocks(cache, 3, 7), blocks(cache, 1, 2, 4, 5)
 
     cache.move(plan(swap_out=(ids(3, 7), ids(4, 0))))
@@ -81,6 +83,13 @@ def test_many_blocks_and_many_slabs_are_as_one(monkeypatch):
 @pytest.mark.parametrize(("block_bytes", "at_once"), [(1 << 10, 32), (1 << 22, 8), (1 << 28, 1)])
 def test_what_is_gathered_at_the_same_time_is_bounded_in_blocks_and_in_bytes(block_bytes, at_once):
     assert swap_pool.blocks_at_once(block_bytes) == at_once
+
+
+def test_a_block_s_pages_of_all_layers_lie_together_if_asked():
+    layers = filled(is_by_block=True).layers
+
+    page_bytes = layers[0][0].nbytes
+    assert [layer.data_ptr() - layers[0].data_ptr() for layer in layers] == [0, page_bytes, 2 * page_bytes]
 
 
 def test_a_pool_that_the_host_cannot_hold_is_refused_with_the_numbers():

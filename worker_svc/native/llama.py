@@ -26,8 +26,6 @@ from tetrad.worker_svc.weights.loader import WeightLoader
 MAX_HEAD_DIM = 256
 """As attention.h has it."""
 
-_UNUSED_BLOCK_SIZE = 1
-
 
 class MatrixLoader(Protocol):
     """Packs matrices out of a model's files."""
@@ -92,7 +90,9 @@ class NativeLlama:
         kv_cache_dtype: torch.dtype = torch.float32,
     ) -> None:
         self.config = config
-        self.kv_cache_spec = KvCacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, kv_cache_dtype)
+        self.kv_cache_spec = KvCacheSpec(
+            config.num_layers, config.num_kv_heads, config.head_dim, kv_cache_dtype, is_by_block=True
+        )
         self.attention = NativePages()
         self.weights_size_bytes = 0
         self._weights, self._matrices, self._team = weights, matrices, team
@@ -196,7 +196,6 @@ class NativeLlama:
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
-            block_size=_UNUSED_BLOCK_SIZE,
             window=config.sliding_window or 0,
             is_half=self.kv_cache_spec.dtype == torch.float16,
             rotary_dim=config.rotary_dim,

@@ -47,7 +47,7 @@ class Tokens:
     token_ids: npt.NDArray[np.int64]  # [T]
     positions: npt.NDArray[np.int64]  # [T]
     turns: torch.Tensor  # [positions, R] float32: of each, R / 2 cosines and as many sines
-    caches: Sequence[torch.Tensor]  # one a layer
+    caches: Sequence[torch.Tensor]  # one a layer, of pages that are contiguous
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,8 @@ class Program:
         kept: Sequence[object],
     ) -> None:
         self._name = name
-        self._team, self._operations, self._widths, self._heads = team, operations, widths, heads
+        self._team, self._operations, self._widths = team, operations, widths
+        self._heads = Heads.from_buffer_copy(heads)
         self._kept = kept
         self._most_columns = max((op.matrix.contents.columns for op in operations if op.matrix), default=0)
         self._buffers: list[npt.NDArray[np.float32]] = []
@@ -178,9 +179,8 @@ class Program:
             tokens, pages: of the step.
             given: buffers that the caller brings, [T, width] float32 contiguous.
         """
-        if pages is not None and pages.block_size != self._heads.block_size:
-            self._heads.block_size = pages.block_size
-            self._make()
+        if tokens is not None and pages is not None:
+            self._fit(pages.block_size, tokens.caches[0].stride(0))
         self._grow(num_tokens)
         addresses = (ctypes.c_void_p * len(self._widths))(*(buffer.ctypes.data for buffer in self._buffers))
         for number, tensor in (given or {}).items():
@@ -205,6 +205,12 @@ class Program:
         values, indices = np.split(self._buffers[buffer][:num_tokens], 2, axis=1)
         panels, largest = argmax(torch.from_numpy(values))
         return indices.view(np.int32)[np.arange(num_tokens), panels].astype(np.int64), largest
+
+    def _fit(self, block_size: int, page_stride: int) -> None:
+        heads = self._heads
+        if (heads.block_size, heads.page_stride) != (block_size, page_stride):
+            heads.block_size, heads.page_stride = block_size, page_stride
+            self._make()
 
     def _make(self) -> None:
         if self._finalizer is not None:

@@ -24,7 +24,8 @@ class MatrixFields(ctypes.Structure):
 class Heads(ctypes.Structure):
     """Shape of a model's attention.
 
-    window 0: all keys; is_half: keys and values are kept in half precision; rotary_dim: how much of a head turns, 0: nothing.
+    window 0: all keys; is_half: keys and values are kept in half precision; rotary_dim: how much of a head turns, 0: nothing;
+    page_stride: elements from a layer's page to its next one.
     """
 
     _fields_ = (
@@ -35,6 +36,7 @@ class Heads(ctypes.Structure):
         ("window", _INT),
         ("is_half", _INT),
         ("rotary_dim", _INT),
+        ("page_stride", _LONG),
     )
 
 

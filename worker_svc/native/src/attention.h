@@ -30,9 +30,9 @@ struct Heads {
   int32_t window;   // 0: all keys
   int32_t is_half;  // whether keys and values are kept in half precision
   int32_t rotary_dim;  // how many dimensions of a head turn with the position
+  int64_t page_stride;  // elements from a layer's page to its next one; other layers' may lie between
 
   int64_t group() const { return num_heads / num_kv_heads; }
-  int64_t page_size() const { return int64_t(2) * num_kv_heads * block_size * head_dim; }
   int64_t key_at(int64_t kv_head) const { return kv_head * head_dim * block_size; }
   int64_t value_at(int64_t kv_head) const { return (num_kv_heads + kv_head) * head_dim * block_size; }
 };
@@ -68,7 +68,7 @@ inline AheadKeys start_of(const Heads& heads, const Sequence* sequences, const T
 
 template <typename Element>
 inline void write_key_value(const Heads& heads, Element* cache, int64_t slot, const float* keys, const float* values) {
-  Element* page = cache + slot / heads.block_size * heads.page_size();
+  Element* page = cache + slot / heads.block_size * heads.page_stride;
   const int64_t offset = slot % heads.block_size, size = heads.head_dim;
   for (int64_t head = 0; head < heads.num_kv_heads; head++) {
     Element* key = page + heads.key_at(head) + offset;
@@ -130,7 +130,7 @@ inline void gather_keys(const Heads& heads, const Element* cache, const Sequence
                         int64_t end, float* out) {
   std::memset(out, 0, heads.head_dim * LANES * sizeof(float));
   for (int64_t key = begin; key < end && key < begin + LANES; key++) {
-    const Element* page = cache + sequence.pages[key / heads.block_size] * heads.page_size();
+    const Element* page = cache + sequence.pages[key / heads.block_size] * heads.page_stride;
     const Element* from = page + heads.key_at(kv_head) + key % heads.block_size;
     for (int64_t d = 0; d < heads.head_dim; d++) out[d * LANES + key - begin] = to_float(from[d * heads.block_size]);
   }
@@ -193,12 +193,12 @@ inline void attend_stride(const Heads& heads, const Element* cache, const Sequen
                           const Sight<ROWS>& sight, int64_t begin, int64_t end, const AheadKeys& ahead, Running<ROWS>& state) {
   const int64_t size = heads.head_dim, block_size = heads.block_size;
   const auto key_of = [&](const Sequence& its, int64_t head, int64_t key) {
-    return cache + its.pages[key / block_size] * heads.page_size() + heads.key_at(head) + key % block_size;
+    return cache + its.pages[key / block_size] * heads.page_stride + heads.key_at(head) + key % block_size;
   };
   // Pointers to the values of keys from .. to, a division a page.
   const auto find_values = [&](const Sequence& its, int64_t head, int64_t from, int64_t to, const Element** found) {
     for (int64_t key = from; key < to;) {
-      const Element* page = cache + its.pages[key / block_size] * heads.page_size() + heads.value_at(head);
+      const Element* page = cache + its.pages[key / block_size] * heads.page_stride + heads.value_at(head);
       for (int64_t slot = key % block_size; slot < block_size && key < to; slot++, key++) *found++ = page + slot * size;
     }
   };
