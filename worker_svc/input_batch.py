@@ -42,6 +42,10 @@ class InputBatch:
         """Return the slot of a request, or None if it is not known."""
         return self._slot_of.get(handle)
 
+    def knows_all(self, handles: list[int]) -> bool:
+        """Return whether every one is known."""
+        return all(map(self._slot_of.__contains__, handles))
+
     def slots_of(self, handles: list[int]) -> list[int]:
         """Return the slots of known requests; KeyError if one is not."""
         slot_of = self._slot_of

@@ -59,16 +59,14 @@ class RequestTable:
         for handle in plan.removed_handles:
             self._remove(handle)
         cached = self._known(plan.cached)
-        cached_slots = np.array(self._batch.slots_of(cached.handles.tolist()), np.int64)
-        self._batch.append_blocks(cached_slots, cached.num_new_blocks, cached.new_block_ids)
-        added = [new for new in plan.new_requests if self._try_add(new, failures)]
-        new_slots = self._batch.slots_of([new.handle for new in added])
-        rows = ScheduledRows(
-            slots=np.concatenate([cached_slots, np.array(new_slots, np.int64)]),
-            num_computed=_joined(cached.num_computed_tokens, (new.num_computed_tokens for new in added)),
-            num_scheduled=_joined(cached.num_scheduled_tokens, (new.num_scheduled_tokens for new in added)),
-            failures=failures,
-        )
+        slots = np.array(self._batch.slots_of(cached.handles.tolist()), np.int64)
+        self._batch.append_blocks(slots, cached.num_new_blocks, cached.new_block_ids)
+        num_computed, num_scheduled = cached.num_computed_tokens, cached.num_scheduled_tokens
+        if added := [new for new in plan.new_requests if self._try_add(new, failures)]:
+            slots = _joined(slots, self._batch.slots_of([new.handle for new in added]))
+            num_computed = _joined(num_computed, (new.num_computed_tokens for new in added))
+            num_scheduled = _joined(num_scheduled, (new.num_scheduled_tokens for new in added))
+        rows = ScheduledRows(slots, num_computed, num_scheduled, failures)
         self._check_rows(rows)
         return rows
 
@@ -113,9 +111,9 @@ class RequestTable:
     def _known(self, cached: CachedRequests) -> CachedRequests:
         """Return the rows whose request is known, which are all but those that have failed before."""
         handles = cached.handles.tolist()
-        unknown = [index for index, handle in enumerate(handles) if self._batch.slot_of(handle) is None]
-        if not unknown:
+        if self._batch.knows_all(handles):
             return cached
+        unknown = [index for index, handle in enumerate(handles) if self._batch.slot_of(handle) is None]
         for handle in (handles[index] for index in unknown):
             if handle not in self._set_aside:
                 raise InvalidRequest(f"The worker knows no request with handle {handle}.")

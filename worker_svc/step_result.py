@@ -1,12 +1,12 @@
 """Step result: from what was sampled to the answer of a plan, without the rows that failed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from tetrad.services.errors import TetradError
-from tetrad.worker_svc.plan import Ints, PromptLogprobs, SampledLogprobs, StepResult
+from tetrad.worker_svc.plan import PromptLogprobs, SampledLogprobs, StepResult
 from tetrad.worker_svc.sampler.sampler import Sampled
 
 
@@ -19,7 +19,7 @@ def step_result(
     prompt_logprobs: Sequence[PromptLogprobs],
     compute_seconds: float,
     input_seconds: float,
-    skipped: Ints = np.empty(0, np.int64),  # noqa: B008 - never written
+    skipped: Iterable[int] = (),
 ) -> StepResult:
     """Return a plan's answer.
 
@@ -31,12 +31,14 @@ def step_result(
         prompt_logprobs, compute_seconds, input_seconds: see StepResult.
         skipped: further rows to leave out.
     """
-    left_out = np.union1d(skipped, np.array([row for row, _ in sampled.failures], np.int64))
     logprobs = [SampledLogprobs(handles[asked], found) for asked, found in sampled.logprobs]
+    token_ids = sampled.token_ids.astype(np.uint32)
+    if left_out := [*skipped, *(row for row, _ in sampled.failures)]:
+        handles, token_ids = np.delete(handles, left_out), np.delete(token_ids, left_out)
     return StepResult(
         step_id=step_id,
-        handles=np.delete(handles, left_out),
-        token_ids=np.delete(sampled.token_ids.astype(np.uint32), left_out),
+        handles=handles,
+        token_ids=token_ids,
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         failures=failures,

@@ -61,6 +61,7 @@ class PagedAttention:
     """Sequences with random keys and values in scattered pages; every slot that none of them uses holds `unused`.
 
     Keys and values get into the pages as in a model: through the operation that rotates and writes. Angles are 0 unless given.
+    The layer is the second of two.
     """
 
     def __init__(self, team: Team, heads: Heads, chunks: list[Chunk], *, unused: float = torch.nan, seed: int = 0) -> None:
@@ -77,13 +78,12 @@ class PagedAttention:
         for row, pages in enumerate(shuffled[:-1]):
             self.tables[row, : len(pages)] = pages
         size = 2 * heads.num_kv_heads * heads.block_size * heads.head_dim
-        of_two_layers = torch.full((sum(pages_of) + 2, 2, size), unused, dtype=dtype)
-        self.cache = of_two_layers[:, 1]
+        self._first_layer, self.cache = torch.full((sum(pages_of) + 2, 2, size), unused, dtype=dtype).unbind(1)
         builder = ProgramBuilder(team)
         self._heads, self._attended = builder.buffer(width), builder.buffer(heads.num_heads * heads.head_dim)
-        builder.rotate(0, self._heads, None, 1e-5)
+        builder.rotate(1, self._heads, None, 1e-5)
         self._writing = builder.build("write", heads)
-        builder.attend(0, self._heads, self._attended)
+        builder.attend(1, self._heads, self._attended)
         self._attending = builder.build("attend", heads)
 
     def run(self) -> list[torch.Tensor]:
@@ -104,7 +104,7 @@ class PagedAttention:
         turns = torch.tensor([1.0, 0.0]).repeat_interleave(self.heads.head_dim // 2).repeat(num_positions, 1)
         program.run(
             len(given),
-            Tokens(np.zeros(len(given), np.int64), np.concatenate(positions), turns, [self.cache]),
+            Tokens(np.zeros(len(given), np.int64), np.concatenate(positions), turns, self._first_layer),
             Pages(
                 slots=np.concatenate(slots),
                 tables=self.tables,

@@ -154,7 +154,7 @@ def test_queries_and_keys_are_normed_rotated_and_written(team, head_dim, rotary_
     one = np.zeros(1, np.int64)
     pages = Pages(slots, np.zeros((1, 1), np.int32), one, one, one, size, 10)
 
-    builder.build("rotate", heads).run(5, Tokens(np.zeros(5, np.int64), positions, turns, [cache]), pages, {buffer: given})
+    builder.build("rotate", heads).run(5, Tokens(np.zeros(5, np.int64), positions, turns, cache), pages, {buffer: given})
 
     expected = rows.double().view(5, 8, head_dim)
     for first, last, weight in ((0, 4, weights[0]), (4, 6, weights[1])):

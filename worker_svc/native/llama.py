@@ -112,7 +112,7 @@ class NativeLlama:
     ) -> torch.Tensor:
         """Return the residual stream [T, hidden] after the last layer; valid until the next step."""
         turns = self._turns.up_to(int(metadata.num_positions))
-        tokens = Tokens(token_ids.contiguous().numpy(), positions.contiguous().numpy(), turns, caches)
+        tokens = Tokens(token_ids.contiguous().numpy(), positions.contiguous().numpy(), turns, caches[0])
         self._layers.run(len(token_ids), tokens, metadata)
         return self._layers.result(self._hidden, len(token_ids))
 

@@ -73,5 +73,5 @@ class Step(ctypes.Structure):
         ("first_tokens", _POINTER),
         ("num_computed", _POINTER),
         ("num_scheduled", _POINTER),
-        ("caches", _POINTER),
+        ("cache", _POINTER),
     )

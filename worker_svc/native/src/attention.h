@@ -30,9 +30,10 @@ struct Heads {
   int32_t window;   // 0: all keys
   int32_t is_half;  // whether keys and values are kept in half precision
   int32_t rotary_dim;  // how many dimensions of a head turn with the position
-  int64_t page_stride;  // elements from a layer's page to its next one; other layers' may lie between
+  int64_t page_stride;  // elements from a layer's page to its next one, behind those of all other layers
 
   int64_t group() const { return num_heads / num_kv_heads; }
+  int64_t page_size() const { return int64_t(2) * num_kv_heads * block_size * head_dim; }
   int64_t key_at(int64_t kv_head) const { return kv_head * head_dim * block_size; }
   int64_t value_at(int64_t kv_head) const { return (num_kv_heads + kv_head) * head_dim * block_size; }
 };

@@ -44,7 +44,7 @@ struct Step {
   const int64_t* first_tokens;   // [R]
   const int64_t* num_computed;   // [R]
   const int64_t* num_scheduled;  // [R]
-  void* const* caches;           // [layers], of float or half_t
+  void* cache;                   // of float or half_t: the first layer's pages, each with those of the other layers behind it
 };
 
 struct Program {
@@ -88,6 +88,11 @@ class Run {
  private:
   int64_t width(int32_t buffer) const { return program_.widths[buffer]; }
   float* row(int32_t buffer, int64_t token) const { return buffers_[buffer] + token * width(buffer); }
+
+  template <typename Element>
+  Element* cache(int32_t layer) const {
+    return static_cast<Element*>(step_.cache) + layer * program_.heads.page_size();
+  }
 
   Activations activations(int64_t token, int64_t columns) const {
     return Activations::at(quantized_ + token * Activations::size_bytes(columns), columns);
@@ -261,16 +266,14 @@ class Run {
       }
       const float* keys = row(operation.source, token) + heads.num_heads * size;
       const float* values = keys + heads.num_kv_heads * size;
-      void* cache = step_.caches[operation.layer];
-      heads.is_half ? write_key_value(heads, static_cast<half_t*>(cache), step_.slots[token], keys, values)
-                    : write_key_value(heads, static_cast<float*>(cache), step_.slots[token], keys, values);
+      heads.is_half ? write_key_value(heads, cache<half_t>(operation.layer), step_.slots[token], keys, values)
+                    : write_key_value(heads, cache<float>(operation.layer), step_.slots[token], keys, values);
     });
   }
 
   void attend(const Operation& operation, Phase& phase) {
-    const void* cache = step_.caches[operation.layer];
-    program_.heads.is_half ? attend_to(operation, static_cast<const half_t*>(cache), phase)
-                           : attend_to(operation, static_cast<const float*>(cache), phase);
+    program_.heads.is_half ? attend_to(operation, cache<const half_t>(operation.layer), phase)
+                           : attend_to(operation, cache<const float>(operation.layer), phase);
   }
 
   template <typename Element>
