@@ -46,12 +46,12 @@ test: setup lint ## Lint, check types, run every test
 gateways-test: setup ## Drive Tetrad with smg, vllm-router, LangChain and aiperf from PyPI (1.5 GB in the user's cache, once)
 	$(BIN)/python -m pytest tests/foreign_programs $(PYTEST_ARGS)
 
-JAVA_PACKAGES := default-jdk-headless protobuf-compiler protobuf-compiler-grpc-java-plugin libgrpc-java libnetty-java \
-  libperfmark-java libgeronimo-annotation-1.3-spec-java
+JAVA_PACKAGES := default-jdk-headless protobuf-compiler protobuf-compiler-grpc-java-plugin libgrpc-java libprotobuf-java \
+  libnetty-java libperfmark-java libgeronimo-annotation-1.3-spec-java
 
 clients-test: setup ## Build the TypeScript and Java clients from the .proto files and stream a completion with each
 	@command -v npm >/dev/null || { echo "make: Node 20 and npm are needed" >&2; exit 1; }
-	@command -v grpc_java_plugin >/dev/null || apt-get install -y $(JAVA_PACKAGES)
+	@command -v grpc_java_plugin >/dev/null && [ -e /usr/share/java/protobuf.jar ] || apt-get install -y $(JAVA_PACKAGES)
 	$(BIN)/python -m pytest tests/foreign_languages $(PYTEST_ARGS)
 
 fuzz: setup ## Send EXAMPLES (2000) random requests over HTTP and as many over gRPC: no server error

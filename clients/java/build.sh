@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compiles the stubs and the example into build/, from the .proto files alone, and writes build/complete, which runs it.
-#   apt-get install default-jdk-headless protobuf-compiler protobuf-compiler-grpc-java-plugin libgrpc-java libnetty-java \
-#     libperfmark-java libgeronimo-annotation-1.3-spec-java
+#   apt-get install default-jdk-headless protobuf-compiler protobuf-compiler-grpc-java-plugin libgrpc-java libprotobuf-java \
+#     libnetty-java libperfmark-java libgeronimo-annotation-1.3-spec-java
 set -euo pipefail
 cd "$(dirname "$0")"
 protos=../../protos jars=/usr/share/java
