@@ -71,7 +71,7 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
         self, request: pb.ResetPrefixCacheRequest, context: grpc.aio.ServicerContext
     ) -> pb.ResetPrefixCacheResponse:
         """Forget cached prefixes."""
-        if not self._engine.scheduler.reset_prefix_cache(preempt_running=request.reset_running_requests):
+        if not self._engine.reset_prefix_cache(preempt_running=request.reset_running_requests):
             raise FailedPrecondition("KV blocks are in use; set reset_running_requests to preempt what runs.")
         return pb.ResetPrefixCacheResponse(success=True)
 
@@ -79,7 +79,7 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
         """Stop planning."""
         self._engine.orders.pause(**_mode_of(request.mode))
         if request.clear_cache:
-            self._engine.scheduler.reset_prefix_cache()
+            self._engine.reset_prefix_cache()
         return pb.PauseResponse()
 
     async def Resume(self, request: pb.ResumeRequest, context: grpc.aio.ServicerContext) -> pb.ResumeResponse:

@@ -266,6 +266,12 @@ class Engine:
         keys = [key for request_id in request_ids if (key := session.request_keys.get(request_id)) is not None]
         self._end(keys, RequestStatus.FINISHED_ABORTED)
 
+    def reset_prefix_cache(self, *, preempt_running: bool = False) -> bool:
+        """See Scheduler.reset_prefix_cache; what it preempts is planned again."""
+        done = self.scheduler.reset_prefix_cache(preempt_running=preempt_running)
+        self._wake()
+        return done
+
     # --- the end ----------------------------------------------------------------------------------------------------
 
     async def drain(self) -> None:

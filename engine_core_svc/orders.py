@@ -18,7 +18,7 @@ class Orders:
     Args:
         scheduler, sleeper: the engine's.
         abort_all: ends every request.
-        on_change: called when something was ordered.
+        on_change: called when what is ordered has changed.
 
     Attributes:
         is_frozen: nothing is planned, not even for what runs.

@@ -1,6 +1,6 @@
 """KV cache manager: gives a request the blocks that its next tokens need, and finds prefixes it can share.
 
-Called by the scheduler only. Keeps each request's block table and hash count; knows nothing of queues, budgets or devices.
+Called from scheduler/ only. Keeps each request's block table and hash count; knows nothing of queues, budgets or devices.
 Blocks are registered as cached when they are planned, before they are written: requests of the same step share them, because
 the worker writes all keys and values of a layer before it reads any (vLLM's rule). What a failed request leaves unwritten is
 taken back (unwritten.py).

@@ -1,6 +1,7 @@
 """Fence: blocks of requests that ended while a plan in flight still names them; given back when that plan has returned.
 
-Called by the scheduler only. Knows step ids and block ids; a step's result means that all steps before it have returned too.
+Called by the roster and by results. Knows step ids and block ids; a step's result means that all steps before it have returned
+too.
 """
 
 from collections import deque

@@ -1,7 +1,7 @@
 """Roster: every unfinished request, and where each stands: waiting for its grammar, waiting, or running with blocks.
 
-Owned by the scheduler, which says when a request moves; here is what a move entails. The worker is told of those that run no
-more by the next plan. Knows nothing of budgets and plans.
+Owned by the scheduler, which says when a request moves, as results do; here is what a move entails. The worker is told of those
+that run no more by the next plan. Knows nothing of budgets and plans.
 """
 
 from collections.abc import Callable

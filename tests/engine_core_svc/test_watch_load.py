@@ -20,8 +20,10 @@ async def watching(stack):
             while not holds((await call.read()).load):
                 pass
 
-    yield until
-    call.cancel()
+    try:
+        yield until
+    finally:
+        call.cancel()
 
 
 @pytest.fixture
@@ -92,3 +94,14 @@ async def test_a_worker_that_is_lost_and_back(stuck):
         stuck.worker.go.set()
         await until(lambda load: load.problem and not load.workers[0].HasField("connected_s"))
         await until(lambda load: not load.problem and load.workers[0].HasField("connected_s"))
+
+
+async def test_a_prefix_cache_that_is_reset_by_preempting(stuck):
+    client = await stuck.client()
+    client.add(1, [1, 2, 3])
+    await stuck.until_load(lambda load: load.stats.num_running_reqs == 1)
+    await stuck.admin.Pause(pb.PauseRequest(mode=pb.PAUSE_MODE_KEEP))
+
+    async with watching(stuck) as until:
+        await stuck.admin.ResetPrefixCache(pb.ResetPrefixCacheRequest(reset_running_requests=True))
+        await until(lambda load: (load.stats.num_running_reqs, load.num_waiting_tokens) == (0, 3))

@@ -276,7 +276,7 @@ def test_more_threads_than_the_system_has_room_for_are_one_line():
 def test_a_step_under_way_does_not_keep_the_process_from_ending():
     """The compute thread is a daemon; the team's threads are joined when a team is dropped, but not at the process's end."""
     run_python("""
-        import contextlib, threading, torch
+        import threading, torch
         from tests.worker_svc.native_programs import RUNNABLE, NO_HEADS, team_of
         from tetrad.worker_svc.native.program import ProgramBuilder
         from tetrad.worker_svc.native.weights import pack_float
@@ -292,8 +292,6 @@ def test_a_step_under_way_does_not_keep_the_process_from_ending():
             begun.set()
             call(*arguments)  # minutes
         team.library.tetrad_run = run
-        # Python ends threads that wait for it by unwinding them, which torch's own frames do not survive.
-        torch.profiler.record_function = contextlib.nullcontext
         threading.Thread(target=program.run, args=[100_000], daemon=True).start()
         begun.wait()
     """)

@@ -126,7 +126,7 @@ class ProgramBuilder:
 
     def build(self, name: str, heads: Heads) -> "Program":
         """Return the program; its runs have this name in a profile."""
-        return Program(name, self._team, self._operations, self._widths, heads, self._kept)
+        return Program(name, self._team, list(self._operations), list(self._widths), heads, list(self._kept))
 
     def _append(self, kind: _Kind, **fields: object) -> None:
         self._operations.append(Operation(kind=kind, **fields))
@@ -218,6 +218,9 @@ class Program:
     def _fit(self, block_size: int, page_stride: int) -> None:
         heads = self._heads
         if (heads.block_size, heads.page_stride) != (block_size, page_stride):
+            num_layers = 1 + max(operation.layer for operation in self._operations)
+            page_size = 2 * heads.num_kv_heads * block_size * heads.head_dim
+            assert page_stride >= num_layers * page_size, "the pages of a block's layers do not lie together"
             heads.block_size, heads.page_stride = block_size, page_stride
             self._make()
 
@@ -248,7 +251,7 @@ def _step(num_tokens: int, tokens: Tokens | None, pages: Pages | None) -> Step:
         step.positions, step.turns = tokens.positions.ctypes.data, tokens.turns.data_ptr()
         step.cache = tokens.cache.data_ptr()
     if pages is not None:
-        step.num_sequences, step.page_stride = pages.tables.shape
+        step.num_sequences, step.table_stride = pages.tables.shape
         step.slots, step.pages = pages.slots.ctypes.data, pages.tables.ctypes.data
         step.first_tokens = pages.first_tokens.ctypes.data
         step.num_computed, step.num_scheduled = pages.num_computed.ctypes.data, pages.num_scheduled.ctypes.data

@@ -69,7 +69,7 @@ class Step(ctypes.Structure):
         ("positions", _POINTER),
         ("turns", _POINTER),
         ("pages", _POINTER),
-        ("page_stride", _LONG),
+        ("table_stride", _LONG),
         ("first_tokens", _POINTER),
         ("num_computed", _POINTER),
         ("num_scheduled", _POINTER),

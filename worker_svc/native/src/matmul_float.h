@@ -13,7 +13,7 @@ constexpr int MAX_ROWS = 8;
 #else
 constexpr int MAX_ROWS = 6;
 #endif
-constexpr int64_t COLUMNS_AHEAD = 64;  // what a pass that is the only one over its panel asks for
+constexpr int64_t COLUMNS_AHEAD = 64;  // how far ahead a pass asks that does not fetch the next panel
 constexpr int64_t COLUMNS_AT_ONCE = 128;  // fewer gain little, and adding the sums up takes time
 
 // What a pass over a panel asks the memory for meanwhile: a vector a column, `step` apart. The processor by itself follows a page,

@@ -39,8 +39,8 @@ struct Step {
   const int64_t* slots;          // [T], page * block_size + offset
   const int64_t* positions;      // [T]
   const float* turns;            // of every position: rotary_dim / 2 cosines and as many sines
-  const int32_t* pages;          // [R, page_stride]
-  int64_t page_stride;
+  const int32_t* pages;          // [R, table_stride]
+  int64_t table_stride;
   const int64_t* first_tokens;   // [R]
   const int64_t* num_computed;   // [R]
   const int64_t* num_scheduled;  // [R]
@@ -106,7 +106,7 @@ class Run {
     program_.sequences.clear();
     program_.tiles.clear();
     for (int64_t r = 0; r < step_.num_sequences; r++) {
-      program_.sequences.push_back({step_.pages + r * step_.page_stride, step_.first_tokens[r], step_.num_computed[r]});
+      program_.sequences.push_back({step_.pages + r * step_.table_stride, step_.first_tokens[r], step_.num_computed[r]});
       const int64_t rows = step_.num_scheduled[r] * heads.group();
       const int32_t its_together = step_.num_scheduled[r] == 1 ? together : 1;
       for (int64_t first = 0; first < rows; first += TILE_ROWS)
@@ -173,8 +173,8 @@ class Run {
       const float* x = row(operation.source, token);
       const auto multiply = [&](int64_t which, int64_t its_next, float* out) {
         const float* weights = matrix.floats(which);
-        // Of several passes the first two fetch the next panel, half of it each. One that is alone fetches what comes soon; to
-        // those behind the first two that is near already.
+        // Of several passes the first two fetch the next panel, half of it each. One that is alone asks for what comes soon, and
+        // so do the third and later ones: to them it is near already, so that costs little.
         const int64_t pass = (token - begin) / MAX_ROWS;
         const bool fetches_next = end - begin > MAX_ROWS && pass < 2;
         const Ahead ahead = fetches_next ? Ahead{matrix.floats(its_next) + pass * LANES * matrix.columns, LANES}
