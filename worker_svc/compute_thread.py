@@ -6,7 +6,7 @@ A daemon: a device that is stuck in a call must not keep the process from ending
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, ParamSpec, TypeVar
@@ -23,15 +23,15 @@ class ComputeThread:
     """
 
     def __init__(self, name: str = "compute") -> None:
-        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self.is_closed = False
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        """Queue a call and return its future; cancelling one that has not begun drops the call."""
-        future: Future[T] = Future()
+        """Queue a call and return its future; cancelling one that has not begun drops the call. On the event loop."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._calls.put((future, partial(call, *args, **kwargs)))
-        return asyncio.wrap_future(future)
+        return future
 
     def close(self) -> None:
         """Drop what is queued; the call that runs is left to end by itself."""
@@ -45,10 +45,22 @@ class ComputeThread:
     def _run(self) -> None:
         while (item := self._calls.get()) is not None:
             future, call = item
-            if not future.set_running_or_notify_cancel():
+            if future.cancelled():
                 continue
+            result, error = None, None
             try:
-                future.set_result(call())
-            except BaseException as error:  # noqa: BLE001 - whoever waits for the call gets it
-                future.set_exception(error)
-            del item, future, call  # a call's arguments must not live until the next one
+                result = call()
+            except BaseException as failure:  # noqa: BLE001 - whoever waits for the call gets it
+                error = failure
+            with suppress(RuntimeError):  # the loop is closed, and with it whoever waited
+                future.get_loop().call_soon_threadsafe(_settle, future, result, error)
+            del item, future, call, result, error  # what a call was given and brought must not live until the next one
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.cancelled():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

@@ -139,12 +139,13 @@ async def test_device_failure_ends_the_stream_and_the_next_one_works(client, tin
 
 
 async def test_a_step_that_outlives_its_stream_for_too_long_means_a_stuck_device(tmp_path, tiny_llama, monkeypatch):
-    end = threading.Event()
+    begun, end = threading.Event(), threading.Event()
     async with connect(tmp_path, device="sim", stuck_timeout_s=0.05) as client:
         await client.get_ready(tiny_llama[0])
         stream = await client.open_stream()
-        monkeypatch.setattr(client.served.worker._runner, "execute", lambda plan: end.wait(20))
+        monkeypatch.setattr(client.served.worker._runner, "execute", lambda plan: (begun.set(), end.wait(20)))
         await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
+        assert await asyncio.to_thread(begun.wait, 10)
         stream.cancel()
 
         with pytest.raises(InternalError, match=r"busy with a step for 0.05 s"):
