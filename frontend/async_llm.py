@@ -29,7 +29,7 @@ from tetrad.frontend.sampling_params import SamplingParams
 from tetrad.frontend.served_model import ServedModel
 from tetrad.frontend.texts import Texts
 from tetrad.services.log import get_logger
-from tetrad.services.tracing import open_tracer
+from tetrad.services.tracing import Tracer, open_tracer
 
 log = get_logger()
 
@@ -115,7 +115,7 @@ class AsyncLLM:
         self._requests.fail_all(draining_error())
         await self.backends.close()
         await self.engine_admin.close()
-        await asyncio.to_thread(self.tracer.close)
+        await _close_tracer(self.tracer)
 
     async def __aenter__(self) -> Self:
         return self
@@ -287,3 +287,11 @@ class AsyncLLM:
         if self._model is None:
             raise starting_error()
         return self._model
+
+
+async def _close_tracer(tracer: Tracer) -> None:
+    """Close it beside the event loop, or on it where the interpreter is ending: by then threads take no calls any more."""
+    try:
+        await asyncio.to_thread(tracer.close)
+    except RuntimeError:
+        tracer.close()

@@ -69,6 +69,7 @@ def test_the_library_prints_what_follows():
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, cwd=ROOT)
 
     assert "The capital of France is Paris" in ran.stdout, ran.stderr
+    assert "Traceback" not in ran.stderr  # the program closes nothing: its end does
 
 
 def test_four_services_started_by_hand_are_a_server(tmp_path):
