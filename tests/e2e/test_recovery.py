@@ -27,7 +27,10 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def stack(start_module_server):
-    return start_module_server("--device", "sim", "--max-model-len", "4096", "--log-level", "info")
+    """Steps that take time: a kill must come in the midst of the requests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TETRAD_WORKER_SIM_SECONDS_PER_STEP", "0.001")
+        return start_module_server("--device", "sim", "--max-model-len", "4096", "--log-level", "info")
 
 
 def body(number: int, kind: str, stream: bool) -> dict:

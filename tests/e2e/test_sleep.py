@@ -38,7 +38,10 @@ async def all_answers(stack, disturb=None) -> list[dict[str, object]]:
 
 @pytest.fixture(scope="module")
 def stack(start_module_server):
-    return start_module_server("--device", "sim", "--max-model-len", "4096")
+    """Steps that take time: the requests must run for long enough that the engine falls asleep in their midst."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TETRAD_WORKER_SIM_SECONDS_PER_STEP", "0.002")
+        return start_module_server("--device", "sim", "--max-model-len", "4096")
 
 
 @pytest.mark.parametrize("level", [1, 2])
