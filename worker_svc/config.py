@@ -27,10 +27,11 @@ class WorkerSettings(ServiceSettings):
     cpu_kernels: Literal["auto", "native", "torch"] = Field(
         "auto", description="What runs models on the cpu device. auto: the native kernels, torch where they cannot be had."
     )
-    kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16", "fp8"] = Field(
+    kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16", "fp8", "int8"] = Field(
         "auto",
-        description="Type of keys and values. auto: that of the activations on the cuda device; on the cpu device float16 "
-        "under quantized weights, else float32. bfloat16 and fp8 are the cuda device's.",
+        description="Type of keys and values. auto: that of the activations on the cuda device; on the cpu device int8, with a "
+        "scale for 32 dimensions, under quantized weights, else float32. Only the cuda device has bfloat16 and fp8, only the "
+        "cpu device int8.",
     )
     kv_cache_memory_gib: float = Field(
         4.0, gt=0, description="Most memory that the KV cache may take on the cpu device, in GiB; less where less is free."

@@ -21,6 +21,7 @@ class KvCacheSpec:
     """Shape of the cache of a model, all layers alike.
 
     Attributes:
+        scales_bytes: of the scales of a head of one token, beside its elements; of 1-byte types.
         is_by_block: a block's pages of all layers lie together, instead of all pages of a layer. Memory that the system gives
             when it is written, 2 MB at a time, then grows with the blocks that are in use, not with them and the layers.
     """
@@ -29,11 +30,16 @@ class KvCacheSpec:
     num_kv_heads: int
     head_dim: int
     dtype: torch.dtype
+    scales_bytes: int = 0
     is_by_block: bool = False
+
+    def page(self, block_size: int) -> tuple[int, ...]:
+        """Return the shape of a layer's part of a block, in elements."""
+        return (block_size, 2, self.num_kv_heads, self.head_dim + self.scales_bytes)
 
     def block_size_bytes(self, block_size: int) -> int:
         """Return the bytes of one block over all layers, keys and values together."""
-        return self.num_layers * block_size * 2 * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+        return self.num_layers * math.prod(self.page(block_size)) * self.dtype.itemsize
 
 
 class KvCache:
@@ -60,7 +66,7 @@ class KvCache:
         self.block_size = block_size
         self._device = device
         allocate = _lazy_zeros if device.type == "cpu" else partial(_zeros, device=device)
-        page = (block_size, 2, spec.num_kv_heads, spec.head_dim)
+        page = spec.page(block_size)
         if spec.is_by_block:
             self.layers = list(allocate((num_blocks, spec.num_layers, *page), spec.dtype).unbind(1))
         else:

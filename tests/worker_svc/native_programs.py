@@ -12,11 +12,13 @@ import torch
 
 from tetrad.worker_svc.native.library import _declare, best_target, load_library, targets
 from tetrad.worker_svc.native.program import Epilogue, Pages, ProgramBuilder, Tokens
-from tetrad.worker_svc.native.structures import Heads
+from tetrad.worker_svc.native.structures import Heads, KvType
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import NativeMatrix
 
 NO_HEADS = Heads(1, 1, 16, 1, 0)
+NAN_OF_HALVES = 126
+"""A byte: two of it are no number in half precision."""
 _GIVEN, _, _GIVEN_PATH = os.environ.get("TETRAD_TEST_KERNELS", "").partition("=")
 RUNNABLE = [_GIVEN] if _GIVEN else [target.name for target in targets()[targets().index(best_target()) :]]
 
@@ -49,6 +51,14 @@ def product(
     return out
 
 
+def from_int8(rows: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Return what 8 bits, and a scale in half precision for 32 dimensions of a head, make of rows [T, heads * head_dim]."""
+    parts = rows.unflatten(1, (-1, head_dim)).split(32, dim=2)
+    scales = [(part.abs().amax(2, keepdim=True) / 127).half().float() for part in parts]
+    kept = [(part / scale).round().clamp(-127, 127) * scale for part, scale in zip(parts, scales, strict=True)]
+    return torch.cat([part.nan_to_num() for part in kept], dim=2).flatten(1)
+
+
 @dataclass
 class Chunk:
     """`scheduled` tokens of a sequence behind `computed` ones whose keys and values are in its pages."""
@@ -60,6 +70,8 @@ class Chunk:
 class PagedAttention:
     """Sequences with random keys and values in scattered pages; every slot that none of them uses holds `unused`.
 
+    In 8 bits it is bytes that make a scale of NaN.
+
     Keys and values get into the pages as in a model: through the operation that rotates and writes. Angles are 0 unless given.
     The layer is the second of two.
     """
@@ -69,16 +81,20 @@ class PagedAttention:
         self._random = torch.Generator().manual_seed(seed)
         width = (heads.num_heads + 2 * heads.num_kv_heads) * heads.head_dim
         self.rows = [torch.randn(chunk.computed + chunk.scheduled, width, generator=self._random) for chunk in chunks]
-        dtype = torch.float16 if heads.is_half else torch.float32
-        for rows in self.rows:  # what is expected knows what half precision makes of keys and values
-            rows[:, heads.num_heads * heads.head_dim :] = rows[:, heads.num_heads * heads.head_dim :].to(dtype)
+        self.dtype = {KvType.FLOAT32: torch.float32, KvType.FLOAT16: torch.float16, KvType.INT8: torch.int8}[heads.kv_type]
+        is_int8 = self.dtype == torch.int8
+        for rows in self.rows:  # what is expected knows what fewer bits make of keys and values
+            kept = rows[:, heads.num_heads * heads.head_dim :]
+            kept[:] = from_int8(kept, heads.head_dim) if is_int8 else kept.to(self.dtype)
         pages_of = [-(-(chunk.computed + chunk.scheduled) // heads.block_size) for chunk in chunks]
         shuffled = torch.randperm(sum(pages_of) + 2, generator=self._random).to(torch.int32).split([*pages_of, 2])
         self.tables = np.full((len(chunks), max(pages_of)), 2**31 - 1, np.int32)
         for row, pages in enumerate(shuffled[:-1]):
             self.tables[row, : len(pages)] = pages
-        size = 2 * heads.num_kv_heads * heads.block_size * heads.head_dim
-        self._first_layer, self.cache = torch.full((sum(pages_of) + 2, 2, size), unused, dtype=dtype).unbind(1)
+        scales_bytes = 2 * -(-heads.head_dim // 32) if is_int8 else 0
+        size = 2 * heads.num_kv_heads * heads.block_size * (heads.head_dim + scales_bytes)
+        unused = NAN_OF_HALVES if is_int8 else unused
+        self._first_layer, self.cache = torch.full((sum(pages_of) + 2, 2, size), unused, dtype=self.dtype).unbind(1)
         builder = ProgramBuilder(team)
         self._heads, self._attended = builder.buffer(width), builder.buffer(heads.num_heads * heads.head_dim)
         builder.rotate(1, self._heads, None, 1e-5)

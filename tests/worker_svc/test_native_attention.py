@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.worker_svc.native_programs import NO_HEADS, RUNNABLE, Chunk, PagedAttention, team_of
+from tests.worker_svc.native_programs import NAN_OF_HALVES, NO_HEADS, RUNNABLE, Chunk, PagedAttention, from_int8, team_of
 from tetrad.worker_svc.native.program import Pages, ProgramBuilder, Tokens
-from tetrad.worker_svc.native.structures import Heads
+from tetrad.worker_svc.native.structures import Heads, KvType
 
 DECODES = [Chunk(computed, 1) for computed in (0, 1, 15, 63, 64, 65, 200)]
 MIXED = [Chunk(130, 1), Chunk(5, 1), Chunk(0, 1), Chunk(64, 37), Chunk(0, 80), Chunk(3, 2)]
@@ -37,7 +37,18 @@ def test_sizes_and_groups_of_heads(team, head_dim, group):
 @pytest.mark.parametrize("block_size", [1, 4, 8, 16, 32])
 @pytest.mark.parametrize("head_dim", [16, 80, 256])
 def test_keys_and_values_in_half_precision(team, block_size, head_dim):
-    assert_attention(PagedAttention(team, Heads(6, 2, head_dim, block_size, 0, 1), MIXED))
+    assert_attention(PagedAttention(team, Heads(6, 2, head_dim, block_size, 0, KvType.FLOAT16), MIXED))
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 5, 8, 16, 32, 48])
+@pytest.mark.parametrize("head_dim", [16, 64, 80, 128, 256])
+@pytest.mark.parametrize("window", [0, 20])
+def test_keys_and_values_in_8_bits(team, block_size, head_dim, window):
+    """Queries and weights have 16 bits: what is expected takes them as they are."""
+    case = PagedAttention(team, Heads(6, 2, head_dim, block_size, window, KvType.INT8), [*DECODES, *MIXED])
+
+    for found, expected in zip(case.run(), case.expected(), strict=True):
+        np.testing.assert_allclose(found, expected, atol=2e-4)
 
 
 @pytest.mark.parametrize("window", [1, 7, 16, 64, 65, 1000])
@@ -58,21 +69,25 @@ def test_values_of_many_keys_keep_their_digits(team):
 
 
 @pytest.mark.parametrize("block_size", [4, 16])
-@pytest.mark.parametrize("broken", [torch.nan, torch.inf], ids=str)
-def test_what_has_left_the_window_may_hold_anything(team, broken, block_size):
+@pytest.mark.parametrize(
+    ("kv_type", "broken"),
+    [(KvType.FLOAT32, torch.nan), (KvType.FLOAT32, torch.inf), (KvType.INT8, NAN_OF_HALVES)],
+)
+def test_what_has_left_the_window_may_hold_anything(team, kv_type, broken, block_size):
     """Blocks behind the window are given back and written by others while the request goes on."""
-    case = PagedAttention(team, Heads(4, 2, 32, block_size, 20), [Chunk(299, 1)])
+    case = PagedAttention(team, Heads(4, 2, 32, block_size, 20, kv_type), [Chunk(299, 1)])
     case.run()
     case.cache[case.tables[0, : (299 - 20) // block_size]] = broken
     case.chunks[0].computed, expected = 299, case.expected()
 
     found = case._step(case._attending, case.chunks)
 
-    np.testing.assert_allclose(found, expected[0], atol=3e-6)
+    np.testing.assert_allclose(found, expected[0], atol=3e-6 if kv_type == KvType.FLOAT32 else 2e-4)
 
 
-def test_a_sequences_bits_do_not_depend_on_the_batch_or_the_cut(team):
-    heads = Heads(6, 2, 16, 16, 0)
+@pytest.mark.parametrize("kv_type", KvType)
+def test_a_sequences_bits_do_not_depend_on_the_batch_or_the_cut(team, kv_type):
+    heads = Heads(6, 2, 16, 16, 0, kv_type)
     whole = PagedAttention(team, heads, [Chunk(0, 200)])
     [expected] = whole.run()
     for computed in (1, 63, 64, 150, 199):
@@ -83,6 +98,19 @@ def test_a_sequences_bits_do_not_depend_on_the_batch_or_the_cut(team):
         found = case.run()
 
         np.testing.assert_array_equal(found[0], expected[computed:])
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e-6, 1e-3, 1.0, 1e4])
+@pytest.mark.parametrize("part", [16, 32], ids=["keys", "values"])
+def test_small_and_large_numbers_in_8_bits(team, part, scale):
+    """Scales have half precision: what is below its smallest number is 0, and what lies near it has few digits."""
+    case = PagedAttention(team, Heads(1, 1, 16, 16, 0, KvType.INT8), [Chunk(99, 2), Chunk(0, 30)])
+    for rows in case.rows:
+        rows[:, part : part + 16] *= scale
+        rows[:, 16:] = from_int8(rows[:, 16:], 16)
+
+    for found, expected in zip(case.run(), case.expected(), strict=True):
+        np.testing.assert_allclose(found, expected, atol=2e-4 * max(1.0, scale))
 
 
 @pytest.mark.parametrize("sharpness", [0.0, 1e-20, 30.0, 1e3])
@@ -125,10 +153,11 @@ def test_a_broken_key_that_is_alone_in_its_stride_is_not_passed_over(team, windo
     assert found.nonzero().flatten().tolist() == sorted(query for query in seen if query < 80)
 
 
+@pytest.mark.parametrize("kv_type", KvType)
 @pytest.mark.parametrize("broken", [torch.nan, torch.inf], ids=str)
 @pytest.mark.parametrize("column", [0, 16, 32], ids=["query", "key", "value"])
-def test_what_is_not_finite_reaches_the_result_of_its_request_alone(team, column, broken):
-    heads, chunks = Heads(1, 1, 16, 16, 0), [Chunk(70, 1), Chunk(70, 1)]
+def test_what_is_not_finite_reaches_the_result_of_its_request_alone(team, column, broken, kv_type):
+    heads, chunks = Heads(1, 1, 16, 16, 0, kv_type), [Chunk(70, 1), Chunk(70, 1)]
     case, whole = PagedAttention(team, heads, chunks), PagedAttention(team, heads, chunks)
     case.rows[0][70, 0] = 1.0  # with a negative query an infinite key is one that is not looked at
     case.rows[0][70, column] = broken

@@ -139,16 +139,18 @@ def test_quantized_memory_stays_quantized(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "options", "dtype"),
+    ("settings", "options", "dtype", "head_bytes"),
     [
-        ({}, {}, "float16"),
-        ({}, {"dtype": "float32"}, "float32"),
-        ({"kv_cache_dtype": "float32"}, {}, "float32"),
-        ({"kv_cache_dtype": "float16"}, {"dtype": "float32"}, "float16"),
+        ({}, {}, "int8", 64 + 2 * 2),
+        ({}, {"dtype": "float32"}, "float32", 64 * 4),
+        ({"kv_cache_dtype": "float32"}, {}, "float32", 64 * 4),
+        ({"kv_cache_dtype": "float16"}, {}, "float16", 64 * 2),
+        ({"kv_cache_dtype": "float16"}, {"dtype": "float32"}, "float16", 64 * 2),
+        ({"kv_cache_dtype": "int8"}, {"dtype": "float32"}, "int8", 64 + 2 * 2),
     ],
     ids=str,
 )
-def test_keys_and_values_take_half_precision_under_quantized_weights(settings, options, dtype, tmp_path, make_driver):
+def test_keys_and_values_take_8_bits_under_quantized_weights(settings, options, dtype, head_bytes, tmp_path, make_driver):
     path = write(tmp_path / "m.gguf", 64, 64, dict.fromkeys(ALL_Q4_0, Kind.Q8_0))
     expected = logprobs(loaded(path, "torch", dtype="float32"), make_driver)
 
@@ -157,7 +159,7 @@ def test_keys_and_values_take_half_precision_under_quantized_weights(settings, o
     )
 
     group = model.kv_group(16)
-    assert (group.dtype, group.block_size_bytes) == (dtype, 2 * 16 * 2 * 2 * 64 * (2 if dtype == "float16" else 4))
+    assert (group.dtype, group.block_size_bytes) == (dtype, 2 * 16 * 2 * 2 * head_bytes)
     assert np.abs(logprobs(model, make_driver) - expected).mean() < 0.05 * expected.std()
 
 

@@ -43,9 +43,10 @@ def windows(model_file) -> list[list[int]]:
     return [ids[at : at + WINDOW] for at in range(0, NUM_TOKENS, WINDOW)]
 
 
-def nats(path: Path, windows: list[list[int]], make_driver, **options: object) -> np.ndarray:
+def nats(path: Path, windows: list[list[int]], make_driver, kv_cache_dtype: str = "auto", **options: object) -> np.ndarray:
     """Return what each token but the first of a window costs."""
-    device = CpuDevice(WorkerSettings(threads=usable_cores(), cpu_kernels="native"))
+    settings = WorkerSettings(threads=usable_cores(), cpu_kernels="native", kv_cache_dtype=kv_cache_dtype)
+    device = CpuDevice(settings)
     driver = make_driver(device.load_model(LoadRequest(str(path), path, **options), lambda *_: None), LAYOUT)
     costs = []
     for handle, window in enumerate(windows):
@@ -55,18 +56,35 @@ def nats(path: Path, windows: list[list[int]], make_driver, **options: object) -
     return np.concatenate(costs)
 
 
-def test_perplexity_is_that_of_the_dequantized_weights(model_file, windows, make_driver, capsys):
-    exact = nats(model_file, windows, make_driver, dtype="float32")
+@pytest.fixture(scope="module")
+def exact(model_file, windows, make_driver) -> np.ndarray:
+    return nats(model_file, windows, make_driver, dtype="float32")
 
+
+def ratio_of(found: np.ndarray, expected: np.ndarray, name: str, capsys) -> float:
+    """Return how much larger a perplexity is, and say so if tokens were asked for."""
+    ratio, noise = math.exp((found - expected).mean()), (found - expected).std() / math.sqrt(len(found))
+    if "TETRAD_PERPLEXITY_TOKENS" in os.environ:
+        perplexities = f"{math.exp(found.mean()):.4f} against {math.exp(expected.mean()):.4f}"
+        with capsys.disabled():
+            sys.stdout.write(f"\n{name}: {len(found)} tokens, perplexity {perplexities}, ratio {ratio:.5f} +- {noise:.5f}\n")
+    return ratio
+
+
+def test_perplexity_is_that_of_the_dequantized_weights(model_file, windows, exact, make_driver, capsys):
     quantized = nats(model_file, windows, make_driver)
 
-    ratio, noise = math.exp((quantized - exact).mean()), (quantized - exact).std() / math.sqrt(len(exact))
-    if "TETRAD_PERPLEXITY_TOKENS" in os.environ:
-        with capsys.disabled():
-            found = (
-                f"{math.exp(quantized.mean()):.4f}, of float32 {math.exp(exact.mean()):.4f}, ratio {ratio:.5f} +- {noise:.5f}"
-            )
-            sys.stdout.write(f"\n{model_file.name}: {len(exact)} tokens, perplexity {found}\n")
+    ratio = ratio_of(quantized, exact, f"{model_file.name} against its weights in float32", capsys)
+
     assert not np.array_equal(exact, quantized)  # one of them would be run as the other
     assert math.exp(exact.mean()) < GgufFile(model_file).config["vocab_size"] ** 0.5  # it predicts
     assert abs(ratio - 1) < 0.01
+
+
+def test_keys_and_values_of_8_bits_cost_next_to_nothing(model_file, windows, exact, make_driver, capsys):
+    in_8_bits = nats(model_file, windows, make_driver, kv_cache_dtype="int8", dtype="float32")
+
+    ratio = ratio_of(in_8_bits, exact, "keys and values in 8 bits under weights of float32", capsys)
+
+    assert not np.array_equal(exact, in_8_bits)
+    assert abs(ratio - 1) < 0.001

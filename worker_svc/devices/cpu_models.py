@@ -21,6 +21,7 @@ from tetrad.worker_svc.native.weights import pack_int8
 from tetrad.worker_svc.weights.loader import WeightLoader
 
 _FLOAT32_BYTES = 4
+_KV_DTYPES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
 
 log = get_logger()
 
@@ -35,7 +36,9 @@ class CpuModels:
 
     def __init__(self, settings: WorkerSettings, num_threads: int) -> None:
         if settings.kv_cache_dtype in ("bfloat16", "fp8"):
-            raise ModelError(f"kv_cache_dtype {settings.kv_cache_dtype} is the cuda device's; use auto, float32 or float16.")
+            raise ModelError(
+                f"kv_cache_dtype {settings.kv_cache_dtype} is the cuda device's; use auto, float32, float16 or int8."
+            )
         self._is_required = settings.cpu_kernels == "native"
         self._kv_cache_dtype = settings.kv_cache_dtype
         self._team = None if settings.cpu_kernels == "torch" else self._open_team(num_threads)
@@ -57,14 +60,16 @@ class CpuModels:
             raise ModelError(
                 f"Quantization {request.quantization!r} needs the native kernels, which do not run this model here."
             )
-        if self._kv_cache_dtype == "float16":
-            raise ModelError("kv_cache_dtype float16 needs the native kernels, which do not run this model here.")
+        if self._kv_cache_dtype in ("float16", "int8"):
+            raise ModelError(
+                f"kv_cache_dtype {self._kv_cache_dtype} needs the native kernels, which do not run this model here."
+            )
         return load_model(config, weights, PackedLinear if can_pack() else PlainLinear), weights.num_parameters * _FLOAT32_BYTES
 
     def _dtype(self, request: LoadRequest) -> torch.dtype:
-        """Return the type of keys and values; under weights of 8 bits and fewer, 16 are enough for them."""
-        is_half = self._kv_cache_dtype == "float16" or (self._kv_cache_dtype == "auto" and _is_quantized(request))
-        return torch.float16 if is_half else torch.float32
+        """Return the type of keys and values; under weights of 8 bits and fewer, 8 are enough for them."""
+        by_default = torch.int8 if _is_quantized(request) else torch.float32
+        return _KV_DTYPES.get(self._kv_cache_dtype, by_default)
 
     def _open_team(self, num_threads: int) -> Team | None:
         try:

@@ -101,6 +101,8 @@ class CudaDevice:
     name = "cuda"
 
     def __init__(self, settings: WorkerSettings, open_accelerator: Callable[[], Accelerator] | None = None) -> None:
+        if settings.kv_cache_dtype == "int8":
+            raise ModelError("kv_cache_dtype int8 is the cpu device's; use auto, bfloat16, float16, float32 or fp8.")
         self._use_graphs, self._kv_cache_dtype = not settings.enforce_eager, settings.kv_cache_dtype
         self._offload_bytes = int(settings.cpu_offload_gb * _GIB)
         self._open = open_accelerator or CudaAccelerator

@@ -16,7 +16,7 @@ from tetrad.worker_svc.kv_cache import KvCacheSpec
 from tetrad.worker_svc.layers.rotary import TurnTable, rotary_of
 from tetrad.worker_svc.models.config import ModelConfig
 from tetrad.worker_svc.native.program import Epilogue, Pages, Program, ProgramBuilder, Tokens
-from tetrad.worker_svc.native.structures import Heads
+from tetrad.worker_svc.native.structures import Heads, KvType
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import NativeMatrix
 from tetrad.worker_svc.plan import Floats, Ints
@@ -24,7 +24,11 @@ from tetrad.worker_svc.step_inputs import StepInputs
 from tetrad.worker_svc.weights.loader import WeightLoader
 
 MAX_HEAD_DIM = 256
-"""As attention.h has it."""
+"""As kv_pages.h has it."""
+_SCALED = 32
+"""Dimensions that share a scale, as kv_pages.h has it."""
+_SCALE_BYTES = 2
+_KV_TYPES = {torch.float32: KvType.FLOAT32, torch.float16: KvType.FLOAT16, torch.int8: KvType.INT8}
 
 
 class MatrixLoader(Protocol):
@@ -77,7 +81,7 @@ class NativeLlama:
         weights: for vectors: norms and biases.
         matrices: for everything else.
         team: that runs it.
-        kv_cache_dtype: float32 or float16.
+        kv_cache_dtype: float32, float16 or int8, which is Q8_0: 8 bits, and a scale for 32 dimensions.
     """
 
     def __init__(
@@ -90,8 +94,9 @@ class NativeLlama:
         kv_cache_dtype: torch.dtype = torch.float32,
     ) -> None:
         self.config = config
+        scales_bytes = -(-config.head_dim // _SCALED) * _SCALE_BYTES if kv_cache_dtype == torch.int8 else 0
         self.kv_cache_spec = KvCacheSpec(
-            config.num_layers, config.num_kv_heads, config.head_dim, kv_cache_dtype, is_by_block=True
+            config.num_layers, config.num_kv_heads, config.head_dim, kv_cache_dtype, scales_bytes=scales_bytes, is_by_block=True
         )
         self.attention = NativePages()
         self.weights_size_bytes = 0
@@ -197,7 +202,7 @@ class NativeLlama:
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
             window=config.sliding_window or 0,
-            is_half=self.kv_cache_spec.dtype == torch.float16,
+            kv_type=_KV_TYPES[self.kv_cache_spec.dtype],
             rotary_dim=config.rotary_dim,
         )
 

@@ -219,8 +219,8 @@ class Program:
         heads = self._heads
         if (heads.block_size, heads.page_stride) != (block_size, page_stride):
             num_layers = 1 + max(operation.layer for operation in self._operations)
-            page_size = 2 * heads.num_kv_heads * block_size * heads.head_dim
-            assert page_stride >= num_layers * page_size, "the pages of a block's layers do not lie together"
+            least_size = 2 * heads.num_kv_heads * block_size * heads.head_dim
+            assert page_stride >= num_layers * least_size, "the pages of a block's layers do not lie together"
             heads.block_size, heads.page_stride = block_size, page_stride
             self._make()
 

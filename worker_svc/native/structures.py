@@ -1,6 +1,7 @@
 """Structures: what crosses into the C++ kernels, field for field as src/matrix.h, attention.h and program.cpp have it."""
 
 import ctypes
+from enum import IntEnum
 
 _INT, _LONG, _FLOAT, _POINTER = ctypes.c_int32, ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 
@@ -21,10 +22,18 @@ class MatrixFields(ctypes.Structure):
     )
 
 
+class KvType(IntEnum):
+    """How keys and values are kept."""
+
+    FLOAT32 = 0
+    FLOAT16 = 1
+    INT8 = 2
+
+
 class Heads(ctypes.Structure):
     """Shape of a model's attention.
 
-    window 0: all keys; is_half: keys and values are kept in half precision; rotary_dim: how much of a head turns, 0: nothing;
+    window 0: all keys; kv_type: of KvType; rotary_dim: how much of a head turns, 0: nothing;
     page_stride: elements from a layer's page to its next one.
     """
 
@@ -34,7 +43,7 @@ class Heads(ctypes.Structure):
         ("head_dim", _INT),
         ("block_size", _INT),
         ("window", _INT),
-        ("is_half", _INT),
+        ("kv_type", _INT),
         ("rotary_dim", _INT),
         ("page_stride", _LONG),
     )

@@ -149,7 +149,7 @@ def test_the_cache_has_the_type_that_is_asked_for(has_fp8, asked, dtype, tiny_pa
 
 
 def test_the_cpu_device_refuses_types_that_only_a_gpu_has():
-    with pytest.raises(ModelError, match="kv_cache_dtype fp8 is the cuda device's; use auto, float32 or float16"):
+    with pytest.raises(ModelError, match="kv_cache_dtype fp8 is the cuda device's; use auto, float32, float16 or int8"):
         open_device(WorkerSettings(device="cpu", kv_cache_dtype="fp8"))
 
 

@@ -44,7 +44,7 @@ struct Step {
   const int64_t* first_tokens;   // [R]
   const int64_t* num_computed;   // [R]
   const int64_t* num_scheduled;  // [R]
-  void* cache;                   // of float or half_t: the first layer's pages, each with those of the other layers behind it
+  void* cache;                   // the first layer's pages, each with those of the other layers behind it
 };
 
 struct Program {
@@ -266,14 +266,20 @@ class Run {
       }
       const float* keys = row(operation.source, token) + heads.num_heads * size;
       const float* values = keys + heads.num_kv_heads * size;
-      heads.is_half ? write_key_value(heads, cache<half_t>(operation.layer), step_.slots[token], keys, values)
-                    : write_key_value(heads, cache<float>(operation.layer), step_.slots[token], keys, values);
+      switch (heads.kv_type) {
+        case FLOAT32: write_key_value(heads, cache<float>(operation.layer), step_.slots[token], keys, values); break;
+        case FLOAT16: write_key_value(heads, cache<half_t>(operation.layer), step_.slots[token], keys, values); break;
+        case INT8: write_key_value(heads, cache<int8_t>(operation.layer), step_.slots[token], keys, values); break;
+      }
     });
   }
 
   void attend(const Operation& operation, Phase& phase) {
-    program_.heads.is_half ? attend_to(operation, cache<const half_t>(operation.layer), phase)
-                           : attend_to(operation, cache<const float>(operation.layer), phase);
+    switch (program_.heads.kv_type) {
+      case FLOAT32: return attend_to(operation, cache<const float>(operation.layer), phase);
+      case FLOAT16: return attend_to(operation, cache<const half_t>(operation.layer), phase);
+      case INT8: return attend_to(operation, cache<const int8_t>(operation.layer), phase);
+    }
   }
 
   template <typename Element>

@@ -31,6 +31,13 @@ typedef int8_t vb __attribute__((vector_size(LANES)));
 
 inline vf absolute(vf value) { return value < 0.0f ? -value : value; }
 inline vf larger(vf a, vf b) { return a > b ? a : b; }
+inline vi not_finite(vf value) { return value - value != 0.0f; }
+
+// To the nearest integer, ties to even; up to 2^22.
+inline vi nearest(vf value) {
+  const vf magic = splat(12582912.0f);  // 1.5 * 2^23
+  return __builtin_convertvector((value + magic) - magic, vi);
+}
 
 // Sums across a vector run in one fixed order, so that a row's result does not depend on the rows beside it.
 #if defined(TETRAD_AVX512)
@@ -65,6 +72,8 @@ inline int first_set(vi mask) {
   return lane;
 #endif
 }
+
+inline bool any(vi mask) { return first_set(mask) < LANES; }
 
 // e^x to about 1 ulp, 0 below -87: Cephes' polynomial on x - n ln 2, |x - n ln 2| <= ln 2 / 2.
 inline vf exponential(vf x) {
@@ -119,6 +128,61 @@ inline void put(float* at, float value) { *at = value; }
 inline void put(half_t* at, float value) {
   const _Float16 rounded = static_cast<_Float16>(value);
   std::memcpy(at, &rounded, sizeof rounded);
+}
+
+// Pairs of 16-bit numbers, one pair a lane.
+typedef int16_t vp __attribute__((vector_size(LANES * 4)));
+
+constexpr float MAX_INT16 = 32767.0f;
+
+// Conversions of whole vectors are one instruction, or two, but GCC takes them apart.
+inline void store(int16_t* at, vi value) {
+#if defined(TETRAD_AVX512)
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), _mm512_cvtepi32_epi16(reinterpret_cast<__m512i>(value)));
+#elif defined(__AVX2__)
+  const __m256i narrow = _mm256_packs_epi32(reinterpret_cast<__m256i>(value), reinterpret_cast<__m256i>(value));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(at), _mm256_castsi256_si128(_mm256_permute4x64_epi64(narrow, 8)));
+#else
+  typedef int16_t shorts __attribute__((vector_size(LANES * 2)));
+  const shorts narrow = __builtin_convertvector(value, shorts);
+  std::memcpy(at, &narrow, sizeof narrow);
+#endif
+}
+
+// LANES pairs of bytes.
+inline vp load_pairs(const int8_t* at) {
+#if defined(TETRAD_AVX512)
+  return reinterpret_cast<vp>(_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at))));
+#elif defined(__AVX2__)
+  return reinterpret_cast<vp>(_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))));
+#else
+  typedef int8_t bytes __attribute__((vector_size(LANES * 2)));
+  bytes values;
+  std::memcpy(&values, at, sizeof values);
+  return __builtin_convertvector(values, vp);
+#endif
+}
+
+inline vp splat_pair(const int16_t* at) {
+  int32_t bits;
+  std::memcpy(&bits, at, sizeof bits);
+  const vi pairs = splat_int(bits);
+  vp result;
+  std::memcpy(&result, &pairs, sizeof result);
+  return result;
+}
+
+// total + the sum of each pair's products.
+inline vi add_products(vi total, vp a, vp b) {
+#if defined(TETRAD_AVX512)
+  return reinterpret_cast<vi>(_mm512_dpwssd_epi32(reinterpret_cast<__m512i>(total), reinterpret_cast<__m512i>(a),
+                                                  reinterpret_cast<__m512i>(b)));
+#elif defined(__AVX2__)
+  return total + reinterpret_cast<vi>(_mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+#else
+  for (int lane = 0; lane < LANES; lane++) total[lane] += int32_t(a[2 * lane]) * b[2 * lane] + int32_t(a[2 * lane + 1]) * b[2 * lane + 1];
+  return total;
+#endif
 }
 
 // Ask for a vector's memory ahead of its use: the processor follows a page by itself, but not from one to the next. In the loops
