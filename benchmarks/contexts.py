@@ -20,6 +20,7 @@ _FLAGS = {
     TETRAD_GGUF: ("--dtype", "auto"),
     TETRAD_FLOAT32: ("--dtype", "float32"),
     f"{TETRAD_FLOAT32}, keys and values in float16": ("--dtype", "float32", "--kv-cache-dtype", "float16"),
+    f"{TETRAD_FLOAT32}, keys and values in int8": ("--dtype", "float32", "--kv-cache-dtype", "int8"),
 }
 
 Pair = tuple[list[float], list[float]]

@@ -245,6 +245,14 @@ def test_without_a_compiler_models_run_through_torch(monkeypatch, tmp_path, tiny
         device.load_model(LoadRequest(str(tiny_llama[0]), tiny_llama[0], quantization="int8"), lambda *_: None)
 
 
+@pytest.mark.parametrize("kv_cache_dtype", ["float16", "int8"])
+def test_types_of_keys_and_values_that_torch_has_not_are_refused(kv_cache_dtype, tiny_llama):
+    device = CpuDevice(WorkerSettings(threads=1, cpu_kernels="torch", kv_cache_dtype=kv_cache_dtype))
+
+    with pytest.raises(ModelError, match=f"kv_cache_dtype {kv_cache_dtype} needs the native kernels"):
+        device.load_model(LoadRequest(str(tiny_llama[0]), tiny_llama[0]), lambda *_: None)
+
+
 def test_native_kernels_that_are_asked_for_and_cannot_be_had_are_one_line(monkeypatch):
     no_compiler(monkeypatch)
     monkeypatch.setattr("tetrad.worker_svc.devices.cpu_models.load_library", load_library.__wrapped__)

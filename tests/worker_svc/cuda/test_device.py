@@ -148,6 +148,13 @@ def test_the_cache_has_the_type_that_is_asked_for(has_fp8, asked, dtype, tiny_pa
     assert device.load_model(LoadRequest("tiny", tiny_path), nothing).kv_group(16).dtype == dtype
 
 
+def test_a_type_that_only_the_cpu_device_has_is_refused():
+    with pytest.raises(
+        ModelError, match="kv_cache_dtype int8 is the cpu device's; use auto, bfloat16, float16, float32 or fp8"
+    ):
+        CudaDevice(WorkerSettings(device="cuda", kv_cache_dtype="int8"), HostAccelerator)
+
+
 def test_the_cpu_device_refuses_types_that_only_a_gpu_has():
     with pytest.raises(ModelError, match="kv_cache_dtype fp8 is the cuda device's; use auto, float32, float16 or int8"):
         open_device(WorkerSettings(device="cpu", kv_cache_dtype="fp8"))

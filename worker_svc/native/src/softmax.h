@@ -40,15 +40,16 @@ struct Sight {
 };
 
 // Turn the scores of a stride into weights, and take what the rows have so far to the new largest score. A score that is no
-// number becomes a weight that is none, and reaches the output. `largest_weights` is of each row in this stride.
+// number becomes a weight that is none, and reaches the output. `tops` tells how far a row's largest score in this stride is above
+// its largest one so far: 0 or less.
 template <int ROWS>
 inline void weigh(const Sight<ROWS>& sight, int64_t begin, int64_t head_dim, float scale, float (*scores)[STRIDE], Running<ROWS>& state,
-                  float* largest_weights, Fetch& fetch) {
+                  float* tops, Fetch& fetch) {
   constexpr float NOTHING = -std::numeric_limits<float>::infinity();
   for (int row = 0; row < ROWS; row++) {
     if (sight.sees_none(row, begin)) {
       std::memset(scores[row], 0, sizeof scores[row]);
-      largest_weights[row] = 0.0f;
+      tops[row] = NOTHING;
       continue;
     }
     const bool sees_all = sight.sees_all(row, begin);
@@ -72,7 +73,7 @@ inline void weigh(const Sight<ROWS>& sight, int64_t begin, int64_t head_dim, flo
       fetch.some();
       store(scores[row] + i * LANES, weight);
     }
-    largest_weights[row] = exponential(splat(its_top - new_top))[0];
+    tops[row] = its_top - new_top;
   }
 }
 

@@ -131,9 +131,12 @@ inline void attend_stride(const Heads& heads, const Stride<int8_t>& stride, int6
   const Int8Pointers keys(heads, stride.groups, heads.key_at(kv_head), 2, heads.key_scale_at(kv_head));
   const Int8Pointers values(heads, stride.groups, heads.value_at(kv_head), size, heads.value_scale_at(kv_head));
   alignas(64) float weights[ROWS][STRIDE];
-  float largest_weights[ROWS];
+  float tops[LANES] = {};
   score(queries, keys, size, pitch, fetch, weights);
-  weigh<ROWS>(sight, stride.begin, size, 1.0f / std::sqrt(static_cast<float>(size)), weights, state, largest_weights, fetch);
+  weigh<ROWS>(sight, stride.begin, size, 1.0f / std::sqrt(static_cast<float>(size)), weights, state, tops, fetch);
+  float largest_weights[LANES];
+  store(largest_weights, exponential(load(tops)));
+  static_assert(ROWS <= LANES);
   constexpr int PARTS = SCALED / LANES, BLOCKS = LANES == 16 ? 2 : 1;  // as many totals as there are registers
   alignas(64) int16_t quanta[BLOCKS][ROWS][STRIDE];
   float units[BLOCKS][ROWS];
