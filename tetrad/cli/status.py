@@ -3,7 +3,6 @@
 Looks at one server over HTTP, and at the local stacks of this machine through their sockets.
 """
 
-import asyncio
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tetrad.cli.http_client import HttpClient
+from tetrad.cli.interruptible import run_interruptible
 from tetrad.cli.options import new_parser
 from tetrad.cli.sampling_options import add_server_address
 from tetrad.cli.watching import watch
@@ -73,7 +73,7 @@ class _Looker:
         """Return how things are now."""
         report = self._server()
         for directory in private_directories():
-            report.lines += asyncio.run(_stack(sorted(directory.glob("*.sock"))))
+            report.lines += run_interruptible(_stack(sorted(directory.glob("*.sock"))))
         return report
 
     def _server(self) -> _Report:

@@ -1,0 +1,25 @@
+"""Interruptible: a coroutine that Ctrl-C ends, whatever it awaits.
+
+asyncio makes Ctrl-C a cancellation of the main task. A call of grpc.aio whose answer comes at that moment returns the answer,
+and the cancellation is lost: what asks again and again would go on for ever.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+def run_interruptible(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Return what a coroutine returns; KeyboardInterrupt after Ctrl-C, even if the coroutine has ended well."""
+    return asyncio.run(_with_interrupts(coroutine))
+
+
+async def _with_interrupts(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    result = await coroutine
+    task = asyncio.current_task()
+    assert task is not None, "a coroutine runs in a task"
+    if task.cancelling():
+        raise asyncio.CancelledError
+    return result
