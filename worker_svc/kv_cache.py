@@ -21,17 +21,17 @@ class KvCacheSpec:
     """Shape of the cache of a model, all layers alike.
 
     Attributes:
-        scales_bytes: of the scales of a head of one token, beside its elements; of 1-byte types.
         is_by_block: a block's pages of all layers lie together, instead of all pages of a layer. Memory that the system gives
             when it is written, 2 MB at a time, then grows with the blocks that are in use, not with them and the layers.
+        scales_bytes: of the scales of a head of one token, beside its elements; of 1-byte types.
     """
 
     num_layers: int
     num_kv_heads: int
     head_dim: int
     dtype: torch.dtype
-    scales_bytes: int = 0
     is_by_block: bool = False
+    scales_bytes: int = 0
 
     def page(self, block_size: int) -> tuple[int, ...]:
         """Return the shape of a layer's part of a block, in elements."""

@@ -96,7 +96,7 @@ class NativeLlama:
         self.config = config
         scales_bytes = -(-config.head_dim // _SCALED) * _SCALE_BYTES if kv_cache_dtype == torch.int8 else 0
         self.kv_cache_spec = KvCacheSpec(
-            config.num_layers, config.num_kv_heads, config.head_dim, kv_cache_dtype, scales_bytes=scales_bytes, is_by_block=True
+            config.num_layers, config.num_kv_heads, config.head_dim, kv_cache_dtype, is_by_block=True, scales_bytes=scales_bytes
         )
         self.attention = NativePages()
         self.weights_size_bytes = 0

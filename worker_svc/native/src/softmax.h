@@ -40,16 +40,16 @@ struct Sight {
 };
 
 // Turn the scores of a stride into weights, and take what the rows have so far to the new largest score. A score that is no
-// number becomes a weight that is none, and reaches the output. `tops` tells how far a row's largest score in this stride is above
-// its largest one so far: 0 or less.
+// number becomes a weight that is none, and reaches the output. `relative_tops` are the rows' largest scores in this stride against
+// their largest so far: 0 or less.
 template <int ROWS>
 inline void weigh(const Sight<ROWS>& sight, int64_t begin, int64_t head_dim, float scale, float (*scores)[STRIDE], Running<ROWS>& state,
-                  float* tops, Fetch& fetch) {
+                  float* relative_tops, Fetch& fetch) {
   constexpr float NOTHING = -std::numeric_limits<float>::infinity();
   for (int row = 0; row < ROWS; row++) {
     if (sight.sees_none(row, begin)) {
       std::memset(scores[row], 0, sizeof scores[row]);
-      tops[row] = NOTHING;
+      relative_tops[row] = NOTHING;
       continue;
     }
     const bool sees_all = sight.sees_all(row, begin);
@@ -73,7 +73,7 @@ inline void weigh(const Sight<ROWS>& sight, int64_t begin, int64_t head_dim, flo
       fetch.some();
       store(scores[row] + i * LANES, weight);
     }
-    tops[row] = its_top - new_top;
+    relative_tops[row] = its_top - new_top;
   }
 }
 

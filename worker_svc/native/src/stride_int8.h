@@ -101,7 +101,7 @@ inline void quantize_weights(const Sight<ROWS>& sight, int64_t begin, const floa
   }
 }
 
-// out[row][dims] += quanta[row][key] * value[key][dims] * unit for vectors of dimensions from `at` on, PARTS with a unit of their own.
+// out[row][dims] += quanta[row][key] * value[key][dims] * unit for vectors of dimensions from `at` on; PARTS of them share a unit.
 template <int ROWS, int BLOCKS, int PARTS>
 inline void add_values(const int16_t (*quanta)[ROWS][STRIDE], const float (*units)[ROWS], const Int8Pointers& values, int first_key,
                        int num_keys, int64_t head_dim, int64_t at, Fetch& fetch, float (*out)[MAX_HEAD_DIM]) {
@@ -131,12 +131,12 @@ inline void attend_stride(const Heads& heads, const Stride<int8_t>& stride, int6
   const Int8Pointers keys(heads, stride.groups, heads.key_at(kv_head), 2, heads.key_scale_at(kv_head));
   const Int8Pointers values(heads, stride.groups, heads.value_at(kv_head), size, heads.value_scale_at(kv_head));
   alignas(64) float weights[ROWS][STRIDE];
-  float tops[LANES] = {};
-  score(queries, keys, size, pitch, fetch, weights);
-  weigh<ROWS>(sight, stride.begin, size, 1.0f / std::sqrt(static_cast<float>(size)), weights, state, tops, fetch);
-  float largest_weights[LANES];
-  store(largest_weights, exponential(load(tops)));
   static_assert(ROWS <= LANES);
+  float relative_tops[LANES] = {}, largest_weights[LANES];
+  score(queries, keys, size, pitch, fetch, weights);
+  weigh<ROWS>(sight, stride.begin, size, 1.0f / std::sqrt(static_cast<float>(size)), weights, state, relative_tops,
+              fetch);
+  store(largest_weights, exponential(load(relative_tops)));
   constexpr int PARTS = SCALED / LANES, BLOCKS = LANES == 16 ? 2 : 1;  // as many totals as there are registers
   alignas(64) int16_t quanta[BLOCKS][ROWS][STRIDE];
   float units[BLOCKS][ROWS];
