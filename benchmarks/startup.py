@@ -28,7 +28,8 @@ _WORK = ((16, 32, 64), (1, 1000, 8))
 """(requests at a time, prompt tokens, output tokens) that are run before memory is read."""
 _WORKER = "worker"
 _DTYPES = {TETRAD_GGUF: "auto", TETRAD_FLOAT32: "float32"}
-_KV_BYTES = {TETRAD_GGUF: 2, TETRAD_FLOAT32: 4}
+_KV_BYTES = {TETRAD_GGUF: 34 / 32, TETRAD_FLOAT32: 4}
+"""Of a key or a value; 32 of 8 bits share a scale of 2 bytes."""
 """Of one number of a key or value."""
 
 
