@@ -29,8 +29,7 @@ _WORK = ((16, 32, 64), (1, 1000, 8))
 _WORKER = "worker"
 _DTYPES = {TETRAD_GGUF: "auto", TETRAD_FLOAT32: "float32"}
 _KV_BYTES = {TETRAD_GGUF: 34 / 32, TETRAD_FLOAT32: 4}
-"""Of a key or a value; 32 of 8 bits share a scale of 2 bytes."""
-"""Of one number of a key or value."""
+"""Of one number of a key or value; 32 of 8 bits share a scale of 2 bytes."""
 
 
 @dataclass
