@@ -157,8 +157,7 @@ class _Reader:
         length = self._count("Q", max_bytes, "bytes for one text")
         self._check_room(length)
         start, self._position = self._position, self._position + length
-        # Some files hold vocabulary entries cut in the middle of a character.
-        return self._data[start : self._position].decode("utf-8", "replace")
+        return _text(self._data[start : self._position])
 
     def _strings(self, length: int) -> list[str]:
         """Return so many texts. A vocabulary has a hundred thousand: to read each by itself is half of a header's time."""
@@ -169,7 +168,7 @@ class _Reader:
             if end > self._end:
                 texts.append(self._string())  # which says what is wrong
                 continue
-            texts.append(self._data[start:end].decode("utf-8", "replace"))
+            texts.append(_text(self._data[start:end]))
             self._position = end
         return texts
 
@@ -179,6 +178,11 @@ class _Reader:
         if self._end < len(self._data):
             raise ValueError(f"its header is longer than {_MAX_HEADER_BYTES} bytes")
         raise ValueError(f"{num_bytes} bytes at byte {self._position} go past its end at {self._end}")
+
+
+def _text(value: bytes) -> str:
+    # Some files hold vocabulary entries cut in the middle of a character.
+    return value.decode("utf-8", "replace")
 
 
 def _code(kind: int) -> str:

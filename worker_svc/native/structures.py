@@ -1,4 +1,4 @@
-"""Structures: what crosses into the C++ kernels, field for field as src/matrix.h, attention.h and program.cpp have it."""
+"""Structures: what crosses into the C++ kernels, field for field as src/matrix.h, kv_pages.h and program.cpp have it."""
 
 import ctypes
 from enum import IntEnum

@@ -37,7 +37,6 @@ struct Activations {
 
 inline void quantize_row(const float* x, int64_t columns, Activations to) {
   constexpr int PARTS = 32 / LANES;
-  const vf magic = splat(12582912.0f);  // adding 1.5 * 2^23 rounds to the nearest integer, ties to even
   for (int64_t block = 0; block < columns / 32; block++, x += 32) {
     vf tops = {}, nothing = {};
     for (int part = 0; part < PARTS; part++) {
@@ -51,7 +50,7 @@ inline void quantize_row(const float* x, int64_t columns, Activations to) {
     int32_t totals[2] = {0, 0};
     for (int part = 0; part < PARTS; part++) {
       const vf value = broken == 0.0f ? load(x + part * LANES) : vf{};
-      const vi rounded = __builtin_convertvector((value * inverse + magic) - magic, vi);
+      const vi rounded = nearest(value * inverse);
       const vb bytes = __builtin_convertvector(rounded, vb);
       std::memcpy(to.values + block * 32 + part * LANES, &bytes, sizeof bytes);
       totals[part * 2 / PARTS] += sum(rounded);
