@@ -35,7 +35,7 @@ def add_console(app: FastAPI, llm: AsyncLLM, guard: Guard, metrics_prefix: str) 
 
     async def events(request: Request) -> Response:
         keys = list(presented_keys(request.scope))
-        return await stream_response(request, feed.follow(keys, request.headers.get("origin")), _FORM)
+        return stream_response(request, feed.follow(keys, request.headers.get("origin")), _FORM)
 
     app.add_route("/", page, include_in_schema=False)
     app.add_route(f"{CONSOLE_FILES}{{name:path}}", file, include_in_schema=False)

@@ -54,7 +54,7 @@ async def create_completion(request: Request) -> Response:
     request_id, most = request_id_of(request, body.request_id), request.app.state.settings.max_completion_prompts
     job = _Completion(llm, body, request_id, most, data_parallel_rank_of(request))
     if body.stream:
-        return await stream_response(request, job.stream())
+        return stream_response(request, job.stream())
     return JsonResponse(await until_disconnected(request.receive, job.run()))
 
 

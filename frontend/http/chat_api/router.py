@@ -48,7 +48,7 @@ async def create_chat_completion(request: Request) -> Response:
     rank = data_parallel_rank_of(request)
     job = _Chat(request.app.state.llm, body, request_id_of(request, body.request_id), rank)
     if body.stream:
-        return await stream_response(request, job.stream())
+        return stream_response(request, job.stream())
     return JsonResponse(await until_disconnected(request.receive, job.run()))
 
 

@@ -1,6 +1,7 @@
 """MessagesRoute: makes every answer of a route Anthropic's: its errors, and the header that its clients log."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fastapi.routing import APIRoute
@@ -26,19 +27,11 @@ class MessagesRoute(APIRoute):
         handler = super().get_route_handler()
 
         async def answer(request: Request) -> Response:
-            request_id = str(request.state.request_id)
             try:
-                response = await handler(request)
-            except ClientDisconnect:
-                raise
+                with _bugs_hidden(request.url.path):
+                    return _Answer(await handler(request), request)
             except TetradError as error:
-                response = messages_error_response(error, request_id)
-            except Exception as error:  # As on_bug: the log has the traceback, the client no inner text.
-                log.error("http.failed", path=request.url.path, exc_info=error)
-                text = f"{request.url.path} failed; the server's log has the details."
-                response = messages_error_response(InternalError(text), request_id)
-            response.headers[_REQUEST_ID] = request_id
-            return response
+                return _refusal(error, request)
 
         return answer
 
@@ -54,3 +47,44 @@ class MessagesRoute(APIRoute):
         response.headers["Allow"] = ", ".join(sorted(self.methods or ()))
         response.headers[_REQUEST_ID] = request_id
         await response(scope, receive, send)
+
+
+class _Answer(Response):
+    """An answer, in this API's form even if it fails before it has begun.
+
+    Args:
+        response: the same; knows how to fail later.
+        request: what it answers.
+    """
+
+    def __init__(self, response: Response, request: Request) -> None:
+        self._response = response
+        self._request = request
+        response.headers[_REQUEST_ID] = str(request.state.request_id)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            with _bugs_hidden(self._request.url.path):
+                await self._response(scope, receive, send)
+        except TetradError as error:
+            await _refusal(error, self._request)(scope, receive, send)
+
+
+@contextmanager
+def _bugs_hidden(path: str) -> Iterator[None]:
+    """As on_bug: the log has the traceback, the client no inner text."""
+    try:
+        yield
+    except (ClientDisconnect, TetradError):
+        raise
+    except Exception as error:
+        log.error("http.failed", path=path, exc_info=error)
+        raise InternalError(f"{path} failed; the server's log has the details.") from error
+
+
+def _refusal(error: TetradError, request: Request) -> Response:
+    request_id = str(request.state.request_id)
+    response = messages_error_response(error, request_id)
+    response.headers[_REQUEST_ID] = request_id
+    return response

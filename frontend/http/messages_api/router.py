@@ -52,7 +52,7 @@ async def create_message(request: Request) -> Response:
     body = await read_prompt_body(request, MessagesRequest)
     job = _Message(request.app.state.llm, body, request_id_of(request, body.request_id))
     if body.stream:
-        return await stream_response(request, job.stream(), job.form)
+        return stream_response(request, job.stream(), job.form)
     return JsonResponse(await until_disconnected(request.receive, job.run()))
 
 

@@ -53,7 +53,7 @@ async def create_response(request: Request) -> Response:
     if body.background:
         return await _in_background(request, service, generation, stream=bool(body.stream))
     if body.stream:
-        return await stream_response(request, _stream(generation), _FORM)
+        return stream_response(request, _stream(generation), _FORM)
     return JsonResponse(await until_disconnected(request.receive, _whole(generation)))
 
 
@@ -190,7 +190,8 @@ async def _in_background(request: Request, service: ResponsesService, generation
 
 
 def _followed(request: Request, job: BackgroundJob, first: int) -> EventStream:
-    return EventStream(b"", job.follow(first), form=_FORM, keep_alive_s=request.app.state.settings.sse_keep_alive_s)
+    keep_alive_s: float = request.app.state.settings.sse_keep_alive_s
+    return EventStream(job.follow(first), form=_FORM, keep_alive_s=keep_alive_s, at_once=True)
 
 
 def _failed(error: TetradError) -> bytes:

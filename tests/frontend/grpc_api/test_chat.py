@@ -389,6 +389,7 @@ async def test_log_probabilities_have_the_tokens_texts_and_the_prompts_come_once
 
 
 async def test_a_stream_interval_makes_fewer_messages(client, engine):
+    engine.step_delay_s = 0.005  # what lies together is sent as one message, whatever the interval
     writes(engine, TEXTS["text"])
     every = await client.deltas()
     fewer = await client.deltas(text_options=pb.TextOptions(stream_interval=5))
