@@ -15,6 +15,7 @@ from tetrad.engine_core_svc.deadlines import Deadlines
 from tetrad.engine_core_svc.executor import Executor, Loss
 from tetrad.engine_core_svc.guard import Guard
 from tetrad.engine_core_svc.kv_event_log import KvEventLog
+from tetrad.engine_core_svc.lookahead import Lookahead
 from tetrad.engine_core_svc.metrics import EngineMetrics
 from tetrad.engine_core_svc.observers import Observers
 from tetrad.engine_core_svc.orders import Orders
@@ -93,6 +94,7 @@ class Engine:
         self._changed = asyncio.Event()
         self.orders = Orders(scheduler, self.sleeper, abort_all=self._abort_all, on_change=self._wake)
         self._guard = Guard(self._changed.set)
+        self._lookahead = Lookahead(self._changed.set)
         self._recovery = Recovery(
             scheduler,
             self._suspects,
@@ -162,14 +164,16 @@ class Engine:
         for result in executor.take_results():
             self._last_step_id = result.step_id
             self._metrics.note_result(result.step_id)
+            self._lookahead.note_result(result.compute_s)
             self._publish(self._update(result))
         if ended := self.scheduler.finish_constrained():
             self._publish(ended)
         self._suspects.choose(executor.num_in_flight)
-        while not self.orders.is_frozen and executor.has_room and (plan := self._schedule()) is not None:
+        while self._may_plan(executor) and (plan := self._schedule()) is not None:
             self._note_admissions(plan)
             self._metrics.note_plan(plan)
             executor.dispatch(plan)
+            self._lookahead.note_dispatched(executor.num_in_flight)
         if self._idle_is_news and executor.num_in_flight == 0:
             self._tell_that_idle()
         self.observers.notify()
@@ -178,6 +182,9 @@ class Engine:
         """Let the step loop look at what has changed, and those who watch."""
         self._changed.set()
         self.observers.notify()
+
+    def _may_plan(self, executor: Executor) -> bool:
+        return not self.orders.is_frozen and executor.has_room and self._lookahead.is_due(executor.num_in_flight)
 
     # Looked up at each step, not once: a profile may stand in between by then.
 
@@ -291,6 +298,7 @@ class Engine:
 
     async def close(self) -> None:
         """Let go of what runs beside the step loop."""
+        self._lookahead.rest()
         self._recovery.close()
         await self._preparations.close()
         self.scheduler.grammars.close()
