@@ -134,9 +134,11 @@ class EventStream(Response):
             if self._at_once:
                 await self._put(send, b"")
             try:
-                async for piece in self._pieces:
+                if (first := await anext(self._pieces, None)) is not None:
                     silence.timer.note()
-                    await self._put(send, piece)
+                    await self._put(send, first)
+                    # Whoever wakes this task up goes through all that lies around a route; what comes often has a short way.
+                    await asyncio.create_task(self._send_rest(send, silence.timer))
             except Exception as error:
                 if not self._has_begun:
                     raise
@@ -146,6 +148,11 @@ class EventStream(Response):
             await self._put(send, self._form.closing, more_body=False)
         finally:
             await silence.stop()
+
+    async def _send_rest(self, send: Send, timer: IdleTimer) -> None:
+        async for piece in self._pieces:
+            timer.note()
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
 
     async def _put(self, send: Send, piece: bytes, *, more_body: bool = True) -> None:
         if not self._has_begun:
