@@ -27,10 +27,6 @@ from tetrad.frontend.http.streams import StreamForm, stream_response, until_disc
 from tetrad.frontend.http.turn_sampling import turn_sampling_params
 from tetrad.frontend.http.turn_totals import TurnTotals
 from tetrad.frontend.structured_outputs import StructuredOutputsParams
-from tetrad.services.errors import InternalError, TetradError
-from tetrad.services.log import get_logger
-
-log = get_logger()
 
 router = APIRouter(route_class=MessagesRoute)
 
@@ -92,7 +88,7 @@ class _Message:
 
     @property
     def form(self) -> StreamForm:
-        """How its stream fails before the first event, and what it says when there is nothing to say."""
+        """How its stream fails once it has begun, and what it says when there is nothing to say."""
         return StreamForm(
             b"", named_event({"type": "ping"}), lambda error: named_event(messages_error(error, self._request_id))
         )
@@ -109,7 +105,7 @@ class _Message:
         return self._events.message(self._totals)
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """Yield the message as events. What fails before the first is raised; later failures are events."""
+        """Yield the message as events. What fails is raised; the stream says it in `form`."""
         turn = await self._start()
         begun = False
         try:
@@ -122,16 +118,6 @@ class _Message:
                     events += self._events.finish(self._totals)
                 if events:
                     yield named_events(events)
-        except TetradError as error:
-            if not begun:
-                raise
-            yield named_event(messages_error(error, self._request_id))
-        except Exception as error:
-            if not begun:
-                raise
-            log.error("http.stream_failed", exc_info=error)
-            failed = InternalError("The stream failed; the server's log has the details.")
-            yield named_event(messages_error(failed, self._request_id))
         finally:
             turn.close()
 
