@@ -131,16 +131,20 @@ async def test_a_call_is_counted_with_what_its_caller_gets(serve, error, code):
 
 
 async def test_a_call_whose_time_is_over_is_no_cancelled_one(serve):
+    began = asyncio.Event()
+
     async def behavior(request: bytes) -> bytes:
+        began.set()
         return await asyncio.get_running_loop().create_future()
 
     client, _ = await serve(behavior)
     before = handled(CALLS)
 
     with contextlib.suppress(TetradError):
-        await client.unary(timeout_s=0.05)
-    given_up = asyncio.create_task(client.unary())
-    await asyncio.sleep(0.05)
+        await client.unary(timeout_s=0.2)
+    began.clear()
+    given_up = asyncio.create_task(client.unary(timeout_s=60))
+    await began.wait()
     given_up.cancel()
 
     assert await grown(CALLS, before, 2) == {"DEADLINE_EXCEEDED": 1, "CANCELLED": 1}
