@@ -13,7 +13,7 @@ from typing import Any, Self
 import grpc
 from prometheus_client import Counter, Histogram
 
-from tetrad.services.handlers import Continuation, behavior_of, shape_of, with_behavior
+from tetrad.services.handlers import WrappingInterceptor, behavior_of, shape_of, with_behavior
 from tetrad.services.metrics import PROCESS
 
 _LABELS = ("grpc_type", "grpc_service", "grpc_method")
@@ -32,20 +32,24 @@ _ARRIVAL_S = 0.05
 """A caller's time is over before it is over here, by what the call took to arrive: what it then gives up has had its time."""
 
 
-class CallMetrics(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc ships no types
+class CallMetrics(WrappingInterceptor):
     """Counts every call of a method that the server has."""
 
-    async def intercept_service(
-        self, continuation: Continuation, details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler | None:
-        """Return the handler, wrapped."""
-        handler = await continuation(details)
-        if handler is None:
-            return None
+    def wrap(self, handler: grpc.RpcMethodHandler, method: str) -> grpc.RpcMethodHandler:
+        """Return the handler, counted."""
         behavior = behavior_of(handler)
         wrap = _wrap_generator if inspect.isasyncgenfunction(behavior) else _wrap_coroutine
-        _, service, method = details.method.split("/", 2)
-        return with_behavior(handler, wrap(behavior, (_TYPES[shape_of(handler)], service, method)))
+        return with_behavior(handler, wrap(behavior, _Method(_TYPES[shape_of(handler)], method)))
+
+
+class _Method:
+    """What is counted of one method; `kind` as in _TYPES."""
+
+    def __init__(self, kind: str, method: str) -> None:
+        self.labels = kind, *method.split("/", 2)[1:]
+        self.is_streamed_to = kind in _STREAMED_TO
+        self.started = _STARTED.labels(*self.labels)
+        self.handling = _HANDLING.labels(*self.labels)
 
 
 class _Messages:
@@ -69,10 +73,10 @@ class _Messages:
 class _Call:
     """One call while it runs. `request`: for its handler."""
 
-    def __init__(self, labels: tuple[str, str, str], request: Any, context: grpc.aio.ServicerContext) -> None:
-        self._labels, self._context, self._started = labels, context, time.perf_counter()
-        self.request = _Messages(request) if labels[0] in _STREAMED_TO else request
-        _STARTED.labels(*labels).inc()
+    def __init__(self, method: _Method, request: Any, context: grpc.aio.ServicerContext) -> None:
+        self._method, self._context, self._started = method, context, time.perf_counter()
+        self.request = _Messages(request) if method.is_streamed_to else request
+        method.started.inc()
 
     async def hear_of_cut(self) -> None:
         """Raise CancelledError if the caller has cut the stream: that looks like the end of its messages at first."""
@@ -81,8 +85,8 @@ class _Call:
             await self._context.read()
 
     def end(self, error: BaseException | None) -> None:
-        _HANDLING.labels(*self._labels).observe(time.perf_counter() - self._started)
-        _HANDLED.labels(*self._labels, self._code(error)).inc()
+        self._method.handling.observe(time.perf_counter() - self._started)
+        _HANDLED.labels(*self._method.labels, self._code(error)).inc()
 
     def _code(self, error: BaseException | None) -> str:
         if error is None:
@@ -94,9 +98,9 @@ class _Call:
         return code.name if isinstance(code, grpc.StatusCode) else "UNKNOWN"
 
 
-def _wrap_coroutine(behavior: Callable[..., Awaitable[Any]], labels: tuple[str, str, str]) -> Callable[..., Awaitable[Any]]:
+def _wrap_coroutine(behavior: Callable[..., Awaitable[Any]], method: _Method) -> Callable[..., Awaitable[Any]]:
     async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
-        counted = _Call(labels, request, context)
+        counted = _Call(method, request, context)
         try:
             response = await behavior(counted.request, context)
             await counted.hear_of_cut()
@@ -109,11 +113,9 @@ def _wrap_coroutine(behavior: Callable[..., Awaitable[Any]], labels: tuple[str, 
     return call
 
 
-def _wrap_generator(
-    behavior: Callable[..., AsyncIterator[Any]], labels: tuple[str, str, str]
-) -> Callable[..., AsyncIterator[Any]]:
+def _wrap_generator(behavior: Callable[..., AsyncIterator[Any]], method: _Method) -> Callable[..., AsyncIterator[Any]]:
     async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-        counted = _Call(labels, request, context)
+        counted = _Call(method, request, context)
         try:
             async for response in behavior(counted.request, context):
                 yield response

@@ -1,5 +1,6 @@
 """Handlers: a gRPC method's handler as interceptors see it: its shape, what it does, and the same with something else to do."""
 
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -7,6 +8,30 @@ import grpc
 
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]]
 """What an interceptor asks for the handler of a call; None: the server has no such method."""
+
+
+class WrappingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc ships no types
+    """Puts something around the handlers of a server: once around each, as a method has the same one at every call."""
+
+    def __init__(self) -> None:
+        self._wrapped: dict[str, tuple[grpc.RpcMethodHandler, grpc.RpcMethodHandler]] = {}
+
+    @abstractmethod
+    def wrap(self, handler: grpc.RpcMethodHandler, method: str) -> grpc.RpcMethodHandler:
+        """Return what a method ("/package.Service/Method") has instead of its handler."""
+
+    async def intercept_service(
+        self, continuation: Continuation, details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler | None:
+        """Return the handler, wrapped."""
+        handler = await continuation(details)
+        if handler is None:
+            return None
+        inner, wrapped = self._wrapped.get(details.method, (None, None))
+        if inner is not handler:  # an interceptor may answer this call with a handler of its own
+            wrapped = self.wrap(handler, details.method)
+            self._wrapped[details.method] = handler, wrapped
+        return wrapped
 
 
 def shape_of(handler: grpc.RpcMethodHandler) -> str:

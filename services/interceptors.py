@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 
 from tetrad.services.errors import InternalError, InvalidRequest, TetradError, Unsupported
-from tetrad.services.handlers import Continuation, behavior_of, with_behavior
+from tetrad.services.handlers import WrappingInterceptor, behavior_of, with_behavior
 from tetrad.services.log import get_logger
 from tetrad.services.request_context import RequestContext, bind_context
 from tetrad.services.status import to_status
@@ -24,21 +24,15 @@ log = get_logger()
 Parse = Callable[[bytes], Any]
 
 
-class ErrorsAndContexts(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc ships no types
+class ErrorsAndContexts(WrappingInterceptor):
     """Binds the request context that a call's metadata tells of, and maps what its handler raises."""
 
-    async def intercept_service(
-        self, continuation: Continuation, details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler | None:
-        """Return the handler, wrapped."""
-        handler = await continuation(details)
-        if handler is None:
-            return None
-        context = RequestContext.from_headers(dict(details.invocation_metadata or ()))
+    def wrap(self, handler: grpc.RpcMethodHandler, method: str) -> grpc.RpcMethodHandler:
+        """Return the handler with contexts and errors."""
         behavior = behavior_of(handler)
         wrap = _wrap_generator if inspect.isasyncgenfunction(behavior) else _wrap_coroutine
         parse = _refusing(handler.request_deserializer, is_stream=handler.request_streaming)
-        return with_behavior(handler, wrap(behavior, details.method, context), parse=parse)
+        return with_behavior(handler, wrap(behavior, method), parse=parse)
 
 
 def _refusing(parse: Parse | None, *, is_stream: bool) -> Parse | None:
@@ -64,11 +58,13 @@ def _checked(request: Any) -> Any:
     return request
 
 
-def _wrap_coroutine(
-    behavior: Callable[..., Awaitable[Any]], method: str, caller: RequestContext
-) -> Callable[..., Awaitable[Any]]:
+def _caller(context: grpc.aio.ServicerContext) -> RequestContext:
+    return RequestContext.from_headers(dict(context.invocation_metadata() or ()))
+
+
+def _wrap_coroutine(behavior: Callable[..., Awaitable[Any]], method: str) -> Callable[..., Awaitable[Any]]:
     async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
-        with bind_context(caller):
+        with bind_context(_caller(context)):
             try:
                 return await behavior(_checked(request), context)
             except Exception as error:  # noqa: BLE001 - the one place where everything is mapped
@@ -77,11 +73,9 @@ def _wrap_coroutine(
     return call
 
 
-def _wrap_generator(
-    behavior: Callable[..., AsyncIterator[Any]], method: str, caller: RequestContext
-) -> Callable[..., AsyncIterator[Any]]:
+def _wrap_generator(behavior: Callable[..., AsyncIterator[Any]], method: str) -> Callable[..., AsyncIterator[Any]]:
     async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-        with bind_context(caller):
+        with bind_context(_caller(context)):
             try:
                 async for response in behavior(_checked(request), context):
                     yield response

@@ -16,14 +16,14 @@ from typing import Any, Self
 import grpc
 
 from tetrad.services.errors import DeadlineExceeded
-from tetrad.services.handlers import Continuation, behavior_of, with_behavior
+from tetrad.services.handlers import WrappingInterceptor, behavior_of, with_behavior
 from tetrad.services.idle_timer import IdleTimer
 from tetrad.services.log import get_logger
 
 log = get_logger()
 
 
-class EndSlowCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc ships no types
+class EndSlowCalls(WrappingInterceptor):
     """Raises DeadlineExceeded in calls whose client reads nothing, for those that are answered by async generators.
 
     The client finds it behind what it has not read; until it has, the call keeps its place in the connection.
@@ -33,15 +33,11 @@ class EndSlowCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc shi
     """
 
     def __init__(self, timeout_s: float) -> None:
+        super().__init__()
         self._timeout_s = timeout_s
 
-    async def intercept_service(
-        self, continuation: Continuation, details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler | None:
+    def wrap(self, handler: grpc.RpcMethodHandler, method: str) -> grpc.RpcMethodHandler:  # noqa: ARG002 - the interface
         """Return the handler, wrapped if it is one of those."""
-        handler = await continuation(details)
-        if handler is None:
-            return None
         behavior = behavior_of(handler)
         return with_behavior(handler, self._wrap(behavior)) if inspect.isasyncgenfunction(behavior) else handler
 
