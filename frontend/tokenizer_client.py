@@ -217,7 +217,8 @@ class TokenizerClient:
         finally:
             for task in asked:
                 task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+            if asked:
+                await asyncio.gather(*asked, return_exceptions=True)
 
     def _connections(self) -> list[Connection]:
         return [(replica, replica.num_connections) for replica in self._replicas.in_order()]

@@ -31,6 +31,9 @@ class Conversation:
     continue_final_message: bool = False
 
 
+_FIELDS = [field.name for field in dataclasses.fields(Conversation) if field.name != "chat_template"]
+
+
 @dataclass(frozen=True)
 class ChatLimits:
     """What rendering one conversation may take, and how many with templates of clients may be rendered or wait for it."""
@@ -75,8 +78,7 @@ class ChatRenderer:
             raise FailedPrecondition(
                 "The model has no chat template; send chat_template, or use completions.", field="chat_template"
             )
-        fields = dataclasses.asdict(conversation)
-        del fields["chat_template"]
+        fields = {name: getattr(conversation, name) for name in _FIELDS}
         limits = {"max_chars": self._limits.max_prompt_bytes}
         lane = self._own if override is None else self._choose_foreign()
         reply = await lane.exchange({**fields, **limits, "templates": templates, "special_tokens": self._special_tokens})

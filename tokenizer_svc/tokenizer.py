@@ -61,7 +61,7 @@ class Tokenizer:
     ) -> EncodedText:
         """Return the tokens of a text; InvalidRequest for one that is beyond the tokenizer's patterns.
 
-        Blocks for about 1.5 us a token: call it in a thread.
+        Blocks for about 1.5 us a token: call it in a thread if there are many.
         """
         with panics_become(_refuse_text):
             return self._encode(text, add_special_tokens, truncation, with_strings)

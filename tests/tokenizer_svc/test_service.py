@@ -228,7 +228,7 @@ class TestDetokenize:
 
     async def test_a_long_text_does_not_hold_up_an_append(self, serve: Serve, held: "HeldTokenizer") -> None:
         async with serve(held, threads=1) as stub:
-            encoding = asyncio.ensure_future(stub.Encode(tokenizer_pb2.EncodeRequest(texts=["long"])))
+            encoding = asyncio.ensure_future(stub.Encode(tokenizer_pb2.EncodeRequest(texts=["long " * 1_000])))
             await asyncio.to_thread(held.began.wait, 10)
             call = stub.Detokenize()
             await call.write(step({1: [504]}, opened=[opened(1)]))
@@ -317,8 +317,8 @@ class TestProcess:
     async def test_drain_lets_running_calls_finish(self, held: HeldTokenizer) -> None:
         with ThreadPoolExecutor(1) as pool:
             chat = ChatRenderer(held.facts, ChatLimits())
-            servicer = TokenizerServicer(held, chat, pool, model="held", max_text_bytes=100)
-            encoding = asyncio.create_task(servicer.Encode(tokenizer_pb2.EncodeRequest(texts=["long"]), None))
+            servicer = TokenizerServicer(held, chat, pool, model="held", max_text_bytes=10_000)
+            encoding = asyncio.create_task(servicer.Encode(tokenizer_pb2.EncodeRequest(texts=["long " * 1_000]), None))
             await asyncio.to_thread(held.began.wait, 10)
 
             draining = asyncio.create_task(servicer.drain())
