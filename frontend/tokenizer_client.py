@@ -1,8 +1,9 @@
 """TokenizerClient: text -> ids, ids -> text, chat -> prompt, by unary calls that any tokenizer replica can answer.
 
-Calls have no effect on the server, so one that breaks is made again at once elsewhere, and one that takes long is made twice;
-what no replica answers is tried again until `recovery_timeout_s` is over. But a text may be what ends the tokenizers: calls
-under which two were lost are made one at a time, and one under which three were is given up.
+Small calls go together (tokenizer_client_batches.py). Calls have no effect on the server, so one that breaks is made again at
+once elsewhere, and one that takes long is made twice; what no replica answers is tried again until `recovery_timeout_s` is over.
+But a text may be what ends the tokenizers: calls under which two were lost are made one at a time, and one under which three
+were is given up.
 """
 
 import asyncio
@@ -11,13 +12,15 @@ import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
 
 from tetrad.frontend.backoff import Backoff
 from tetrad.frontend.call_trace import call_phase
-from tetrad.frontend.tokenizer_replicas import Replica, TokenizerReplicas
+from tetrad.frontend.tokenizer_client_batches import TokenizerBatches, goes_together
+from tetrad.frontend.tokenizer_replicas import Connection, Replica, TokenizerReplicas
 from tetrad.services.channel import is_call_closed
 from tetrad.services.columns import pack_u32, unpack_u32
 from tetrad.services.errors import InvalidRequest, PoisonousRequest, Unavailable
@@ -31,8 +34,6 @@ _DETAILS = "grpc-status-details-bin"
 # Says that a replica did not try.
 _REFUSED = object()
 _LOSSES_TO_BE_ALONE, _MOST_LOSSES = 2, 3
-
-Connection = tuple[Replica, int]
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class TokenizerClient:
         self._token_texts: dict[int, str] = {}
         # Guards the tokenizers from more than one call that may be what ends them, and the harmless of these from the others.
         self._suspects = asyncio.Lock()
+        self._batches = {method: TokenizerBatches(partial(self._first_answer, "Batch")) for method in ("Encode", "RenderChat")}
 
     async def encode(
         self,
@@ -169,14 +171,15 @@ class TokenizerClient:
         started = time.perf_counter()
         try:
             async with asyncio.timeout(self._timeout_s):
-                while True:
+                answer = await self._batches[method].ask(request, lost) if goes_together(request) else None
+                while answer is None:
                     async with self._suspects if len(lost) >= _LOSSES_TO_BE_ALONE else contextlib.nullcontext():
                         await self._replicas.wait_usable()
                         answer = await self._first_answer(method, request, lost)
-                    if answer is not None:
-                        self._on_answer(method, time.perf_counter() - started)
-                        return answer
-                    await backoff.wait()
+                    if answer is None:
+                        await backoff.wait()
+                self._on_answer(method, time.perf_counter() - started)
+                return answer
         except TimeoutError:
             text = f"The tokenizer at {self._replicas} did not answer within {self._timeout_s:g} s; try again later."
             raise Unavailable(text, retry_after_s=self._timeout_s) from None

@@ -60,6 +60,10 @@ class Replica:
             await self.channel.wait_for_state_change(state)
 
 
+Connection = tuple[Replica, int]
+"""A replica, and which of its connections this is: one that broke says nothing of the next."""
+
+
 class TokenizerReplicas:
     """All tokenizers.
 

@@ -88,12 +88,17 @@ def _wrap_generator(behavior: Callable[..., AsyncIterator[Any]], method: str) ->
 async def _abort(context: grpc.aio.ServicerContext, method: str, error: Exception) -> None:
     if isinstance(error, grpc.aio.AbortError):
         raise error
-    if isinstance(error, NotImplementedError):  # the generated base class, for a method that the servicer does not have
-        error = Unsupported(f"{method} is not supported by this server.")
-    if not isinstance(error, TetradError):
-        log.error("rpc.failed", method=method, exc_info=error)
-        error = InternalError(f"{method} failed; the server's log has the details.")
     try:
-        await context.abort_with_status(rpc_status.to_status(to_status(error)))
+        await context.abort_with_status(rpc_status.to_status(to_status(answered_error(method, error))))
     except grpc.aio.InternalError:  # the caller left before it had read up to its status
         raise asyncio.CancelledError from None
+
+
+def answered_error(method: str, error: Exception) -> TetradError:
+    """Return what a method's caller is told of an error; one that is a bug of ours is logged."""
+    if isinstance(error, NotImplementedError):  # the generated base class, for a method that the servicer does not have
+        return Unsupported(f"{method} is not supported by this server.")
+    if isinstance(error, TetradError):
+        return error
+    log.error("rpc.failed", method=method, exc_info=error)
+    return InternalError(f"{method} failed; the server's log has the details.")

@@ -16,7 +16,10 @@ import grpc
 
 from tetrad.services.columns import U32_BYTES, unpack_u32
 from tetrad.services.errors import InvalidRequest
+from tetrad.services.interceptors import answered_error
 from tetrad.services.log import get_logger
+from tetrad.services.request_context import RequestContext, bind_context
+from tetrad.services.status import to_status
 from tetrad.services.tracing import NoTracer, Span, Tracer, spanned
 from tetrad.tokenizer_svc.chat import ChatRenderer
 from tetrad.tokenizer_svc.detokenize_stream import DetokenizeStream
@@ -122,6 +125,15 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
             _report(span, [encoding])
         return tokenizer_pb2.RenderChatResponse(prompt=prompt, token_ids=encoding.token_ids)
 
+    async def Batch(
+        self,
+        request: tokenizer_pb2.BatchRequest,
+        context: grpc.aio.ServicerContext,
+    ) -> tokenizer_pb2.BatchResponse:
+        """Make several calls side by side; each has an answer or an error of its own."""
+        answers = await asyncio.gather(*(self._answer(call, context) for call in request.calls))
+        return tokenizer_pb2.BatchResponse(answers=answers)
+
     async def Detokenize(
         self,
         request_iterator: AsyncIterator[tokenizer_pb2.DetokenizeRequest],
@@ -161,6 +173,18 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         """Wait until no unary call runs. Detokenize streams are not waited for: their clients go on at another replica."""
         while self._calls:
             await asyncio.wait(self._calls)
+
+    async def _answer(self, call: tokenizer_pb2.BatchedCall, context: grpc.aio.ServicerContext) -> tokenizer_pb2.BatchedAnswer:
+        with bind_context(RequestContext.from_headers(call.trace_headers)):
+            try:
+                match call.WhichOneof("call"):
+                    case "encode":
+                        return tokenizer_pb2.BatchedAnswer(encode=await self.Encode(call.encode, context))
+                    case "render_chat":
+                        return tokenizer_pb2.BatchedAnswer(render_chat=await self.RenderChat(call.render_chat, context))
+                raise InvalidRequest("A batched call must be one of Encode or RenderChat.", field="calls")
+            except Exception as error:  # noqa: BLE001 - the others of the batch are not affected
+                return tokenizer_pb2.BatchedAnswer(error=to_status(answered_error("Batch", error)))
 
     @contextlib.contextmanager
     def _in_flight(self) -> Iterator[None]:

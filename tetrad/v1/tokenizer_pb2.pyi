@@ -92,6 +92,45 @@ class RenderChatResponse(_message.Message):
     token_ids: bytes
     def __init__(self, prompt: _Optional[str] = ..., token_ids: _Optional[bytes] = ...) -> None: ...
 
+class BatchRequest(_message.Message):
+    __slots__ = ("calls",)
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    calls: _containers.RepeatedCompositeFieldContainer[BatchedCall]
+    def __init__(self, calls: _Optional[_Iterable[_Union[BatchedCall, _Mapping]]] = ...) -> None: ...
+
+class BatchedCall(_message.Message):
+    __slots__ = ("encode", "render_chat", "trace_headers")
+    class TraceHeadersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ENCODE_FIELD_NUMBER: _ClassVar[int]
+    RENDER_CHAT_FIELD_NUMBER: _ClassVar[int]
+    TRACE_HEADERS_FIELD_NUMBER: _ClassVar[int]
+    encode: EncodeRequest
+    render_chat: RenderChatRequest
+    trace_headers: _containers.ScalarMap[str, str]
+    def __init__(self, encode: _Optional[_Union[EncodeRequest, _Mapping]] = ..., render_chat: _Optional[_Union[RenderChatRequest, _Mapping]] = ..., trace_headers: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class BatchResponse(_message.Message):
+    __slots__ = ("answers",)
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    answers: _containers.RepeatedCompositeFieldContainer[BatchedAnswer]
+    def __init__(self, answers: _Optional[_Iterable[_Union[BatchedAnswer, _Mapping]]] = ...) -> None: ...
+
+class BatchedAnswer(_message.Message):
+    __slots__ = ("encode", "render_chat", "error")
+    ENCODE_FIELD_NUMBER: _ClassVar[int]
+    RENDER_CHAT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    encode: EncodeResponse
+    render_chat: RenderChatResponse
+    error: _status_pb2.Status
+    def __init__(self, encode: _Optional[_Union[EncodeResponse, _Mapping]] = ..., render_chat: _Optional[_Union[RenderChatResponse, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
+
 class DetokenizeRequest(_message.Message):
     __slots__ = ("open", "append", "close")
     OPEN_FIELD_NUMBER: _ClassVar[int]

@@ -50,6 +50,11 @@ class TokenizerServiceStub:
                 request_serializer=tetrad_dot_v1_dot_tokenizer__pb2.RenderChatRequest.SerializeToString,
                 response_deserializer=tetrad_dot_v1_dot_tokenizer__pb2.RenderChatResponse.FromString,
                 _registered_method=True)
+        self.Batch = channel.unary_unary(
+                '/tetrad.v1.TokenizerService/Batch',
+                request_serializer=tetrad_dot_v1_dot_tokenizer__pb2.BatchRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_tokenizer__pb2.BatchResponse.FromString,
+                _registered_method=True)
         self.Detokenize = channel.stream_stream(
                 '/tetrad.v1.TokenizerService/Detokenize',
                 request_serializer=tetrad_dot_v1_dot_tokenizer__pb2.DetokenizeRequest.SerializeToString,
@@ -87,6 +92,14 @@ class TokenizerServiceServicer:
 
     def RenderChat(self, request, context):
         """Applies the model's chat template and encodes the result. Template errors are INVALID_ARGUMENT with the template's message.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Batch(self, request, context):
+        """Many calls of Encode and RenderChat in one message, each answered as if it had come alone: for clients that have further
+        ones to make while an answer is awaited. A tokenizer that says UNIMPLEMENTED is older than this: it takes them alone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -130,6 +143,11 @@ def add_TokenizerServiceServicer_to_server(servicer, server):
                     servicer.RenderChat,
                     request_deserializer=tetrad_dot_v1_dot_tokenizer__pb2.RenderChatRequest.FromString,
                     response_serializer=tetrad_dot_v1_dot_tokenizer__pb2.RenderChatResponse.SerializeToString,
+            ),
+            'Batch': grpc.unary_unary_rpc_method_handler(
+                    servicer.Batch,
+                    request_deserializer=tetrad_dot_v1_dot_tokenizer__pb2.BatchRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_tokenizer__pb2.BatchResponse.SerializeToString,
             ),
             'Detokenize': grpc.stream_stream_rpc_method_handler(
                     servicer.Detokenize,
@@ -229,6 +247,33 @@ class TokenizerService:
             '/tetrad.v1.TokenizerService/RenderChat',
             tetrad_dot_v1_dot_tokenizer__pb2.RenderChatRequest.SerializeToString,
             tetrad_dot_v1_dot_tokenizer__pb2.RenderChatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Batch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tetrad.v1.TokenizerService/Batch',
+            tetrad_dot_v1_dot_tokenizer__pb2.BatchRequest.SerializeToString,
+            tetrad_dot_v1_dot_tokenizer__pb2.BatchResponse.FromString,
             options,
             channel_credentials,
             insecure,

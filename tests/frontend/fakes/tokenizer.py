@@ -42,7 +42,8 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
         super().__init__(path)
         self.generation_config = generation_config
         self.hash = "fake"
-        self.num_calls = 0  # of Encode and RenderChat
+        self.num_calls = 0  # of Encode and RenderChat, in batches or not
+        self.num_batches = 0
         self.num_appends = 0
         self.num_steps = 0  # steps of the engine's that these brought: the frontend joins those that it finds together
         self._appends = asyncio.Condition()
@@ -102,6 +103,19 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
         if request.add_generation_prompt:
             prompt += "<assistant>"
         return tokenizer_pb2.RenderChatResponse(prompt=prompt, token_ids=pack_u32(list(prompt.encode())))
+
+    async def Batch(self, request, context):
+        self.num_batches += 1
+        answers = await asyncio.gather(*(self._batched(call, context) for call in request.calls))
+        return tokenizer_pb2.BatchResponse(answers=answers)
+
+    async def _batched(self, call, context):
+        try:
+            if call.WhichOneof("call") == "encode":
+                return tokenizer_pb2.BatchedAnswer(encode=await self.Encode(call.encode, context))
+            return tokenizer_pb2.BatchedAnswer(render_chat=await self.RenderChat(call.render_chat, context))
+        except InvalidRequest as error:
+            return tokenizer_pb2.BatchedAnswer(error=to_status(error))
 
     async def Detokenize(self, request_iterator, context):
         decoders = {}
