@@ -1,7 +1,8 @@
 """The control plane: what everything but the model costs, at growing concurrency, over HTTP with streaming, client included.
 
 `python -m benchmarks.control_plane`. Two loads of 32 tokens in and 128 out: the simulated device at zero step time, with the
-CPU time that each service takes per output token; and a model of one layer, ours against vLLM in turns.
+CPU time that each service takes per output token; and a model of one layer, ours against vLLM in turns, with prompts of token
+ids and of text.
 """
 
 from collections import defaultdict
@@ -23,6 +24,8 @@ _MAX_TOKENS = 128
 _SIM_REQUESTS = {1: 4, 16: 64, 64: 192, 256: 512}
 """Concurrency -> requests a round."""
 _TINY_REQUESTS = {1: 6, 16: 48, 64: 128}
+_KINDS = {"token ids": False, "text": True}
+"""Kind of prompt -> whether it is text."""
 _TETRAD = "Tetrad"
 _CPU_ORDER = ("frontend", "tokenizer", "engine core", "worker", SUPERVISOR, CLIENT)
 
@@ -49,20 +52,25 @@ class Runs:
             self.cpu_us[service].append(1e6 * seconds / result.num_tokens)
 
 
+Found = dict[str, dict[int, Runs]]
+"""System -> concurrency -> runs."""
+
+
 def measure(
-    systems: Mapping[str, tuple[str, ProcessTree]], sizes: Mapping[int, int], rounds: int
-) -> dict[str, dict[int, Runs]]:
-    """Return system -> concurrency -> runs; systems (their URL and processes) take turns."""
+    systems: Mapping[str, tuple[str, ProcessTree]], sizes: Mapping[int, int], rounds: int, *, as_text: bool = False
+) -> Found:
+    """Return what the systems (their URL and processes) did in turns, with prompts of ids or of text."""
     found = {name: {concurrency: Runs() for concurrency in sizes} for name in systems}
     for url, _ in systems.values():
         for concurrency in sizes:
-            load(url, MODEL, concurrency, num_requests=concurrency, max_tokens=16, prompt_len=PROMPT_LEN)
+            load(url, MODEL, concurrency, num_requests=concurrency, max_tokens=16, prompt_len=PROMPT_LEN, as_text=as_text)
     for _ in range(rounds):
         for concurrency, num_requests in sizes.items():
             for name, (url, tree) in systems.items():
                 meter = CpuMeter(tree)
                 result = load(
-                    url, MODEL, concurrency, num_requests=num_requests, max_tokens=_MAX_TOKENS, prompt_len=PROMPT_LEN
+                    url, MODEL, concurrency, num_requests=num_requests, max_tokens=_MAX_TOKENS,
+                    prompt_len=PROMPT_LEN, as_text=as_text,
                 )  # fmt: skip
                 found[name][concurrency].add(result, meter.read())
                 print(f"{name:12} {result.summary()}", flush=True)
@@ -76,15 +84,15 @@ def simulated(options: Options) -> dict[int, Runs]:
         return measure({_TETRAD: (stack.url, ProcessTree(stack.pid))}, sizes, options.rounds)[_TETRAD]
 
 
-def one_layer(options: Options) -> dict[str, dict[int, Runs]]:
-    """Measure the model of one layer, ours and vLLM's; nothing if that is not installed."""
+def one_layer(options: Options) -> dict[str, Found]:
+    """Measure the model of one layer, ours and vLLM's, with each kind of prompt; nothing if that is not installed."""
     if not (options.with_peers and is_installed(VLLM)):
         return {}
     with ExitStack() as exits:
         ours = exits.enter_context(running("--device", "cpu", "--dtype", "float32", model=str(home() / TINY)))
         theirs = exits.enter_context(vllm_server(TINY))
         systems = {_TETRAD: (ours.url, ProcessTree(ours.pid)), VLLM: (theirs.url, ProcessTree(theirs.pid, "server"))}
-        return measure(systems, _TINY_REQUESTS, options.rounds)
+        return {kind: measure(systems, _TINY_REQUESTS, options.rounds, as_text=as_text) for kind, as_text in _KINDS.items()}
 
 
 def _report_simulated(section: Section, sim: Mapping[int, Runs], options: Options) -> list[Bar]:
@@ -107,9 +115,33 @@ def _report_simulated(section: Section, sim: Mapping[int, Runs], options: Option
     return [Bar(f"simulated device, {most} concurrent: tokens/s", 8000, median(sim[most].tokens_per_s))]
 
 
-def _report_one_layer(section: Section, tiny: Mapping[str, Mapping[int, Runs]], options: Options) -> list[Bar]:
+def _report_one_layer(section: Section, tiny: Mapping[str, Found], options: Options) -> list[Bar]:
     section.text(f"### A model of one layer, hidden size 64, 49,152 tokens: against {VLLM} (float32, eager)")
-    ours, theirs = tiny[_TETRAD], tiny[VLLM]
+    bars = []
+    for kind, found in tiny.items():
+        section.text(f"Prompts of {kind}:")
+        bars += _compare(section, kind, found)
+    points = {
+        f"{name}, {kind}": [(each, median(runs.tokens_per_s)) for each, runs in by.items()]
+        for kind, found in tiny.items()
+        for name, by in found.items()
+    }
+    name = lines(options, "control_plane.png", points, x="concurrency", y="output tokens/s", log_x=True)
+    section.plot(name, "Output tokens/s by concurrency, one layer")
+    for kind, found in tiny.items():
+        all_runs = {f"{name}, {each}": runs for name, by in found.items() for each, runs in by.items()}
+        for file_name, x, series in (
+            ("control_plane_ttft", "time to first token, ms", {name: runs.all_ttft_s for name, runs in all_runs.items()}),
+            ("control_plane_itl", "time between chunks, ms", {name: runs.all_gaps_s for name, runs in all_runs.items()}),
+        ):
+            in_ms = {name: _ms(values) for name, values in series.items()}
+            plot = distributions(options, f"{file_name}_{kind.replace(' ', '_')}.png", in_ms, x=x)
+            section.plot(plot, f"Distribution with prompts of {kind}: {x}")
+    return bars
+
+
+def _compare(section: Section, kind: str, found: Found) -> list[Bar]:
+    ours, theirs = found[_TETRAD], found[VLLM]
     bars, rows = [], []
     for concurrency, mine in ours.items():
         other = theirs[concurrency]
@@ -124,19 +156,10 @@ def _report_one_layer(section: Section, tiny: Mapping[str, Mapping[int, Runs]], 
         rows.append(
             [str(concurrency), "CPU us per token, client included", *(f"{each:.0f}" for each in cpu), f"{cpu[0] / cpu[1]:.2f}"]
         )
-        bars.append(Bar(f"one layer, {concurrency} concurrent: tokens/s against vLLM", 2.0, median(faster)))
-        bars.append(Bar(f"one layer, {concurrency} concurrent: TTFT against vLLM", 0.5, median(sooner), at_most=True))
+        case = f"one layer, {kind}, {concurrency} concurrent"
+        bars.append(Bar(f"{case}: tokens/s against vLLM", 2.0, median(faster)))
+        bars.append(Bar(f"{case}: TTFT against vLLM", 0.5, median(sooner), at_most=True))
     section.table(["concurrency", "", _TETRAD, VLLM, "ratio"], rows)
-    points = {name: [(each, median(runs.tokens_per_s)) for each, runs in by.items()] for name, by in tiny.items()}
-    name = lines(options, "control_plane.png", points, x="concurrency", y="output tokens/s", log_x=True)
-    section.plot(name, "Output tokens/s by concurrency, one layer")
-    all_runs = {f"{name}, {each}": runs for name, by in tiny.items() for each, runs in by.items()}
-    for file_name, x, series in (
-        ("control_plane_ttft.png", "time to first token, ms", {name: runs.all_ttft_s for name, runs in all_runs.items()}),
-        ("control_plane_itl.png", "time between chunks, ms", {name: runs.all_gaps_s for name, runs in all_runs.items()}),
-    ):
-        in_ms = {name: _ms(values) for name, values in series.items()}
-        section.plot(distributions(options, file_name, in_ms, x=x), f"Distribution: {x}")
     return bars
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import uvloop
 
 from benchmarks.figures import median
-from benchmarks.streams import StreamClient, new_prompt, stream_once
+from benchmarks.streams import StreamClient, new_prompt, new_text, stream_once
 
 _REST_S = 0.5
 """OpenMP's threads, a peer's, spin for 0.2 s behind their last computation and take the cores from whoever is next."""
@@ -56,6 +56,7 @@ async def run_load(
     num_requests: int,
     max_tokens: int,
     prompt_len: int = 32,
+    as_text: bool = False,
     prompts: Sequence[Sequence[int]] | None = None,
     fields: Mapping[str, object] | None = None,
 ) -> LoadResult:
@@ -68,6 +69,7 @@ async def run_load(
         num_requests: in all.
         max_tokens: of each; all of them are generated.
         prompt_len: random ids, never seen before, so that no prefix cache helps.
+        as_text: words instead of ids, about as many tokens, which the server has to find.
         prompts: instead of those, in turn.
         fields: added to each request's body.
     """
@@ -76,7 +78,8 @@ async def run_load(
 
     async def client() -> None:
         for number in numbers:
-            prompt = new_prompt(prompt_len) if prompts is None else prompts[number % len(prompts)]
+            made = new_text if as_text else new_prompt
+            prompt = made(prompt_len) if prompts is None else prompts[number % len(prompts)]
             body = {
                 "model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True,
                 "stream_options": {"include_usage": True}, **(fields or {}),
@@ -115,6 +118,7 @@ def load(
     num_requests: int,
     max_tokens: int,
     prompt_len: int = 32,
+    as_text: bool = False,
     prompts: Sequence[Sequence[int]] | None = None,
     fields: Mapping[str, object] | None = None,
 ) -> LoadResult:
@@ -122,7 +126,7 @@ def load(
     rest()
     requests = run_load(
         url, model=model, concurrency=concurrency, num_requests=num_requests, max_tokens=max_tokens,
-        prompt_len=prompt_len, prompts=prompts, fields=fields,
+        prompt_len=prompt_len, as_text=as_text, prompts=prompts, fields=fields,
     )  # fmt: skip
     result: LoadResult = uvloop.run(requests)
     return result

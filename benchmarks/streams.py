@@ -17,6 +17,10 @@ from urllib.parse import urlsplit
 _DONE = b"data: [DONE]\n\n"
 _USAGE = re.compile(rb'"completion_tokens": ?(\d+)')
 _NO_CHOICE = re.compile(rb'"choices": ?\[\]')
+_WORDS = (
+    "the of and to in is that for it as was with be by on not he his but at are this have from which one had all were they we "
+    "who so said when more no if out up what about than into them can only other time new some could these two may first then"
+)
 _TAIL_BYTES = 1024
 """Kept of what came last: the end mark, and the usage before it."""
 
@@ -122,6 +126,11 @@ def completion_request(url: str, body: Mapping[str, object]) -> bytes:
 def new_prompt(length: int) -> list[int]:
     """Return ids that no prefix cache knows."""
     return [random.randrange(1000, 41_000) for _ in range(length)]
+
+
+def new_text(num_words: int) -> str:
+    """Return words, about a token each, in an order that no prefix cache knows."""
+    return " ".join(random.choices(_WORDS.split(), k=num_words))
 
 
 async def open_stream(url: str, body: Mapping[str, object]) -> StreamClient:

@@ -1,7 +1,7 @@
 """TokenizerClient: text -> ids, ids -> text, chat -> prompt, by unary calls that any tokenizer replica can answer.
 
 Small calls go together (tokenizer_client_batches.py). Calls have no effect on the server, so one that breaks is made again at
-once elsewhere, and one that takes long is made twice; what no replica answers is tried again until `recovery_timeout_s` is over.
+once elsewhere, and one that takes long is made twice; what nobody answers is tried again until `recovery_timeout_s` is over.
 But a text may be what ends the tokenizers: calls under which two were lost are made one at a time, and one under which three
 were is given up.
 """
