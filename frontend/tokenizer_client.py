@@ -69,7 +69,9 @@ class TokenizerClient:
         self._token_texts: dict[int, str] = {}
         # Guards the tokenizers from more than one call that may be what ends them, and the harmless of these from the others.
         self._suspects = asyncio.Lock()
-        self._batches = {method: TokenizerBatches(partial(self._first_answer, "Batch")) for method in ("Encode", "RenderChat")}
+        # Time enough for a second replica, where the first has stalled.
+        batches = partial(TokenizerBatches, partial(self._first_answer, "Batch"), 2 * stall_s)
+        self._batches = {method: batches() for method in ("Encode", "RenderChat")}
 
     async def encode(
         self,

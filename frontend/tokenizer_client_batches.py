@@ -40,10 +40,12 @@ class TokenizerBatches:
 
     Args:
         send: asks a tokenizer, once.
+        patience_s: how long a batch may take, and others wait behind it.
     """
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, patience_s: float) -> None:
         self._send = send
+        self._patience_s = patience_s
         self._waiting: list[_Waiting] = []
         self._under_way: set[asyncio.Task[None]] = set()
         self._is_gathering = False  # the task of the next message has not begun: who comes goes along
@@ -65,10 +67,10 @@ class TokenizerBatches:
         lost |= waiting.lost
         if answer is None:
             return None
-        kind = answer.WhichOneof("answer")
-        if kind == "error":
+        if answer.HasField("error"):
             raise from_status(answer.error)
-        return getattr(answer, kind) if kind else None
+        kind = waiting.call.WhichOneof("call")
+        return getattr(answer, kind) if answer.HasField(kind) else None
 
     def _go_on(self) -> None:
         """Send what waits, unless that of before is under way; a full message does not wait for it."""
@@ -93,11 +95,12 @@ class TokenizerBatches:
         lost: set[Connection] = set()
         try:
             if batch:
-                response = await self._send(tokenizer_pb2.BatchRequest(calls=[each.call for each in batch]), lost)
+                async with asyncio.timeout(self._patience_s):
+                    response = await self._send(tokenizer_pb2.BatchRequest(calls=[each.call for each in batch]), lost)
                 if response is not None and len(response.answers) == len(batch):
                     answers = response.answers
-        except TetradError as error:
-            log.debug("tokenizer.batch_failed", reason=str(error))
+        except (TetradError, TimeoutError) as error:
+            log.debug("tokenizer.batch_failed", reason=repr(error))
         finally:
             for each, answer in zip(batch, answers, strict=True):
                 each.settle(answer, lost)

@@ -49,7 +49,7 @@ async def tokenizers():
 
 @pytest.fixture
 async def batches(tokenizers):
-    return TokenizerBatches(tokenizers.send)
+    return TokenizerBatches(tokenizers.send, patience_s=30.0)
 
 
 def ask(batches, *texts, lost=None):
@@ -139,10 +139,15 @@ def _answer_nothing(request):
     return tokenizer_pb2.BatchResponse(answers=[tokenizer_pb2.BatchedAnswer() for _ in request.calls])
 
 
+def _answer_something_else(request):
+    prompt = tokenizer_pb2.BatchedAnswer(render_chat=tokenizer_pb2.RenderChatResponse(prompt="a"))
+    return tokenizer_pb2.BatchResponse(answers=[prompt for _ in request.calls])
+
+
 @pytest.mark.parametrize(
     "outcome",
-    [lambda _: None, _refuse, _answer_another_number, _answer_nothing],
-    ids=["lost", "an older tokenizer", "another number of answers", "empty answers"],
+    [lambda _: None, _refuse, _answer_another_number, _answer_nothing, _answer_something_else],
+    ids=["lost", "an older tokenizer", "another number of answers", "empty answers", "answers to something else"],
 )
 async def test_what_hinders_a_batch_leaves_its_calls_to_be_made_alone(batches, tokenizers, outcome):
     tokenizers.outcome, tokenizers.lost = outcome, {("replica", 1)}
@@ -151,6 +156,17 @@ async def test_what_hinders_a_batch_leaves_its_calls_to_be_made_alone(batches, t
 
     assert await asyncio.gather(*ask(batches, "a", "b", lost=lost)) == [None, None]
     assert lost == {("replica", 1)}  # who broke over it counts against each: one of them may be the reason
+
+
+async def test_a_batch_that_is_not_answered_in_time_holds_up_nobody_any_longer(tokenizers):
+    impatient = TokenizerBatches(tokenizers.send, patience_s=0.05)
+    stuck = ask(impatient, "a")
+    await turns()
+    behind = ask(impatient, "b")
+
+    assert await asyncio.gather(*stuck) == [None]
+    tokenizers.go_on.set()
+    assert ids_of(await asyncio.gather(*behind)) == [b"b"]
 
 
 async def test_each_call_has_the_context_of_its_request_and_the_batch_none(batches, tokenizers):
