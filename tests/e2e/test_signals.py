@@ -19,7 +19,11 @@ PROMPT_S = 3.0  # what ends without work of its own, on a machine that is busy
 SETTINGS = {
     "tokenizer_svc": {"TETRAD_TOKENIZER_MODEL": MODEL},
     "worker_svc": {"TETRAD_WORKER_DEVICE": "sim"},
-    "engine_core_svc": {"TETRAD_ENGINE_CORE_WORKER_TARGET": "unix:/nobody", "TETRAD_ENGINE_CORE_MODEL": MODEL},
+    "engine_core_svc": {
+        "TETRAD_ENGINE_CORE_WORKER_TARGET": "unix:/nobody",
+        "TETRAD_ENGINE_CORE_MODEL": MODEL,
+        "TETRAD_ENGINE_CORE_ADMIN_LISTEN": "127.0.0.1:0",
+    },
     "frontend": {"TETRAD_FRONTEND_PORT": "0", "TETRAD_FRONTEND_RESPONSES_STORE": "none"},
 }
 PREFIXES = {"tokenizer_svc": "TOKENIZER", "worker_svc": "WORKER", "engine_core_svc": "ENGINE_CORE", "frontend": "FRONTEND"}

@@ -188,7 +188,8 @@ async def test_a_tokenizer_that_answers_again_is_asked_in_turn_again(connect, en
     llm = await connect(tokenizer_targets=(tokenizer.target, second.target), tokenizer_stall_s=0.1, recovery_timeout_s=20)
     await until(lambda: len(llm.backends._replicas.in_order()) == 2)
     tokenizer.hung.clear()
-    await asyncio.gather(*(llm.texts.tokenize("a") for _ in range(2)))
+    # One by one: together they would go to one tokenizer.
+    await asyncio.gather(*(llm.texts.tokenize("a" * 5_000) for _ in range(2)))
     await start(llm, max_tokens=2)
     tokenizer.hung.set()
     second.hung.clear()

@@ -364,14 +364,15 @@ async def test_a_call_to_a_tokenizer_that_is_let_go_is_answered_by_another(conne
     llm = await connect(tokenizer_targets=(f"dns:///tokenizers.test:{port}",), **settings)
     await until(lambda: sum(replica.usable for replica in llm.backends.tokenizers) == 2)
     fakes[0].hung.clear()
-    calls = [asyncio.create_task(llm.texts.tokenize("a")) for _ in range(2)]
+    text = "a" * 5_000  # too long to go together: each goes to another one
+    calls = [asyncio.create_task(llm.texts.tokenize(text)) for _ in range(2)]
     await until(lambda: fakes[0].num_calls == 1)
     names.addresses["tokenizers.test"] = [fakes[1].address]
 
     # It takes no new connections and ends what it has: clients leave it, their calls run on.
     stopping = asyncio.create_task(fakes[0]._server.stop(TIMEOUT_S))
 
-    assert await asyncio.wait_for(asyncio.gather(*calls), TIMEOUT_S / 2) == [[97], [97]]
+    assert await asyncio.wait_for(asyncio.gather(*calls), TIMEOUT_S / 2) == [[97] * 5_000] * 2
     fakes[0].hung.set()
     await stopping
 
