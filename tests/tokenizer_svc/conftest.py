@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
@@ -12,12 +13,13 @@ from typing import Any
 import pytest
 
 from tetrad.services.channel import open_channel
+from tetrad.services.request_context import current_context
 from tetrad.services.server import Server
 from tetrad.tokenizer_svc.chat import ChatLimits, ChatRenderer
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.tokenizer_svc.loading import load_tokenizer
 from tetrad.tokenizer_svc.servicer import TokenizerServicer
-from tetrad.tokenizer_svc.tokenizer import Tokenizer
+from tetrad.tokenizer_svc.tokenizer import EncodedText, Tokenizer
 from tetrad.v1 import tokenizer_pb2_grpc
 
 _FRAGMENTS = (
@@ -77,3 +79,23 @@ def serve(tokenizer: Tokenizer, tmp_path: Path) -> Serve:
                 await chat.close()
 
     return run
+
+
+class HeldTokenizer(Tokenizer):
+    """Encodes when it is told to."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__(tokenizer.facts)
+        self.began, self.go_on = threading.Event(), threading.Event()
+        self.request_ids: list[str] = []
+
+    def encode(self, text: str, **options: Any) -> EncodedText:
+        self.request_ids.append(current_context().request_id)
+        self.began.set()
+        assert self.go_on.wait(10)
+        return super().encode(text, **options)
+
+
+@pytest.fixture
+def held(tokenizer: Tokenizer) -> HeldTokenizer:
+    return HeldTokenizer(tokenizer)

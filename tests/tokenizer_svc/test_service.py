@@ -8,11 +8,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +19,20 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tokenizers import Tokenizer as RustTokenizer
 
+from tests.tokenizer_svc.conftest import HeldTokenizer, Serve
+from tests.tokenizer_svc.errors import error_of
 from tetrad.services.channel import open_channel
 from tetrad.services.columns import pack_u32, unpack_u32
-from tetrad.services.errors import InvalidRequest, NotFound, TetradError
-from tetrad.services.request_context import current_context
-from tetrad.services.status import from_rpc_error, from_status
+from tetrad.services.errors import InvalidRequest, NotFound
+from tetrad.services.status import from_status
 from tetrad.tokenizer_svc.__main__ import serve as serve_main
 from tetrad.tokenizer_svc.chat import ChatLimits, ChatRenderer
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.tokenizer_svc.servicer import TokenizerServicer
-from tetrad.tokenizer_svc.tokenizer import EncodedText, Tokenizer
+from tetrad.tokenizer_svc.tokenizer import Tokenizer
 from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc, types_pb2
 
-Serve = Callable[..., AbstractAsyncContextManager[tokenizer_pb2_grpc.TokenizerServiceStub]]
-
 USER = [{"role": "user", "content": "Hi"}]
-
-
-async def error_of(call: Any) -> TetradError:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    return from_rpc_error(caught.value)
 
 
 def step(
@@ -166,55 +157,6 @@ class TestRenderChat:
         assert error.field == field
 
 
-class TestBatch:
-    async def test_each_call_is_answered_as_if_it_had_come_alone(self, serve: Serve) -> None:
-        encode = tokenizer_pb2.EncodeRequest(texts=["The capital", "of"])
-        chat = tokenizer_pb2.RenderChatRequest(messages_json=json.dumps(USER).encode())
-        calls = [tokenizer_pb2.BatchedCall(encode=encode), tokenizer_pb2.BatchedCall(render_chat=chat)]
-        async with serve() as stub:
-            answers = (await stub.Batch(tokenizer_pb2.BatchRequest(calls=calls))).answers
-            alone = await stub.Encode(encode), await stub.RenderChat(chat)
-
-        assert (answers[0].encode, answers[1].render_chat) == alone
-
-    async def test_an_error_is_that_of_its_call_alone(self, serve: Serve) -> None:
-        texts = ["0123456789", "你好你好", "fine"]
-        calls = [tokenizer_pb2.BatchedCall(encode=tokenizer_pb2.EncodeRequest(texts=[text])) for text in texts]
-        broken = tokenizer_pb2.RenderChatRequest(messages_json=b"{")
-        calls += [tokenizer_pb2.BatchedCall(render_chat=broken), tokenizer_pb2.BatchedCall()]
-        async with serve(max_text_bytes=10) as stub:
-            answers = (await stub.Batch(tokenizer_pb2.BatchRequest(calls=calls))).answers
-            alone = await error_of(stub.RenderChat(broken))
-
-        errors = {place: from_status(answer.error) for place, answer in enumerate(answers) if answer.HasField("error")}
-        assert errors.keys() == {1, 3, 4}
-        assert "limit is 10" in errors[1].message
-        assert errors[1].field == "texts"
-        assert errors[3].message == alone.message
-        assert "Encode or RenderChat" in errors[4].message
-
-    async def test_a_bug_is_answered_without_its_text(self, serve: Serve, held: "HeldTokenizer") -> None:
-        held.encode = None  # type: ignore[assignment,method-assign] # whatever fails unforeseen
-        calls = [tokenizer_pb2.BatchedCall(encode=tokenizer_pb2.EncodeRequest(texts=["a"]))]
-        async with serve(held) as stub:
-            [answer] = (await stub.Batch(tokenizer_pb2.BatchRequest(calls=calls))).answers
-
-        assert from_status(answer.error).message == "Batch failed; the server's log has the details."
-
-    async def test_each_call_works_for_its_own_request(self, serve: Serve, held: "HeldTokenizer") -> None:
-        held.go_on.set()
-        calls = [
-            tokenizer_pb2.BatchedCall(
-                encode=tokenizer_pb2.EncodeRequest(texts=["a"]), trace_headers={"x-request-id": f"request-{number}"}
-            )
-            for number in range(2)
-        ]
-        async with serve(held) as stub:
-            await stub.Batch(tokenizer_pb2.BatchRequest(calls=calls))
-
-        assert held.request_ids == ["request-0", "request-1"]
-
-
 class TestDetokenize:
     async def test_open_append_close_in_one_message(self, serve: Serve) -> None:
         async with serve() as stub:
@@ -276,7 +218,7 @@ class TestDetokenize:
             await call.write(tokenizer_pb2.DetokenizeRequest(append=tokenizer_pb2.DetokenizeAppend(**columns)))
             assert isinstance(await error_of(call.read()), InvalidRequest)
 
-    async def test_a_long_text_does_not_hold_up_an_append(self, serve: Serve, held: "HeldTokenizer") -> None:
+    async def test_a_long_text_does_not_hold_up_an_append(self, serve: Serve, held: HeldTokenizer) -> None:
         async with serve(held, threads=1) as stub:
             encoding = asyncio.ensure_future(stub.Encode(tokenizer_pb2.EncodeRequest(texts=["long " * 1_000])))
             await asyncio.to_thread(held.began.wait, 10)
@@ -290,26 +232,6 @@ class TestDetokenize:
 
         assert list(response.deltas) == ["The"]
         assert still_encoding
-
-
-class HeldTokenizer(Tokenizer):
-    """Encodes when it is told to."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        super().__init__(tokenizer.facts)
-        self.began, self.go_on = threading.Event(), threading.Event()
-        self.request_ids: list[str] = []
-
-    def encode(self, text: str, **options: Any) -> EncodedText:
-        self.request_ids.append(current_context().request_id)
-        self.began.set()
-        assert self.go_on.wait(10)
-        return super().encode(text, **options)
-
-
-@pytest.fixture
-def held(tokenizer: Tokenizer) -> HeldTokenizer:
-    return HeldTokenizer(tokenizer)
 
 
 class TestInfoAndBundle:
