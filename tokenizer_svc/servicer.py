@@ -39,8 +39,8 @@ from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
 T = TypeVar("T")
 
-_SHORT_CHARS = 2_000
-"""Encoded in half a millisecond. To hand a text to a thread and back takes 0.1 ms of both cores."""
+_SHORT_CHARS = 500
+"""Encoded in an eighth of a millisecond, a batch of them in 4 ms. To hand a text to a thread and back takes 0.1 ms of CPU."""
 
 log = get_logger()
 
