@@ -139,7 +139,7 @@ class EngineClient:
         return Unavailable(f"The engine core at {self.target} was not ready within {timeout_s:g} s{reason}.")
 
     def add(self, sequence: Sequence, request: engine_core_pb2.EngineCoreRequest, *, was_sent: bool = False) -> None:
-        """Send a request with the others of this loop tick; Unavailable if the engine has been away for too long.
+        """Send a request with the others of its burst; Unavailable if the engine has been away for too long.
 
         Args:
             sequence: gets what comes.

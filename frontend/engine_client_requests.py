@@ -73,7 +73,7 @@ class EngineRequests:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def add(self, sequence: Sequence, request: engine_core_pb2.EngineCoreRequest, *, was_sent: bool = False) -> None:
-        """Send a request with the others of this loop tick, or with the next session; `was_sent`: to another engine before."""
+        """Send a request with the others of its burst, or with the next session; `was_sent`: to another engine before."""
         if was_sent:
             self.outgoing.note_sent(sequence.request_id)
         self._unfinished[sequence.request_id] = (sequence, request)

@@ -1,0 +1,94 @@
+"""What an engine core is told of together: requests that come in one burst."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+from tetrad.frontend import engine_client_outgoing
+from tetrad.frontend.engine_client_outgoing import EngineOutgoing
+
+
+class FakeSession:
+    """Notes what it is to send, message by message."""
+
+    def __init__(self):
+        self.sent = []
+        self.has_sent = asyncio.Event()
+
+    async def send(self, adds, abort_ids):
+        self.sent.append((list(adds), list(abort_ids)))
+        self.has_sent.set()
+
+
+@asynccontextmanager
+async def writing(outgoing):
+    """A session that is told what there is, whenever there is something."""
+    session = FakeSession()
+    writer = asyncio.create_task(outgoing.write(session))
+    try:
+        yield session
+    finally:
+        writer.cancel()
+        await asyncio.gather(writer, return_exceptions=True)
+
+
+def add(outgoing, request_id):
+    outgoing.add([(SimpleNamespace(request_id=request_id), request_id)])
+
+
+async def test_requests_that_come_turn_by_turn_of_the_loop_go_together():
+    outgoing = EngineOutgoing()
+    async with writing(outgoing) as session:
+        for number in range(5):
+            add(outgoing, f"r{number}")
+            await asyncio.sleep(0)
+        await session.has_sent.wait()
+
+    assert session.sent == [(["r0", "r1", "r2", "r3", "r4"], [])]
+
+
+async def test_a_request_that_comes_alone_goes_when_nothing_else_is_ready():
+    outgoing = EngineOutgoing()
+    async with writing(outgoing) as session:
+        for request_id in ("r0", "r1"):
+            session.has_sent.clear()
+            add(outgoing, request_id)
+            await session.has_sent.wait()
+
+    assert session.sent == [(["r0"], []), (["r1"], [])]
+
+
+async def test_a_burst_without_an_end_goes_piece_by_piece(monkeypatch):
+    monkeypatch.setattr(engine_client_outgoing, "_LONGEST_BURST_S", 0.0)
+    outgoing = EngineOutgoing()
+    async with writing(outgoing) as session:
+        for number in range(20):
+            add(outgoing, f"r{number}")
+            await asyncio.sleep(0)
+        while sum(len(adds) for adds, _ in session.sent) < 20:  # noqa: ASYNC110 - nothing tells of the last one
+            await asyncio.sleep(0)
+
+    assert len(session.sent) > 1
+    assert [request_id for adds, _ in session.sent for request_id in adds] == [f"r{number}" for number in range(20)]
+
+
+async def test_an_abort_waits_for_nobody_where_no_request_comes():
+    outgoing = EngineOutgoing()
+    async with writing(outgoing) as session:
+        outgoing.abort("r0")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+        assert session.sent == [([], ["r0"])]
+
+
+async def test_a_request_that_is_given_up_within_its_burst_is_never_told_of():
+    outgoing = EngineOutgoing()
+    async with writing(outgoing) as session:
+        add(outgoing, "r0")
+        add(outgoing, "r1")
+        await asyncio.sleep(0)
+        outgoing.abort("r0")
+        await session.has_sent.wait()
+
+    assert session.sent == [(["r1"], [])]
