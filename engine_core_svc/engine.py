@@ -130,6 +130,7 @@ class Engine:
             if self.sleeper.note_worker():
                 self.orders.resume()
             self.worker_since_s = time.monotonic()
+            self._lookahead.shares_cores = self.link.computes_on_cores
             try:
                 loss = await self._run_steps(executor)
                 if loss is None:
@@ -173,7 +174,7 @@ class Engine:
             self._note_admissions(plan)
             self._metrics.note_plan(plan)
             executor.dispatch(plan)
-            self._lookahead.note_dispatched(executor.num_in_flight)
+            self._lookahead.note_dispatched(executor.num_in_flight, lets_in=bool(plan.new_requests))
         if self._idle_is_news and executor.num_in_flight == 0:
             self._tell_that_idle()
         self.observers.notify()

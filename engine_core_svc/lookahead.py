@@ -1,7 +1,8 @@
 """Lookahead: when the next step is planned while one runs: as late as the worker never waits for it.
 
 What arrives behind a plan waits for that whole step before its own begins; a plan made early in a long step keeps it out for
-nothing. One event loop. Knows steps by their times alone.
+nothing. Where a worker computes on the cores that first tokens need on their way out, in steps that are shorter than that way,
+the first tokens go ahead. One event loop. Knows steps by their times, and whether they let requests in.
 """
 
 import asyncio
@@ -17,6 +18,10 @@ _LEAST_HOLD_S = 0.002
 """Shorter ones are not worth a timer."""
 _NUM_RECENT = 8
 """Steps of which the shortest tells how long one takes at least: those with prompts take longer."""
+_SHORT_STEP_S = 0.003
+"""Below it the other services keep the cores as busy as the worker does: they have work when it has none."""
+_HEAD_START_S = 0.001
+"""From a step's result until its first tokens are with their clients, if nobody else wants the cores."""
 
 
 class Lookahead:
@@ -25,13 +30,18 @@ class Lookahead:
     Args:
         wake: called when it has come.
         clock: seconds.
+
+    Attributes:
+        shares_cores: the worker has no device of its own, it computes on the cores of its machine.
     """
 
     def __init__(self, wake: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self.shares_cores = False
         self._wake = wake
         self._clock = clock
         self._recent: deque[float] = deque(maxlen=_NUM_RECENT)
         self._begun_at = 0.0
+        self._lets_in = False
         self._timer: asyncio.TimerHandle | None = None
 
     def note_result(self, compute_s: float) -> None:
@@ -39,26 +49,36 @@ class Lookahead:
         self._recent.append(compute_s)
         self._begun_at = self._clock()
 
-    def note_dispatched(self, num_in_flight: int) -> None:
-        """A plan is on its way, and so many are without a result; one that is alone begins now."""
+    def note_dispatched(self, num_in_flight: int, *, lets_in: bool = False) -> None:
+        """A plan is on its way, with new requests or without, and so many have no result yet; one that is alone begins now."""
+        self._lets_in = lets_in
         if num_in_flight == 1:
             self._begun_at = self._clock()
 
     def is_due(self, num_in_flight: int) -> bool:
         """Whether a plan is to be made now; if not, `wake` will be called."""
         self.rest()
-        if num_in_flight == 0 or not self._recent:
+        if not self._recent:
             return True
         step_s = min(self._recent)
-        hold_s = step_s - max(_LEAST_LEAD_S, _LEAD_SHARE * step_s)
-        left_s = self._begun_at + hold_s - self._clock()
-        if left_s < _LEAST_HOLD_S:
+        if self._lets_in and self.shares_cores and step_s < _SHORT_STEP_S:
+            # Its result wakes up whoever asked.
+            return num_in_flight == 0 and self._is_over(_HEAD_START_S)
+        if num_in_flight == 0:
             return True
-        self._timer = asyncio.get_running_loop().call_later(left_s, self._wake)
-        return False
+        hold_s = step_s - max(_LEAST_LEAD_S, _LEAD_SHARE * step_s)
+        return self._is_over(hold_s, but_for_s=_LEAST_HOLD_S)
 
     def rest(self) -> None:
         """Wake nobody any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _is_over(self, span_s: float, *, but_for_s: float = 0.0) -> bool:
+        """Whether so much time has gone by since the last result, but for so little; if not, `wake` will be called."""
+        left_s = self._begun_at + span_s - self._clock()
+        if left_s <= but_for_s:
+            return True
+        self._timer = asyncio.get_running_loop().call_later(left_s, self._wake)
+        return False

@@ -87,6 +87,11 @@ class WorkerLink:
         assert self._facts is not None
         return self._layout, self._facts
 
+    @property
+    def computes_on_cores(self) -> bool:
+        """Whether the worker that was brought up last has no device of its own."""
+        return self._facts is not None and self._facts.device == "cpu"
+
     async def connect(self, on_change: Callable[[], None]) -> Executor:
         """Return a started executor, on a worker that was brought up for it."""
         if not self._is_up:

@@ -111,3 +111,65 @@ async def test_who_rests_wakes_nobody():
     await asyncio.sleep(0.05)
 
     assert calls == []
+
+
+@pytest.fixture
+def cpu_lookahead(lookahead):
+    """One whose worker computes on the cores of its machine, in steps of a millisecond, and has one that lets requests in."""
+    lookahead.shares_cores = True
+    lookahead.note_result(0.001)
+    lookahead.note_dispatched(1, lets_in=True)
+    return lookahead
+
+
+async def test_behind_a_short_step_that_lets_requests_in_nothing_is_planned(cpu_lookahead, clock):
+    clock.now_s += 60
+
+    assert not cpu_lookahead.is_due(1)
+
+
+async def test_first_tokens_go_ahead_of_the_next_step(cpu_lookahead, clock):
+    cpu_lookahead.note_result(0.002)
+
+    assert not cpu_lookahead.is_due(0)
+    clock.now_s += 0.0011
+
+    assert cpu_lookahead.is_due(0)
+
+
+async def test_whoever_lets_first_tokens_go_ahead_is_woken_behind_them():
+    woken = asyncio.Event()
+    lookahead = Lookahead(wake=woken.set)
+    lookahead.shares_cores = True
+    lookahead.note_dispatched(1, lets_in=True)
+    lookahead.note_result(0.001)
+
+    assert not lookahead.is_due(0)
+    async with asyncio.timeout(5):
+        await woken.wait()
+
+    assert lookahead.is_due(0)
+
+
+async def test_behind_a_short_step_that_lets_nobody_in_the_next_is_planned_at_once(cpu_lookahead):
+    cpu_lookahead.note_result(0.001)
+    cpu_lookahead.note_dispatched(1, lets_in=False)
+
+    assert cpu_lookahead.is_due(1)
+
+
+async def test_first_tokens_wait_for_no_core_where_the_worker_has_a_device(cpu_lookahead):
+    cpu_lookahead.shares_cores = False
+
+    assert cpu_lookahead.is_due(1)
+
+
+async def test_a_worker_whose_steps_take_longer_than_the_way_of_their_tokens_does_not_stand_still(lookahead):
+    lookahead.shares_cores = True
+    lookahead.note_result(0.004)
+    lookahead.note_dispatched(1, lets_in=True)
+
+    assert lookahead.is_due(1)
+    lookahead.note_result(0.004)
+
+    assert lookahead.is_due(0)
