@@ -34,6 +34,7 @@ from tetrad.frontend.http.request_ids import RequestIds
 from tetrad.frontend.http.request_timeouts import RequestTimeouts
 from tetrad.frontend.http.responses_api import router as responses
 from tetrad.frontend.http.responses_api.service import ResponsesService
+from tetrad.frontend.http.short_way import ShortWay
 from tetrad.frontend.profiling import Profiling
 from tetrad.frontend.trace_points import trace_points
 from tetrad.services.errors import TetradError
@@ -111,7 +112,8 @@ def create_app(llm: AsyncLLM, settings: FrontendSettings, guard: Guard) -> ASGIA
     app.add_exception_handler(ClientDisconnect, _on_client_left)
     app.add_exception_handler(Exception, on_bug)
     # Outside of everything, so that even the answer to a bug carries its id.
-    limited = RequestTimeouts(app, settings.request_timeout_s)
+    short = ShortWay(app, (route for module in _MODULES for route in module.router.routes))
+    limited = RequestTimeouts(short, settings.request_timeout_s)
     paths = [route.path for route in app.routes if isinstance(route, Route)]
     measured = HttpMetrics(_with_cors(Access(limited, guard), settings), paths, llm.metrics.observe_http)
     return RequestIds(measured, llm.tracer)
