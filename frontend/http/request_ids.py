@@ -5,6 +5,8 @@ Plain ASGI, outermost: a call is traced from here to the last byte of its answer
 
 import dataclasses
 import email.utils
+import functools
+import time
 import uuid
 
 from starlette.datastructures import MutableHeaders
@@ -45,7 +47,7 @@ class RequestIds:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers[REQUEST_ID] = context.request_id
-                headers["date"] = email.utils.formatdate(usegmt=True)
+                headers["date"] = _date(int(time.time()))
                 if call is not None and message["status"] >= _FIRST_FAILURE:
                     call.fail(f"HTTP_{message['status']}")
             await send(message)
@@ -75,3 +77,8 @@ def checked_request_id(given: str) -> str:
     if not VALID_REQUEST_ID.fullmatch(given):
         raise InvalidRequest(f"request_id must match {VALID_REQUEST_ID.pattern}, got {given[:64]!r}.", field="request_id")
     return given
+
+
+@functools.lru_cache(maxsize=1)
+def _date(unix_s: int) -> str:
+    return email.utils.formatdate(unix_s, usegmt=True)
