@@ -5,9 +5,9 @@ requests any engine core was told of, this one or one before: those are resumed 
 """
 
 import asyncio
-import time
 from collections.abc import Iterable
 
+from tetrad.frontend.bursts import end_of_burst
 from tetrad.frontend.engine_session_client import EngineSession
 from tetrad.frontend.sequence import Sequence
 from tetrad.frontend.wire import resume
@@ -16,11 +16,6 @@ from tetrad.services.log import get_logger
 from tetrad.v1 import engine_core_pb2
 
 log = get_logger()
-
-_QUIET_TURNS = 2
-"""Of the event loop, without a request: a burst's next one has come by then, if only its connection."""
-_LONGEST_BURST_S = 0.008
-"""Of a longer one, what has come goes ahead."""
 
 Unfinished = tuple[Sequence, engine_core_pb2.EngineCoreRequest]
 
@@ -72,7 +67,9 @@ class EngineOutgoing:
         try:
             while True:
                 await self._is_due.wait()
-                await self._end_of_burst()
+                # What is told together begins in one step; one by one, each would have a step of its own, which takes the
+                # cores from those that are still being read.
+                await end_of_burst(lambda: len(self._adds))
                 self._is_due.clear()
                 adds, self._adds = self._adds, {}
                 aborts, self._aborts = self._aborts, []
@@ -82,16 +79,3 @@ class EngineOutgoing:
             # The reader ends with this call, when it has applied the step in hand.
             log.debug("engine.write_failed", reason=str(error))
             session.cancel()
-
-    async def _end_of_burst(self) -> None:
-        """Return when the event loop brings no further requests.
-
-        What an engine core is told of together begins in one step; one by one, each would have a step of its own, which takes
-        the cores from those that are still being read.
-        """
-        began = time.monotonic()
-        num_adds, num_quiet = len(self._adds), 0
-        while num_adds and num_quiet < _QUIET_TURNS and time.monotonic() - began < _LONGEST_BURST_S:
-            await asyncio.sleep(0)
-            num_quiet = num_quiet + 1 if len(self._adds) == num_adds else 0
-            num_adds = len(self._adds)

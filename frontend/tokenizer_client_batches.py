@@ -1,4 +1,4 @@
-"""TokenizerBatches: small calls to the tokenizers go together: those that come while one is under way are the next message.
+"""TokenizerBatches: small calls to the tokenizers go together: those of one burst, or that come while others are under way.
 
 A call of its own costs each side more than a short text does, and in a burst brings requests to the engine one by one. Between
 TokenizerClient and the replicas. A batch is not tried again: whatever hinders it, its calls are made alone, by the rules for
@@ -10,6 +10,7 @@ import contextvars
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeGuard
 
+from tetrad.frontend.bursts import end_of_burst
 from tetrad.frontend.tokenizer_replicas import Connection
 from tetrad.services.errors import TetradError
 from tetrad.services.log import get_logger
@@ -48,7 +49,7 @@ class TokenizerBatches:
         self._patience_s = patience_s
         self._waiting: list[_Waiting] = []
         self._under_way: set[asyncio.Task[None]] = set()
-        self._is_gathering = False  # the task of the next message has not begun: who comes goes along
+        self._is_gathering = False  # the next message is not on its way yet: who comes goes along
 
     async def ask(self, call: Call, lost: set[Connection]) -> Any:
         """Return a call's answer; None: it is to be made alone.
@@ -87,6 +88,7 @@ class TokenizerBatches:
         self._go_on()
 
     async def _send_next(self) -> None:
+        await end_of_burst(lambda: len(self._waiting), most=_MOST_CALLS)
         batch, self._waiting = self._waiting[:_MOST_CALLS], self._waiting[_MOST_CALLS:]
         self._is_gathering = False
         self._go_on()

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
-from tetrad.frontend import engine_client_outgoing
+from tetrad.frontend import bursts
 from tetrad.frontend.engine_client_outgoing import EngineOutgoing
 
 
@@ -59,7 +59,7 @@ async def test_a_request_that_comes_alone_goes_when_nothing_else_is_ready():
 
 
 async def test_a_burst_without_an_end_goes_piece_by_piece(monkeypatch):
-    monkeypatch.setattr(engine_client_outgoing, "_LONGEST_BURST_S", 0.0)
+    monkeypatch.setattr(bursts, "_LONGEST_S", 0.0)
     outgoing = EngineOutgoing()
     async with writing(outgoing) as session:
         for number in range(20):

@@ -86,6 +86,17 @@ async def test_calls_of_one_moment_go_together_at_once(batches, tokenizers):
     assert tokenizers.batches == [["a", "b", "c"]]
 
 
+async def test_calls_that_come_turn_by_turn_of_the_loop_go_together(batches, tokenizers):
+    tokenizers.go_on.set()
+    calls = []
+    for each in "abcd":
+        calls += ask(batches, each)
+        await asyncio.sleep(0)
+
+    assert ids_of(await asyncio.gather(*calls)) == [b"a", b"b", b"c", b"d"]
+    assert tokenizers.batches == [["a", "b", "c", "d"]]
+
+
 async def test_a_full_message_does_not_wait_for_the_one_before(batches, tokenizers):
     first = ask(batches, "a")
     await turns()
