@@ -76,7 +76,7 @@ class Lookahead:
             self._timer = None
 
     def _is_over(self, span_s: float, *, but_for_s: float = 0.0) -> bool:
-        """Whether so much time has gone by since the last result, but for so little; if not, `wake` will be called."""
+        """Whether so much time has gone by since a step came back or began, but for so little; else `wake` will be called."""
         left_s = self._begun_at + span_s - self._clock()
         if left_s <= but_for_s:
             return True

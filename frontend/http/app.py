@@ -111,8 +111,8 @@ def create_app(llm: AsyncLLM, settings: FrontendSettings, guard: Guard) -> ASGIA
     app.add_exception_handler(RequestValidationError, on_wrong_parameter)
     app.add_exception_handler(ClientDisconnect, _on_client_left)
     app.add_exception_handler(Exception, on_bug)
-    # Outside of everything, so that even the answer to a bug carries its id.
     short = ShortWay(app, (route for module in _MODULES for route in module.router.routes))
+    # Outside of everything, so that even the answer to a bug carries its id.
     limited = RequestTimeouts(short, settings.request_timeout_s)
     paths = [route.path for route in app.routes if isinstance(route, Route)]
     measured = HttpMetrics(_with_cors(Access(limited, guard), settings), paths, llm.metrics.observe_http)

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.frontend.fakes import FakeTokenizer
+from tetrad.frontend import bursts
 from tetrad.frontend.tokenizer_client_batches import TokenizerBatches, goes_together
 from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.services.request_context import NO_CONTEXT, RequestContext, bind_context, current_context
@@ -86,7 +87,8 @@ async def test_calls_of_one_moment_go_together_at_once(batches, tokenizers):
     assert tokenizers.batches == [["a", "b", "c"]]
 
 
-async def test_calls_that_come_turn_by_turn_of_the_loop_go_together(batches, tokenizers):
+async def test_calls_that_come_turn_by_turn_of_the_loop_go_together(batches, tokenizers, monkeypatch):
+    monkeypatch.setattr(bursts, "_LONGEST_S", 60.0)  # also on a machine that stops for a while
     tokenizers.go_on.set()
     calls = []
     for each in "abcd":
