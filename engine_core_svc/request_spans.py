@@ -20,18 +20,18 @@ class RequestSpans:
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        self._losses_ns: dict[int, list[int]] = {}  # request key -> when the worker was lost that ran it
+        self._losses: dict[int, list[float]] = {}  # request key -> when the worker was lost that ran it, monotonic
 
     def note_loss(self, requests: Iterable[Request]) -> None:
         """Note that the worker was lost under these requests; they go on with the next one."""
         if self._tracer.is_on:
-            now_ns = time.time_ns()
+            now = time.monotonic()
             for request in requests:
-                self._losses_ns.setdefault(request.key, []).append(now_ns)
+                self._losses.setdefault(request.key, []).append(now)
 
     def record(self, request: Request) -> None:
         """Make the spans of a request that has ended."""
-        losses_ns = self._losses_ns.pop(request.key, [])
+        losses = self._losses.pop(request.key, [])
         if not self._tracer.is_on or not request.context.traceparent:
             return
         began = (request.queued_at, request.scheduled_at, request.first_token_at)
@@ -42,9 +42,9 @@ class RequestSpans:
             start_ns, end_ns = int(start * 1e9) + to_wall_ns, int(end * 1e9) + to_wall_ns
             is_last = name == phases[-1][0]
             span = self._tracer.start_span(name, request.context, start_ns=start_ns, attributes=_facts(request, name))
-            for loss_ns in losses_ns:
-                if start_ns <= loss_ns < end_ns:
-                    span.add_event("worker_lost", at_ns=loss_ns)
+            for loss in losses:
+                if start <= loss and (is_last or loss < end):
+                    span.add_event("worker_lost", at_ns=int(loss * 1e9) + to_wall_ns)
             span.end(at_ns=end_ns, error=_error_of(request) if is_last else "")
 
 

@@ -61,6 +61,18 @@ def test_a_lost_worker_is_an_event_of_the_phase_it_was_lost_in(spans, receiver):
     assert found == {"queue": [], "prefill": [], "decode": ["worker_lost"]}
 
 
+def test_a_lost_worker_is_of_its_phase_though_the_wall_clock_was_set_back_since(spans, receiver, monkeypatch):
+    lost = request(RequestStatus.FINISHED_LENGTH_CAPPED, 3.0, 2.0, 1.0)
+    spans.note_loss([lost])
+
+    before = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: before() - 60_000_000_000)
+    spans.record(lost)
+
+    found = {span.name: span.events for span in receiver.wait(TRACE, has("queue", "prefill", "decode"))}
+    assert found == {"queue": [], "prefill": [], "decode": ["worker_lost"]}
+
+
 def test_a_request_in_no_trace_has_no_spans(spans, receiver):
     spans.record(request(RequestStatus.FINISHED_STOPPED, 3.0, 2.0, 1.0, context=RequestContext("r-2")))
     spans.record(request(RequestStatus.FINISHED_STOPPED, 3.0, 2.0, 1.0))
