@@ -8,6 +8,7 @@ were is given up.
 
 import asyncio
 import contextlib
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -70,8 +71,9 @@ class TokenizerClient:
         # Guards the tokenizers from more than one call that may be what ends them, and the harmless of these from the others.
         self._suspects = asyncio.Lock()
         # Time enough for a second replica, where the first has stalled.
-        batches = partial(TokenizerBatches, partial(self._first_answer, "Batch"), 2 * stall_s)
+        batches = partial(TokenizerBatches, self._ask_together, 2 * stall_s)
         self._batches = {method: batches() for method in ("Encode", "RenderChat")}
+        self._batch_ids = itertools.count(1)
 
     async def encode(
         self,
@@ -186,6 +188,10 @@ class TokenizerClient:
             text = f"The tokenizer at {self._replicas} did not answer within {self._timeout_s:g} s; try again later."
             raise Unavailable(text, retry_after_s=self._timeout_s) from None
 
+    async def _ask_together(self, request: tokenizer_pb2.BatchRequest, lost: set[Connection]) -> Any:
+        request.id = next(self._batch_ids)
+        return await self._first_answer("Batch", request, lost)
+
     async def _first_answer(self, method: str, request: object, lost: set[Connection]) -> Any:
         """Ask one replica after the other, the next when one is lost or slow; return the first answer. None: there is none now.
 
@@ -239,6 +245,8 @@ def _note_loss(connection: Connection, lost: set[Connection]) -> None:
 async def ask(replica: Replica, method: str, request: object) -> Any:
     """Return a replica's answer; None if it is lost or talks nonsense. Raises what it says of the request."""
     try:
+        if isinstance(request, tokenizer_pb2.BatchRequest):
+            return await replica.batches.ask(request)
         # What cannot be decoded comes as None.
         return await getattr(replica.stub, method)(request, metadata=tuple(current_context().headers().items()))
     except grpc.aio.AioRpcError as error:
@@ -248,6 +256,8 @@ async def ask(replica: Replica, method: str, request: object) -> Any:
         if error.code() in _BROKEN and not _has_details(error):
             return None
         raise from_rpc_error(error) from error
+    except ConnectionError:
+        return None
     except asyncio.CancelledError as error:
         if not is_call_closed(error):
             raise

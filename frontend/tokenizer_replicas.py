@@ -13,6 +13,7 @@ import grpc
 from tetrad.frontend.backoff import Backoff
 from tetrad.frontend.discovery import Discovery, Endpoint
 from tetrad.frontend.facts import TokenizerInfo
+from tetrad.frontend.tokenizer_client_stream import BatchStream
 from tetrad.frontend.wire import tokenizer_info_of, tokenizer_info_request
 from tetrad.services.log import get_logger
 from tetrad.v1 import tokenizer_pb2_grpc
@@ -27,6 +28,7 @@ class Replica:
 
     Attributes:
         stub: for calls to it.
+        batches: for many calls together.
         usable: whether it is connected and known to be the right one.
         num_connections: how often it became usable.
         suspect: it failed a call or left one unanswered, and has answered none since: others are asked first.
@@ -42,6 +44,7 @@ class Replica:
         self.is_gone = False
         self.channel = channel
         self.stub = tokenizer_pb2_grpc.TokenizerServiceStub(channel)
+        self.batches = BatchStream(self.stub)
         self.usable = False
         self.num_connections = 0
         self.suspect = False
@@ -58,6 +61,11 @@ class Replica:
         """Wait until the connection no longer stands."""
         while (state := self.channel.get_state()) is grpc.ChannelConnectivity.READY:
             await self.channel.wait_for_state_change(state)
+
+    async def close(self) -> None:
+        """End the connection, and what is under way on it."""
+        await self.batches.close()
+        await self.channel.close()
 
 
 Connection = tuple[Replica, int]
@@ -121,7 +129,7 @@ class TokenizerReplicas:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), *self._closing, return_exceptions=True)
         for replica in self.replicas:
-            await replica.channel.close()
+            await replica.close()
 
     def _take_round(self, endpoints: list[Endpoint]) -> None:
         """Take what discovery found: who is new joins; who is no longer there is let go when it is lost, like any that ends."""
@@ -144,7 +152,7 @@ class TokenizerReplicas:
         log.info("tokenizer.let_go", target=replica.target)
         self.replicas.remove(replica)
         self._tasks.pop(replica).cancel()
-        closing = asyncio.create_task(replica.channel.close())
+        closing = asyncio.create_task(replica.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 

@@ -41,6 +41,8 @@ T = TypeVar("T")
 
 _SHORT_CHARS = 500
 """Encoded in an eighth of a millisecond, a batch of them in 4 ms. To hand a text to a thread and back takes 0.1 ms of CPU."""
+_MESSAGES_AT_ONCE = 64
+"""Of one stream; further ones are not read until one is answered."""
 
 log = get_logger()
 
@@ -127,12 +129,23 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
 
     async def Batch(
         self,
-        request: tokenizer_pb2.BatchRequest,
+        request_iterator: AsyncIterator[tokenizer_pb2.BatchRequest],
         context: grpc.aio.ServicerContext,
-    ) -> tokenizer_pb2.BatchResponse:
-        """Make several calls side by side; each has an answer or an error of its own."""
-        answers = await asyncio.gather(*(self._answer(call, context) for call in request.calls))
-        return tokenizer_pb2.BatchResponse(answers=answers)
+    ) -> None:
+        """Make the calls of each message side by side, and messages likewise; each call has an answer or error of its own."""
+        room, turn = asyncio.Semaphore(_MESSAGES_AT_ONCE), asyncio.Lock()
+
+        async def answer(request: tokenizer_pb2.BatchRequest) -> None:
+            with self._in_flight():
+                answers = await asyncio.gather(*(self._answer(call, context) for call in request.calls))
+                async with turn:  # gRPC takes one message at a time
+                    await context.write(tokenizer_pb2.BatchResponse(answers=answers, id=request.id))
+            room.release()
+
+        async with asyncio.TaskGroup() as messages:
+            async for request in request_iterator:
+                await room.acquire()
+                messages.create_task(answer(request))
 
     async def Detokenize(
         self,
@@ -170,7 +183,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         yield tokenizer_pb2.GetBundleResponse(data=last, sha256=bundle.sha256)
 
     async def drain(self) -> None:
-        """Wait until no unary call runs. Detokenize streams are not waited for: their clients go on at another replica."""
+        """Wait until no call runs, in a batch or alone. Streams are not waited for: their clients go on at another replica."""
         while self._calls:
             await asyncio.wait(self._calls)
 

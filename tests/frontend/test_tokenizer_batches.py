@@ -224,7 +224,7 @@ async def test_a_burst_of_texts_and_chats_takes_few_messages(connect, tokenizer)
 
 
 class OlderTokenizer(FakeTokenizer):
-    async def Batch(self, request, context):
+    async def Batch(self, request_iterator, context):
         raise NotImplementedError
 
 

@@ -1,13 +1,26 @@
-"""Batch: many calls in one message, each answered as if it had come alone."""
+"""Batch: many calls on one stream and in one message, each answered as if it had come alone."""
 
+import asyncio
 import json
+from collections.abc import Iterable
+
+import grpc
 
 from tests.tokenizer_svc.conftest import HeldTokenizer, Serve
 from tests.tokenizer_svc.errors import error_of
 from tetrad.services.status import from_status
-from tetrad.v1 import tokenizer_pb2
+from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
 USER = [{"role": "user", "content": "Hi"}]
+
+Stub = tokenizer_pb2_grpc.TokenizerServiceStub
+
+
+async def answers_to(stub: Stub, calls: Iterable[tokenizer_pb2.BatchedCall]) -> list[tokenizer_pb2.BatchedAnswer]:
+    """Return the answers to one message."""
+    [response] = [each async for each in stub.Batch(iter([tokenizer_pb2.BatchRequest(calls=calls, id=7)]))]
+    assert response.id == 7
+    return list(response.answers)
 
 
 async def test_each_call_is_answered_as_if_it_had_come_alone(serve: Serve) -> None:
@@ -15,7 +28,7 @@ async def test_each_call_is_answered_as_if_it_had_come_alone(serve: Serve) -> No
     chat = tokenizer_pb2.RenderChatRequest(messages_json=json.dumps(USER).encode())
     calls = [tokenizer_pb2.BatchedCall(encode=encode), tokenizer_pb2.BatchedCall(render_chat=chat)]
     async with serve() as stub:
-        answers = (await stub.Batch(tokenizer_pb2.BatchRequest(calls=calls))).answers
+        answers = await answers_to(stub, calls)
         alone = await stub.Encode(encode), await stub.RenderChat(chat)
 
     assert (answers[0].encode, answers[1].render_chat) == alone
@@ -27,7 +40,7 @@ async def test_an_error_is_that_of_its_call_alone(serve: Serve) -> None:
     broken = tokenizer_pb2.RenderChatRequest(messages_json=b"{")
     calls += [tokenizer_pb2.BatchedCall(render_chat=broken), tokenizer_pb2.BatchedCall()]
     async with serve(max_text_bytes=10) as stub:
-        answers = (await stub.Batch(tokenizer_pb2.BatchRequest(calls=calls))).answers
+        answers = await answers_to(stub, calls)
         alone = await error_of(stub.RenderChat(broken))
 
     errors = {place: from_status(answer.error) for place, answer in enumerate(answers) if answer.HasField("error")}
@@ -42,7 +55,7 @@ async def test_a_bug_is_answered_without_its_text(serve: Serve, held: HeldTokeni
     held.encode = None  # type: ignore[assignment,method-assign] # whatever fails unforeseen
     calls = [tokenizer_pb2.BatchedCall(encode=tokenizer_pb2.EncodeRequest(texts=["a"]))]
     async with serve(held) as stub:
-        [answer] = (await stub.Batch(tokenizer_pb2.BatchRequest(calls=calls))).answers
+        [answer] = await answers_to(stub, calls)
 
     assert from_status(answer.error).message == "Batch failed; the server's log has the details."
 
@@ -56,6 +69,46 @@ async def test_each_call_works_for_its_own_request(serve: Serve, held: HeldToken
         for number in range(2)
     ]
     async with serve(held) as stub:
-        await stub.Batch(tokenizer_pb2.BatchRequest(calls=calls))
+        await answers_to(stub, calls)
 
     assert held.request_ids == ["request-0", "request-1"]
+
+
+def encode(text: str, message_id: int) -> tokenizer_pb2.BatchRequest:
+    """Return a message with one text; one of more than 500 characters has a thread of its own."""
+    call = tokenizer_pb2.BatchedCall(encode=tokenizer_pb2.EncodeRequest(texts=[text]))
+    return tokenizer_pb2.BatchRequest(calls=[call], id=message_id)
+
+
+async def test_a_message_does_not_wait_for_the_one_before(serve: Serve, held: HeldTokenizer) -> None:
+    async with serve(held) as stub:
+        stream = stub.Batch()
+        await stream.write(encode("long " * 200, 1))
+        await stream.write(tokenizer_pb2.BatchRequest(id=2))
+        first = await stream.read()
+        held.go_on.set()
+        second = await stream.read()
+        await stream.done_writing()
+
+        assert (first.id, len(first.answers)) == (2, 0)
+        assert (second.id, len(second.answers)) == (1, 1)
+        assert await stream.read() is grpc.aio.EOF
+
+
+async def test_who_leaves_while_calls_are_made_disturbs_nobody(serve: Serve, held: HeldTokenizer) -> None:
+    async with serve(held) as stub:
+        leaving = stub.Batch()
+        await leaving.write(encode("long " * 200, 1))
+        assert await asyncio.to_thread(held.began.wait, 10)
+        leaving.cancel()
+        held.go_on.set()
+
+        [answer] = await answers_to(stub, encode("a", 1).calls)
+        assert len(answer.encode.encodings) == 1
+
+
+async def test_messages_of_a_stream_beyond_many_wait_unread_and_all_are_answered(serve: Serve) -> None:
+    async with serve() as stub:
+        responses = [each async for each in stub.Batch(iter([encode("long " * 200, number) for number in range(200)]))]
+
+    assert sorted(each.id for each in responses) == list(range(200))

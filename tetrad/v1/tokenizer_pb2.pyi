@@ -93,10 +93,12 @@ class RenderChatResponse(_message.Message):
     def __init__(self, prompt: _Optional[str] = ..., token_ids: _Optional[bytes] = ...) -> None: ...
 
 class BatchRequest(_message.Message):
-    __slots__ = ("calls",)
+    __slots__ = ("calls", "id")
     CALLS_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
     calls: _containers.RepeatedCompositeFieldContainer[BatchedCall]
-    def __init__(self, calls: _Optional[_Iterable[_Union[BatchedCall, _Mapping]]] = ...) -> None: ...
+    id: int
+    def __init__(self, calls: _Optional[_Iterable[_Union[BatchedCall, _Mapping]]] = ..., id: _Optional[int] = ...) -> None: ...
 
 class BatchedCall(_message.Message):
     __slots__ = ("encode", "render_chat", "trace_headers")
@@ -116,10 +118,12 @@ class BatchedCall(_message.Message):
     def __init__(self, encode: _Optional[_Union[EncodeRequest, _Mapping]] = ..., render_chat: _Optional[_Union[RenderChatRequest, _Mapping]] = ..., trace_headers: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class BatchResponse(_message.Message):
-    __slots__ = ("answers",)
+    __slots__ = ("answers", "id")
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
     answers: _containers.RepeatedCompositeFieldContainer[BatchedAnswer]
-    def __init__(self, answers: _Optional[_Iterable[_Union[BatchedAnswer, _Mapping]]] = ...) -> None: ...
+    id: int
+    def __init__(self, answers: _Optional[_Iterable[_Union[BatchedAnswer, _Mapping]]] = ..., id: _Optional[int] = ...) -> None: ...
 
 class BatchedAnswer(_message.Message):
     __slots__ = ("encode", "render_chat", "error")

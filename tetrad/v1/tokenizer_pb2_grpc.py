@@ -50,7 +50,7 @@ class TokenizerServiceStub:
                 request_serializer=tetrad_dot_v1_dot_tokenizer__pb2.RenderChatRequest.SerializeToString,
                 response_deserializer=tetrad_dot_v1_dot_tokenizer__pb2.RenderChatResponse.FromString,
                 _registered_method=True)
-        self.Batch = channel.unary_unary(
+        self.Batch = channel.stream_stream(
                 '/tetrad.v1.TokenizerService/Batch',
                 request_serializer=tetrad_dot_v1_dot_tokenizer__pb2.BatchRequest.SerializeToString,
                 response_deserializer=tetrad_dot_v1_dot_tokenizer__pb2.BatchResponse.FromString,
@@ -97,9 +97,10 @@ class TokenizerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Batch(self, request, context):
-        """Many calls of Encode and RenderChat in one message, each answered as if it had come alone: for clients that have further
-        ones to make while an answer is awaited. A tokenizer that says UNIMPLEMENTED is older than this: it takes them alone.
+    def Batch(self, request_iterator, context):
+        """Calls of Encode and RenderChat by a client that has many to make: on one stream, which costs less than a call for each, and
+        many in one message. Each is answered as if it had come alone. One response per message, once all of its calls are answered:
+        messages do not wait for each other. A tokenizer that says UNIMPLEMENTED is older than this: it takes the calls alone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -144,7 +145,7 @@ def add_TokenizerServiceServicer_to_server(servicer, server):
                     request_deserializer=tetrad_dot_v1_dot_tokenizer__pb2.RenderChatRequest.FromString,
                     response_serializer=tetrad_dot_v1_dot_tokenizer__pb2.RenderChatResponse.SerializeToString,
             ),
-            'Batch': grpc.unary_unary_rpc_method_handler(
+            'Batch': grpc.stream_stream_rpc_method_handler(
                     servicer.Batch,
                     request_deserializer=tetrad_dot_v1_dot_tokenizer__pb2.BatchRequest.FromString,
                     response_serializer=tetrad_dot_v1_dot_tokenizer__pb2.BatchResponse.SerializeToString,
@@ -258,7 +259,7 @@ class TokenizerService:
             _registered_method=True)
 
     @staticmethod
-    def Batch(request,
+    def Batch(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -268,8 +269,8 @@ class TokenizerService:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
+        return grpc.experimental.stream_stream(
+            request_iterator,
             target,
             '/tetrad.v1.TokenizerService/Batch',
             tetrad_dot_v1_dot_tokenizer__pb2.BatchRequest.SerializeToString,

@@ -104,10 +104,15 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
             prompt += "<assistant>"
         return tokenizer_pb2.RenderChatResponse(prompt=prompt, token_ids=pack_u32(list(prompt.encode())))
 
-    async def Batch(self, request, context):
-        self.num_batches += 1
-        answers = await asyncio.gather(*(self._batched(call, context) for call in request.calls))
-        return tokenizer_pb2.BatchResponse(answers=answers)
+    async def Batch(self, request_iterator, context):
+        async def answer(request):
+            answers = await asyncio.gather(*(self._batched(call, context) for call in request.calls))
+            await context.write(tokenizer_pb2.BatchResponse(answers=answers, id=request.id))
+
+        async with asyncio.TaskGroup() as messages:
+            async for request in request_iterator:
+                self.num_batches += 1
+                messages.create_task(answer(request))
 
     async def _batched(self, call, context):
         try:

@@ -1,0 +1,138 @@
+"""The Batch stream to one tokenizer: what is asked on it, and what becomes of that when it breaks."""
+
+import asyncio
+import itertools
+
+import grpc
+import pytest
+
+from tests.frontend.fakes import FakeTokenizer
+from tetrad.frontend.tokenizer_client_stream import BatchStream
+from tetrad.services.channel import open_channel
+from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
+
+IDS = itertools.count(1)
+
+
+class Told(FakeTokenizer):
+    """Answers when and what the test says."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.received = asyncio.Queue()
+        self.to_send = asyncio.Queue()
+        self.num_streams = 0
+
+    async def Batch(self, request_iterator, context):
+        self.num_streams += 1
+        receiving = asyncio.create_task(self._receive(request_iterator))
+        try:
+            while (answer := await self.to_send.get()) is not None:
+                yield answer
+        finally:
+            receiving.cancel()
+
+    async def _receive(self, requests):
+        async for request in requests:
+            self.received.put_nowait(request)
+
+
+@pytest.fixture
+async def told(sockets):
+    told = Told(sockets / "told")
+    await told.start()
+    yield told
+    await told.kill()
+
+
+@pytest.fixture
+async def stream(told):
+    channel = open_channel(told.target)
+    stream = BatchStream(tokenizer_pb2_grpc.TokenizerServiceStub(channel))
+    yield stream
+    await stream.close()
+    await channel.close()
+
+
+def ask(stream):
+    return asyncio.create_task(stream.ask(tokenizer_pb2.BatchRequest(id=next(IDS))))
+
+
+def answer_to(request, text=""):
+    rendered = tokenizer_pb2.BatchedAnswer(render_chat=tokenizer_pb2.RenderChatResponse(prompt=text))
+    return tokenizer_pb2.BatchResponse(id=request.id, answers=[rendered])
+
+
+def prompt_of(response):
+    return response.answers[0].render_chat.prompt
+
+
+async def test_answers_come_in_any_order(stream, told):
+    asked = [ask(stream), ask(stream)]
+    first, second = [await told.received.get() for _ in asked]
+    told.to_send.put_nowait(answer_to(second, "second"))
+    told.to_send.put_nowait(answer_to(first, "first"))
+
+    assert [prompt_of(each) for each in await asyncio.gather(*asked)] == ["first", "second"]
+    assert told.num_streams == 1
+
+
+async def test_an_answer_that_nobody_waits_for_is_passed_over(stream, told):
+    left = ask(stream)
+    of_left = await told.received.get()
+    left.cancel()
+    stayed = ask(stream)
+    of_stayed = await told.received.get()
+    told.to_send.put_nowait(answer_to(of_left, "left"))
+    told.to_send.put_nowait(tokenizer_pb2.BatchResponse(id=999_999))
+    told.to_send.put_nowait(answer_to(of_stayed, "stayed"))
+
+    assert prompt_of(await stayed) == "stayed"
+    assert left.cancelled()
+
+
+async def test_a_tokenizer_that_is_lost_breaks_what_is_under_way_and_the_next_has_a_stream_of_its_own(stream, told):
+    asked = [ask(stream), ask(stream)]
+    for _ in asked:
+        await told.received.get()
+    await told.kill()
+    broken = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(each) for each in broken] == [grpc.aio.AioRpcError] * 2
+
+    await told.start()
+    again = ask(stream)
+    while told.received.empty():
+        if again.done():  # gRPC waits a little before it connects anew
+            again = ask(stream)
+        await asyncio.sleep(0.01)
+    told.to_send.put_nowait(answer_to(await told.received.get(), "again"))
+    assert prompt_of(await again) == "again"
+
+
+async def test_a_stream_that_the_tokenizer_ends_breaks_what_is_under_way(stream, told):
+    asked = ask(stream)
+    await told.received.get()
+    told.to_send.put_nowait(None)
+
+    with pytest.raises(ConnectionError, match="ended"):
+        await asked
+
+
+async def test_who_closes_the_stream_breaks_what_is_under_way(stream, told):
+    asked = ask(stream)
+    await told.received.get()
+    await stream.close()
+
+    with pytest.raises(ConnectionError, match="closed"):
+        await asked
+
+
+async def test_a_stream_whose_channel_is_closed_is_broken_too(told):
+    channel = open_channel(told.target)
+    stream = BatchStream(tokenizer_pb2_grpc.TokenizerServiceStub(channel))
+    asked = ask(stream)
+    await told.received.get()
+    await channel.close()
+
+    with pytest.raises(ConnectionError, match="closed"):
+        await asked
