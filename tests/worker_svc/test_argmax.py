@@ -24,7 +24,7 @@ def team(request):
 
 def top(team, matrix, x):
     builder = ProgramBuilder(team)
-    source, tops = builder.buffer(x.shape[1]), builder.buffer(2 * matrix.num_panels)
+    source, tops = builder.buffer(x.shape[1]), builder.buffer(2 * matrix.num_spans)
     builder.linear(matrix, None, source, tops, epilogue=Epilogue.TOP)
     program = builder.build("top", NO_HEADS)
     program.run(len(x), given={source: x.contiguous()})
@@ -53,14 +53,23 @@ def test_all_outputs_are_negative(team):
     assert_like_the_whole_product(team, pack_float(team, -drawn(37, 8).abs()), drawn(3, 8, seed=1).abs())
 
 
-def test_the_lowest_of_equal_ones(team):
+@pytest.mark.parametrize("places", [(70, 71, 150), (47, 48), (15, 16, 32), (190, 199)], ids=str)
+def test_the_lowest_of_equal_ones(team, places):
     weight = torch.zeros(200, 4)
-    weight[[70, 71, 150]] = 1.0
+    weight[list(places)] = 1.0
 
     ids, values = top(team, pack_float(team, weight), torch.ones(2, 4))
 
-    assert ids.tolist() == [70, 70]
+    assert ids.tolist() == [places[0]] * 2
     assert values.tolist() == [4.0, 4.0]
+
+
+def test_nothing_is_larger_than_nothing(team):
+    """Where all outputs are -inf the first one is the largest."""
+    ids, values = top(team, pack_float(team, torch.full((100, 4), -torch.inf)), torch.ones(2, 4))
+
+    assert ids.tolist() == [0, 0]
+    assert np.isneginf(values).all()
 
 
 @pytest.mark.parametrize("places", [(0,), (15,), (16,), (40, 90), (99,)], ids=str)

@@ -197,7 +197,7 @@ _SIGNATURES: Mapping[str, tuple[object, list[object]]] = {
     "tetrad_team_new": (_POINTER, [_INT]),
     "tetrad_team_delete": (None, [_POINTER]),
     "tetrad_matrix_size_bytes": (_LONG, [_MATRIX]),
-    "tetrad_matrix_num_panels": (_LONG, [_MATRIX]),
+    "tetrad_matrix_num_spans": (_LONG, [_POINTER, _MATRIX]),
     "tetrad_activations_size_bytes": (_LONG, [_LONG]),
     "tetrad_pack_float": (None, [_POINTER, _MATRIX, _POINTER]),
     "tetrad_pack_gguf": (None, [_POINTER, _MATRIX, _INT, _POINTER, _LONG]),

@@ -109,7 +109,7 @@ class NativeLlama:
         head = embedding if is_tied else self._load(("lm_head.weight", config.vocab_size), columns=config.hidden_size)[0]
         norm = self._norm("model.norm")
         self._logits = self._write_head("logits", norm, head, Epilogue.STORE, config.vocab_size)
-        self._argmax = self._write_head("argmax", norm, head, Epilogue.TOP, 2 * head.num_panels)
+        self._argmax = self._write_head("argmax", norm, head, Epilogue.TOP, 2 * head.num_spans)
         del self._weights, self._matrices  # they hold the model's files open
 
     def forward(

@@ -33,7 +33,7 @@ class _Kind(IntEnum):
 class Epilogue(IntEnum):
     """What becomes of a product: it is stored, added to what is there, or, of a paired matrix, silu(gate) * up is stored.
 
-    TOP stores only the largest output of each of the matrix's P panels, and its index: target [T, 2 P], see Program.top.
+    TOP stores only the largest output of each of the matrix's S spans, and its index: target [T, 2 S], see Program.top.
     """
 
     STORE = 0
@@ -205,10 +205,10 @@ class Program:
 
         The lowest of equal ones; if any is NaN, the first of those.
         """
-        rows, num_panels = self._buffers[buffer][:num_tokens], self._widths[buffer] // 2
-        panels, largest = argmax(torch.from_numpy(rows[:, :num_panels]))
-        indices = rows[:, num_panels:].view(np.int32)
-        return indices[np.arange(num_tokens), panels].astype(np.int64), largest
+        rows, num_spans = self._buffers[buffer][:num_tokens], self._widths[buffer] // 2
+        spans, largest = argmax(torch.from_numpy(rows[:, :num_spans]))
+        indices = rows[:, num_spans:].view(np.int32)
+        return indices[np.arange(num_tokens), spans].astype(np.int64), largest
 
     def _span(self) -> AbstractContextManager[object]:
         # What torch spends on a name that nobody reads is a tenth of the time between two steps.

@@ -78,7 +78,7 @@ class NativeMatrix:
             paired=paired,
         )
         self.size_bytes: int = team.library.tetrad_matrix_size_bytes(ctypes.byref(self.fields))
-        self.num_panels: int = team.library.tetrad_matrix_num_panels(ctypes.byref(self.fields))
+        self.num_spans: int = team.library.tetrad_matrix_num_spans(team.handle, ctypes.byref(self.fields))
         self._data = _aligned_zeros(self.size_bytes)
         self.fields.data = self._data.ctypes.data
 

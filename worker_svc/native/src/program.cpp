@@ -62,6 +62,20 @@ struct Program {
 constexpr int64_t BYTES_AT_ONCE = 1 << 16;  // of weights in one item: long reads are fast reads
 constexpr int64_t TOKENS_AT_ONCE = 64;  // rows of activations that stay in the second-level cache while panels pass
 
+// How a product's panels are shared out: `span` to an item, as many as make a long read, but no fewer items than keep every thread
+// busy to the end. Panels of a paired matrix count in pairs.
+struct Shares {
+  int64_t panels, span, spans;
+
+  Shares(const Matrix& matrix, int64_t num_threads) {
+    const int64_t per_panel = matrix.paired ? 2 : 1;
+    panels = matrix.num_panels() / per_panel;
+    const int64_t long_read = std::max<int64_t>(1, BYTES_AT_ONCE / (per_panel * matrix.panel_bytes()));
+    span = std::max<int64_t>(1, std::min(long_read, panels / (8 * num_threads)));
+    spans = (panels + span - 1) / span;
+  }
+};
+
 // A run: the program, its step and the buffers, with what every thread needs to find its items.
 class Run {
  public:
@@ -141,30 +155,27 @@ class Run {
         quantize_row(row(operation.source, token), matrix.columns, activations(token, matrix.columns));
       });
     }
-    const int64_t per_panel = operation.epilogue == GATE ? 2 : 1, panels = matrix.num_panels() / per_panel;
-    const int64_t span = panels_at_once(panels, per_panel * matrix.panel_bytes()), spans = (panels + span - 1) / span;
+    const Shares shares(matrix, team_.size());
     const int64_t pieces = (step_.num_tokens + TOKENS_AT_ONCE - 1) / TOKENS_AT_ONCE;
-    phases[1].work_off(pieces * spans, [&](int64_t item) {
-      const int64_t begin = item / spans * TOKENS_AT_ONCE, end = std::min(begin + TOKENS_AT_ONCE, step_.num_tokens);
-      const int64_t first = item % spans * span;
-      const int64_t last = std::min(first + span, panels);
+    phases[1].work_off(pieces * shares.spans, [&](int64_t item) {
+      const int64_t begin = item / shares.spans * TOKENS_AT_ONCE, end = std::min(begin + TOKENS_AT_ONCE, step_.num_tokens);
+      const int64_t span = item % shares.spans, first = span * shares.span;
+      const int64_t last = std::min(first + shares.span, shares.panels);
+      Top tops[TOKENS_AT_ONCE];
+      if (operation.epilogue == TOP) std::fill_n(tops, end - begin, Top::from(first * matrix.panel_rows()));
       for (int64_t panel = first; panel < last; panel++) {
         // The others take the items between, as long as all are as quick.
-        const int64_t next = panel + 1 < last ? panel + 1 : (item + team_.size()) % spans * span;
-        matrix.is_quantized() ? multiply_quantized_item(operation, panel, begin, end)
-                              : multiply_float_item(operation, panel, next, begin, end);
+        const int64_t next = panel + 1 < last ? panel + 1 : (item + team_.size()) % shares.spans * shares.span;
+        matrix.is_quantized() ? multiply_quantized_item(operation, panel, begin, end, tops)
+                              : multiply_float_item(operation, panel, next, begin, end, tops);
       }
+      if (operation.epilogue == TOP) finish_tops(operation, span, begin, end, tops);
     });
   }
 
-  // As many as make a long read, but no fewer items than keep every thread busy to the end.
-  int64_t panels_at_once(int64_t panels, int64_t panel_bytes) const {
-    const int64_t long_read = std::max<int64_t>(1, BYTES_AT_ONCE / panel_bytes), fair = panels / (8 * team_.size());
-    return std::max<int64_t>(1, std::min(long_read, fair));
-  }
-
   // Inlined into the loop that calls it, GCC loads weights anew for every row: with AVX2, two thirds of the speed.
-  [[gnu::noinline]] void multiply_float_item(const Operation& operation, int64_t panel, int64_t next, int64_t begin, int64_t end) {
+  [[gnu::noinline]] void multiply_float_item(const Operation& operation, int64_t panel, int64_t next, int64_t begin, int64_t end,
+                                             Top* tops) {
     const Matrix& matrix = *operation.matrix;
     const int64_t stride = width(operation.source);
     alignas(64) float products[2][MAX_ROWS * PANEL];
@@ -187,12 +198,12 @@ class Run {
         finish_gate(operation, panel * PANEL, PANEL, token, rows, products[0], products[1]);
       } else {
         multiply(panel, next, products[0]);
-        finish(operation, panel * PANEL, PANEL, token, rows, products[0]);
+        finish(operation, panel * PANEL, PANEL, token, rows, products[0], tops + (token - begin));
       }
     }
   }
 
-  void multiply_quantized_item(const Operation& operation, int64_t panel, int64_t begin, int64_t end) {
+  void multiply_quantized_item(const Operation& operation, int64_t panel, int64_t begin, int64_t end, Top* tops) {
     const Matrix& matrix = *operation.matrix;
     alignas(64) float products[2][MAX_QUANTIZED_ROWS * QUANTUM_PANEL];
     for (int64_t token = begin; token < end; token += MAX_QUANTIZED_ROWS) {
@@ -205,17 +216,20 @@ class Run {
         finish_gate(operation, panel * QUANTUM_PANEL, QUANTUM_PANEL, token, rows, products[0], products[1]);
       } else {
         multiply_quantized(matrix, rows, x, matrix.panel(panel), products[0], QUANTUM_PANEL);
-        finish(operation, panel * QUANTUM_PANEL, QUANTUM_PANEL, token, rows, products[0]);
+        finish(operation, panel * QUANTUM_PANEL, QUANTUM_PANEL, token, rows, products[0], tops + (token - begin));
       }
     }
   }
 
-  // Outputs `first` .. of some rows: add the bias, store or add to the target.
-  void finish(const Operation& operation, int64_t first, int64_t size, int64_t token, int rows, const float* products) {
-    if (operation.epilogue == TOP) return finish_top(operation, first, size, token, rows, products);
+  // Outputs `first` .. of some rows: look for the largest; or add the bias, store or add to the target.
+  void finish(const Operation& operation, int64_t first, int64_t size, int64_t token, int rows, const float* products, Top* tops) {
     const int64_t count = std::min(size, operation.matrix->num_outputs() - first);
     for (int i = 0; i < rows; i++) {
       const float* product = products + i * size;
+      if (operation.epilogue == TOP) {
+        tops[i].take(product, first, count);
+        continue;
+      }
       float* out = row(operation.target, token + i) + operation.column + first;
       for (int64_t j = 0; j < count; j++) {
         const float value = operation.first ? product[j] + operation.first[first + j] : product[j];
@@ -239,15 +253,12 @@ class Run {
     }
   }
 
-  // Of a panel's outputs only the largest is kept, and its index: the target has the values of all panels, then the indices.
-  void finish_top(const Operation& operation, int64_t first, int64_t size, int64_t token, int rows, const float* products) {
-    const int64_t count = std::min(size, operation.matrix->num_outputs() - first);
-    for (int i = 0; i < rows; i++) {
-      const float* product = products + i * size;
-      const int64_t top = index_of_largest(product, count);
-      const int32_t index = static_cast<int32_t>(first + top);
-      float* out = row(operation.target, token + i) + first / size;
-      *out = product[top];
+  // Of an item's outputs only the largest is kept, and its index: the target has the values of all spans, then the indices.
+  void finish_tops(const Operation& operation, int64_t span, int64_t begin, int64_t end, const Top* tops) {
+    for (int64_t token = begin; token < end; token++) {
+      int32_t index;
+      float* out = row(operation.target, token) + span;
+      tops[token - begin].find(out, &index);
       std::memcpy(out + width(operation.target) / 2, &index, sizeof index);
     }
   }
@@ -329,7 +340,7 @@ Team* tetrad_team_new(int32_t size) {
 void tetrad_team_delete(Team* team) { delete team; }
 
 int64_t tetrad_matrix_size_bytes(const Matrix* matrix) { return matrix->size_bytes(); }
-int64_t tetrad_matrix_num_panels(const Matrix* matrix) { return matrix->num_panels(); }
+int64_t tetrad_matrix_num_spans(const Team* team, const Matrix* matrix) { return Shares(*matrix, team->size()).spans; }
 int64_t tetrad_activations_size_bytes(int64_t columns) { return Activations::size_bytes(columns); }
 
 // Pack float32 weights [rows, columns] into matrix->data.

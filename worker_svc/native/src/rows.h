@@ -39,29 +39,36 @@ inline void gate_row(const float* gate, const float* up, int64_t size, float* ou
   }
 }
 
-// Index of the largest of `count` values, the lowest of equal ones; what is no number counts as larger than all. Lanes behind
-// `count` may be read, up to a full vector.
-inline int64_t index_of_largest(const float* values, int64_t count) {
-  vi lanes;
-  for (int lane = 0; lane < LANES; lane++) lanes[lane] = lane;
-  const auto value_at = [&](int64_t i) {
-    return lanes < splat_int(static_cast<int32_t>(count - i)) ? load(values + i) : splat(-std::numeric_limits<float>::infinity());
-  };
-  vf top = value_at(0);
-  vi odd = top != top;
-  for (int64_t i = LANES; i < count; i += LANES) {
-    const vf value = value_at(i);
-    odd |= value != value;
-    top = larger(value, top);
+// The largest of a row's outputs, lane by lane, and which output each is. What is no number counts as larger than all; the first
+// of equal ones stays. Across the lanes it is looked for once, at the end: that takes longer than a panel of few columns does.
+struct Top {
+  vf value;
+  vi index;
+
+  // Of none; `first` is the index of the first one to come.
+  static Top from(int64_t first) {
+    return {splat(-std::numeric_limits<float>::infinity()), splat_int(static_cast<int32_t>(first)) + lane_numbers()};
   }
-  const bool is_odd = first_set(odd) < LANES;
-  const vf wanted = splat(is_odd ? 0.0f : largest(top));
-  for (int64_t i = 0; i < count; i += LANES) {
-    const vf value = value_at(i);
-    const int lane = first_set(is_odd ? value != value : value == wanted);
-    if (lane < LANES) return i + lane;
+
+  // Take `count` outputs, from index `first` on. Lanes behind them may be read, up to a full vector.
+  void take(const float* outputs, int64_t first, int64_t count) {
+    for (int64_t i = 0; i < count; i += LANES) {
+      const vi is_output = lane_numbers() < splat_int(static_cast<int32_t>(count - i));
+      const vf next = load(outputs + i);
+      const vi is_larger = ~(next <= value) & (value == value) & is_output;
+      value = is_larger ? next : value;
+      index = is_larger ? splat_int(static_cast<int32_t>(first + i)) + lane_numbers() : index;
+    }
   }
-  return 0;
-}
+
+  // The largest of all, and the lowest index that it has.
+  void find(float* its_value, int32_t* its_index) const {
+    const vi odd = value != value;
+    const bool is_odd = any(odd);
+    *its_value = is_odd ? std::numeric_limits<float>::quiet_NaN() : largest(value);
+    const vi is_it = is_odd ? odd : value == splat(*its_value);
+    *its_index = smallest(is_it ? index : splat_int(std::numeric_limits<int32_t>::max()));
+  }
+};
 
 }  // namespace tetrad

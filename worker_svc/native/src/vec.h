@@ -44,6 +44,7 @@ inline vi nearest(vf value) {
 inline float sum(vf value) { return _mm512_reduce_add_ps(reinterpret_cast<__m512>(value)); }
 inline int32_t sum(vi value) { return _mm512_reduce_add_epi32(reinterpret_cast<__m512i>(value)); }
 inline float largest(vf value) { return _mm512_reduce_max_ps(reinterpret_cast<__m512>(value)); }
+inline int32_t smallest(vi value) { return _mm512_reduce_min_epi32(reinterpret_cast<__m512i>(value)); }
 #else
 inline float sum(vf value) {
   float total = 0;
@@ -60,7 +61,18 @@ inline float largest(vf value) {
   for (int lane = 1; lane < LANES; lane++) found = value[lane] > found ? value[lane] : found;
   return found;
 }
+inline int32_t smallest(vi value) {
+  int32_t found = value[0];
+  for (int lane = 1; lane < LANES; lane++) found = value[lane] < found ? value[lane] : found;
+  return found;
+}
 #endif
+
+inline vi lane_numbers() {
+  vi lanes;
+  for (int lane = 0; lane < LANES; lane++) lanes[lane] = lane;
+  return lanes;
+}
 
 // The lowest lane whose mask is set, LANES if there is none.
 inline int first_set(vi mask) {
