@@ -23,7 +23,7 @@ class BatchStream:
         self._stub = stub
         self._call: grpc.aio.StreamStreamCall | None = None
         self._reader: asyncio.Task[None] | None = None
-        self._answers: dict[int, asyncio.Future[tokenizer_pb2.BatchResponse]] = {}
+        self._answers: dict[int, asyncio.Future[tokenizer_pb2.BatchResponse | Exception]] = {}
         self._turn = asyncio.Lock()  # of writing: gRPC takes one message at a time
 
     async def ask(self, request: tokenizer_pb2.BatchRequest) -> tokenizer_pb2.BatchResponse:
@@ -37,16 +37,19 @@ class BatchStream:
             ConnectionError: it ended, or brought what cannot be decoded.
         """
         call = self._open()
-        answer: asyncio.Future[tokenizer_pb2.BatchResponse] = asyncio.get_running_loop().create_future()
-        self._answers[request.id] = answer
+        waiting: asyncio.Future[tokenizer_pb2.BatchResponse | Exception] = asyncio.get_running_loop().create_future()
+        self._answers[request.id] = waiting
         try:
             async with self._turn:
                 await call.write(request)
-            return await answer
+            answer = await waiting
         except asyncio.InvalidStateError:
             raise ConnectionError("the stream has ended") from None
         finally:
             del self._answers[request.id]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     async def close(self) -> None:
         """End the stream."""
@@ -65,9 +68,7 @@ class BatchStream:
         why: Exception = ConnectionError("the stream was closed")
         try:
             while isinstance(response := await call.read(), tokenizer_pb2.BatchResponse):
-                answer = self._answers.get(response.id)  # None: nobody waits any more
-                if answer is not None and not answer.done():
-                    answer.set_result(response)
+                self._settle(response.id, response)
             why = ConnectionError("the stream ended" if response is grpc.aio.EOF else "an answer could not be decoded")
         except grpc.aio.AioRpcError as error:
             why = error
@@ -77,6 +78,10 @@ class BatchStream:
         finally:
             call.cancel()
             self._call = None
-            for answer in self._answers.values():
-                if not answer.done():
-                    answer.set_exception(why)
+            for number in self._answers:
+                self._settle(number, why)
+
+    def _settle(self, number: int, answer: tokenizer_pb2.BatchResponse | Exception) -> None:
+        waiting = self._answers.get(number)
+        if waiting is not None and not waiting.done():  # else nobody waits any more
+            waiting.set_result(answer)

@@ -142,10 +142,13 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
                     await context.write(tokenizer_pb2.BatchResponse(answers=answers, id=request.id))
             room.release()
 
-        async with asyncio.TaskGroup() as messages:
-            async for request in request_iterator:
-                await room.acquire()
-                messages.create_task(answer(request))
+        try:
+            async with asyncio.TaskGroup() as messages:
+                async for request in request_iterator:
+                    await room.acquire()
+                    messages.create_task(answer(request))
+        except ExceptionGroup as failed:  # a message cannot be read, or an answer not written
+            raise failed.exceptions[0] from None
 
     async def Detokenize(
         self,
