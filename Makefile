@@ -98,8 +98,8 @@ sanitize: setup ## Test the native kernels under the address and undefined behav
 	  -fno-sanitize=vptr -o $(SANITIZED) program.cpp
 	TETRAD_TEST_KERNELS=avx2=$(SANITIZED) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	  LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
-	  $(BIN)/python -m pytest tests/worker_svc/test_native_products.py tests/worker_svc/test_native_attention.py \
-	  tests/worker_svc/test_argmax.py $(PYTEST_ARGS)
+	  $(BIN)/python -m pytest tests/worker_svc/test_native_products.py \
+	  tests/worker_svc/test_native_attention.py tests/worker_svc/test_argmax.py $(PYTEST_ARGS)
 
 fuzz-files: setup ## Load random model files for SECONDS (600) a kind of file: a model or one line, never a crash
 	TETRAD_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest tests/fuzz/test_files.py $(PYTEST_ARGS)
