@@ -1,4 +1,4 @@
-"""TokenizerClient: text -> ids, ids -> text, chat -> prompt, by unary calls that any tokenizer replica can answer.
+"""TokenizerClient: text -> ids, ids -> text, chat -> prompt, by calls that any tokenizer replica can answer.
 
 Small calls go together (tokenizer_client_batches.py). Calls have no effect on the server, so one that breaks is made again at
 once elsewhere, and one that takes long is made twice; what nobody answers is tried again until `recovery_timeout_s` is over.
@@ -46,7 +46,7 @@ class RenderedChat:
 
 
 class TokenizerClient:
-    """Unary calls to the tokenizers.
+    """Calls to the tokenizers.
 
     Args:
         replicas: whom to ask; owned by the caller.

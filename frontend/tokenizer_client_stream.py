@@ -5,11 +5,14 @@ call on a stream takes both sides half a millisecond less than a call of its own
 """
 
 import asyncio
+import contextlib
 
 import grpc
 
 from tetrad.services.channel import is_call_closed
 from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
+
+_CLOSED = "the stream was closed"
 
 
 class BatchStream:
@@ -22,9 +25,9 @@ class BatchStream:
     def __init__(self, stub: tokenizer_pb2_grpc.TokenizerServiceStub) -> None:
         self._stub = stub
         self._call: grpc.aio.StreamStreamCall | None = None
-        self._reader: asyncio.Task[None] | None = None
-        self._answers: dict[int, asyncio.Future[tokenizer_pb2.BatchResponse | Exception]] = {}
-        self._turn = asyncio.Lock()  # of writing: gRPC takes one message at a time
+        self._task: asyncio.Task[None] | None = None
+        self._unsent: asyncio.Queue[tokenizer_pb2.BatchRequest] = asyncio.Queue()
+        self._waiting: dict[int, asyncio.Future[tokenizer_pb2.BatchResponse | Exception]] = {}
 
     async def ask(self, request: tokenizer_pb2.BatchRequest) -> tokenizer_pb2.BatchResponse:
         """Return the response to a message.
@@ -36,36 +39,35 @@ class BatchStream:
             grpc.aio.AioRpcError: the stream broke.
             ConnectionError: it ended, or brought what cannot be decoded.
         """
-        call = self._open()
         waiting: asyncio.Future[tokenizer_pb2.BatchResponse | Exception] = asyncio.get_running_loop().create_future()
-        self._answers[request.id] = waiting
+        self._open()
+        self._waiting[request.id] = waiting
+        self._unsent.put_nowait(request)
         try:
-            async with self._turn:
-                await call.write(request)
             answer = await waiting
-        except asyncio.InvalidStateError:
-            raise ConnectionError("the stream has ended") from None
         finally:
-            del self._answers[request.id]
+            del self._waiting[request.id]
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     async def close(self) -> None:
         """End the stream."""
-        if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.gather(self._reader, return_exceptions=True)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._break(ConnectionError(_CLOSED))
 
-    def _open(self) -> grpc.aio.StreamStreamCall:
+    def _open(self) -> None:
         if self._call is None:
-            self._call = self._stub.Batch()
-            self._reader = asyncio.create_task(self._read(self._call), name="tokenizer batches")
-        return self._call
+            self._call, self._unsent = self._stub.Batch(), asyncio.Queue()
+            self._task = asyncio.create_task(self._run(self._call), name="tokenizer batches")
 
-    async def _read(self, call: grpc.aio.StreamStreamCall) -> None:
-        """Hand out responses until the stream ends; whoever still waits then learns why it did."""
-        why: Exception = ConnectionError("the stream was closed")
+    async def _run(self, call: grpc.aio.StreamStreamCall) -> None:
+        """Send messages and hand out responses until the stream ends; whoever still waits then learns why it did."""
+        # Not by who asks: one that is cancelled while it writes would end the stream for all.
+        writing = asyncio.create_task(self._write(call))
+        why: Exception = ConnectionError(_CLOSED)
         try:
             while isinstance(response := await call.read(), tokenizer_pb2.BatchResponse):
                 self._settle(response.id, response)
@@ -76,12 +78,23 @@ class BatchStream:
             if not is_call_closed(error):
                 raise
         finally:
-            call.cancel()
+            writing.cancel()
+            self._break(why)
+
+    async def _write(self, call: grpc.aio.StreamStreamCall) -> None:
+        # When the stream breaks, the reader says why.
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            while True:
+                await call.write(await self._unsent.get())
+
+    def _break(self, why: Exception) -> None:
+        if self._call is not None:
+            self._call.cancel()
             self._call = None
-            for number in self._answers:
-                self._settle(number, why)
+        for number in self._waiting:
+            self._settle(number, why)
 
     def _settle(self, number: int, answer: tokenizer_pb2.BatchResponse | Exception) -> None:
-        waiting = self._answers.get(number)
+        waiting = self._waiting.get(number)
         if waiting is not None and not waiting.done():  # else nobody waits any more
             waiting.set_result(answer)

@@ -147,8 +147,11 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
                 async for request in request_iterator:
                     await room.acquire()
                     messages.create_task(answer(request))
-        except ExceptionGroup as failed:  # a message cannot be read, or an answer not written
-            raise failed.exceptions[0] from None
+        except ExceptionGroup as failed:
+            error = failed.exceptions[0]
+            if isinstance(error, grpc.aio.InternalError):  # nobody is there to write to
+                raise asyncio.CancelledError from None
+            raise error from None
 
     async def Detokenize(
         self,

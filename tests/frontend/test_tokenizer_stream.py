@@ -37,6 +37,21 @@ class Told(FakeTokenizer):
             self.received.put_nowait(request)
 
 
+class Unread(FakeTokenizer):
+    """Reads one message, and answers it when it is told to."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.answering, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def Batch(self, request_iterator, context):
+        request = await anext(request_iterator)
+        self.answering.set()
+        await self.go_on.wait()
+        yield answer_to(request, "stayed")
+        await asyncio.Event().wait()
+
+
 @pytest.fixture
 async def told(sockets):
     told = Told(sockets / "told")
@@ -125,6 +140,36 @@ async def test_who_closes_the_stream_breaks_what_is_under_way(stream, told):
 
     with pytest.raises(ConnectionError, match="closed"):
         await asked
+
+
+async def test_a_stream_that_is_closed_before_it_was_used_leaves_nobody_waiting(stream):
+    asked = ask(stream)
+    await asyncio.sleep(0)  # it has asked, and nothing was sent yet
+    await stream.close()
+
+    with pytest.raises(ConnectionError, match="closed"):
+        await asked
+
+
+async def test_who_gives_up_while_nothing_can_be_written_disturbs_nobody(sockets):
+    unread = Unread(sockets / "unread")
+    await unread.start()
+    channel = open_channel(unread.target)
+    stream = BatchStream(tokenizer_pb2_grpc.TokenizerServiceStub(channel))
+    stayed = ask(stream)
+    await unread.answering.wait()
+    long = tokenizer_pb2.BatchedCall(encode=tokenizer_pb2.EncodeRequest(texts=["a" * 1_000_000]))
+    leaving = [asyncio.create_task(stream.ask(tokenizer_pb2.BatchRequest(id=next(IDS), calls=[long]))) for _ in range(20)]
+    await asyncio.sleep(0.2)  # more than the connection holds
+    for each in leaving:
+        each.cancel()
+    await asyncio.gather(*leaving, return_exceptions=True)
+    unread.go_on.set()
+
+    assert prompt_of(await stayed) == "stayed"
+    await stream.close()
+    await channel.close()
+    await unread.kill()
 
 
 async def test_a_stream_whose_channel_is_closed_is_broken_too(told):

@@ -2,13 +2,18 @@
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
+import pytest
 
 from tests.tokenizer_svc.conftest import HeldTokenizer, Serve
 from tests.tokenizer_svc.errors import error_of
 from tetrad.services.status import from_status
+from tetrad.tokenizer_svc import servicer
+from tetrad.tokenizer_svc.chat import ChatLimits, ChatRenderer
+from tetrad.tokenizer_svc.tokenizer import Tokenizer
 from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
 USER = [{"role": "user", "content": "Hi"}]
@@ -107,7 +112,37 @@ async def test_who_leaves_while_calls_are_made_disturbs_nobody(serve: Serve, hel
         assert len(answer.encode.encodings) == 1
 
 
-async def test_messages_of_a_stream_beyond_many_wait_unread_and_all_are_answered(serve: Serve) -> None:
+async def test_a_message_too_many_is_not_read_until_one_is_answered(
+    serve: Serve, held: HeldTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servicer, "_MESSAGES_AT_ONCE", 1)
+    async with serve(held) as stub:
+        stream = stub.Batch()
+        await stream.write(encode("long " * 200, 1))
+        await stream.write(tokenizer_pb2.BatchRequest(id=2))
+        assert await asyncio.to_thread(held.began.wait, 10)
+        held.go_on.set()
+
+        assert [(await stream.read()).id, (await stream.read()).id] == [1, 2]
+        stream.cancel()
+
+
+async def test_an_answer_that_nobody_is_there_for_is_no_bug(tokenizer: Tokenizer) -> None:
+    class Left:
+        async def write(self, _: object) -> None:
+            raise grpc.aio.InternalError("the call is over")
+
+    async def messages() -> AsyncIterator[tokenizer_pb2.BatchRequest]:
+        yield tokenizer_pb2.BatchRequest(id=1)
+
+    chat = ChatRenderer(tokenizer.facts, ChatLimits(1.0, 1 << 30, 1_000))
+    with ThreadPoolExecutor(1) as pool, pytest.raises(asyncio.CancelledError):
+        service = servicer.TokenizerServicer(tokenizer, chat, pool, model="smollm2", max_text_bytes=1_000)
+        await service.Batch(messages(), Left())
+    await chat.close()
+
+
+async def test_every_message_of_a_long_stream_is_answered(serve: Serve) -> None:
     async with serve() as stub:
         responses = [each async for each in stub.Batch(iter([encode("long " * 200, number) for number in range(200)]))]
 

@@ -64,6 +64,19 @@ def test_the_lowest_of_equal_ones(team, places):
     assert values.tolist() == [4.0, 4.0]
 
 
+@pytest.mark.parametrize("value", [1.0, torch.nan], ids=str)
+@pytest.mark.parametrize("places", [(3, 35), (35, 3_000), (2_900, 2_932, 2_964), (31, 32)], ids=str)
+def test_the_lowest_of_equal_ones_among_many_panels(team, places, value):
+    """An item of a large matrix has many panels; equal ones stand in one lane, or where the later one has the lower lane."""
+    weight = torch.zeros(5_000, 4)
+    weight[list(places)] = value
+
+    ids, values = top(team, pack_float(team, weight), torch.ones(2, 4))
+
+    assert ids.tolist() == [places[0]] * 2
+    np.testing.assert_array_equal(values, [4 * value] * 2)
+
+
 def test_nothing_is_larger_than_nothing(team):
     """Where all outputs are -inf the first one is the largest."""
     ids, values = top(team, pack_float(team, torch.full((100, 4), -torch.inf)), torch.ones(2, 4))
