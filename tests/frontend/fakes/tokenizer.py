@@ -105,9 +105,12 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
         return tokenizer_pb2.RenderChatResponse(prompt=prompt, token_ids=pack_u32(list(prompt.encode())))
 
     async def Batch(self, request_iterator, context):
+        turn = asyncio.Lock()  # gRPC takes one message at a time
+
         async def answer(request):
             answers = await asyncio.gather(*(self._batched(call, context) for call in request.calls))
-            await context.write(tokenizer_pb2.BatchResponse(answers=answers, id=request.id))
+            async with turn:
+                await context.write(tokenizer_pb2.BatchResponse(answers=answers, id=request.id))
 
         async with asyncio.TaskGroup() as messages:
             async for request in request_iterator:
