@@ -74,18 +74,16 @@ inline vi lane_numbers() {
   return lanes;
 }
 
-// The lowest lane whose mask is set, LANES if there is none.
-inline int first_set(vi mask) {
+// Whether any lane's mask is set.
+inline bool any(vi mask) {
 #if defined(TETRAD_AVX512)
-  return __builtin_ctz(1u << LANES | _mm512_test_epi32_mask(reinterpret_cast<__m512i>(mask), reinterpret_cast<__m512i>(mask)));
+  return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(mask), reinterpret_cast<__m512i>(mask)) != 0;
 #else
-  int lane = 0;
-  while (lane < LANES && !mask[lane]) lane++;
-  return lane;
+  for (int lane = 0; lane < LANES; lane++)
+    if (mask[lane]) return true;
+  return false;
 #endif
 }
-
-inline bool any(vi mask) { return first_set(mask) < LANES; }
 
 // e^x to about 1 ulp, 0 below -87: Cephes' polynomial on x - n ln 2, |x - n ln 2| <= ln 2 / 2.
 inline vf exponential(vf x) {
