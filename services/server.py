@@ -33,6 +33,9 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.max_ping_strikes", 0),
     # Who connects and does not finish TLS and HTTP/2's first frames in time is dropped; gRPC would wait for two minutes.
     ("grpc.server_handshake_timeout_ms", 5_000),
+    # Room for one read of a connection. gRPC makes it as large as what came without a pause: hundreds of megabytes for one who
+    # never pauses. Large messages come no slower in pieces of this size.
+    ("grpc.experimental.tcp_max_read_buffer_size", 1 << 20),
 )
 
 log = get_logger()

@@ -8,6 +8,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import h2.config
@@ -201,6 +202,26 @@ def drain_with_timeout(sock: socket.socket) -> None:
     timeout = sock.gettimeout()
     drain(sock)
     sock.settimeout(timeout)
+
+
+def test_who_never_stops_sending_is_not_read_ahead(target, unharmed):
+    """Frames of a type that is ignored: what is read at once must not grow with how much comes without a pause."""
+    frontend, ignored = frontend_of(target), frame(0xBE, 0, 0, bytes(16_384)) * 64
+
+    def flood() -> None:
+        with Http2(target) as attacker:
+            for _ in range(128):
+                attacker.socket.sendall(ignored)
+
+    size = largest = frontend.memory_info().rss
+    with ThreadPoolExecutor(8) as threads:
+        floods = [threads.submit(flood) for _ in range(8)]
+        while not all(each.done() for each in floods):
+            largest = max(largest, frontend.memory_info().rss)
+            time.sleep(0.01)
+    for each in floods:
+        each.result()
+    assert largest < size + SMALL_GROWTH_BYTES
 
 
 @pytest.mark.parametrize(
