@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 
 from tetrad.frontend.http.connection import connection_type
 from tetrad.frontend.http.retirement import Retirement
-from tetrad.frontend.http.timed_connection import ConnectionLimits
+from tetrad.frontend.http.timed_connection import ConnectionLimits, tune
 from tetrad.services.errors import Unavailable
 from tetrad.services.listening import warn_if_open
 from tetrad.services.log import get_logger
@@ -66,6 +66,7 @@ class HttpServer:
         tls: TlsFiles | None = None,
         knows_callers: bool = False,
     ) -> None:
+        self._limits = limits
         self._tls = tls
         self._knows_callers = knows_callers
         self._host = host
@@ -94,6 +95,7 @@ class HttpServer:
     async def start(self) -> None:
         """Bind and serve; Unavailable if the address is taken."""
         bound = self._bind() if self._fd is None else socket.socket(fileno=self._fd)
+        tune(bound, self._limits)
         bound.listen(_BACKLOG)
         bound.setblocking(False)
         self.port = bound.getsockname()[1]

@@ -6,7 +6,6 @@ least of a body that counts as progress.
 """
 
 import asyncio
-import contextlib
 import socket
 from dataclasses import dataclass
 from typing import Literal
@@ -73,9 +72,6 @@ class TimedConnection(RetiringConnection):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
         """Begin to wait for a head."""
         super().connection_made(transport)
-        found = transport.get_extra_info("socket")
-        if found is not None and found.family != socket.AF_UNIX:
-            _tune(found, self.limits)
         self._follow_phase()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -189,10 +185,16 @@ class TimedConnection(RetiringConnection):
             self.transport.abort()
 
 
-def _tune(connection: socket.socket, limits: ConnectionLimits) -> None:
-    """Let the kernel hold little for a client that does not read, and notice one that is gone."""
-    wanted = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
-    # Not every system has all of these.
+def tune(listener: socket.socket, limits: ConnectionLimits) -> None:
+    """Let the kernel hold little for a client that does not read, and notice one that is gone.
+
+    Args:
+        listener: its connections inherit this.
+        limits: of each of them.
+    """
+    if listener.family == socket.AF_UNIX:
+        return
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_NOTSENT_LOWAT", _MAX_UNSENT_BYTES),
         ("TCP_KEEPIDLE", _PROBE_AFTER_S),
@@ -200,8 +202,5 @@ def _tune(connection: socket.socket, limits: ConnectionLimits) -> None:
         ("TCP_KEEPCNT", _NUM_PROBES),
         ("TCP_USER_TIMEOUT", int(limits.slow_client_timeout_s * 1000)),
     ):
-        if hasattr(socket, name):
-            wanted.append((socket.IPPROTO_TCP, getattr(socket, name), value))
-    for level, option, value in wanted:
-        with contextlib.suppress(OSError):  # the client may be gone
-            connection.setsockopt(level, option, value)
+        if hasattr(socket, name):  # not every system has all of them
+            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
