@@ -6,6 +6,7 @@ least of a body that counts as progress.
 """
 
 import asyncio
+import contextlib
 import socket
 from dataclasses import dataclass
 from typing import Literal
@@ -202,5 +203,6 @@ def tune(listener: socket.socket, limits: ConnectionLimits) -> None:
         ("TCP_KEEPCNT", _NUM_PROBES),
         ("TCP_USER_TIMEOUT", int(limits.slow_client_timeout_s * 1000)),
     ):
-        if hasattr(socket, name):  # not every system has all of them
+        # Not every Python has all of them, nor every kernel.
+        with contextlib.suppress(AttributeError, OSError):
             listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
