@@ -1,5 +1,7 @@
 """One stack over the simulated device, with every service's /metrics port open, and traffic behind it."""
 
+import contextlib
+import random
 import re
 import socket
 from collections.abc import Iterator
@@ -50,8 +52,13 @@ def exported(stack) -> dict[str, dict[str, Family]]:
 
 
 def free_ports(number: int) -> list[int]:
-    """Return ports that are free together with their successors, which a second tokenizer takes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        first = int(probe.getsockname()[1])
-    return list(range(first, first + 2 * number, 2)) if first < 60_000 else free_ports(number)
+    """Return ports that are free together with their successors, which a second tokenizer takes.
+
+    No outgoing connection gets one before a server takes it: those begin at 32768.
+    """
+    while True:
+        first = random.SystemRandom().randrange(12_000, 32_000)
+        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
+            for port in range(first, first + 2 * number):
+                probes.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return list(range(first, first + 2 * number, 2))
