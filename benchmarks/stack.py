@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -57,14 +58,14 @@ def running(
     command = [sys.executable, "-m", "tetrad.cli", "serve", model, *names, *flags]
     with contextlib.ExitStack() as files:
         stderr = None if log is None else files.enter_context(log.open("wb"))
-        start, others = time.perf_counter(), set(private_directories())
+        start = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr, env={**os.environ, **(environment or {})})
         try:
             url = f"http://127.0.0.1:{port}"
             wait_until_healthy(url, process, _START_TIMEOUT_S)
             start_s = time.perf_counter() - start
-            [directory] = set(private_directories()) - others
-            yield Stack(url, f"127.0.0.1:{grpc_port}", process.pid, start_s, f"unix:{directory}/engine-core.sock")
+            engine = f"unix:{_directory_of(process.pid)}/engine-core.sock"
+            yield Stack(url, f"127.0.0.1:{grpc_port}", process.pid, start_s, engine)
         finally:
             process.terminate()
             process.wait(_STOP_TIMEOUT_S)
@@ -83,7 +84,16 @@ def wait_until_healthy(url: str, process: subprocess.Popen[bytes], timeout_s: fl
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that nobody has, and that no outgoing connection gets before a server takes it: those begin at 32768."""
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", random.SystemRandom().randrange(12_000, 32_000)))
+            return int(probe.getsockname()[1])
+
+
+def _directory_of(pid: int) -> Path:
+    """Return where a stack has its sockets: the directory whose lock it holds. Others may start beside it."""
+    links = Path(f"/proc/{pid}/fd")
+    opened = {Path(os.path.realpath(link)).parent for link in links.iterdir()}
+    [directory] = opened.intersection(private_directories())
+    return directory
