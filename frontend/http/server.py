@@ -9,9 +9,9 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from tetrad.frontend.http.connection import connection_type
+from tetrad.frontend.http.listener import bind, tune
 from tetrad.frontend.http.retirement import Retirement
-from tetrad.frontend.http.timed_connection import ConnectionLimits, tune
-from tetrad.services.errors import Unavailable
+from tetrad.frontend.http.timed_connection import ConnectionLimits
 from tetrad.services.listening import warn_if_open
 from tetrad.services.log import get_logger
 from tetrad.services.tls import Identity, TlsFiles
@@ -66,7 +66,7 @@ class HttpServer:
         tls: TlsFiles | None = None,
         knows_callers: bool = False,
     ) -> None:
-        self._limits = limits
+        self._slow_client_timeout_s = limits.slow_client_timeout_s
         self._tls = tls
         self._knows_callers = knows_callers
         self._host = host
@@ -94,8 +94,8 @@ class HttpServer:
 
     async def start(self) -> None:
         """Bind and serve; Unavailable if the address is taken."""
-        bound = self._bind() if self._fd is None else socket.socket(fileno=self._fd)
-        tune(bound, self._limits)
+        bound = bind(self._host, self._port) if self._fd is None else socket.socket(fileno=self._fd)
+        tune(bound, self._slow_client_timeout_s)
         bound.listen(_BACKLOG)
         bound.setblocking(False)
         self.port = bound.getsockname()[1]
@@ -122,15 +122,3 @@ class HttpServer:
         if self._task is not None:
             await self._task
         log.info("http.stopped")
-
-    def _bind(self) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        bound = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind((self._host, self._port))
-        except OSError as error:
-            bound.close()
-            text = f"Cannot listen on {self._host}:{self._port}: {error.strerror}. Is another server running there?"
-            raise Unavailable(text) from error
-        return bound

@@ -6,8 +6,6 @@ least of a body that counts as progress.
 """
 
 import asyncio
-import contextlib
-import socket
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,10 +17,6 @@ log = get_logger()
 
 # Of a body, in one body_timeout_s: two kilobytes a second are slow, less is an attack.
 _LEAST_BODY_BYTES = 64 << 10
-# What the kernel may hold of what a client does not read; beyond it we do, and then the collectors merge.
-_MAX_UNSENT_BYTES = 128 << 10
-# A peer that has vanished is noticed after about a minute, also while nothing is sent.
-_PROBE_AFTER_S, _PROBE_EVERY_S, _NUM_PROBES = 30, 10, 3
 
 
 @dataclass(frozen=True)
@@ -184,25 +178,3 @@ class TimedConnection(RetiringConnection):
         elif self.transport.get_write_buffer_size():
             log.info("http.slow_client_dropped", num_unsent_bytes=self._num_unsent)
             self.transport.abort()
-
-
-def tune(listener: socket.socket, limits: ConnectionLimits) -> None:
-    """Let the kernel hold little for a client that does not read, and notice one that is gone.
-
-    Args:
-        listener: its connections inherit this.
-        limits: of each of them.
-    """
-    if listener.family == socket.AF_UNIX:
-        return
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_NOTSENT_LOWAT", _MAX_UNSENT_BYTES),
-        ("TCP_KEEPIDLE", _PROBE_AFTER_S),
-        ("TCP_KEEPINTVL", _PROBE_EVERY_S),
-        ("TCP_KEEPCNT", _NUM_PROBES),
-        ("TCP_USER_TIMEOUT", int(limits.slow_client_timeout_s * 1000)),
-    ):
-        # Not every Python has all of them, nor every kernel.
-        with contextlib.suppress(AttributeError, OSError):
-            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -3,10 +3,8 @@
 import contextlib
 import json
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +14,8 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+
+from benchmarks.stack import free_port
 
 READY_TIMEOUT_S = 120
 
@@ -97,14 +97,6 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
-
-
-def free_port() -> int:
-    """Return a port that nobody has, and that no outgoing connection gets before a server takes it: those begin at 32768."""
-    while True:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", random.SystemRandom().randrange(12_000, 32_000)))
-            return int(probe.getsockname()[1])
 
 
 @pytest.fixture

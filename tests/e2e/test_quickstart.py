@@ -11,8 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from benchmarks.stack import free_port
 from tests.documents import ROOT, Page
-from tests.e2e.conftest import READY_TIMEOUT_S, free_port
+from tests.e2e.conftest import READY_TIMEOUT_S
 
 ADDRESS = "http://127.0.0.1:8000"
 PAGE = Page.of("docs/quickstart.md")

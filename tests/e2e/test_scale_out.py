@@ -21,7 +21,7 @@ from random import Random
 import httpx
 import pytest
 
-from tests.e2e.conftest import free_port
+from benchmarks.stack import free_port
 from tetrad.services.channel import open_channel
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 

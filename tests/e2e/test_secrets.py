@@ -10,8 +10,8 @@ import grpc
 import httpx
 import pytest
 
+from benchmarks.stack import free_port
 from tests.certificates import Authority
-from tests.e2e.conftest import free_port
 
 KEY, OPERATOR_KEY, FILE_KEY = "sk-user-6f1d0c", "sk-operator-b2a9e7", "sk-file-77c3d1"
 WRONG_KEY, PROMPT = "sk-wrong-4e5f60", "the-patient-is-called-Eve"

@@ -16,8 +16,8 @@ import grpc
 import httpx
 import pytest
 
+from benchmarks.stack import free_port
 from tests.certificates import Authority, Certificate
-from tests.e2e.conftest import free_port
 
 TIMEOUT_S = 60
 NAMES = {

@@ -2,8 +2,8 @@
 
 import re
 
+from benchmarks.stack import free_port
 from tests.documents import Page
-from tests.e2e.conftest import free_port
 
 PAGE = Page.of("docs/gateways.md")
 TOKENIZER = "/models/tokenizer"

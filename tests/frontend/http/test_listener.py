@@ -5,17 +5,12 @@ import socket
 
 import pytest
 
+from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.http.listener import tune
 from tetrad.frontend.http.server import HttpServer
-from tetrad.frontend.http.timed_connection import ConnectionLimits, tune
+from tetrad.frontend.http.timed_connection import ConnectionLimits
 
-LIMITS = ConnectionLimits(
-    max_connections=100,
-    max_header_bytes=4096,
-    max_body_bytes=4096,
-    header_timeout_s=10.0,
-    body_timeout_s=10.0,
-    slow_client_timeout_s=20.0,
-)
+LIMITS = ConnectionLimits.of(FrontendSettings(slow_client_timeout_s=20.0), max_connections=100)
 
 
 @pytest.fixture
@@ -37,7 +32,7 @@ def options_of(connection: socket.socket) -> dict[str, int]:
 
 
 def test_connections_inherit_the_options(bound):
-    tune(bound, LIMITS)
+    tune(bound, 20.0)
     bound.listen()
 
     with socket.create_connection(bound.getsockname()), bound.accept()[0] as connection:
@@ -68,6 +63,6 @@ async def test_the_server_sets_them_on_a_socket_that_it_is_given(bound):
 def test_unix_sockets_have_none_of_them(tmp_path):
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))
-        tune(listener, LIMITS)
+        tune(listener, 20.0)
 
         assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0
