@@ -16,6 +16,7 @@ from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.kv_cache.second_tier import HostTier, NoSecondTier
 from tetrad.engine_core_svc.kv_event_log import KvEventLog
 from tetrad.engine_core_svc.layout import KVCacheLayout
+from tetrad.engine_core_svc.message_sizes import MessageLimits
 from tetrad.engine_core_svc.metrics import EngineMetrics
 from tetrad.engine_core_svc.ports import Ports
 from tetrad.engine_core_svc.queue_limits import QueueLimits
@@ -91,12 +92,14 @@ async def _serve(settings: EngineCoreSettings, shutdown: asyncio.Event, metrics:
 async def start_engine(settings: EngineCoreSettings, link: WorkerLink, metrics: EngineMetrics, spans: RequestSpans) -> Engine:
     """Wait for a worker that can serve the model, and return an engine that fits it."""
     layout, facts = await _first_worker(link)
+    messages = MessageLimits.of(facts.max_message_bytes)
     limits = SchedulerLimits(
         max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_num_batched_tokens=layout.max_num_batched_tokens,
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
         enable_chunked_prefill=settings.enable_chunked_prefill,
         policy=settings.scheduling_policy,
+        messages=messages,
     )
     slowdown = settings.max_decode_slowdown if settings.enable_chunked_prefill else 0
     pacer = MeasuringPacer(slowdown) if slowdown else NoPacer()
@@ -108,11 +111,15 @@ async def start_engine(settings: EngineCoreSettings, link: WorkerLink, metrics: 
         events=kv_events,
         second_tier=HostTier(layout.num_host_blocks) if layout.num_host_blocks else NoSecondTier(),
     )
-    admission = Admission(AdmissionLimits(layout.max_model_len, facts.vocab_size, settings.priority_order))
+    admission = Admission(
+        AdmissionLimits(
+            layout.max_model_len, facts.vocab_size, settings.priority_order, block_size=layout.block_size, messages=messages
+        )
+    )
     tokenizer = TokenizerLink(
         settings.tokenizer_targets, facts.vocab_size, max_message_bytes=settings.max_message_bytes, tls=settings.tls
     )
-    return Engine(
+    engine = Engine(
         Scheduler(limits, kv_cache, Grammars(ThreadFiller(settings.grammar_threads)), pacer),
         admission,
         link,
@@ -124,6 +131,9 @@ async def start_engine(settings: EngineCoreSettings, link: WorkerLink, metrics: 
         metrics=metrics,
         spans=spans,
     )
+    if link.pauses.pause is not None:
+        engine.orders.restore(link.pauses.pause)
+    return engine
 
 
 def describe(settings: EngineCoreSettings, link: WorkerLink) -> engine_core_pb2.EngineInfo:
@@ -141,12 +151,14 @@ def describe(settings: EngineCoreSettings, link: WorkerLink) -> engine_core_pb2.
         pipeline_parallel_size=1,
         data_parallel_size=1,
         max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_num_batched_tokens=layout.max_num_batched_tokens,
         version=VERSION,
         schema_revision=SCHEMA_REVISION,
         vocab_size=facts.vocab_size,
         device=facts.device,
         priority_scheduling=settings.scheduling_policy == "priority",
+        supports_shared_sampling_params=True,
+        max_message_bytes=settings.max_message_bytes,
     )
 
 

@@ -80,11 +80,13 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
         self._engine.orders.pause(**_mode_of(request.mode))
         if request.clear_cache:
             self._engine.reset_prefix_cache()
+        await self._keep_pause()
         return pb.PauseResponse()
 
     async def Resume(self, request: pb.ResumeRequest, context: grpc.aio.ServicerContext) -> pb.ResumeResponse:
         """Plan again."""
         self._engine.orders.resume()
+        await self._keep_pause()
         return pb.ResumeResponse()
 
     async def Sleep(
@@ -93,6 +95,7 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
         """Give device memory up, and answer when that is done."""
         level = request.level if request.HasField("level") else 1
         await self._engine.orders.sleep(level, **_mode_of(request.mode))
+        await self._keep_pause()
         return pb.EngineCoreAdminServiceSleepResponse()
 
     async def WakeUp(
@@ -100,7 +103,12 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
     ) -> pb.EngineCoreAdminServiceWakeUpResponse:
         """Take it again, and answer when that is done."""
         await self._engine.orders.wake_up(request.tags)
+        await self._keep_pause()
         return pb.EngineCoreAdminServiceWakeUpResponse()
+
+    async def _keep_pause(self) -> None:
+        """Let what was ordered hold for the engine core that follows this one."""
+        await self._engine.link.pauses.keep(self._engine.orders.kept_pause)
 
     async def IsSleeping(self, request: pb.IsSleepingRequest, context: grpc.aio.ServicerContext) -> pb.IsSleepingResponse:
         """Return whether device memory was given up, or nothing is planned: level 0."""

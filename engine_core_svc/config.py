@@ -46,7 +46,11 @@ class EngineCoreSettings(ServiceSettings):
     enable_prefix_caching: bool = Field(True, description="Share KV blocks of equal prefixes.")
     enable_chunked_prefill: bool = Field(True, description="Split prompts over steps.")
     max_num_seqs: int = Field(256, ge=1, description="Requests that run at the same time.")
-    max_num_batched_tokens: int = Field(2048, ge=1, description="Tokens computed in one step.")
+    max_num_batched_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens computed in one step. Unset: 2048, or max_model_len if that is more and prompts are not split.",
+    )
     long_prefill_token_threshold: int = Field(
         0, ge=0, description="Most tokens of one request in a step that others share. 0: no limit."
     )

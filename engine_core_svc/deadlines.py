@@ -1,7 +1,6 @@
 """Deadlines: a timer for each request that has one. Costs nothing for requests that have none."""
 
 import asyncio
-import time
 from collections.abc import Callable
 
 
@@ -16,11 +15,10 @@ class Deadlines:
         self._expire = expire
         self._timers: dict[int, asyncio.TimerHandle] = {}
 
-    def watch(self, key: int, deadline_unix_s: float | None) -> None:
+    def watch(self, key: int, timeout_s: float | None) -> None:
         """Start a request's timer; None: it has no deadline."""
-        if deadline_unix_s is not None:
-            delay = max(0.0, deadline_unix_s - time.time())
-            self._timers[key] = asyncio.get_running_loop().call_later(delay, self._fire, key)
+        if timeout_s is not None:
+            self._timers[key] = asyncio.get_running_loop().call_later(timeout_s, self._fire, key)
 
     def forget(self, key: int) -> None:
         """Stop a request's timer, if it has one."""

@@ -131,6 +131,7 @@ class Engine:
                 self.orders.resume()
             self.worker_since_s = time.monotonic()
             self._lookahead.shares_cores = self.link.computes_on_cores
+            self.scheduler.shares_params = executor.shares_params
             try:
                 loss = await self._run_steps(executor)
                 if loss is None:
@@ -245,7 +246,7 @@ class Engine:
             self.reject(session, submission.request_id, error, submission.context)
             return
         self.sessions.enlist(request)
-        self._deadlines.watch(request.key, submission.deadline_unix_s)
+        self._deadlines.watch(request.key, submission.timeout_s)
         self.scheduler.add_request(request)
         if submission.constraint is not None:
             self._preparations.start(request, submission.constraint)

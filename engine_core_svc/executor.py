@@ -18,6 +18,7 @@ from tetrad.engine_core_svc.watchdog import Watchdog
 from tetrad.engine_core_svc.wire import plan_to_wire, result_from_wire
 from tetrad.services.errors import FailedPrecondition, InternalError, TetradError, Unavailable
 from tetrad.services.log import get_logger
+from tetrad.services.running_time import running_timeout
 from tetrad.services.status import from_rpc_error
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import worker_pb2, worker_pb2_grpc
@@ -56,6 +57,7 @@ class Executor:
     Attributes:
         lost: why the worker is given up; None while it is not.
         instance_id: which process answers; empty: it does not say.
+        shares_params: whether it reads parameters that several requests of a plan share.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Executor:
         self._writer: asyncio.Task[None]
         self.lost: Loss | None = None
         self.instance_id = ""
+        self.shares_params = False
 
     async def start(self) -> None:
         """Open the stream and shake hands.
@@ -91,7 +94,7 @@ class Executor:
         call = self._stub.Execute(wait_for_ready=True)
         hello = worker_pb2.ExecuteHello(schema_revision=SCHEMA_REVISION, epoch=self._epoch)
         try:
-            async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
+            async with running_timeout(_HANDSHAKE_TIMEOUT_S):
                 await call.write(worker_pb2.ExecuteRequest(hello=hello))
                 first = await call.read()
         except TimeoutError:
@@ -108,6 +111,7 @@ class Executor:
                 f"The worker speaks schema revision {first.ready.schema_revision}, this engine core {SCHEMA_REVISION}."
             )
         self.instance_id = first.ready.instance_id
+        self.shares_params = first.ready.supports_shared_sampling_params
         self._call = call
         self._reader = asyncio.create_task(self._read(call), name="executor.read")
         self._writer = asyncio.create_task(self._write(call), name="executor.write")
@@ -127,7 +131,7 @@ class Executor:
         if not self._unanswered:
             self._watchdog.watch()
         self._unanswered.add(plan)
-        self._outbound.put_nowait(plan_to_wire(plan))
+        self._outbound.put_nowait(plan_to_wire(plan, shares_params=self.shares_params))
 
     def take_results(self) -> list[ModelRunnerOutput]:
         """Return the results that have come since the last call."""

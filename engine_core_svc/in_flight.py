@@ -1,14 +1,18 @@
-"""In flight: the plans that a worker has and has not answered, and whether its answers fit them.
+"""In flight: the plans that a worker has not answered yet, and whether its results answer them.
 
-Used by one executor. A worker is a peer that may be broken: an answer that does not fit would corrupt the scheduler's books or
-leave a request waiting for ever, so it costs the worker its connection instead. Knows keys and token ids; no streams.
+Used by one executor. A result that does not belong to the oldest plan, or names requests that this plan does not run, would
+corrupt the scheduler's state: the worker loses its connection. What is wrong with one request (result_check.py) becomes that
+request's failure. Knows keys and token ids; no streams.
 """
 
 from collections import deque
-from itertools import chain
 
+from tetrad.engine_core_svc.result_check import ResultCheck
 from tetrad.engine_core_svc.scheduler.output import ModelRunnerOutput, SchedulerOutput
 from tetrad.services.errors import InternalError
+from tetrad.services.log import get_logger
+
+log = get_logger()
 
 
 class InFlight:
@@ -19,9 +23,9 @@ class InFlight:
     """
 
     def __init__(self, vocab_size: int) -> None:
-        self._vocab_size = vocab_size
+        self._check = ResultCheck(vocab_size)
         self._plans: deque[SchedulerOutput] = deque()
-        # Requests that the worker has failed: plans made before that was known name them in vain.
+        # Requests that have failed: plans made before that was known still name them, and results may or may not.
         self._failed: set[int] = set()
 
     def __len__(self) -> int:
@@ -32,28 +36,31 @@ class InFlight:
         self._plans.append(plan)
 
     def take(self, result: ModelRunnerOutput) -> None:
-        """Strike off the oldest plan, which this result must answer; InternalError, reason WORKER_FAULT, if it does not."""
+        """Remove the oldest plan, which this result must answer; InternalError, reason WORKER_FAULT, if it does not.
+
+        A request for which the result is wrong fails; only its failure stays in the result.
+        """
         plan = self._plans.popleft() if self._plans else None
         if plan is None or result.step_id != plan.step_id:
             raise fault(f"it answered step {result.step_id}, but step {plan.step_id if plan else 'none'} was next")
-        brought, failed = set(result.keys), result.failures.keys()
-        if len(brought) != len(result.keys):
-            raise fault(f"its result of step {plan.step_id} names a request twice")
-        if failed - plan.num_scheduled_tokens().keys() if failed else ():
-            raise fault(f"it failed requests {sorted(failed)} in step {plan.step_id}, which does not have all of them")
+        named = {*result.keys, *result.failures, *result.logprobs, *result.prompt_logprobs}
+        if strangers := named - plan.num_scheduled_tokens().keys():
+            raise fault(f"its result of step {plan.step_id} names requests {sorted(strangers)}, which the step does not have")
         # Not when that plan is sent: those before it still name the request in vain.
         self._failed.difference_update(plan.removed_keys)
-        self._failed |= failed
-        if brought != set(plan.sampling_keys) - self._failed:
-            wanted = sorted(set(plan.sampling_keys) - self._failed)
-            raise fault(f"step {plan.step_id} was to bring tokens of requests {wanted}, but brought {sorted(brought)}")
-        if any(len(row) != 1 for row in result.token_ids):
-            raise fault(f"step {plan.step_id} brought other than one token for a request, and nothing was speculated")
-        largest = max(chain.from_iterable(result.token_ids), default=0)
-        if largest >= self._vocab_size:
-            raise fault(f"step {plan.step_id} brought token {largest}; the vocabulary has {self._vocab_size}")
-        if not result.logprobs.keys() <= brought or not result.prompt_logprobs.keys() <= plan.num_scheduled_tokens().keys():
-            raise fault(f"step {plan.step_id} brought log-probabilities of requests that it did not run")
+        self._check.note_plan(plan)
+        for key, problem in self._check.find_problems(plan, result).items():
+            if key not in self._failed and key not in result.failures:
+                log.error("result.wrong", step_id=plan.step_id, key=key, problem=problem)
+                result.failures[key] = request_fault(problem)
+        self._failed |= result.failures.keys()
+        if self._failed:
+            result.drop(self._failed)
+
+
+def request_fault(problem: str) -> InternalError:
+    """Return the error of a request for which a worker's result is wrong."""
+    return InternalError(f"The worker's result for this request was wrong: {problem}.", reason="WORKER_FAULT")
 
 
 def fault(what: str) -> InternalError:

@@ -9,6 +9,8 @@ from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.services.errors import FailedPrecondition, InvalidRequest
 
 _GIB = 1 << 30
+_DEFAULT_STEP = 2048
+"""Tokens of a step, as vLLM's default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +21,14 @@ class KVCacheLayout:
         num_blocks: the null block included.
         block_size: tokens per block.
         max_model_len: longest prompt plus output, in tokens.
+        max_num_batched_tokens: tokens computed in one step.
         num_host_blocks: of the second tier; 0: there is none.
     """
 
     num_blocks: int
     block_size: int
     max_model_len: int
+    max_num_batched_tokens: int
     num_host_blocks: int = 0
 
 
@@ -34,7 +38,8 @@ def plan_layout(
     """Return the layout.
 
     Raises:
-        InvalidRequest: max_model_len is longer than the model was made for, or swap_space has no use.
+        InvalidRequest: max_model_len is longer than the model was made for or, without chunked prefill, than a step; or
+            swap_space has no use.
         FailedPrecondition: the blocks cannot hold one sequence of max_model_len; the message names the numbers.
     """
     wanted = settings.max_model_len
@@ -55,7 +60,35 @@ def plan_layout(
             f"{num_blocks} KV blocks of {settings.block_size} tokens hold one sequence of {max(capacity, 0)} tokens, but "
             f"max_model_len is {max_model_len}. Lower --max-model-len, set it to auto, or give the KV cache more memory."
         )
-    return KVCacheLayout(num_blocks, settings.block_size, max_model_len, _host_blocks(settings, block_size_bytes))
+    return KVCacheLayout(
+        num_blocks,
+        settings.block_size,
+        max_model_len,
+        _check_step(settings, max_model_len),
+        _host_blocks(settings, block_size_bytes),
+    )
+
+
+def largest_step(settings: EngineCoreSettings, max_position_embeddings: int) -> int:
+    """Return the most tokens that a step may have, before it is known how long a sequence may be."""
+    if settings.max_num_batched_tokens is not None:
+        return settings.max_num_batched_tokens
+    if settings.enable_chunked_prefill:
+        return _DEFAULT_STEP
+    longest = settings.max_model_len if isinstance(settings.max_model_len, int) else max_position_embeddings
+    return max(_DEFAULT_STEP, longest)
+
+
+def _check_step(settings: EngineCoreSettings, max_model_len: int) -> int:
+    """Return the tokens of a step; without chunked prefill a whole sequence must fit, or it would wait for ever."""
+    num_tokens = largest_step(settings, max_model_len)
+    if num_tokens < max_model_len and not settings.enable_chunked_prefill:
+        raise InvalidRequest(
+            f"max_num_batched_tokens ({num_tokens}) is smaller than max_model_len ({max_model_len}), and chunked prefill is "
+            "off: longer prompts would never fit a step. Increase max_num_batched_tokens, decrease max_model_len, or enable "
+            "chunked prefill."
+        )
+    return num_tokens
 
 
 def _blocks_in_memory(settings: EngineCoreSettings, blocks_that_fit: int, max_model_len: int) -> int:

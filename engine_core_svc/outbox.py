@@ -2,7 +2,8 @@
 
 Filled by the step loop, which never waits; emptied by the session's stream. Bounded: beyond `capacity` steps, later ones are
 merged into the last, request by request, so a slow frontend costs memory per request, not per step; and the requests of one
-that leaves too many answers lying are not read (`wait_for_room`).
+that leaves too many answers lying are not read (`wait_for_room`). Steps with many log-probabilities are not merged: these cost
+memory per token either way, and the outputs of one request have to fit one message.
 """
 
 import asyncio
@@ -12,7 +13,9 @@ from dataclasses import dataclass, field, replace
 
 from tetrad.engine_core_svc.scheduler.output import EngineCoreOutput, Logprobs
 from tetrad.engine_core_svc.stats import SchedulerStats
+from tetrad.services.columns import U32_BYTES
 from tetrad.services.errors import TetradError
+from tetrad.services.message_size import BATCH_BYTES
 
 
 @dataclass(slots=True)
@@ -23,6 +26,11 @@ class StepOutputs:
     outputs: list[EngineCoreOutput] = field(default_factory=list)
     stats: SchedulerStats | None = None
     timestamp: float = field(default_factory=time.monotonic)
+
+    @property
+    def num_bytes(self) -> int:
+        """About the size of its tokens and log-probabilities in messages."""
+        return sum(map(_num_bytes, self.outputs))
 
     def merge(self, later: "StepOutputs") -> None:
         """Take a later step's outputs in; tokens of one request are joined."""
@@ -79,7 +87,7 @@ class Outbox:
     def put(self, message: Message) -> None:
         """Add a message; when the box is full, a step's is merged into the last, and a notice replaces one of its kind."""
         last = self._messages[-1] if len(self._messages) >= self._capacity else None
-        if isinstance(last, StepOutputs) and isinstance(message, StepOutputs):
+        if isinstance(last, StepOutputs) and isinstance(message, StepOutputs) and _fit_together(last, message):
             size_before = len(last.outputs)
             last.merge(message)
             self._count(len(last.outputs) - size_before)
@@ -127,6 +135,16 @@ def _num_answers(message: Message) -> int:
     if isinstance(message, StepOutputs):
         return len(message.outputs)
     return 1 if isinstance(message, Rejection) else 0
+
+
+def _fit_together(first: StepOutputs, second: StepOutputs) -> bool:
+    return first.num_bytes + second.num_bytes <= BATCH_BYTES
+
+
+def _num_bytes(output: EngineCoreOutput) -> int:
+    rows = (output.logprobs, output.prompt_logprobs)
+    columns = sum(len(each.token_ids) + len(each.logprobs) + len(each.ranks) for each in rows if each is not None)
+    return columns + U32_BYTES * (len(output.new_token_ids) + 2)
 
 
 def _join(earlier: EngineCoreOutput, later: EngineCoreOutput) -> EngineCoreOutput:

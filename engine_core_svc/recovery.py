@@ -19,6 +19,7 @@ from tetrad.engine_core_svc.worker_link import WorkerLink
 from tetrad.services.errors import TetradError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.process import EXIT_PERMANENT, exit_code_of
+from tetrad.services.running_time import RunningTimer
 
 _MIN_PAUSE_S, _MAX_PAUSE_S = 0.1, 1.0
 
@@ -49,7 +50,7 @@ class Recovery:
         self._give_up = give_up
         self._loss: Loss | None = None
         self._lost_instance = ""
-        self._expiry: asyncio.TimerHandle | None = None
+        self._expiry: RunningTimer | None = None
         self._is_overdue = False
 
     def lose(self, loss: Loss, instance_id: str) -> None:
@@ -109,7 +110,7 @@ class Recovery:
         """Say that there is no worker, and start to count the time."""
         self._condition.set_problem(problem)
         if self._expiry is None and not self._is_overdue:
-            self._expiry = asyncio.get_running_loop().call_later(self._timeout_s, self._expire)
+            self._expiry = RunningTimer(self._timeout_s, self._expire)
 
     def _expire(self) -> None:
         self._expiry = None

@@ -8,6 +8,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any
 
+from tetrad.engine_core_svc.message_sizes import NO_SIZES, MessageSizes
 from tetrad.services.request_context import NO_CONTEXT, RequestContext
 
 
@@ -68,6 +69,22 @@ class StopRules:
     repetition: RepetitionRule | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LogprobWidths:
+    """Candidates per position of the log-probabilities that a request asks for; the token itself is one. 0: it asks for none.
+
+    Attributes:
+        sampled: of each output token.
+        prompt: of each prompt token.
+    """
+
+    sampled: int = 0
+    prompt: int = 0
+
+
+NO_LOGPROBS = LogprobWidths()
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """One sequence to generate.
@@ -83,6 +100,7 @@ class Request:
         priority: larger is more urgent.
         sequence_number: order of arrival at this engine; ties are broken by it.
         num_computed_tokens: tokens whose KV is computed or planned.
+        logprobs: what each result is to bring besides tokens.
         is_held: it must not be planned now: a constraint waits for the token that comes before (see Grammars).
         num_placeholders: sampled tokens of plans in flight: they exist on the worker, not here yet.
         ignored_until: results of steps up to this one do not count, as the request read what was never written; -1: all do.
@@ -90,6 +108,7 @@ class Request:
         block_ids: its block table.
         block_hashes: hashes of its full blocks, as far as computed.
         num_cached_blocks: how many of its blocks are registered in the prefix cache.
+        sizes: what it adds to the messages of a step.
         queued_at, scheduled_at, first_token_at: when that was, first, by the monotonic clock; 0: it was not yet.
         context: the client's request that it belongs to.
     """
@@ -107,7 +126,9 @@ class Request:
     sequence_number: int = 0
     cache_salt: str = ""
     skip_reading_prefix_cache: bool = False
+    logprobs: LogprobWidths = NO_LOGPROBS
     payload: Any = None
+    sizes: MessageSizes = NO_SIZES
     status: RequestStatus = RequestStatus.WAITING
     is_held: bool = False
     num_computed_tokens: int = 0
@@ -136,9 +157,18 @@ class Request:
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
+    def prompt_logprob_bytes(self) -> int:
+        """Bytes of its prompt's log-probabilities, if it asks for them; nothing precedes the first token."""
+        return self.sizes.prompt_logprob_bytes * (self.num_prompt_tokens - 1)
+
+    @property
     def is_finished(self) -> bool:
         """Whether it has ended."""
         return self.status in _FINISHED
+
+    def samples_at(self, num_computed_tokens: int) -> bool:
+        """Whether it gets a token from the step that brings it to so many computed tokens."""
+        return num_computed_tokens == self.num_tokens + self.num_placeholders
 
     def ignores(self, step_id: int) -> bool:
         """Whether a step's result says nothing about this request."""

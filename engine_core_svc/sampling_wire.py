@@ -1,13 +1,17 @@
-"""Sampling, on the wire: whether a request's parameters are within the contract (protos/tetrad/v1/types.proto).
+"""Sampling, on the wire: whether a request's parameters are within the contract (protos/tetrad/v1/types.proto), and their size.
 
-Called by admission for every submission. Frontends never send anything else; a client that does is refused alone here, and not
-found out by a worker, whose failed step would cost everybody a recovery. Knows ranges; what a parameter does is the worker's.
+Called by admission for every submission. A frontend checks ranges itself; a client that does not is refused alone here, before
+its parameters reach a worker. Parameters that leave no token to sample are refused here for all. Knows ranges; what a parameter
+does is the worker's.
 """
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
-from tetrad.services.columns import unpack_u32
+from tetrad.engine_core_svc.message_sizes import MessageSizes
+from tetrad.engine_core_svc.request import LogprobWidths
+from tetrad.services.columns import U32_BYTES, unpack_u32
 from tetrad.services.errors import InvalidRequest
 from tetrad.v1 import types_pb2
 
@@ -36,6 +40,50 @@ def check_sampling(params: types_pb2.SamplingParams, *, eos_token_id: int | None
         _check_bad_words(params.bad_words_token_ids, vocab_size)
     if eos_token_id is not None and params.min_tokens:  # until then it is masked
         _check_ids("eos_token_id", (eos_token_id,), vocab_size)
+    if params.allowed_token_ids and params.min_tokens:
+        _check_first_token(params, eos_token_id)
+
+
+def logprob_widths(params: types_pb2.SamplingParams, vocab_size: int) -> LogprobWidths:
+    """Return how many candidates a position of the log-probabilities has that these parameters ask for."""
+
+    def width(name: Literal["logprobs", "prompt_logprobs"]) -> int:
+        if not params.HasField(name):
+            return 0
+        number = getattr(params, name)
+        return 1 + (vocab_size if number == -1 else number)
+
+    listed = params.logprob_token_ids
+    return LogprobWidths(sampled=1 + len(listed) if listed else width("logprobs"), prompt=width("prompt_logprobs"))
+
+
+def _check_first_token(params: types_pb2.SamplingParams, eos_token_id: int | None) -> None:
+    """Refuse allowed ids that all end the output while min_tokens forbids its end."""
+    if params.HasField("thinking_token_budget"):  # the end of reasoning is written whatever is allowed
+        return
+    ends = {*params.stop_token_ids} if eos_token_id is None else {*params.stop_token_ids, eos_token_id}
+    if ends.issuperset(params.allowed_token_ids):
+        shown = ", ".join(map(str, sorted(params.allowed_token_ids)[:8]))
+        text = (
+            f"allowed_token_ids has no id but those that end the output ({shown}), and min_tokens={params.min_tokens} forbids "
+            "these: no token could be generated. Allow another id or set min_tokens to 0."
+        )
+        raise InvalidRequest(text, field="allowed_token_ids")
+
+
+def message_sizes(params: types_pb2.SamplingParams, widths: LogprobWidths) -> MessageSizes:
+    """Return what a request with these parameters adds to the messages of a step, its names aside."""
+    return MessageSizes(
+        params_bytes=params.ByteSize(),
+        params_id=id(params),
+        logprob_bytes=_position_bytes(widths.sampled),
+        prompt_logprob_bytes=_position_bytes(widths.prompt),
+    )
+
+
+def _position_bytes(width: int) -> int:
+    """Return the bytes of a position in a result: ids and values of `width` candidates, a rank and a handle. 0: of none."""
+    return (2 * width + 2) * U32_BYTES if width else 0
 
 
 def _check_numbers(params: types_pb2.SamplingParams, vocab_size: int) -> None:

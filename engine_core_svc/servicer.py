@@ -1,14 +1,16 @@
 """EngineCoreService: one Session stream per frontend, in front of the engine."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 import grpc
 
 from tetrad.engine_core_svc import sessions
 from tetrad.engine_core_svc.engine import Engine
-from tetrad.engine_core_svc.wire import message_to_wire, submission_from_wire
+from tetrad.engine_core_svc.outbox import Message
+from tetrad.engine_core_svc.wire import SharedSampling, message_to_wire, submission_from_wire
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, TetradError, Unavailable
+from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 
@@ -41,19 +43,31 @@ class EngineCoreServicer(engine_core_pb2_grpc.EngineCoreServiceServicer):
         self, request_iterator: AsyncIterator[engine_core_pb2.SessionRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[engine_core_pb2.SessionResponse]:
         """Run one frontend's session until either side ends it."""
-        client_id = await _shake_hands(request_iterator)
+        hello = await _shake_hands(request_iterator)
         engine = await self._started_engine()
-        session = engine.open_session(client_id)
+        session = engine.open_session(hello.client_id)
+        most_bytes = self._most_bytes(hello)
         reader = asyncio.create_task(self._read(engine, session, request_iterator))
         try:
             yield engine_core_pb2.SessionResponse(ready=self._info)
             while (message := await session.outbox.get()) is not None:
-                yield message_to_wire(message, self._info.engine_index)
+                rest: Message | None = message
+                while rest is not None:
+                    response, rest = message_to_wire(rest, self._info.engine_index, most_bytes)
+                    yield response
             if reader.done():
                 reader.result()  # why the session ends, unless it does so in good order
         finally:
             reader.cancel()
             engine.close_session(session)
+
+    def _most_bytes(self, hello: engine_core_pb2.SessionHello) -> int:
+        """Return the size of the largest message to a client."""
+        limits = [
+            each.max_message_bytes if each.HasField("max_message_bytes") else DEFAULT_MAX_MESSAGE_BYTES
+            for each in (hello, self._info)
+        ]
+        return min(limits)
 
     async def _started_engine(self) -> Engine:
         try:
@@ -72,7 +86,7 @@ class EngineCoreServicer(engine_core_pb2_grpc.EngineCoreServiceServicer):
             async for message in requests:
                 kind = message.WhichOneof("message")
                 if kind == "add":
-                    await _add_all(engine, session, message.add.requests)
+                    await _add_all(engine, session, message.add)
                 elif kind == "abort":
                     engine.abort_requests(session, message.abort.request_ids)
                 else:
@@ -81,7 +95,7 @@ class EngineCoreServicer(engine_core_pb2_grpc.EngineCoreServiceServicer):
             session.outbox.close()
 
 
-async def _shake_hands(requests: AsyncIterator[engine_core_pb2.SessionRequest]) -> str:
+async def _shake_hands(requests: AsyncIterator[engine_core_pb2.SessionRequest]) -> engine_core_pb2.SessionHello:
     try:
         async with asyncio.timeout(_HELLO_TIMEOUT_S):
             first = await anext(requests, None)
@@ -94,22 +108,23 @@ async def _shake_hands(requests: AsyncIterator[engine_core_pb2.SessionRequest]) 
             f"The client speaks schema revision {first.hello.schema_revision}, this engine core {SCHEMA_REVISION}.",
             reason="SCHEMA_REVISION",
         )
-    return first.hello.client_id
+    return first.hello
 
 
-async def _add_all(engine: Engine, session: sessions.Session, requests: Sequence[engine_core_pb2.EngineCoreRequest]) -> None:
+async def _add_all(engine: Engine, session: sessions.Session, message: engine_core_pb2.AddRequests) -> None:
     """Queue requests, in their order; a client that does not take its answers is not listened to further."""
+    requests, shared = message.requests, SharedSampling(message.shared_sampling_params)
     for start in range(0, len(requests), _ADDS_AT_ONCE):
         await session.outbox.wait_for_room()
         for request in requests[start : start + _ADDS_AT_ONCE]:
-            _add(engine, session, request)
+            _add(engine, session, request, shared)
         await asyncio.sleep(0)
 
 
-def _add(engine: Engine, session: sessions.Session, message: engine_core_pb2.EngineCoreRequest) -> None:
+def _add(engine: Engine, session: sessions.Session, message: engine_core_pb2.EngineCoreRequest, shared: SharedSampling) -> None:
     """Queue one request; a request that cannot be read is answered alone."""
     try:
-        submission = submission_from_wire(message)
+        submission = submission_from_wire(message, shared)
     except TetradError as error:
         engine.reject(session, message.request_id, error)
         return

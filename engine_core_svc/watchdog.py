@@ -1,51 +1,55 @@
 """Watchdog: a timer that barks when something awaited has not come for too long.
 
-On the event loop. One timer however often progress is made: it looks at the time when it fires and goes on for the rest, so a
-step costs nothing but a clock reading, and an idle process at most one wake-up.
+On the event loop. Progress costs nothing but an assignment, and an idle process is woken at most once: one timer goes off ten
+times per timeout, however often progress is made. It counts how often it went off without progress rather than the time, so a
+process that is stopped and continued does not blame its peer (services/running_time.py).
 """
 
 import asyncio
 from collections.abc import Callable
+
+from tetrad.services.running_time import NUM_SLICES
 
 
 class Watchdog:
     """Made on the loop it runs on.
 
     Args:
-        timeout_s: longest time without progress.
+        timeout_s: longest time without progress; up to a tenth more may pass.
         bark: called once when that is over; the watch has ended then.
     """
 
     def __init__(self, timeout_s: float, bark: Callable[[], None]) -> None:
-        self._timeout_s = timeout_s
+        self._slice_s = timeout_s / NUM_SLICES
         self._bark = bark
         self._loop = asyncio.get_running_loop()
-        self._deadline: float | None = None
+        self._num_left = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
         """Expect progress within the timeout from now on; progress is another call of this."""
-        self._deadline = self._loop.time() + self._timeout_s
+        self._num_left = NUM_SLICES + 1  # the present slice has begun
         if self._timer is None:
-            self._timer = self._loop.call_at(self._deadline, self._look)
+            self._num_left = NUM_SLICES
+            self._timer = self._loop.call_later(self._slice_s, self._look)
 
     def rest(self) -> None:
         """Expect nothing."""
-        self._deadline = None
+        self._num_left = 0
 
     def close(self) -> None:
         """End the watch for good."""
-        self._deadline = None
+        self._num_left = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _look(self) -> None:
         self._timer = None
-        if self._deadline is None:
+        if not self._num_left:
             return
-        if self._loop.time() < self._deadline:
-            self._timer = self._loop.call_at(self._deadline, self._look)
+        self._num_left -= 1
+        if self._num_left:
+            self._timer = self._loop.call_later(self._slice_s, self._look)
         else:
-            self._deadline = None
             self._bark()

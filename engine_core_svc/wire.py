@@ -4,6 +4,8 @@ Hot messages are columns (services/columns.py): one step of 256 requests costs w
 """
 
 import json
+import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,6 +13,7 @@ from tetrad.engine_core_svc.outbox import Message, Notice, Rejection, StepOutput
 from tetrad.engine_core_svc.request import RepetitionRule, StopRules
 from tetrad.engine_core_svc.scheduler.output import (
     EngineCoreOutput,
+    FinishReason,
     Logprobs,
     ModelRunnerOutput,
     NewRequestData,
@@ -20,9 +23,16 @@ from tetrad.engine_core_svc.stats import SchedulerStats
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language, refusal
 from tetrad.services.columns import pack_u32, split_rows, unpack_u32
 from tetrad.services.errors import InvalidRequest, Unsupported
+from tetrad.services.message_size import BATCH_BYTES, DEFAULT_MAX_MESSAGE_BYTES, too_large
 from tetrad.services.request_context import NO_CONTEXT, RequestContext
 from tetrad.services.status import from_status, to_status
 from tetrad.v1 import engine_core_pb2, types_pb2, worker_pb2
+
+_PARAMS = ("sampling_params", "sampling_params_index", "pooling_params")
+_ENTRY_BYTES = 16
+"""Bounds what a message adds to an entry: tags and lengths."""
+_HEAD_BYTES = 256
+"""Bounds what a message of rich outputs has besides them."""
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 
@@ -38,7 +48,7 @@ class Submission:
     stop: StopRules
     priority: int
     arrival_time: float
-    deadline_unix_s: float | None
+    timeout_s: float | None
     cache_salt: str
     skip_reading_prefix_cache: bool
     constraint: Constraint | None
@@ -49,23 +59,63 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPayload:
-    """What the worker needs of a request and the engine core only passes on."""
+    """What the worker needs of a request and the engine core only passes on.
+
+    Attributes:
+        sampling_params: may be one object with that of other requests; never changed.
+        eos_token_id: of the model.
+        context: of the client's request.
+        seed: replaces that of the parameters; None: theirs.
+    """
 
     sampling_params: types_pb2.SamplingParams
     eos_token_id: int | None
     context: RequestContext = NO_CONTEXT
+    seed: int | None = None
 
 
-def submission_from_wire(message: engine_core_pb2.EngineCoreRequest) -> Submission:
-    """Return a request as own value; InvalidRequest or Unsupported for what this engine core cannot read."""
+class SharedSampling:
+    """Sampling parameters of requests in one message, each decoded once, when the first request needs it."""
+
+    def __init__(self, messages: Sequence[types_pb2.SamplingParams] = ()) -> None:
+        self._messages = messages
+        self._decoded: dict[int, tuple[types_pb2.SamplingParams, Constraint | None]] = {}
+
+    def decode(self, index: int) -> tuple[types_pb2.SamplingParams, Constraint | None]:
+        """Return the parameters of this index, as the worker gets them, and the constraint that they hold.
+
+        Raises:
+            InvalidRequest: there is no such index, or the constraint is none.
+        """
+        if index >= len(self._messages):
+            text = f"sampling_params_index is {index}, but the message has {len(self._messages)} shared_sampling_params."
+            raise InvalidRequest(text, field="sampling_params_index")
+        found = self._decoded.get(index)
+        if found is None:
+            # A copy: a part of the message would keep all of it in memory.
+            params = types_pb2.SamplingParams()
+            params.CopyFrom(self._messages[index])
+            found = self._decoded[index] = _split_constraint(params)
+        return found
+
+
+def submission_from_wire(message: engine_core_pb2.EngineCoreRequest, shared: SharedSampling | None = None) -> Submission:
+    """Return a request as own value.
+
+    Args:
+        message: the request.
+        shared: sampling parameters that stand beside it.
+
+    Raises:
+        InvalidRequest, Unsupported: for what this engine core cannot read.
+    """
     _refuse_unsupported(message)
     context = RequestContext.from_headers(message.trace_headers)
-    params = message.sampling_params
+    if message.HasField("sampling_params_index"):
+        params, constraint = (shared or SharedSampling()).decode(message.sampling_params_index)
+    else:
+        params, constraint = _split_constraint(message.sampling_params)
     eos_token_id = message.eos_token_id if message.HasField("eos_token_id") else None
-    constraint = None
-    if params.HasField("structured_outputs"):
-        constraint = _constraint(params)
-        params.ClearField("structured_outputs")  # the worker gets masks instead
     return Submission(
         request_id=message.request_id,
         handle=message.handle,
@@ -74,25 +124,43 @@ def submission_from_wire(message: engine_core_pb2.EngineCoreRequest) -> Submissi
         stop=_stop_rules(params, eos_token_id),
         priority=message.priority,
         arrival_time=message.arrival_time_unix_nanos / 1e9,
-        deadline_unix_s=message.deadline_unix_nanos / 1e9 if message.HasField("deadline_unix_nanos") else None,
+        timeout_s=_timeout_s(message),
         cache_salt=message.cache_salt,
         # Log-probabilities of a prompt come from computing all of it.
         skip_reading_prefix_cache=params.skip_reading_prefix_cache or params.HasField("prompt_logprobs"),
         constraint=constraint,
-        payload=WorkerPayload(params, eos_token_id, context),
+        payload=WorkerPayload(params, eos_token_id, context, message.seed if message.HasField("seed") else None),
         resumed=message.resumed or bool(message.resumed_output_token_ids),
         context=context,
     )
 
 
+def _timeout_s(message: engine_core_pb2.EngineCoreRequest) -> float | None:
+    """Return how long a request may take from now; None: for ever."""
+    if message.HasField("timeout_nanos"):
+        return message.timeout_nanos / 1e9
+    if message.HasField("deadline_unix_nanos"):
+        return max(0.0, message.deadline_unix_nanos / 1e9 - time.time())
+    return None
+
+
 def _refuse_unsupported(message: engine_core_pb2.EngineCoreRequest) -> None:
-    if not message.HasField("sampling_params") and not message.HasField("pooling_params"):
-        raise InvalidRequest("Exactly one of sampling_params and pooling_params must be set.", field="sampling_params")
+    if sum(map(message.HasField, _PARAMS)) != 1:
+        raise InvalidRequest(f"Exactly one of {', '.join(_PARAMS)} must be set.", field="sampling_params")
     for field in ("pooling_params", "lora_request", "prompt_embeds"):
         if message.HasField(field):
             raise Unsupported(f"This engine does not support {field}.", field=field)
     if message.mm_features:
         raise Unsupported("This engine does not support mm_features.", field="mm_features")
+
+
+def _split_constraint(params: types_pb2.SamplingParams) -> tuple[types_pb2.SamplingParams, Constraint | None]:
+    """Take the constraint out of parameters: the worker gets masks instead."""
+    if not params.HasField("structured_outputs"):
+        return params, None
+    constraint = _constraint(params)
+    params.ClearField("structured_outputs")
+    return params, constraint
 
 
 def _constraint(params: types_pb2.SamplingParams) -> Constraint:
@@ -140,12 +208,19 @@ def _stop_rules(params: types_pb2.SamplingParams, eos_token_id: int | None) -> S
 # --- plans and results ------------------------------------------------------------------------------------------------
 
 
-def plan_to_wire(plan: SchedulerOutput) -> worker_pb2.ExecuteRequest:
-    """Return a plan as the worker gets it."""
+def plan_to_wire(plan: SchedulerOutput, *, shares_params: bool = True) -> worker_pb2.ExecuteRequest:
+    """Return a plan as the worker gets it.
+
+    Args:
+        plan: the plan.
+        shares_params: whether the worker reads parameters that several requests share, and seeds beside them.
+    """
     columns = plan.cached_requests
+    shared = _shared_params(plan.new_requests) if shares_params else {}
     step = worker_pb2.SchedulerOutput(
         step_id=plan.step_id,
-        new_requests=[_new_request_to_wire(new) for new in plan.new_requests],
+        new_requests=[_new_request_to_wire(new, shared, has_seed=shares_params) for new in plan.new_requests],
+        shared_sampling_params=[params for _, params in shared.values()],
         removed_handles=pack_u32(plan.removed_keys),
         total_num_scheduled_tokens=plan.total_num_scheduled_tokens,
     )
@@ -172,30 +247,48 @@ def _add_copies(message: worker_pb2.BlockCopies, copies: Sequence[tuple[int, int
         message.target_block_ids = pack_u32([target for _, target in copies])
 
 
-def _new_request_to_wire(new: NewRequestData) -> worker_pb2.NewRequestData:
+def _shared_params(requests: Sequence[NewRequestData]) -> dict[int, tuple[int, types_pb2.SamplingParams]]:
+    """Return the parameters that several requests have, by their identity, with their places in the message."""
+    counts = Counter(id(new.payload.sampling_params) for new in requests)
+    params = {id(new.payload.sampling_params): new.payload.sampling_params for new in requests}
+    shared = [identity for identity, count in counts.items() if count > 1]
+    return {identity: (index, params[identity]) for index, identity in enumerate(shared)}
+
+
+def _new_request_to_wire(
+    new: NewRequestData, shared: dict[int, tuple[int, types_pb2.SamplingParams]], *, has_seed: bool
+) -> worker_pb2.NewRequestData:
     payload: WorkerPayload = new.payload
-    return worker_pb2.NewRequestData(
+    index, _ = shared.get(id(payload.sampling_params), (None, None))
+    message = worker_pb2.NewRequestData(
         handle=new.key,
         token_ids=pack_u32(new.token_ids),
         num_prompt_tokens=new.num_prompt_tokens,
         num_computed_tokens=new.num_computed_tokens,
         num_scheduled_tokens=new.num_scheduled_tokens,
         block_ids=[pack_u32(new.block_ids)],
-        sampling_params=payload.sampling_params,
+        sampling_params=payload.sampling_params if index is None else None,
+        sampling_params_index=index,
+        seed=payload.seed if has_seed else None,
         request_id=new.request_id,
         eos_token_id=payload.eos_token_id,
         trace_headers=payload.context.headers(),
     )
+    if payload.seed is not None and not has_seed:
+        message.sampling_params.seed = payload.seed
+    return message
 
 
 def result_from_wire(message: worker_pb2.ModelRunnerOutput) -> ModelRunnerOutput:
-    """Return a step's result as own value."""
+    """Return a step's result as own value; InvalidRequest if its columns disagree."""
     keys = unpack_u32(message.handles)
     token_ids = unpack_u32(message.token_ids)
     if len(keys) == len(token_ids):  # no speculation: one token each
         rows: list[Sequence[int]] = [(token_id,) for token_id in token_ids]
     else:
         rows = split_rows(token_ids, unpack_u32(message.num_tokens))
+        if len(rows) != len(keys):
+            raise InvalidRequest(f"Columns disagree: {len(keys)} requests, but {len(rows)} numbers of tokens.")
     return ModelRunnerOutput(
         step_id=message.step_id,
         keys=keys,
@@ -214,8 +307,14 @@ def _logprobs_from_wire(columns: types_pb2.LogprobsColumns) -> Logprobs:
 def _logprobs_by_key(message: worker_pb2.SampleLogprobs) -> dict[int, Logprobs]:
     """Cut columns into one piece per request; positions of one request stand together."""
     columns, row_bytes = message.columns, 4 * message.columns.width
+    keys = unpack_u32(message.handles)
+    if not _logprobs_from_wire(columns).has_shape(len(keys), columns.width):
+        raise InvalidRequest(
+            f"Columns disagree: log-probabilities of {len(keys)} positions of {columns.width} candidates have "
+            f"{len(columns.token_ids)} bytes of ids, {len(columns.logprobs)} of values and {len(columns.ranks)} of ranks."
+        )
     pieces: dict[int, Logprobs] = {}
-    for position, key in enumerate(unpack_u32(message.handles)):
+    for position, key in enumerate(keys):
         row = slice(position * row_bytes, (position + 1) * row_bytes)
         rank = columns.ranks[4 * position : 4 * position + 4]
         piece = Logprobs(columns.token_ids[row], columns.logprobs[row], rank, 1, columns.width)
@@ -235,27 +334,35 @@ def _logprobs_by_key(message: worker_pb2.SampleLogprobs) -> dict[int, Logprobs]:
 # --- outputs ----------------------------------------------------------------------------------------------------------
 
 
-def message_to_wire(message: Message, engine_index: int = 0) -> engine_core_pb2.SessionResponse:
-    """Return an outbox message as the frontend gets it."""
+def message_to_wire(
+    message: Message, engine_index: int = 0, most_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+) -> tuple[engine_core_pb2.SessionResponse, StepOutputs | None]:
+    """Return an outbox message as the frontend gets it, and the outputs that follow in another one.
+
+    Args:
+        message: from the outbox, or what followed before.
+        engine_index: of this engine core.
+        most_bytes: that the frontend reads. An output that alone is larger becomes an error, for its request to be aborted.
+    """
     if isinstance(message, StepOutputs):
-        return engine_core_pb2.SessionResponse(outputs=_outputs_to_wire(message, engine_index))
+        outputs, rest = _outputs_to_wire(message, engine_index, most_bytes)
+        return engine_core_pb2.SessionResponse(outputs=outputs), rest
     if isinstance(message, Rejection):
         rejected = engine_core_pb2.RequestRejected(request_id=message.request_id, status=to_status(message.error))
-        return engine_core_pb2.SessionResponse(rejected=rejected)
-    return engine_core_pb2.SessionResponse(notice=_notice_to_wire(message))
+        return engine_core_pb2.SessionResponse(rejected=rejected), None
+    return engine_core_pb2.SessionResponse(notice=_notice_to_wire(message)), None
 
 
 def _notice_to_wire(notice: Notice) -> engine_core_pb2.EngineNotice:
     return engine_core_pb2.EngineNotice(kind=f"ENGINE_NOTICE_KIND_{notice.kind}", text=notice.text)
 
 
-def _outputs_to_wire(step: StepOutputs, engine_index: int) -> engine_core_pb2.EngineCoreOutputs:
+def _outputs_to_wire(
+    step: StepOutputs, engine_index: int, most_bytes: int
+) -> tuple[engine_core_pb2.EngineCoreOutputs, StepOutputs | None]:
     plain = [output for output in step.outputs if output.is_plain]
     message = engine_core_pb2.EngineCoreOutputs(
-        outputs=[_output_to_wire(output, step.timestamp) for output in step.outputs if not output.is_plain],
-        step_id=step.step_id,
-        engine_index=engine_index,
-        timestamp_monotonic_s=step.timestamp,
+        step_id=step.step_id, engine_index=engine_index, timestamp_monotonic_s=step.timestamp
     )
     if plain:
         message.decode.handles = pack_u32([output.request.handle for output in plain])
@@ -263,7 +370,32 @@ def _outputs_to_wire(step: StepOutputs, engine_index: int) -> engine_core_pb2.En
         message.decode.token_ids = pack_u32([token for output in plain for token in output.new_token_ids])
     if step.stats is not None:
         message.scheduler_stats.CopyFrom(stats_to_wire(step.stats))
-    return message
+    rich = [output for output in step.outputs if not output.is_plain]
+    num_taken = _add_rich(message, rich, step.timestamp, most_bytes)
+    rest = StepOutputs(step.step_id, rich[num_taken:], timestamp=step.timestamp) if num_taken < len(rich) else None
+    return message, rest
+
+
+def _add_rich(
+    message: engine_core_pb2.EngineCoreOutputs, outputs: Sequence[EngineCoreOutput], timestamp: float, most_bytes: int
+) -> int:
+    """Add outputs up to the size of a message; return how many it has taken."""
+    if not outputs:
+        return 0
+    room_bytes = min(BATCH_BYTES, most_bytes) - message.ByteSize()
+    for num_taken, output in enumerate(outputs):
+        encoded = _output_to_wire(output, timestamp)
+        num_bytes = encoded.ByteSize() + _ENTRY_BYTES
+        if num_bytes > most_bytes - _HEAD_BYTES:
+            error = too_large("What one step brought for the request", num_bytes, most_bytes)
+            encoded = _output_to_wire(EngineCoreOutput(output.request, [], FinishReason.ERROR, error=error), timestamp)
+            num_bytes = encoded.ByteSize() + _ENTRY_BYTES
+        room_bytes -= num_bytes
+        is_first = not num_taken and not message.HasField("decode")
+        if room_bytes < 0 and not is_first:
+            return num_taken
+        message.outputs.append(encoded)
+    return len(outputs)
 
 
 def _output_to_wire(output: EngineCoreOutput, timestamp: float) -> engine_core_pb2.EngineCoreOutput:

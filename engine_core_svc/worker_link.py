@@ -5,7 +5,6 @@ tables stay meaningful across workers. Every wait ends: a worker that is stuck i
 knows nothing of requests.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -14,10 +13,13 @@ import grpc
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.executor import Executor
-from tetrad.engine_core_svc.layout import KVCacheLayout, plan_layout
+from tetrad.engine_core_svc.layout import KVCacheLayout, largest_step, plan_layout
+from tetrad.engine_core_svc.pause_link import PauseLink
 from tetrad.services.channel import open_channel
 from tetrad.services.errors import DeadlineExceeded, FailedPrecondition, TetradError, Unavailable
 from tetrad.services.log import get_logger
+from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
+from tetrad.services.running_time import running_timeout
 from tetrad.services.status import from_rpc_error
 from tetrad.v1 import worker_pb2, worker_pb2_grpc
 
@@ -31,13 +33,14 @@ Message = TypeVar("Message")
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """What the worker says of itself and its model."""
+    """What the worker says of itself and its model; no message to or from it may have more than max_message_bytes."""
 
     device: str
     dtype: str
     vocab_size: int
     max_position_embeddings: int
     version: str = ""
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
 
 
 class WorkerLink:
@@ -45,7 +48,11 @@ class WorkerLink:
 
     Args:
         settings: the engine core's.
-        epoch: of this engine core.
+        epoch: of this engine core; see the attribute.
+
+    Attributes:
+        pauses: what the worker keeps for the next engine core.
+        epoch: of this engine core; raised if the worker's engine core has a larger one when this one first comes to it.
     """
 
     def __init__(self, settings: EngineCoreSettings, epoch: int) -> None:
@@ -53,6 +60,7 @@ class WorkerLink:
         self.epoch = epoch
         self._channel = open_channel(settings.worker_target, max_message_bytes=settings.max_message_bytes, tls=settings.tls)
         self._stub = worker_pb2_grpc.WorkerLifecycleServiceStub(self._channel)
+        self.pauses = PauseLink(self._stub)
         self._layout: KVCacheLayout | None = None
         self._facts: WorkerFacts | None = None
         self._is_up = False
@@ -149,12 +157,16 @@ class WorkerLink:
                 worker_pb2.WorkerLifecycleServiceGetInfoRequest(), wait_for_ready=True, timeout=_ANSWER_TIMEOUT_S
             )
         )
-        if info.epoch > self.epoch:
+        if info.epoch > self.epoch and self._layout is None:
+            # The one before this, on a host whose clock is ahead, or before the clock was set back. Who starts last has it.
+            self.epoch = info.epoch + 1
+        elif info.epoch > self.epoch:
             raise FailedPrecondition(
                 f"Another engine core, of epoch {info.epoch}, has the worker; this one is of epoch {self.epoch}. "
                 "A worker serves one engine core: start this one with another worker, or not at all.",
                 reason="STALE_EPOCH",
             )
+        await self.pauses.meet(info)
         request = worker_pb2.LoadModelRequest(
             model=settings.model,
             dtype=settings.dtype,
@@ -169,14 +181,23 @@ class WorkerLink:
         if model is None:
             raise FailedPrecondition("The worker ended LoadModel without saying what it loaded.")
         log.info("model.loaded", model=model.model, weights_size_bytes=model.weights_size_bytes, dtype=model.dtype)
-        return WorkerFacts(info.device, model.dtype, model.vocab_size, model.max_position_embeddings, info.version)
+        their_limit = info.max_message_bytes if info.HasField("max_message_bytes") else DEFAULT_MAX_MESSAGE_BYTES
+        return WorkerFacts(
+            info.device,
+            model.dtype,
+            model.vocab_size,
+            model.max_position_embeddings,
+            info.version,
+            max_message_bytes=min(settings.max_message_bytes, their_limit),
+        )
 
     async def _find_layout(self, facts: WorkerFacts) -> KVCacheLayout:
         settings = self._settings
         spec_request = worker_pb2.GetKvCacheSpecRequest(block_size=settings.block_size)
         spec = _readable(await self._stub.GetKvCacheSpec(spec_request, timeout=settings.step_timeout_s))
         memory_request = worker_pb2.DetermineAvailableMemoryRequest(
-            gpu_memory_utilization=settings.gpu_memory_utilization, max_num_batched_tokens=settings.max_num_batched_tokens
+            gpu_memory_utilization=settings.gpu_memory_utilization,
+            max_num_batched_tokens=largest_step(settings, facts.max_position_embeddings),
         )
         memory = _readable(await self._stub.DetermineAvailableMemory(memory_request, timeout=settings.step_timeout_s))
         layout = plan_layout(
@@ -193,7 +214,7 @@ class WorkerLink:
         timeout_s = self._settings.step_timeout_s
         try:
             while True:
-                async with asyncio.timeout(timeout_s):
+                async with running_timeout(timeout_s):
                     message = await call.read()
                 if message is grpc.aio.EOF:
                     return
@@ -209,7 +230,7 @@ class WorkerLink:
             block_size=layout.block_size,
             max_model_len=layout.max_model_len,
             max_num_seqs=self._settings.max_num_seqs,
-            max_num_batched_tokens=self._settings.max_num_batched_tokens,
+            max_num_batched_tokens=layout.max_num_batched_tokens,
             num_host_blocks=layout.num_host_blocks,
         )
 

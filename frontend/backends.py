@@ -53,7 +53,12 @@ class Backends:
         self._prefix_affinity = 0.0 if engines.is_single else settings.prefix_affinity
         patience = {"recovery_timeout_s": settings.recovery_timeout_s, "stall_s": settings.tokenizer_stall_s}
         self._replicas = TokenizerReplicas(tokenizers, self._connect, self._on_change)
-        self.tokenizer = TokenizerClient(self._replicas, **patience, on_answer=metrics.observe_tokenizer_call)
+        self.tokenizer = TokenizerClient(
+            self._replicas,
+            **patience,
+            on_answer=metrics.observe_tokenizer_call,
+            max_message_bytes=settings.max_message_bytes,
+        )
         self.detokenizer = DetokenizerClient(self._replicas, **patience)
         self.recent = RecentRequests(_NUM_RECENT_REQUESTS if settings.console else 0)
         self.requests = UnfinishedRequests(self.detokenizer, metrics, self.recent)
@@ -111,7 +116,12 @@ class Backends:
         """Return a member for an engine core, which listens to its KV events if these are of use and can be had."""
         number, timeout_s = next(self._engine_numbers), self._settings.recovery_timeout_s
         engine = EngineClient(
-            endpoint.target, self._connect(endpoint), self.processor, recovery_timeout_s=timeout_s, number=number
+            endpoint.target,
+            self._connect(endpoint),
+            self.processor,
+            recovery_timeout_s=timeout_s,
+            number=number,
+            max_message_bytes=self._settings.max_message_bytes,
         )
         prefixes, events = PrefixMemory(), None
         admin = endpoint.on_port_of(self._settings.engine_admin_targets) if self._prefix_affinity else None

@@ -115,7 +115,8 @@ class FrontendSettings(ServiceSettings):
     tokenizer_stall_s: float = Field(
         5.0,
         gt=0,
-        description="Seconds that a tokenizer may take to answer before another one, where there is one, is asked.",
+        description="Seconds that a tokenizer may take to answer before another one, where there is one, is asked. Long texts"
+        " and chat templates of clients stay with the first one, unless it is lost.",
     )
     request_timeout_s: float | None = Field(None, gt=0, description="Seconds after which a request is given up. Unset: never.")
     drain_timeout_s: float = Field(4.0, ge=0, description="Seconds that running requests may take to finish after SIGTERM.")
@@ -155,9 +156,16 @@ class FrontendSettings(ServiceSettings):
         128, ge=1, description="A text longer than this times the context is refused before it is tokenized."
     )
     max_logprobs: int = Field(20, ge=-1, description="Most log-probabilities a token that a request may ask for. -1: any.")
+    max_answer_logprobs: int = Field(
+        1 << 19,
+        ge=0,
+        description="Most log-probabilities of a whole answer, its n outputs and prompt, if it has more than 128 a token; more "
+        "are refused. 0: no limit.",
+    )
     max_stop_strings: int = Field(4, ge=0, description="Most stop strings of a request.")
     max_stop_chars: int = Field(1024, ge=1, description="Longest stop string, in characters.")
     max_bad_words: int = Field(128, ge=0, description="Most bad words of a request.")
+    max_bad_word_chars: int = Field(1024, ge=1, description="Longest bad word, in characters.")
     max_n: int = Field(1024, ge=1, description="Most outputs of a request.")
     max_completion_prompts: int = Field(1024, ge=1, description="Most prompts of one /v1/completions request.")
     tool_call_parser: str = Field(
@@ -173,6 +181,9 @@ class FrontendSettings(ServiceSettings):
         "Empty: responses.sqlite3 in Tetrad's cache directory.",
     )
     responses_store_max_count: int = Field(10_000, ge=1, description="Most responses kept; the oldest go first.")
+    responses_store_max_bytes: int = Field(
+        1 << 30, ge=64 << 10, description="Most bytes that kept responses and their inputs have; the oldest go first."
+    )
     responses_store_max_age_s: float = Field(30 * 86_400.0, gt=0, description="Seconds a response is kept.")
     metrics_prefix: str = Field("tetrad", description="Prefix of metric names; `vllm` serves existing dashboards.")
     use_generation_config: bool = Field(True, description="Take sampling defaults from the model's generation config.")

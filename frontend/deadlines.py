@@ -20,16 +20,16 @@ class Deadline:
 
     Attributes:
         timeout_s: what it was given as, for messages.
-        at_unix_s: wall clock.
+        at_s: on the monotonic clock, so that a wall clock that is set changes nothing.
     """
 
     timeout_s: float
-    at_unix_s: float
+    at_s: float
 
     @property
     def remaining_s(self) -> float:
         """Seconds until then, at least 0."""
-        return max(self.at_unix_s - time.time(), 0.0)
+        return max(self.at_s - time.monotonic(), 0.0)
 
     def error(self) -> DeadlineExceeded:
         """Return what a request that is not done by then ends with."""
@@ -54,13 +54,13 @@ def tighten_deadline(timeout_s: float | None) -> None:
     _current.set(earliest_deadline(timeout_s))
 
 
-def earliest_deadline(timeout_s: float | None, *, since_unix_s: float | None = None) -> Deadline | None:
-    """Return the current deadline, or the one `timeout_s` after `since_unix_s` (now) if that is earlier. None: none."""
+def earliest_deadline(timeout_s: float | None) -> Deadline | None:
+    """Return the current deadline, or the one `timeout_s` from now if that is earlier. None: none."""
     current = _current.get()
     if timeout_s is None:
         return current
-    given = Deadline(timeout_s, (time.time() if since_unix_s is None else since_unix_s) + timeout_s)
-    return given if current is None or given.at_unix_s < current.at_unix_s else current
+    given = Deadline(timeout_s, time.monotonic() + timeout_s)
+    return given if current is None or given.at_s < current.at_s else current
 
 
 @contextlib.asynccontextmanager

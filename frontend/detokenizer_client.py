@@ -2,10 +2,12 @@
 
 A handle is opened by the first message that names it on the present stream. So after a tokenizer is lost nothing special
 happens: the new stream, on this or another replica, has no open handles, and the next message opens them with the ids so far.
-One event loop.
+Large steps take several messages: some that only open handles, and one for each part of the sequences. One event loop.
 """
 
 import asyncio
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,12 +21,20 @@ from tetrad.services.columns import pack_u32, unpack_u32
 from tetrad.services.errors import TetradError, Unavailable
 from tetrad.services.idle_timer import IdleTimer
 from tetrad.services.log import get_logger
+from tetrad.services.message_size import BATCH_BYTES, batches
+from tetrad.services.running_time import running_timeout
 from tetrad.services.status import from_rpc_error, from_status
 from tetrad.v1 import tokenizer_pb2
 
 log = get_logger()
 
 _BROKEN = (grpc.aio.AioRpcError, asyncio.InvalidStateError, ConnectionError)
+
+
+_MOST_ENTRIES = 32_768
+"""Rows and tokens of one message: their texts come back in one, and a token may stand for hundreds of characters."""
+_MOST_OPEN_BYTES = BATCH_BYTES // 2
+"""What opens handles may stand in one message with as many rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +103,22 @@ class DetokenizerClient:
         """
         async with self._turn:
             try:
-                async with asyncio.timeout(self._timeout_s):
-                    while True:
-                        await self._connected.wait()
-                        deltas = await self._exchange(rows, final_handles)
-                        if deltas is not None:
-                            self._forget_ended(rows)
-                            return deltas
+                async with running_timeout(self._timeout_s):
+                    deltas = [
+                        delta for part in _parts(rows) for delta in await self._append_part(part, _finals(part, final_handles))
+                    ]
+                    self._forget_ended(rows)
+                    return deltas
             except TimeoutError:
                 text = f"The tokenizer at {self._replicas} has been away for more than {self._timeout_s:g} s; try again later."
                 raise Unavailable(text, retry_after_s=self._timeout_s) from None
+
+    async def _append_part(self, rows: list[Row], final_handles: list[int]) -> list[str | TetradError]:
+        while True:
+            await self._connected.wait()
+            deltas = await self._exchange(rows, final_handles)
+            if deltas is not None:
+                return deltas
 
     async def _exchange(self, rows: list[Row], final_handles: list[int]) -> list[str | TetradError] | None:
         """Return the deltas of a step; None if the stream broke or has been given up instead."""
@@ -113,7 +129,8 @@ class DetokenizerClient:
         self._answer = asyncio.get_running_loop().create_future()
         patience = IdleTimer(self._stall_s, partial(self._note_stall, call))
         try:
-            await call.write(self._message(rows, final_handles))
+            for message in self._messages(rows, final_handles):
+                await call.write(message)
             answer = await self._answer
             if answer is None:
                 return None
@@ -152,12 +169,18 @@ class DetokenizerClient:
             if row.sequence.finished:
                 self.forget(row.sequence.handle)
 
-    def _message(self, rows: list[Row], final_handles: list[int]) -> tokenizer_pb2.DetokenizeRequest:
-        opens = []
-        for row in rows:
-            if row.sequence.handle not in self._open:
-                self._open.add(row.sequence.handle)
-                opens.append(_open(row.sequence))
+    def _messages(self, rows: list[Row], final_handles: list[int]) -> Iterator[tokenizer_pb2.DetokenizeRequest]:
+        """Yield what opens new handles, and at last the message that is answered."""
+        opens: list[tokenizer_pb2.DetokenizeOpen] = []
+        for batch in batches(self._new_handles(rows), tokenizer_pb2.DetokenizeOpen.ByteSize, _MOST_OPEN_BYTES):
+            if opens:
+                yield tokenizer_pb2.DetokenizeRequest(open=opens)
+            opens = batch
+        yield self._message(rows, final_handles, opens)
+
+    def _message(
+        self, rows: list[Row], final_handles: list[int], opens: list[tokenizer_pb2.DetokenizeOpen]
+    ) -> tokenizer_pb2.DetokenizeRequest:
         append = tokenizer_pb2.DetokenizeAppend(
             handles=pack_u32([row.sequence.handle for row in rows]),
             num_tokens=pack_u32([len(row.token_ids) for row in rows]),
@@ -166,6 +189,12 @@ class DetokenizerClient:
         )
         closed, self._to_close = self._to_close, []
         return tokenizer_pb2.DetokenizeRequest(open=opens, append=append, close=pack_u32(closed))
+
+    def _new_handles(self, rows: list[Row]) -> Iterator[tokenizer_pb2.DetokenizeOpen]:
+        for row in rows:
+            if row.sequence.handle not in self._open:
+                self._open.add(row.sequence.handle)
+                yield _open(row.sequence)
 
     async def _run(self) -> None:
         last: Replica | None = None
@@ -191,7 +220,7 @@ class DetokenizerClient:
         try:
             # An empty step is answered like any other: the sign that a tokenizer listens.
             await call.write(tokenizer_pb2.DetokenizeRequest(append=tokenizer_pb2.DetokenizeAppend()))
-            async with asyncio.timeout(self._stall_s):
+            async with running_timeout(self._stall_s):
                 _checked(await call.read())
             self._replica, self._call = replica, call
             self._open, self._to_close = set(), []
@@ -237,6 +266,24 @@ def _checked(response: object) -> tokenizer_pb2.DetokenizeResponse:
 
 def _reason(error: BaseException) -> str:
     return str(from_rpc_error(error)) if isinstance(error, grpc.aio.AioRpcError) else str(error)
+
+
+def _parts(rows: list[Row]) -> list[list[Row]]:
+    """Return the rows in parts for one message each. All rows of a sequence are in one part.
+
+    A stream that breaks between two parts costs nothing: whoever had its text opens its handle anew with the next step.
+    """
+    by_sequence = [list(each) for _, each in itertools.groupby(rows, lambda row: row.sequence.handle)]
+    parts = batches(by_sequence, lambda group: sum(1 + len(row.token_ids) for row in group), _MOST_ENTRIES)
+    return [[row for group in part for row in group] for part in parts] or [[]]
+
+
+def _finals(part: list[Row], final_handles: list[int]) -> list[int]:
+    """Return the handles of a part that end with it."""
+    if not final_handles:
+        return []
+    handles = {row.sequence.handle for row in part}
+    return [handle for handle in final_handles if handle in handles]
 
 
 def _open(sequence: Sequence) -> tokenizer_pb2.DetokenizeOpen:

@@ -192,7 +192,9 @@ class EngineAdminClient:
     def _reachable(self) -> list[engine_core_pb2_grpc.EngineCoreAdminServiceStub]:
         stubs = self._stubs()
         if not stubs:
-            raise FailedPrecondition("This frontend was told no admin port of an engine core (--engine-admin-targets).")
+            raise FailedPrecondition(
+                "No admin port of an engine core is known: give --engine-admin-targets, or LLM(admin_target=...)."
+            )
         return stubs
 
     def _stubs(self) -> list[engine_core_pb2_grpc.EngineCoreAdminServiceStub]:

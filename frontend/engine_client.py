@@ -14,10 +14,10 @@ from typing import Protocol
 import grpc
 
 from tetrad.frontend.backoff import Backoff
-from tetrad.frontend.engine_client_outgoing import Unfinished
+from tetrad.frontend.engine_client_adds import Unfinished
 from tetrad.frontend.engine_client_requests import EngineRequests, is_pinned
 from tetrad.frontend.engine_inbox import EngineInbox
-from tetrad.frontend.engine_session_client import EngineSession, Notice, ProtocolError, Rejection
+from tetrad.frontend.engine_session_client import EngineSession, Notice, ProtocolError, Rejection, TransportError
 from tetrad.frontend.facts import EngineInfo
 from tetrad.frontend.routing.load import EngineLoad
 from tetrad.frontend.sequence import Sequence
@@ -25,7 +25,9 @@ from tetrad.frontend.steps import Step
 from tetrad.services.channel import problem_of
 from tetrad.services.errors import FailedPrecondition, InternalError, TetradError, Unavailable
 from tetrad.services.log import get_logger
-from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
+from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
+from tetrad.services.running_time import RunningTimer
+from tetrad.v1 import engine_core_pb2_grpc
 
 log = get_logger()
 
@@ -66,6 +68,7 @@ class EngineClient:
         sink: takes outputs and failures.
         recovery_timeout_s: how long requests wait for an engine that is lost.
         number: this frontend's number for it, which its steps bear: engines need not have different ones of their own.
+        max_message_bytes: largest message that the channel reads and writes.
 
     Attributes:
         number: the same.
@@ -77,7 +80,14 @@ class EngineClient:
     """
 
     def __init__(
-        self, target: str, channel: grpc.aio.Channel, sink: StepSink, *, recovery_timeout_s: float, number: int = 0
+        self,
+        target: str,
+        channel: grpc.aio.Channel,
+        sink: StepSink,
+        *,
+        recovery_timeout_s: float,
+        number: int = 0,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
         self.target = target
         self.channel = channel
@@ -88,14 +98,16 @@ class EngineClient:
         self.observer: EngineObserver | None = None
         self._sink = sink
         self._recovery_timeout_s = recovery_timeout_s
+        self._max_message_bytes = max_message_bytes
         self._stub = engine_core_pb2_grpc.EngineCoreServiceStub(channel)
         self._requests = EngineRequests(target, sink.fail, recovery_timeout_s=recovery_timeout_s)
         self._ready = asyncio.Event()
         self._backoff = Backoff()
-        self._expiry: asyncio.TimerHandle | None = None
+        self._expiry: RunningTimer | None = None
         self._task: asyncio.Task[None] | None = None
         self._lost_reason: TetradError | None = None
         self._broke_contract = False
+        self._replaced_epochs: set[int] = set()
         self.info: EngineInfo | None = None
         self.num_sessions = 0
         self.since = time.time()
@@ -109,6 +121,11 @@ class EngineClient:
     def given_up(self) -> bool:
         """Whether it has been away for so long that requests are refused rather than kept for it."""
         return not self.connected and self._expiry is None
+
+    @property
+    def max_message_bytes(self) -> int:
+        """Largest message to the engine core."""
+        return self._max_message_bytes if self.info is None else min(self._max_message_bytes, self.info.max_message_bytes)
 
     @property
     def num_unfinished(self) -> int:
@@ -138,18 +155,17 @@ class EngineClient:
         reason = f" ({why})" if why else ""
         return Unavailable(f"The engine core at {self.target} was not ready within {timeout_s:g} s{reason}.")
 
-    def add(self, sequence: Sequence, request: engine_core_pb2.EngineCoreRequest, *, was_sent: bool = False) -> None:
+    def add(self, unfinished: Unfinished, *, was_sent: bool = False) -> None:
         """Send a request with the others of its burst; Unavailable if the engine has been away for too long.
 
         Args:
-            sequence: gets what comes.
-            request: the same in a message.
+            unfinished: the sequence, which gets the outputs, and its message.
             was_sent: to another engine, which is lost: this one goes on behind the tokens that exist.
         """
         if self.given_up:
             raise self._unavailable()
         self.load.note_sent()
-        self._requests.add(sequence, request, was_sent=was_sent)
+        self._requests.add(unfinished, was_sent=was_sent)
 
     def release(self) -> list[Unfinished]:
         """Give the requests up that this engine, which is lost, need not have for its own."""
@@ -196,7 +212,7 @@ class EngineClient:
 
     async def _serve(self) -> None:
         """Run one session until it breaks."""
-        session = EngineSession(self._stub)
+        session = EngineSession(self._stub, self._max_message_bytes)
         writer: asyncio.Task[None] | None = None
         inbox: EngineInbox | None = None
         try:
@@ -255,19 +271,21 @@ class EngineClient:
                 return
         if problem != DRAINING:
             self._requests.forget(rejection.request_id)
-            self._sink.fail(found[0], rejection.error)
+            self._sink.fail(found.sequence, rejection.error)
         else:
             self._requests.refuse(rejection.request_id)
 
     def _on_ready(self, info: EngineInfo) -> None:
-        if self.info is not None and info.epoch < self.info.epoch:
-            # What was replaced long ago, and woke up: it may not know what its successor did since.
-            raise ProtocolError(f"Its epoch {info.epoch} is older than {self.info.epoch}, which was here before.")
+        if info.epoch in self._replaced_epochs:
+            # A process that woke up does not know what its successor did. Epochs are not compared by size: clocks may be set.
+            raise ProtocolError(f"The engine core of epoch {info.epoch} was replaced by another one.")
         if not self._broke_contract:
             # Else it must prove itself first: an engine that greets well and talks nonsense would be tried for ever.
             self._backoff.reset()
             self._cancel_expiry()
         is_another = self.info is not None and info.epoch != self.info.epoch
+        if self.info is not None and is_another:
+            self._replaced_epochs.add(self.info.epoch)
         self.is_draining = False
         self.info = info
         self.num_sessions += 1
@@ -283,7 +301,8 @@ class EngineClient:
         log.warning("engine.lost", target=self.target, reason=str(self._lost_reason), num_unfinished=self.num_unfinished)
         self._ready.clear()
         self.since = time.time()
-        self._requests.end_session(is_broken=is_broken)
+        by_transport = isinstance(self._lost_reason, TransportError)
+        self._requests.end_session(is_broken=is_broken, by_transport=by_transport)
         self.load.note_lost()
         self._start_expiry()
         self._set_problem("not connected")
@@ -297,7 +316,7 @@ class EngineClient:
 
     def _start_expiry(self) -> None:
         if self._expiry is None:
-            self._expiry = asyncio.get_running_loop().call_later(self._recovery_timeout_s, self._expire)
+            self._expiry = RunningTimer(self._recovery_timeout_s, self._expire)
 
     def _cancel_expiry(self) -> None:
         if self._expiry is not None:

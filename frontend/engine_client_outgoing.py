@@ -1,40 +1,49 @@
-"""EngineOutgoing: what an engine core still has to be told by this frontend: requests to take, requests to drop.
+"""EngineOutgoing: the requests to add and to abort that an engine core has not been sent yet.
 
-Filled by an engine's requests, emptied by its session's writer: what comes together travels in one message. Knows which
-requests any engine core was told of, this one or one before: those are resumed rather than new. One event loop.
+Filled by an engine's requests, emptied by its session's writer: requests of one burst share messages (engine_client_adds.py).
+Knows which requests an engine core was sent, this one or one before: those are resumed rather than new. One event loop.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tetrad.frontend.bursts import end_of_burst
+from tetrad.frontend.engine_client_adds import AddMessage, Unfinished, add_messages
 from tetrad.frontend.engine_session_client import EngineSession
-from tetrad.frontend.sequence import Sequence
 from tetrad.frontend.wire import resume
 from tetrad.services.errors import TetradError
 from tetrad.services.log import get_logger
+from tetrad.services.message_size import batches
 from tetrad.v1 import engine_core_pb2
 
 log = get_logger()
 
-Unfinished = tuple[Sequence, engine_core_pb2.EngineCoreRequest]
+_ENTRY_BYTES = 16
+"""Bounds what a message adds to an id: tag and length."""
 
 
 class EngineOutgoing:
-    """Adds and aborts of one engine core."""
+    """Adds and aborts of one engine core.
 
-    def __init__(self) -> None:
-        self._adds: dict[str, engine_core_pb2.EngineCoreRequest] = {}
+    Args:
+        on_message: called with each message of requests before it is written.
+        on_too_large: called with a request that fits no message to this engine core, and the limit.
+    """
+
+    def __init__(self, on_message: Callable[[AddMessage], None], on_too_large: Callable[[Unfinished, int], None]) -> None:
+        self._on_message, self._on_too_large = on_message, on_too_large
+        self._adds: dict[str, Unfinished] = {}
         self._aborts: list[str] = []
         self._sent: set[str] = set()
         self._is_due = asyncio.Event()
 
     def add(self, requests: Iterable[Unfinished]) -> None:
         """Send requests with the others of their burst; behind their tokens if an engine core knew them."""
-        for sequence, request in requests:
-            was_sent = sequence.request_id in self._sent
-            self._adds[sequence.request_id] = resume(request, sequence) if was_sent else request
-            if was_sent:
+        for each in requests:
+            sequence = each.sequence
+            self._adds[sequence.request_id] = each
+            if sequence.request_id in self._sent:
+                resume(each.request, sequence)
                 sequence.span.add_event("resumed", {"num_output_tokens": len(sequence.output_token_ids)})
             self._is_due.set()
 
@@ -73,9 +82,23 @@ class EngineOutgoing:
                 self._is_due.clear()
                 adds, self._adds = self._adds, {}
                 aborts, self._aborts = self._aborts, []
-                self._sent.update(adds)
-                await session.send(adds.values(), aborts)
+                await self._write_adds(session, adds.values())
+                for request_ids in batches(aborts, lambda request_id: len(request_id.encode()) + _ENTRY_BYTES):
+                    abort = engine_core_pb2.AbortRequests(request_ids=request_ids)
+                    await session.send(engine_core_pb2.SessionRequest(abort=abort))
         except TetradError as error:
             # The reader ends with this call, when it has applied the step in hand.
             log.debug("engine.write_failed", reason=str(error))
             session.cancel()
+
+    async def _write_adds(self, session: EngineSession, adds: Iterable[Unfinished]) -> None:
+        most_bytes, fitting = session.max_message_bytes, []
+        for each in adds:
+            if each.num_bytes <= most_bytes:
+                fitting.append(each)
+            else:  # admitted for an engine core that reads larger ones
+                self._on_too_large(each, most_bytes)
+        self._sent.update(each.sequence.request_id for each in fitting)
+        for message in add_messages(fitting, shares=session.shares_params, most_bytes=most_bytes):
+            self._on_message(message)
+            await session.send(message.encode())

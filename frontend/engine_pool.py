@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tetrad.frontend.discovery import Discovery, Endpoint, fixed_endpoints
 from tetrad.frontend.engine_client import EngineClient
-from tetrad.frontend.engine_client_outgoing import Unfinished
+from tetrad.frontend.engine_client_adds import Unfinished
 from tetrad.frontend.facts import EngineInfo
 from tetrad.frontend.routing.member import Member
 from tetrad.frontend.routing.ranks import Ranks
@@ -224,13 +224,14 @@ class EnginePool:
 
     def place_elsewhere(self, engine: EngineClient, requests: list[Unfinished]) -> bool:
         """Give requests that `engine` has no more to another one; False: there is none that would take them."""
-        for sequence, request in requests:
+        for each in requests:
+            sequence = each.sequence
             others = [member for member in self._members if member.is_well and member.engine is not engine]
             if not others:
                 return False
-            successor = self._router.choose(others, request.prompt_token_ids, request.cache_salt).engine
+            successor = self._router.choose(others, each.prompt_token_ids, each.request.cache_salt).engine
             log.info("request.moved", **sequence.span.context.log_fields(sequence.request_id), target=successor.target)
-            successor.add(sequence, request, was_sent=True)
+            successor.add(each, was_sent=True)
             self._on_moved(sequence, successor)
         return True
 

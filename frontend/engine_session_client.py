@@ -8,7 +8,6 @@ up. Knows no requests.
 import asyncio
 import os
 import socket
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import grpc
@@ -18,20 +17,29 @@ from tetrad.frontend.steps import Step
 from tetrad.frontend.wire import engine_info_of, step_of
 from tetrad.services.channel import is_call_closed
 from tetrad.services.errors import InternalError, InvalidRequest, TetradError, Unavailable
-from tetrad.services.status import from_rpc_error, from_status
+from tetrad.services.running_time import running_timeout
+from tetrad.services.status import from_rpc_error, from_status, has_details
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 
-# AddRequests messages are cut at this size: a thousand long prompts must not exceed the channel's limit.
-_MAX_ADD_BYTES = 4 << 20
 # An engine that listens answers Hello at once; one that is connected and mute is taken for lost.
 _READY_TIMEOUT_S = 10.0
+_OF_TRANSPORT = (grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 
 class ProtocolError(InternalError):
     """The peer broke the contract; nothing that it says later on this stream can be believed."""
 
     reason = "PROTOCOL_ERROR"
+
+
+class TransportError(InternalError):
+    """gRPC, or a proxy, ended the stream with INTERNAL or RESOURCE_EXHAUSTED: for instance over a message that is too large.
+
+    Which one it was it does not say; and a write that finds the stream broken reports INTERNAL, whatever broke it.
+    """
+
+    reason = "TRANSPORT_ERROR"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +63,17 @@ class EngineSession:
 
     Args:
         stub: of the engine core.
+        max_message_bytes: largest message that this frontend reads and writes.
+
+    Attributes:
+        max_message_bytes: the same, or what the engine core reads, if that is less.
+        shares_params: whether the engine core reads sampling parameters that several requests of a message share.
     """
 
-    def __init__(self, stub: engine_core_pb2_grpc.EngineCoreServiceStub) -> None:
+    def __init__(self, stub: engine_core_pb2_grpc.EngineCoreServiceStub, max_message_bytes: int) -> None:
         self._call = stub.Session(wait_for_ready=True)
+        self.max_message_bytes = max_message_bytes
+        self.shares_params = False
         self._vocab_size = 0
         self._last_step_id = -1
 
@@ -70,9 +85,9 @@ class EngineSession:
             Unavailable: it is lost, starting or draining, or does not answer.
             ProtocolError: it answers something else.
         """
-        await self._write(engine_core_pb2.SessionRequest(hello=_hello()))
+        await self.send(engine_core_pb2.SessionRequest(hello=_hello(self.max_message_bytes)))
         try:
-            async with asyncio.timeout(_READY_TIMEOUT_S):
+            async with running_timeout(_READY_TIMEOUT_S):
                 first = await self._read()
         except TimeoutError:
             raise Unavailable(f"It did not answer Hello within {_READY_TIMEOUT_S:g} s.") from None
@@ -82,6 +97,8 @@ class EngineSession:
             raise ProtocolError(f"Its first message is {first.WhichOneof('message')}, not ready.")
         info = engine_info_of(first.ready)
         self._vocab_size = info.vocab_size
+        self.max_message_bytes = min(self.max_message_bytes, info.max_message_bytes)
+        self.shares_params = info.supports_shared_sampling_params
         return info
 
     async def receive(self) -> Step | Rejection | Notice | None:
@@ -107,12 +124,12 @@ class EngineSession:
             raise ProtocolError(f"A message of kind {kind} contradicts itself: {error}") from error
         raise ProtocolError(f"A message of kind {kind} has no place here.")
 
-    async def send(self, adds: Iterable[engine_core_pb2.EngineCoreRequest], abort_ids: list[str]) -> None:
-        """Send requests and aborts. TetradError if the stream broke."""
-        for batch in _batches(adds):
-            await self._write(engine_core_pb2.SessionRequest(add=engine_core_pb2.AddRequests(requests=batch)))
-        if abort_ids:
-            await self._write(engine_core_pb2.SessionRequest(abort=engine_core_pb2.AbortRequests(request_ids=abort_ids)))
+    async def send(self, request: engine_core_pb2.SessionRequest) -> None:
+        """Send a message. TetradError if the stream broke."""
+        try:
+            await self._call.write(request)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            raise _broken(error) from error
 
     def cancel(self) -> None:
         """End the stream at once; a read under way raises Unavailable."""
@@ -146,32 +163,17 @@ class EngineSession:
             raise ProtocolError("A message cannot be decoded.")  # gRPC gives None for it
         return response
 
-    async def _write(self, request: engine_core_pb2.SessionRequest) -> None:
-        try:
-            await self._call.write(request)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            raise _broken(error) from error
-
 
 def _broken(error: grpc.aio.AioRpcError | asyncio.InvalidStateError) -> TetradError:
-    return from_rpc_error(error) if isinstance(error, grpc.aio.AioRpcError) else Unavailable(str(error))
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return Unavailable(str(error))
+    if error.code() in _OF_TRANSPORT and not has_details(error):
+        return TransportError(f"{error.code().name}: {error.details()}")
+    return from_rpc_error(error)
 
 
-def _hello() -> engine_core_pb2.SessionHello:
-    return engine_core_pb2.SessionHello(client_id=f"{socket.gethostname()}-{os.getpid()}", schema_revision=SCHEMA_REVISION)
-
-
-def _batches(
-    requests: Iterable[engine_core_pb2.EngineCoreRequest],
-) -> Iterable[list[engine_core_pb2.EngineCoreRequest]]:
-    batch: list[engine_core_pb2.EngineCoreRequest] = []
-    size = 0
-    for request in requests:
-        request_bytes = len(request.prompt_token_ids) + len(request.resumed_output_token_ids) + 1024
-        if batch and size + request_bytes > _MAX_ADD_BYTES:
-            yield batch
-            batch, size = [], 0
-        batch.append(request)
-        size += request_bytes
-    if batch:
-        yield batch
+def _hello(max_message_bytes: int) -> engine_core_pb2.SessionHello:
+    client_id = f"{socket.gethostname()}-{os.getpid()}"
+    return engine_core_pb2.SessionHello(
+        client_id=client_id, schema_revision=SCHEMA_REVISION, max_message_bytes=max_message_bytes
+    )

@@ -27,6 +27,8 @@ class EngineInfo:
     version: str
     supports_lora: bool
     priority_scheduling: bool
+    supports_shared_sampling_params: bool
+    max_message_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

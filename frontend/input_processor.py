@@ -57,6 +57,7 @@ class InputProcessor:
         prompt = normalize_prompt(request.prompt, cache_salt=request.cache_salt)
         ids = await self._encode(prompt, self._tokens_to_keep(request), request)
         self.limits.check_prompt(ids)
+        self.limits.check_logprob_columns(params, len(ids))
         bad_words = await self._encode_bad_words(params.bad_words or [])
         state = RequestState(
             request.request_id,
@@ -66,7 +67,7 @@ class InputProcessor:
             arrival_time=request.arrival_time,
             lora_request=request.lora_request,
         )
-        self._add_sequences(state, new_handle)
+        self._add_sequences(state, deadline, new_handle)
         instructions = Instructions(
             external_id=request.request_id,
             eos_token_id=self._info.eos_token_id,
@@ -76,7 +77,6 @@ class InputProcessor:
             priority=request.priority,
             arrival_time=request.arrival_time,
             cache_salt=prompt.cache_salt,
-            deadline_unix_s=None if deadline is None else deadline.at_unix_s,
             data_parallel_rank=request.data_parallel_rank,
         )
         return PreparedRequest(state, instructions)
@@ -99,7 +99,7 @@ class InputProcessor:
                 return prompt.token_ids
             return prompt.token_ids[-keep:] if keep_end else prompt.token_ids[:keep]
         text = prompt.text or ""
-        self.limits.check_text(text, truncated=keep is not None)
+        self.limits.check_text(text)
         [ids] = await self._tokenizer.encode(
             [text], add_special_tokens=request.add_special_tokens, max_tokens=keep, keep_end=keep_end
         )
@@ -126,11 +126,13 @@ class InputProcessor:
             stops |= {i for i in self._info.eos_token_ids if i != self._info.eos_token_id}
         return sorted(stops)
 
-    def _add_sequences(self, state: RequestState, new_handle: Callable[[], int]) -> None:
+    def _add_sequences(self, state: RequestState, deadline: Deadline | None, new_handle: Callable[[], int]) -> None:
         params = state.params
         seed = secrets.randbits(62) if params.seed is None else params.seed
         internal_id = f"{state.request_id}-{secrets.token_hex(4)}"
-        max_tokens = self.limits.resolve_max_tokens(params, len(state.prompt_token_ids))
+        num_prompt_tokens = len(state.prompt_token_ids)
+        max_tokens = self.limits.resolve_max_tokens(params, num_prompt_tokens)
+        self.limits.check_answer_logprobs(params, num_prompt_tokens=num_prompt_tokens, max_tokens=max_tokens)
         for index in range(params.n):
             state.add_sequence(
                 Sequence(
@@ -142,6 +144,7 @@ class InputProcessor:
                     seed=_wrap_i64(seed + index),
                     max_tokens=max_tokens,
                     lora_request=state.lora_request,
+                    deadline=deadline,
                 )
             )
 

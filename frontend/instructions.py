@@ -21,7 +21,6 @@ class Instructions:
         priority: larger is more urgent.
         arrival_time: wall clock in seconds.
         cache_salt: only requests with the same one share prefixes.
-        deadline_unix_s: wall clock; None: it may take as long as it likes.
         data_parallel_rank: of the engine that it is pinned to.
     """
 
@@ -33,5 +32,4 @@ class Instructions:
     priority: int
     arrival_time: float
     cache_salt: str
-    deadline_unix_s: float | None
     data_parallel_rank: int | None

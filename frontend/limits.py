@@ -5,7 +5,15 @@ Asked on every request. Combines the server's caps (settings) with the model's f
 
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.sampling_params import SamplingParams
+from tetrad.services.columns import U32_BYTES
 from tetrad.services.errors import InvalidRequest, PromptTooLong
+from tetrad.services.message_size import too_large
+
+_REST_OF_OUTPUT_BYTES = 1024
+"""What an engine's output has besides log-probabilities, about."""
+
+_FEW_LOGPROBS = 128
+"""Log-probabilities a token of which any number of tokens is taken: they cost less than the tokens themselves."""
 
 
 class Limits:
@@ -22,21 +30,29 @@ class Limits:
         self._vocab_size = vocab_size
         self.max_model_len = max_model_len
 
-    def check_text(self, text: str, *, truncated: bool = False) -> None:
-        """Refuse a text that is empty, or too long to fit however well it tokenizes; trying would only cost time."""
+    @property
+    def max_prompt_chars(self) -> int:
+        """Longest text that is tokenized, in characters: a longer one cannot fit the context, however few tokens it has."""
+        return self.max_model_len * self._settings.max_chars_per_token
+
+    def check_text(self, text: str) -> None:
+        """Refuse a text that is empty or too long to be tokenized."""
         if not text:
             raise InvalidRequest("The decoder prompt cannot be empty", field="prompt")
-        if not truncated:
-            self.check_num_chars(len(text))
+        self.check_num_chars(len(text))
 
-    def check_num_chars(self, number: int) -> None:
-        """Refuse a text of so many characters if it cannot fit."""
-        most = self.max_model_len * self._settings.max_chars_per_token
+    def check_num_chars(self, number: int, *, field: str = "prompt") -> None:
+        """Refuse a text of so many characters if it is too long to be tokenized.
+
+        A text that is to be truncated is no exception. The tokenizer would have to read all of it: where a text is cut
+        decides how the rest of it is divided into tokens, so only tokens can be cut off.
+        """
+        most = self.max_prompt_chars
         if number > most:
             raise PromptTooLong(
                 f"The prompt has {number} characters, but at most {most} can fit the maximum model length of "
                 f"{self.max_model_len} tokens. Please reduce the length of the input prompt.",
-                field="prompt",
+                field=field,
             )
 
     def check_prompt(self, ids: list[int]) -> None:
@@ -80,13 +96,47 @@ class Limits:
         if params.bad_words and len(params.bad_words) > caps.max_bad_words:
             text = f"bad_words may hold at most {caps.max_bad_words} words, got {len(params.bad_words)}."
             raise InvalidRequest(text, field="bad_words")
+        longest = max((len(word) for word in params.bad_words or ()), default=0)
+        if longest > caps.max_bad_word_chars:
+            text = f"A bad word may have at most {caps.max_bad_word_chars} characters, got {longest}."
+            raise InvalidRequest(text, field="bad_words")
         for name in ("logit_bias", "stop_token_ids", "allowed_token_ids", "logprob_token_ids"):
             self._check_ids(name, getattr(params, name))
+
+    def check_logprob_columns(self, params: SamplingParams, num_prompt_tokens: int) -> None:
+        """Refuse log-probabilities that fit no message from the engine core: the first has a prompt's and a new token's."""
+        sizes = {
+            "logprobs": self._column_bytes(params.logprobs),
+            "prompt_logprobs": self._column_bytes(params.prompt_logprobs) * num_prompt_tokens,
+        }
+        num_bytes, limit = sum(sizes.values()) + _REST_OF_OUTPUT_BYTES, self._settings.max_message_bytes
+        if num_bytes > limit:
+            name = max(sizes, key=lambda name: sizes[name])
+            what = f"{name}={getattr(params, name)} with a prompt of {num_prompt_tokens} tokens"
+            raise too_large(what, num_bytes, limit, field=name)
 
     def resolve_max_tokens(self, params: SamplingParams, num_prompt_tokens: int) -> int:
         """Return how many tokens may be generated: what was asked for, within the context."""
         room = self.max_model_len - num_prompt_tokens
         return room if params.max_tokens is None else min(params.max_tokens, room)
+
+    def check_answer_logprobs(self, params: SamplingParams, *, num_prompt_tokens: int, max_tokens: int) -> None:
+        """Refuse an answer whose log-probabilities are too many: everybody's tokens would wait while it is written."""
+        of_output = params.n * max_tokens * self._many_logprobs(params.logprobs)
+        of_prompt = (num_prompt_tokens - 1) * self._many_logprobs(params.prompt_logprobs)
+        number, most = of_output + of_prompt, self._settings.max_answer_logprobs
+        if number > most > 0:
+            raise InvalidRequest(
+                f"The answer would have {number} log-probabilities ({params.n} x {max_tokens} output tokens, "
+                f"{num_prompt_tokens} prompt tokens); the limit is {most} for more than {_FEW_LOGPROBS} a token. "
+                "Ask for fewer, or set max_tokens.",
+                field="logprobs" if of_output > of_prompt else "prompt_logprobs",
+            )
+
+    def _many_logprobs(self, asked: int | None) -> int:
+        """Return how many log-probabilities a token has, 0 for few."""
+        number = self._vocab_size if asked == -1 else asked or 0
+        return number if number > _FEW_LOGPROBS else 0
 
     def _check_logprobs(self, name: str, kind: str, asked: int | None, most: int) -> None:
         if asked is None:
@@ -96,6 +146,13 @@ class Limits:
         if number > most:
             text = f"Requested {kind} logprobs of {number}, which is greater than max allowed: {most}"
             raise InvalidRequest(text, field=name)
+
+    def _column_bytes(self, number: int | None) -> int:
+        """Return the bytes of one position's log-probabilities: an id and a value for each candidate, and a rank."""
+        if number is None:
+            return 0
+        width = 1 + (self._vocab_size if number == -1 else number)
+        return U32_BYTES * (2 * width + 1)
 
     def _check_ids(self, name: str, ids: list[int] | dict[int, float] | None) -> None:
         wrong = [i for i in ids or () if i >= self._vocab_size]

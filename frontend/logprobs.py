@@ -7,18 +7,51 @@ it adds to what was before: nothing until the character is complete, then all of
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import groupby
 
-from tetrad.frontend.outputs import Logprob, PositionLogprobs
+from tetrad.frontend.outputs import Logprob, PositionLogprobs, RequestOutput
 from tetrad.frontend.steps import LogprobRows
 
 PARTIAL = "\N{REPLACEMENT CHARACTER}"
 # Characters are at most four bytes; longer runs of their parts are cut here, or decoding them would cost their square.
 _MAX_RUN = 32
+_WIDE = 1024
+"""Candidates of which a position is filled only for its caller: steps with everybody's tokens do not wait for it."""
+
+
+class WidePosition(dict[int, Logprob]):
+    """A position of many candidates: the actual token alone, until `fill` adds the others.
+
+    Args:
+        actual: the actual token.
+        found: what is known of it.
+        candidates: the others and their log-probabilities, in falling order.
+        text_of: the text of a token.
+    """
+
+    __slots__ = ("_candidates", "_text_of")
+
+    def __init__(
+        self, actual: int, found: Logprob, candidates: Iterator[tuple[int, float]], text_of: Callable[[int], str | None]
+    ) -> None:
+        super().__init__({actual: found})
+        self._candidates, self._text_of = candidates, text_of
+
+    def fill(self) -> None:
+        """Add the candidates; again: nothing."""
+        _add_candidates(self, self._candidates, self._text_of)
+
+
+def wide_positions(output: RequestOutput) -> Iterator[WidePosition]:
+    """Yield the positions of an output that are to be filled."""
+    for positions in (output.prompt_logprobs, *(each.logprobs for each in output.outputs)):
+        for position in positions or ():
+            if isinstance(position, WidePosition):
+                yield position
 
 
 def positions_of(
     rows: LogprobRows, text_of: Callable[[int], str | None], texts: Sequence[str | None] = ()
 ) -> list[PositionLogprobs]:
-    """Return one dict per position.
+    """Return one dict per position; a WidePosition for many candidates.
 
     Args:
         rows: candidates; the first of a position is the actual token, the others are in falling order.
@@ -30,12 +63,13 @@ def positions_of(
         start, stop = i * rows.width, (i + 1) * rows.width
         actual = rows.token_ids[start]
         text = _in_context(text_of(actual), texts[i] if i < len(texts) else None)
-        position: PositionLogprobs = {actual: Logprob(rows.logprobs[start], rank, text)}
+        found = Logprob(rows.logprobs[start], rank, text)
         pairs = zip(rows.token_ids[start + 1 : stop], rows.logprobs[start + 1 : stop], strict=True)
-        for top_rank, (token_id, logprob) in enumerate(pairs, start=1):
-            # The actual token is often one of the top ones: it keeps its first place.
-            position.setdefault(token_id, Logprob(logprob, top_rank, text_of(token_id)))
-        positions.append(position)
+        if rows.width > _WIDE:
+            positions.append(WidePosition(actual, found, pairs, text_of))
+        else:
+            positions.append({actual: found})
+            _add_candidates(positions[-1], pairs, text_of)
     return positions
 
 
@@ -56,6 +90,14 @@ async def texts_in_context(
             complete = text if place == stop - 1 else text.rstrip(PARTIAL)
             texts[place], shown = complete[len(shown) :], complete
     return texts
+
+
+def _add_candidates(
+    position: PositionLogprobs, candidates: Iterator[tuple[int, float]], text_of: Callable[[int], str | None]
+) -> None:
+    for rank, (token_id, logprob) in enumerate(candidates, start=1):
+        # The actual token is often one of the top ones: it keeps its first place.
+        position.setdefault(token_id, Logprob(logprob, rank, text_of(token_id)))
 
 
 def _runs(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:

@@ -1,7 +1,9 @@
 """OutputStream: the caller's end of one request. Made by AsyncLLM; used on its event loop."""
 
+import asyncio
 from typing import Self
 
+from tetrad.frontend.logprobs import wide_positions
 from tetrad.frontend.outputs import RequestOutput
 from tetrad.frontend.request_state import RequestState
 from tetrad.frontend.unfinished_requests import UnfinishedRequests
@@ -32,12 +34,18 @@ class OutputStream:
         """Wait for the next output."""
         output = await self._request.collector.get()
         self._done = output.finished
+        for position in wide_positions(output):
+            position.fill()
+            await asyncio.sleep(0)  # others have their turn between positions
         return output
 
     def get_nowait(self) -> RequestOutput | None:
         """Return the next output if it is there."""
         output = self._request.collector.get_nowait()
-        self._done = self._done or (output is not None and output.finished)
+        if output is not None:
+            self._done = self._done or output.finished
+            for position in wide_positions(output):
+                position.fill()
         return output
 
     def __aiter__(self) -> Self:

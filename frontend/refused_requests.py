@@ -3,8 +3,10 @@
 Kept by an engine's requests for one session. Knows ids only.
 """
 
-import asyncio
 from collections.abc import Callable
+from functools import partial
+
+from tetrad.services.running_time import RunningTimer
 
 
 class RefusedRequests:
@@ -18,12 +20,12 @@ class RefusedRequests:
     def __init__(self, patience_s: float, expire: Callable[[str], None]) -> None:
         self._patience_s = patience_s
         self._expire = expire
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers: dict[str, RunningTimer] = {}
 
     def add(self, request_id: str) -> None:
         """Note that a request was refused."""
         self.discard(request_id)
-        self._timers[request_id] = asyncio.get_running_loop().call_later(self._patience_s, self._end, request_id)
+        self._timers[request_id] = RunningTimer(self._patience_s, partial(self._end, request_id))
 
     def discard(self, request_id: str) -> None:
         """Forget a request; no-op if it was not refused."""

@@ -11,16 +11,16 @@ from tetrad.frontend.backends import Backends
 from tetrad.frontend.call_trace import CallTrace, current_call, program_call
 from tetrad.frontend.deadlines import Deadline, earliest_deadline, within
 from tetrad.frontend.engine_client import EngineClient
-from tetrad.frontend.engine_client_outgoing import Unfinished
+from tetrad.frontend.engine_client_adds import Unfinished, unfinished_of
 from tetrad.frontend.input_processor import InputProcessor, PreparedRequest
 from tetrad.frontend.new_request import NewRequest
 from tetrad.frontend.output_stream import OutputStream
 from tetrad.frontend.prompts import estimated_prompt_tokens
 from tetrad.frontend.readiness import draining_error, starting_error
 from tetrad.frontend.request_state import RequestState
-from tetrad.frontend.wire import engine_request
 from tetrad.services.columns import pack_u32
 from tetrad.services.errors import Unavailable, Unsupported
+from tetrad.services.message_size import too_large
 from tetrad.services.tracing import Tracer, reason_of
 
 
@@ -54,8 +54,8 @@ class RequestIntake:
     async def take(self, request: NewRequest) -> OutputStream:
         """Send a request to an engine and return its outputs. Errors: see AsyncLLM.add_request."""
         inputs = self._check(request)
-        deadline = earliest_deadline(self._timeout_s, since_unix_s=request.arrival_time)
-        num_tokens = min(estimated_prompt_tokens(request.prompt), inputs.limits.max_model_len)
+        deadline = earliest_deadline(self._timeout_s)
+        num_tokens = estimated_prompt_tokens(request.prompt)
         ticket = self._admission.admit(num_requests=request.params.n, num_tokens=num_tokens)
         call = current_call() or program_call(self._tracer, request.request_id, request.trace_headers)
         call.start_request(self._model)
@@ -63,7 +63,7 @@ class RequestIntake:
             prepared = await self._prepare(inputs, request, deadline, call)
             # Not before: an engine may be lost while a prompt is tokenized. Nor later: the spans end with what engines do.
             engine = self._choose(prepared)
-            messages = self._messages(prepared)
+            messages = self._messages(prepared, engine.max_message_bytes)
         except BaseException as error:
             ticket.release()
             call.fail(reason_of(error))
@@ -98,21 +98,27 @@ class RequestIntake:
         told = prepared.instructions
         return self._engines.choose(told.data_parallel_rank, pack_u32(prepared.state.prompt_token_ids), told.cache_salt)
 
-    def _messages(self, prepared: PreparedRequest) -> list[Unfinished]:
-        """Return each sequence with what its engine is sent; its span begins here."""
+    def _messages(self, prepared: PreparedRequest, most_bytes: int) -> list[Unfinished]:
+        """Return each sequence with what its engine is sent; its span begins here. InvalidRequest: one fits no message."""
         state = prepared.state
         for sequence in state.sequences:
             sequence.span = state.call.start_sequence(sequence)
-        return [(sequence, engine_request(sequence, prepared.instructions)) for sequence in state.sequences]
+        messages = unfinished_of(state.sequences, prepared.instructions)
+        largest = max(each.most_bytes for each in messages)
+        if largest > most_bytes:
+            for sequence in state.sequences:
+                state.call.end_sequence(sequence, received_ns=None)
+            raise too_large("The request, with all that may be generated,", largest, most_bytes)
+        return messages
 
     def _send(self, state: RequestState, engine: EngineClient, messages: list[Unfinished], deadline: Deadline | None) -> None:
         state.metrics.submitted_time = time.time()
         self._requests.add(state, engine)
         if deadline is not None:
             state.expire_after(deadline.remaining_s, lambda: self._requests.fail_request(state, deadline.error()))
-        for sequence, message in messages:
+        for message in messages:
             try:
-                engine.add(sequence, message)
+                engine.add(message)
             except Unavailable:
                 self._requests.abort_request(state)
                 raise

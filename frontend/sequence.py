@@ -4,6 +4,7 @@ Owned by the output processor. Knows tokens, text and stop strings; knows nothin
 character count are all that a lost engine or tokenizer needs to go on.
 """
 
+from tetrad.frontend.deadlines import Deadline
 from tetrad.frontend.outputs import CompletionOutput, FinishReasonName, LoRARequest, PositionLogprobs
 from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.stop_strings import StopStrings
@@ -24,6 +25,7 @@ class Sequence:
         params: sampling parameters of the request.
         seed: of this sequence.
         max_tokens: resolved against the context.
+        deadline: when the engine is to give up; None: never.
 
     Attributes:
         span: from its sending to its last step.
@@ -35,6 +37,7 @@ class Sequence:
         "_interval",
         "_stops",
         "cumulative_logprob",
+        "deadline",
         "finish_reason",
         "handle",
         "index",
@@ -66,6 +69,7 @@ class Sequence:
         seed: int,
         max_tokens: int,
         lora_request: LoRARequest | None = None,
+        deadline: Deadline | None = None,
     ) -> None:
         self.request_id = request_id
         self.handle = handle
@@ -75,6 +79,7 @@ class Sequence:
         self.seed = seed
         self.max_tokens = max_tokens
         self.lora_request = lora_request
+        self.deadline = deadline
         self.output_token_ids: list[int] = []
         self.last_token_time: float | None = None
         self.text = ""

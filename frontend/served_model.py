@@ -7,9 +7,10 @@ from typing import Any, Self
 from tetrad.frontend.backends import Backends
 from tetrad.frontend.chat.formats import ChatFormats, choose_chat_formats
 from tetrad.frontend.config import FrontendSettings
-from tetrad.frontend.facts import TokenizerInfo
+from tetrad.frontend.facts import EngineInfo, TokenizerInfo
 from tetrad.frontend.limits import Limits
 from tetrad.frontend.model_names import ModelNames
+from tetrad.services.errors import FailedPrecondition
 
 # The sampling parameters that a model's authors recommend values of, by SamplingParams' names.
 _RECOMMENDED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -35,8 +36,14 @@ class ServedModel:
 
     @classmethod
     async def of(cls, settings: FrontendSettings, tokenizer: TokenizerInfo, backends: Backends) -> Self:
-        """Return the model behind these services; InvalidRequest if the settings name a format that there is not."""
+        """Return the model behind these services.
+
+        Raises:
+            InvalidRequest: the settings name a format that there is not.
+            FailedPrecondition: the tokenizer is not one of the engine's model.
+        """
         engine = backends.engines.info
+        _check_vocabulary(tokenizer, engine)
         # Models pad their embedding: ids beyond the tokenizer's have no text.
         vocab_size = min(filter(None, (tokenizer.vocab_size, engine.vocab_size)))
         root = settings.model or tokenizer.model or engine.model
@@ -53,4 +60,13 @@ class ServedModel:
             Limits(settings, max_model_len=backends.engines.max_model_len, vocab_size=vocab_size),
             formats,
             {name: recommended[name] for name in _RECOMMENDED if recommended.get(name) is not None},
+        )
+
+
+def _check_vocabulary(tokenizer: TokenizerInfo, engine: EngineInfo) -> None:
+    """Refuse a tokenizer with ids that the model does not have: each prompt with one of them would fail."""
+    if engine.vocab_size and tokenizer.vocab_size > engine.vocab_size:
+        raise FailedPrecondition(
+            f"The tokenizer of {tokenizer.model or 'the model'} has {tokenizer.vocab_size} tokens, but the model"
+            f" {engine.model} has {engine.vocab_size}. Give both the same model."
         )

@@ -22,7 +22,7 @@ class Texts:
     Args:
         model: whose limits they keep.
         tokenizer: the service.
-        admission: limits how many conversations are rendered at the same time.
+        admission: limits how many texts and conversations are under way.
         metrics: count what is refused.
         timeout_s: most seconds that a conversation may take; None: as many as it likes.
     """
@@ -57,17 +57,17 @@ class Texts:
         """Return the prompt of a conversation, as text and ids.
 
         Raises:
-            InvalidRequest: no messages, content that is far too long, or what the model's template refuses.
+            InvalidRequest: no messages, or what the model's template refuses; PromptTooLong if they are far too long.
             Overloaded, DeadlineExceeded: as in AsyncLLM.add_request.
         """
         plain = plain_messages(messages)
         if add_generation_prompt and continue_final_message:
             text = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
             raise InvalidRequest(text, field="continue_final_message")
-        size = num_chars(plain)
-        self._model.limits.check_num_chars(size)
+        limits, size = self._model.limits, num_chars([plain, tools, documents, chat_template_kwargs])
+        limits.check_num_chars(size, field="messages")
         # The place is given up with the rendering; whoever goes on to `add_request` takes it in the same tick.
-        with self._admission.admit(num_tokens=min(estimated_tokens(size), self._model.limits.max_model_len)):
+        with self._admission.admit(num_tokens=estimated_tokens(size)):
             async with within(earliest_deadline(self._timeout_s)):
                 chat = await self._tokenizer.render_chat(
                     plain,
@@ -78,6 +78,7 @@ class Texts:
                     add_generation_prompt=add_generation_prompt,
                     continue_final_message=continue_final_message,
                     add_special_tokens=add_special_tokens,
+                    max_prompt_chars=limits.max_prompt_chars,
                 )
         return TokensPrompt(prompt=chat.prompt, prompt_token_ids=chat.token_ids)
 
@@ -87,9 +88,10 @@ class Texts:
 
     async def tokenize_with_strings(self, text: str, *, add_special_tokens: bool = True) -> tuple[list[int], list[str]]:
         """Return the ids of a text and the vocabulary entry of each."""
-        parsed = normalize_prompt(text)
-        self._model.limits.check_num_chars(len(parsed.text or ""))
-        return await self._tokenizer.encode_with_strings(text, add_special_tokens=add_special_tokens)
+        size = len(normalize_prompt(text).text or "")
+        self._model.limits.check_num_chars(size)
+        with self._admission.admit(num_tokens=estimated_tokens(size)):
+            return await self._tokenizer.encode_with_strings(text, add_special_tokens=add_special_tokens)
 
     async def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of ids."""

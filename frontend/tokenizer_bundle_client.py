@@ -9,6 +9,7 @@ import grpc
 from tetrad.frontend.tokenizer_replicas import Replica, TokenizerReplicas
 from tetrad.services.channel import is_call_closed
 from tetrad.services.errors import Unavailable
+from tetrad.services.running_time import running_timeout
 from tetrad.services.status import from_rpc_error
 from tetrad.v1 import tokenizer_pb2
 
@@ -40,7 +41,7 @@ async def bundle_chunks(replicas: TokenizerReplicas, timeout_s: float) -> AsyncG
 
 async def _any_of(replicas: TokenizerReplicas, timeout_s: float) -> Replica:
     try:
-        async with asyncio.timeout(timeout_s):
+        async with running_timeout(timeout_s):
             # The only one that was there may be lost again before this task goes on.
             while not (usable := replicas.in_order()):
                 await replicas.wait_usable()

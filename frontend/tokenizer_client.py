@@ -1,7 +1,8 @@
 """TokenizerClient: text -> ids, ids -> text, chat -> prompt, by calls that any tokenizer replica can answer.
 
 Small calls go together (tokenizer_client_batches.py). Calls have no effect on the server, so one that breaks is made again at
-once elsewhere, and one that takes long is made twice; what nobody answers is tried again until `recovery_timeout_s` is over.
+once elsewhere, and a light one that takes long is made twice; a heavy one is not, since that would keep two tokenizers busy
+with the same work. What nobody answers is tried again until `recovery_timeout_s` is over.
 But a text may be what ends the tokenizers: calls under which two were lost are made one at a time, and one under which three
 were is given up.
 """
@@ -11,6 +12,7 @@ import contextlib
 import itertools
 import json
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,16 +27,24 @@ from tetrad.frontend.tokenizer_replicas import Connection, Replica, TokenizerRep
 from tetrad.services.channel import is_call_closed
 from tetrad.services.columns import pack_u32, unpack_u32
 from tetrad.services.errors import InvalidRequest, PoisonousRequest, Unavailable
+from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES, batches, too_large
 from tetrad.services.request_context import current_context
-from tetrad.services.status import from_rpc_error
+from tetrad.services.running_time import running_timeout
+from tetrad.services.status import from_rpc_error, has_details
 from tetrad.v1 import tokenizer_pb2, types_pb2
 
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 _BROKEN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
-_DETAILS = "grpc-status-details-bin"
 # Says that a replica did not try.
 _REFUSED = object()
 _LOSSES_TO_BE_ALONE, _MOST_LOSSES = 2, 3
+_CONTENTS = {"Encode": "Text to tokenize", "Decode": "A list of token ids", "RenderChat": "The conversation, with its tools,"}
+_ENTRY_BYTES = 16
+"""Bounds what a message adds to an entry: tags and lengths."""
+
+_Request = tokenizer_pb2.EncodeRequest | tokenizer_pb2.DecodeRequest | tokenizer_pb2.RenderChatRequest
+_MOST_LIGHT_BYTES = 64 << 10
+"""Of a call. Such a text is encoded in less than 0.1 s."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +61,9 @@ class TokenizerClient:
     Args:
         replicas: whom to ask; owned by the caller.
         recovery_timeout_s: how long a call may take, waiting for a lost tokenizer included.
-        stall_s: how long one replica may keep a call before another is asked as well.
+        stall_s: how long one replica may keep a light call before another is asked as well.
         on_answer: called with the method of every call that was answered, and its seconds, waiting included.
+        max_message_bytes: largest message to a replica.
     """
 
     def __init__(
@@ -62,11 +73,13 @@ class TokenizerClient:
         recovery_timeout_s: float,
         stall_s: float,
         on_answer: Callable[[str, float], None],
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
         self._replicas = replicas
         self._timeout_s = recovery_timeout_s
         self._stall_s = stall_s
         self._on_answer = on_answer
+        self._max_message_bytes = max_message_bytes
         self._token_texts: dict[int, str] = {}
         # Guards the tokenizers from more than one call that may be what ends them, and the harmless of these from the others.
         self._suspects = asyncio.Lock()
@@ -101,11 +114,13 @@ class TokenizerClient:
 
     async def decode(self, sequences: Iterable[Sequence[int]], *, skip_special_tokens: bool = True) -> list[str]:
         """Return the text of each sequence of ids."""
-        request = tokenizer_pb2.DecodeRequest(
-            sequences=[types_pb2.TokenIds(ids=pack_u32(ids)) for ids in sequences], skip_special_tokens=skip_special_tokens
-        )
-        response = await self._call("Decode", request)
-        return list(response.texts)
+        columns = (types_pb2.TokenIds(ids=pack_u32(ids)) for ids in sequences)
+        texts: list[str] = []
+        for batch in batches(columns, lambda column: len(column.ids) + _ENTRY_BYTES):
+            request = tokenizer_pb2.DecodeRequest(sequences=batch, skip_special_tokens=skip_special_tokens)
+            response = await self._call("Decode", request)
+            texts += response.texts
+        return texts
 
     async def render_chat(
         self,
@@ -119,6 +134,7 @@ class TokenizerClient:
         continue_final_message: bool = False,
         add_special_tokens: bool = False,
         max_tokens: int | None = None,
+        max_prompt_chars: int | None = None,
     ) -> RenderedChat:
         """Return the prompt of a conversation; InvalidRequest with the template's own message if it refuses."""
         request = tokenizer_pb2.RenderChatRequest(
@@ -131,6 +147,7 @@ class TokenizerClient:
             continue_final_message=continue_final_message,
             add_special_tokens=add_special_tokens,
             max_tokens=max_tokens,
+            max_prompt_chars=max_prompt_chars,
         )
         try:
             with call_phase("tokenize"):
@@ -142,8 +159,10 @@ class TokenizerClient:
         return RenderedChat(response.prompt, unpack_u32(response.token_ids))
 
     async def load_token_texts(self, token_ids: Iterable[int]) -> None:
-        """Make `text_of` know these tokens; one call for all that are new."""
+        """Make `text_of` know these tokens; one call for all that are new. Ids that the tokenizer lacks stay unknown."""
         missing = sorted(set(token_ids) - self._token_texts.keys())
+        if (info := self._replicas.info) is not None:
+            missing = missing[: bisect_left(missing, info.vocab_size)]
         if missing:
             texts = await self.decode(([token_id] for token_id in missing), skip_special_tokens=False)
             self._token_texts.update(zip(missing, texts, strict=True))
@@ -168,13 +187,16 @@ class TokenizerClient:
         encodings: Sequence[tokenizer_pb2.Encoding] = response.encodings
         return encodings
 
-    async def _call(self, method: str, request: object) -> Any:
-        """Return the answer of any replica."""
+    async def _call(self, method: str, request: _Request) -> Any:
+        """Return the answer of any replica; InvalidRequest for a request that fits no message."""
+        num_bytes = request.ByteSize()
+        if num_bytes > self._max_message_bytes:
+            raise too_large(_CONTENTS[method], num_bytes, self._max_message_bytes)
         backoff = Backoff()
         lost: set[Connection] = set()
         started = time.perf_counter()
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with running_timeout(self._timeout_s):
                 answer = await self._batches[method].ask(request, lost) if goes_together(request) else None
                 while answer is None:
                     async with self._suspects if len(lost) >= _LOSSES_TO_BE_ALONE else contextlib.nullcontext():
@@ -193,7 +215,9 @@ class TokenizerClient:
         return await self._first_answer("Batch", request, lost)
 
     async def _first_answer(self, method: str, request: object, lost: set[Connection]) -> Any:
-        """Ask one replica after the other, the next when one is lost or slow; return the first answer. None: there is none now.
+        """Ask one replica after the other, the next when one is lost or, for a light call, slow; return the first answer.
+
+        None: there is none now.
 
         Args:
             method: of the service.
@@ -205,6 +229,7 @@ class TokenizerClient:
         """
         asked: dict[asyncio.Task[Any], Connection] = {}
         tried: set[Connection] = set()
+        patience_s = self._stall_s if _is_light(request) else None
         try:
             while True:
                 found = next((each for each in self._connections() if each not in tried), None)
@@ -213,7 +238,7 @@ class TokenizerClient:
                     asked[asyncio.create_task(ask(found[0], method, request))] = found
                 if not asked:
                     return None
-                done, _ = await asyncio.wait(asked, timeout=self._stall_s, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(asked, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
                 if not done and found is not None:
                     found[0].suspect = True
                 for task in done:
@@ -235,6 +260,12 @@ class TokenizerClient:
         return [(replica, replica.num_connections) for replica in self._replicas.in_order()]
 
 
+def _is_light(request: Any) -> bool:
+    """Return whether a call is soon done: its texts are short, and it runs no template of a client's, which may be endless."""
+    has_template = isinstance(request, tokenizer_pb2.RenderChatRequest) and request.HasField("chat_template")
+    return not has_template and request.ByteSize() <= _MOST_LIGHT_BYTES
+
+
 def _note_loss(connection: Connection, lost: set[Connection]) -> None:
     """Count a connection that broke, once; PoisonousRequest if there were too many."""
     lost.add(connection)
@@ -251,9 +282,9 @@ async def ask(replica: Replica, method: str, request: object) -> Any:
         return await getattr(replica.stub, method)(request, metadata=tuple(current_context().headers().items()))
     except grpc.aio.AioRpcError as error:
         if error.code() in _LOST:
-            return _REFUSED if _has_details(error) else None
+            return _REFUSED if has_details(error) else None
         # It is the connection that failed, as by garbage.
-        if error.code() in _BROKEN and not _has_details(error):
+        if error.code() in _BROKEN and not has_details(error):
             return None
         raise from_rpc_error(error) from error
     except ConnectionError:
@@ -262,11 +293,6 @@ async def ask(replica: Replica, method: str, request: object) -> Any:
         if not is_call_closed(error):
             raise
         return _REFUSED  # the replica was let go
-
-
-def _has_details(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether a service of ours says so: gRPC's own errors have no details."""
-    return any(key == _DETAILS for key, _ in error.trailing_metadata() or ())
 
 
 def _json(value: object) -> bytes:

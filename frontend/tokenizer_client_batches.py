@@ -15,6 +15,7 @@ from tetrad.frontend.tokenizer_replicas import Connection
 from tetrad.services.errors import TetradError
 from tetrad.services.log import get_logger
 from tetrad.services.request_context import current_context
+from tetrad.services.running_time import running_timeout
 from tetrad.services.status import from_status
 from tetrad.v1 import tokenizer_pb2
 
@@ -97,7 +98,7 @@ class TokenizerBatches:
         lost: set[Connection] = set()
         try:
             if batch:
-                async with asyncio.timeout(self._patience_s):
+                async with running_timeout(self._patience_s):
                     response = await self._send(tokenizer_pb2.BatchRequest(calls=[each.call for each in batch]), lost)
                 if response is not None and len(response.answers) == len(batch):
                     answers = response.answers

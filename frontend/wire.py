@@ -12,6 +12,7 @@ from tetrad.frontend.steps import LogprobRows, RichUpdate, SchedulerFacts, Step
 from tetrad.frontend.structured_outputs import StructuredOutputsParams
 from tetrad.services.columns import pack_u32, split_rows, unpack_f32, unpack_u32
 from tetrad.services.errors import InvalidRequest
+from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
 from tetrad.services.status import from_status
 from tetrad.v1 import engine_core_pb2, tokenizer_pb2, types_pb2
 
@@ -28,12 +29,11 @@ _MAX_I32 = 2**31 - 1
 
 
 def engine_request(sequence: Sequence, told: Instructions) -> engine_core_pb2.EngineCoreRequest:
-    """Return the request as it is sent first; `resume` adds what was generated when it is sent again."""
+    """Return what a sequence does not share with others of its request: all but prompt and parameters. `resume` adds tokens."""
     request = engine_core_pb2.EngineCoreRequest(
         request_id=sequence.request_id,
         handle=sequence.handle,
-        prompt_token_ids=pack_u32(sequence.prompt_token_ids),
-        sampling_params=_sampling(sequence, told),
+        seed=sequence.seed,
         eos_token_id=told.eos_token_id,
         priority=told.priority,
         arrival_time_unix_nanos=int(told.arrival_time * 1e9),
@@ -42,8 +42,6 @@ def engine_request(sequence: Sequence, told: Instructions) -> engine_core_pb2.En
         data_parallel_rank=told.data_parallel_rank,
         trace_headers=sequence.span.context.headers(),
     )
-    if told.deadline_unix_s is not None:
-        request.deadline_unix_nanos = int(told.deadline_unix_s * 1e9)
     lora = sequence.lora_request
     if lora is not None:
         request.lora_request.CopyFrom(
@@ -59,11 +57,17 @@ def resume(request: engine_core_pb2.EngineCoreRequest, sequence: Sequence) -> en
     return request
 
 
-def _sampling(sequence: Sequence, told: Instructions) -> types_pb2.SamplingParams:
+def set_time_left(request: engine_core_pb2.EngineCoreRequest, sequence: Sequence) -> None:
+    """Write into a request how long it may still take, as it is about to be sent."""
+    if sequence.deadline is not None:
+        request.timeout_nanos = int(sequence.deadline.remaining_s * 1e9)
+
+
+def sampling_message(sequence: Sequence, told: Instructions) -> types_pb2.SamplingParams:
+    """Return what all sequences of a request have in common of their sampling: everything but the seed."""
     params, thinking = sequence.params, told.thinking
     message = types_pb2.SamplingParams(
         temperature=params.temperature,
-        seed=sequence.seed,
         max_tokens=sequence.max_tokens,
         ignore_eos=params.ignore_eos,
         stop_token_ids=told.stop_token_ids,
@@ -192,8 +196,10 @@ def _scheduler(stats: engine_core_pb2.SchedulerStats) -> SchedulerFacts:
 
 def engine_info_of(message: engine_core_pb2.EngineInfo) -> EngineInfo:
     """Return what an engine says of itself."""
-    names = EngineInfo.__slots__
-    return EngineInfo(**{name: getattr(message, name) for name in names})
+    facts = {name: getattr(message, name) for name in EngineInfo.__slots__}
+    if not message.HasField("max_message_bytes"):
+        facts["max_message_bytes"] = DEFAULT_MAX_MESSAGE_BYTES
+    return EngineInfo(**facts)
 
 
 def engine_load_of(message: engine_core_pb2.EngineLoad) -> EngineLoad:

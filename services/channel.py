@@ -1,6 +1,6 @@
 """Channels: how every client of a Tetrad service connects.
 
-Keep-alive pings find dead peers within 15 s; server.py allows them. Unknown option keys are silently ignored by gRPC, so
+Keep-alive pings find dead peers (keepalive.py); server.py allows them. Unknown option keys are silently ignored by gRPC, so
 tests/services/test_options.py looks each of them up in the library.
 """
 
@@ -8,12 +8,13 @@ import asyncio
 
 import grpc
 
+from tetrad.services.keepalive import KEEPALIVE_OPTIONS
+from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
 from tetrad.services.tls import Identity, TlsFiles
 from tetrad.services.tls_channel import TlsChannel
 
 CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
+    *KEEPALIVE_OPTIONS,
     ("grpc.http2.max_pings_without_data", 0),
     # A peer that restarts on one machine is back within a second, with a model to load within some: look again soon.
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -25,7 +26,7 @@ CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 def open_channel(
-    target: str, *, server_name: str = "", max_message_bytes: int = 32 << 20, tls: TlsFiles | None = None
+    target: str, *, server_name: str = "", max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES, tls: TlsFiles | None = None
 ) -> grpc.aio.Channel:
     """Return a channel to `target` ("host:port", "dns:///name:port" or "unix:/path"); it connects when first used.
 

@@ -9,17 +9,19 @@ import sys
 
 import structlog
 
+from tetrad.services.nonblocking_output import use_nonblocking_output
 from tetrad.services.request_context import add_context
 
 
 def configure_logging(service: str, *, level: str = "info", json: bool | None = None) -> None:
-    """Send the logs of this process to stderr.
+    """Send the logs of this process to stderr, which never blocks from now on.
 
     Args:
         service: bound to every line as `service`.
         level: "debug", "info", "warning" or "error".
         json: one JSON object a line; None means JSON exactly when stderr is not a terminal.
     """
+    use_nonblocking_output("stderr", on_dropped=lambda num_lines: _report_dropped(num_lines, service=service))
     as_json = not sys.stderr.isatty() if json is None else json
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -38,6 +40,17 @@ def configure_logging(service: str, *, level: str = "info", json: bool | None = 
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(service=service)
     _bridge_standard_library(shared, renderer, max(_LEVELS[level], logging.WARNING))
+
+
+def configure_command_logging(level: str, *, also_stdout: bool = False) -> None:
+    """Send the events of a command that supervises services to stderr, which never blocks from now on.
+
+    Args:
+        level: as for `configure_logging`.
+        also_stdout: whether stdout does not either. Not for results, which must all arrive.
+    """
+    use_nonblocking_output("stderr", *["stdout"] * also_stdout, on_dropped=_report_dropped)
+    configure_library_logging(level)
 
 
 def configure_library_logging(level: str = "warning") -> None:
@@ -64,6 +77,10 @@ def get_logger() -> structlog.typing.FilteringBoundLogger:
     """Return the process's logger."""
     logger: structlog.typing.FilteringBoundLogger = structlog.get_logger()
     return logger
+
+
+def _report_dropped(num_lines: int, **fields: str) -> None:
+    get_logger().warning("log.dropped", num_lines=num_lines, **fields)
 
 
 def _console(*, colors: bool) -> structlog.dev.ConsoleRenderer:

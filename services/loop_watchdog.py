@@ -1,39 +1,61 @@
 """Loop watchdog: ends a process whose event loop stands still.
 
-Such a process looks alive, as gRPC answers pings on threads of its own, but does nothing any more: dead it would be replaced,
-and its requests would go on. Kept by process.py, for every service. Python's faulthandler does the waiting, on a thread that
-needs no interpreter lock, and writes where every thread stands before it ends the process with code 1.
+Such a process looks alive, as gRPC answers pings on threads of its own, but does nothing any more: when it is dead it is
+replaced, and its requests go on. Kept by process.py, for every service. A thread counts its own ticks since the loop came
+round, not the time: a process that is stopped and continued has missed no tick. Where native code keeps the interpreter to
+itself no thread can count; a limit on the CPU time ends the process then.
 """
 
 import asyncio
 import faulthandler
+import os
+import signal
+import threading
 
 _STDERR = 2
-_LOOKS_PER_TIMEOUT = 3
+_TICKS_PER_TIMEOUT = 10
+# Where nobody reads stderr, the traces are given up after so many seconds.
+_DUMP_TIMEOUT_S = 5
 
 
 class LoopWatchdog:
-    """Started and stopped on the loop that it watches.
+    """Started and stopped on the loop that it watches. Its thread reads and adds to `_num_missed`, which the loop sets to 0.
 
     Args:
         timeout_s: longest time that the loop may not come round; 0: it is not watched.
     """
 
     def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+        self._tick_s = timeout_s / _TICKS_PER_TIMEOUT
+        # As many processors as there are may compute while the loop does not come round for a time that is allowed.
+        self._cpu_s = timeout_s * (os.cpu_count() or 1)
+        self._num_missed = 0
+        self._stopped = threading.Event()
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Expect the loop to come round from now on."""
-        if self._timeout_s:
-            self._look()
+        if self._tick_s:
+            faulthandler.register(signal.SIGPROF, file=_STDERR, chain=True)
+            self._come_round()
+            threading.Thread(target=self._count, daemon=True, name="loop watchdog").start()
 
     def stop(self) -> None:
         """Expect nothing any more."""
+        self._stopped.set()
         if self._timer is not None:
             self._timer.cancel()
-            faulthandler.cancel_dump_traceback_later()
+            signal.setitimer(signal.ITIMER_PROF, 0)
 
-    def _look(self) -> None:
-        faulthandler.dump_traceback_later(self._timeout_s, exit=True, file=_STDERR)
-        self._timer = asyncio.get_running_loop().call_later(self._timeout_s / _LOOKS_PER_TIMEOUT, self._look)
+    def _come_round(self) -> None:
+        self._num_missed = 0
+        signal.setitimer(signal.ITIMER_PROF, self._cpu_s)
+        self._timer = asyncio.get_running_loop().call_later(self._tick_s, self._come_round)
+
+    def _count(self) -> None:
+        while not self._stopped.wait(self._tick_s):
+            self._num_missed += 1
+            if self._num_missed > _TICKS_PER_TIMEOUT:
+                signal.alarm(_DUMP_TIMEOUT_S)
+                faulthandler.dump_traceback(_STDERR)
+                os._exit(1)

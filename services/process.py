@@ -18,6 +18,7 @@ from tetrad.services.errors import FailedPrecondition, InvalidRequest, NotFound,
 from tetrad.services.log import configure_logging, get_logger
 from tetrad.services.loop_watchdog import LoopWatchdog
 from tetrad.services.metrics import note_build, serve_metrics
+from tetrad.services.parent_end import continue_at_parents_end
 from tetrad.services.settings import ServiceSettings
 from tetrad.services.trace import Points, tracing
 
@@ -50,6 +51,7 @@ def run_service(
     note_build(name)
     serve_metrics(settings.metrics_host, settings.metrics_port)
     if settings.lifeline_fd is not None:
+        continue_at_parents_end()
         threading.Thread(target=_watch_lifeline, args=(settings.lifeline_fd,), daemon=True, name="lifeline").start()
     try:
         with tracing(name, settings.trace_path, trace_points):

@@ -8,6 +8,9 @@ from pathlib import Path
 from tetrad.services.errors import AlreadyExists, FailedPrecondition, InvalidRequest, NotFound
 from tetrad.services.trace import Points, Recording
 
+# A file's name has at most 255 bytes, and the service and the time follow the prefix.
+_MAX_PREFIX_BYTES = 200
+
 
 class StepProfiler:
     """At most one recording of a service's calls.
@@ -65,8 +68,10 @@ def profile_path(directory: Path, prefix: str, service: str) -> Path:
         InvalidRequest: the prefix is more than a part of a file's name.
         FailedPrecondition: the directory cannot be made.
     """
-    if Path(prefix).name != prefix:
-        raise InvalidRequest(f"The prefix {prefix!r} must be a plain file name.", field="prefix")
+    if Path(prefix).name != prefix or not prefix.isprintable():
+        raise InvalidRequest(f"The prefix {prefix[:_MAX_PREFIX_BYTES]!r} must be a plain file name.", field="prefix")
+    if (size := len(prefix.encode())) > _MAX_PREFIX_BYTES:
+        raise InvalidRequest(f"The prefix has {size} bytes; at most {_MAX_PREFIX_BYTES} are allowed.", field="prefix")
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

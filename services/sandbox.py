@@ -94,11 +94,11 @@ class Sandbox:
         self._stop()
 
     def _exchange(self, process: subprocess.Popen[bytes], contents: bytes, timeout_s: float) -> bytes:
-        deadline = time.monotonic() + timeout_s
+        patience = _Patience(timeout_s)
         try:
             _write(process, contents)
-            [length] = HEADER.unpack(_read(process, HEADER.size, deadline))
-            return _read(process, length, deadline)
+            [length] = HEADER.unpack(_read(process, HEADER.size, patience))
+            return _read(process, length, patience)
         except (SandboxTimeout, SandboxDied) as error:
             self._stop()
             if self._closed.is_set():
@@ -132,14 +132,34 @@ def _write(process: subprocess.Popen[bytes], contents: bytes) -> None:
         raise SandboxDied from error
 
 
-def _read(process: subprocess.Popen[bytes], size: int, deadline: float) -> bytes:
+class _Patience:
+    """The time that is left of an exchange. Both processes may be stopped and continued: that counts as a fifth of it at most.
+
+    Args:
+        timeout_s: all of it.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._left_s = timeout_s
+        self._slice_s = timeout_s / 10
+
+    def wait_readable(self, fd: int) -> None:
+        """Return when there is something to read; SandboxTimeout if there is nothing in time."""
+        while self._left_s > 0:
+            began = time.monotonic()
+            ready, _, _ = select.select([fd], [], [], min(self._slice_s, self._left_s))
+            self._left_s -= min(time.monotonic() - began, 2 * self._slice_s)
+            if ready:
+                return
+        raise SandboxTimeout
+
+
+def _read(process: subprocess.Popen[bytes], size: int, patience: _Patience) -> bytes:
     assert process.stdout is not None
     fd = process.stdout.fileno()
     chunks = []
     while size:
-        ready, _, _ = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
-            raise SandboxTimeout
+        patience.wait_readable(fd)
         chunk = os.read(fd, min(size, _MAX_READ_BYTES))
         if not chunk:
             raise SandboxDied

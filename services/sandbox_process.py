@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import IO
 
+from tetrad.services.parent_end import continue_at_parents_end
+
 HEADER = struct.Struct("<I")
 
 Answer = Callable[[bytes], bytes]
@@ -23,9 +25,10 @@ def serve_frames(prepare: Callable[[bytes], Answer]) -> None:
     Args:
         prepare: takes the first frame, returns what answers the others. It runs under the limits already.
 
-    The command line is MEMORY_BYTES ALARM_S: the address space to use at most, and the seconds after which an answer that is
-    not there ends the process, should its parent be gone.
+    The command line is MEMORY_BYTES ALARM_S: the address space to use at most, and the seconds of CPU time that an answer may
+    take before it ends the process, should its parent be gone.
     """
+    continue_at_parents_end()
     memory_bytes, alarm_s = (int(argument) for argument in sys.argv[1:3])
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -47,9 +50,9 @@ def _serve(prepare: Callable[[bytes], Answer], alarm_s: int) -> None:
     answer = prepare(first)
     _write_frame(sink, b"")
     while (question := _read_frame(source)) is not None:
-        signal.alarm(alarm_s)
+        signal.setitimer(signal.ITIMER_PROF, alarm_s)
         reply = answer(question)
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         _write_frame(sink, reply)
 
 

@@ -18,16 +18,16 @@ from tetrad.services.channelz_servicer import SERVICE_NAME as CHANNELZ_NAME
 from tetrad.services.channelz_servicer import ChannelzServicer
 from tetrad.services.health import Health
 from tetrad.services.interceptors import ErrorsAndContexts
+from tetrad.services.keepalive import KEEPALIVE_OPTIONS
 from tetrad.services.listening import bind, warn_if_open
 from tetrad.services.log import get_logger
 from tetrad.services.settings import ServiceSettings
 from tetrad.services.tls import Identity
 
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
-    # Clients that vanished without a word, found as fast as clients find servers (channel.py).
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    # Clients that vanished without a word, found as fast as clients find servers.
+    *KEEPALIVE_OPTIONS,
+    ("grpc.http2.min_ping_interval_without_data_ms", 3_000),
     ("grpc.keepalive_permit_without_calls", 1),
     # A long non-streaming call writes nothing, and only writes would reset the count.
     ("grpc.http2.max_ping_strikes", 0),

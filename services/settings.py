@@ -23,7 +23,9 @@ from pydantic_settings import (
     YamlConfigSettingsSource,
 )
 
+from tetrad.services.command_line import CommandLineParser
 from tetrad.services.errors import InvalidRequest
+from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES, LEAST_MAX_MESSAGE_BYTES
 from tetrad.services.tls import TlsFiles
 
 
@@ -107,7 +109,9 @@ class ServiceSettings(TlsSettings):
     metrics_host: str = Field("127.0.0.1", description="Address of the Prometheus endpoint, which asks for no key.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe level logged.")
     log_json: bool | None = Field(None, description="Log JSON lines. Unset: JSON unless stderr is a terminal.")
-    max_message_bytes: int = Field(32 << 20, ge=1 << 20, description="Largest gRPC message, in bytes.")
+    max_message_bytes: int = Field(
+        DEFAULT_MAX_MESSAGE_BYTES, ge=LEAST_MAX_MESSAGE_BYTES, description="Largest gRPC message, in bytes."
+    )
     max_metadata_bytes: int = Field(16 << 10, ge=1024, description="Most metadata (headers) of a gRPC call, in bytes.")
     max_concurrent_streams: int = Field(4096, ge=1, description="Most gRPC calls that one connection may have open.")
     reflection: bool = Field(True, description="Tell callers of the gRPC server its contract (grpc.reflection).")
@@ -155,7 +159,7 @@ def load_settings(cls: type[S], argv: Sequence[str], *, prog: str) -> S:
         source: CliSettingsSource[Any] = CliSettingsSource(
             cls,
             cli_parse_args=argv,
-            cli_prog_name=prog,
+            root_parser=CommandLineParser(prog=prog, description=cls.__doc__, allow_abbrev=False),
             cli_kebab_case=True,
             cli_implicit_flags=True,
             cli_avoid_json=True,

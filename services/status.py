@@ -6,6 +6,7 @@ errors.py; that knows nothing of gRPC, so that a scheduler or a model runner run
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -28,6 +29,9 @@ from tetrad.services.errors import (
 )
 
 DOMAIN = "tetrad"
+_DETAILS = "grpc-status-details-bin"
+_MAX_CHARS = 1_000
+"""Of a message: it may quote what a client sent, stands in the status twice, and travels in metadata, which is limited."""
 
 _BY_REASON: dict[str, type[TetradError]] = {cls.reason: cls for cls in (PromptTooLong, ModelError, PoisonousRequest)}
 _BY_CODE: dict[int, type[TetradError]] = {
@@ -50,17 +54,18 @@ _BY_CODE: dict[int, type[TetradError]] = {
 
 def to_status(error: TetradError) -> status_pb2.Status:
     """Return the google.rpc.Status of an error: code, message, ErrorInfo and, where they apply, BadRequest and RetryInfo."""
+    message = error.message if len(error.message) <= _MAX_CHARS else f"{error.message[:_MAX_CHARS]} ..."
     details: list[any_pb2.Any] = [
         _any(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata))
     ]
     if error.field is not None:
-        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.message)
+        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=message)
         details.append(_any(error_details_pb2.BadRequest(field_violations=[violation])))
     if error.retry_after_s is not None:
         delay = duration_pb2.Duration()
         delay.FromMilliseconds(int(error.retry_after_s * 1000))
         details.append(_any(error_details_pb2.RetryInfo(retry_delay=delay)))
-    return status_pb2.Status(code=error.code.value, message=error.message, details=details)
+    return status_pb2.Status(code=error.code.value, message=message, details=details)
 
 
 def from_status(status: status_pb2.Status) -> TetradError:
@@ -68,12 +73,15 @@ def from_status(status: status_pb2.Status) -> TetradError:
     reason, field, retry_after_s, metadata = None, None, None, {}
     for detail in status.details:
         info, bad, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
-        if detail.Unpack(info):
-            reason, metadata = info.reason, dict(info.metadata)
-        elif detail.Unpack(bad) and bad.field_violations:
-            field = bad.field_violations[0].field
-        elif detail.Unpack(retry):
-            retry_after_s = retry.retry_delay.ToMilliseconds() / 1000
+        try:
+            if detail.Unpack(info):
+                reason, metadata = info.reason, dict(info.metadata)
+            elif detail.Unpack(bad) and bad.field_violations:
+                field = bad.field_violations[0].field
+            elif detail.Unpack(retry):
+                retry_after_s = retry.retry_delay.ToMilliseconds() / 1000
+        except DecodeError:  # code and message say enough without it
+            continue
     cls = _BY_REASON.get(reason or "") or _BY_CODE.get(status.code, InternalError)
     return cls(status.message, field=field, reason=reason, metadata=metadata, retry_after_s=retry_after_s)
 
@@ -88,6 +96,11 @@ def from_rpc_error(error: grpc.RpcError) -> TetradError:
         return from_status(status)
     code = error.code()
     return _BY_CODE.get(code.value[0], InternalError)(error.details() or code.name)
+
+
+def has_details(error: grpc.aio.AioRpcError) -> bool:
+    """Return whether a Tetrad service ended the call itself: the errors of gRPC and of proxies have no status details."""
+    return any(key == _DETAILS for key, _ in error.trailing_metadata() or ())
 
 
 def _any(

@@ -43,9 +43,9 @@ class AsyncLLM:
         return cls(LocalServices(args))
 
     @classmethod
-    def from_target(cls, target: str) -> Self:
-        """Return an AsyncLLM in front of services that run already; see RemoteServices for `target`."""
-        return cls(RemoteServices(target))
+    def from_target(cls, target: str, admin_target: str | None = None) -> Self:
+        """Return an AsyncLLM in front of services that run already; see RemoteServices for the arguments."""
+        return cls(RemoteServices(target, admin_target))
 
     async def start(self) -> Frontend:
         """Return the frontend, starting everything if that has not happened.

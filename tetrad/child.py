@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 from asyncio.subprocess import Process
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,6 +18,8 @@ from tetrad.child_output import ChildOutput
 from tetrad.readiness import HealthTarget, Stalled, watch_readiness
 from tetrad.services.errors import FailedPrecondition, TetradError, Unavailable
 from tetrad.services.process import EXIT_PERMANENT
+from tetrad.services.running_time import running_timeout
+from tetrad.stillness import Stillness
 
 ChildState = Literal["started", "ready", "not ready", "stalled", "restarting", "retiring"]
 
@@ -59,7 +61,8 @@ class RestartPolicy:
         forget_after_s: a child that lived this long starts again at the first delay.
         max_start_attempts: a child that was never ready is given up after this many starts.
         stall_timeout_s: a child whose connection broke is killed if it does not answer for so long. Long, as one that is only
-            busy must live: it may hold its event loop for as long as a model's warm-up takes.
+            busy must live: it may hold its event loop for as long as a model's warm-up takes. One that uses no CPU time is
+            killed after a second.
     """
 
     first_delay_s: float = 0.1
@@ -132,10 +135,19 @@ class SupervisedChild:
         await self._end_with(signal.SIGUSR1, timeout_s)
         self.remove_socket()
 
+    @property
+    def has_lost_socket(self) -> bool:
+        """Whether the process takes work on a socket that was removed: nobody can reach it any more."""
+        return self.ready.is_set() and not self.stopping and (socket := self._socket()) is not None and not socket.exists()
+
     def remove_socket(self) -> None:
         """Remove the socket of a process that has ended for good; one that was killed could not."""
-        if self._child.health is not None and self._child.health.address.startswith(_UNIX):
-            Path(self._child.health.address.removeprefix(_UNIX)).unlink(missing_ok=True)
+        if (socket := self._socket()) is not None:
+            socket.unlink(missing_ok=True)
+
+    def _socket(self) -> Path | None:
+        health = self._child.health
+        return None if health is None or not health.address.startswith(_UNIX) else Path(health.address.removeprefix(_UNIX))
 
     async def terminate(self, timeout_s: float) -> None:
         """Ask the process to end, and kill it after `timeout_s` seconds."""
@@ -148,7 +160,8 @@ class SupervisedChild:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(number)
         try:
-            await asyncio.wait_for(process.wait(), timeout_s)
+            async with running_timeout(timeout_s):
+                await process.wait()
         except TimeoutError:
             self.kill()
             await process.wait()
@@ -196,13 +209,18 @@ class SupervisedChild:
             self._note_readiness(True)
             return
         try:
-            async for ready in watch_readiness(self._child.health, stall_timeout_s=self._policy.stall_timeout_s):
+            async for ready in self._readiness(self._child.health):
                 self._note_readiness(ready)
         except Stalled as error:
             # Whoever is ending has its own time limit, and its server goes before its process does.
             if not self.stopping:
                 self._on_state(self.name, "stalled", error.message)
                 self.kill()
+
+    def _readiness(self, health: HealthTarget) -> AsyncIterator[bool]:
+        assert self.process is not None
+        stillness = Stillness(self.process.pid, health.address)
+        return watch_readiness(health, stall_timeout_s=self._policy.stall_timeout_s, stands_still=stillness.look)
 
     def _note_readiness(self, ready: bool) -> None:
         if ready:

@@ -100,8 +100,9 @@ class EngineArgs:
         enforce_eager: on a GPU, launch every kernel by itself instead of replaying graphs; None: do not.
         pipeline_depth: steps in flight at the same time; 1 waits for each step before planning the next.
         threads: compute threads of the CPU; 0 means as many as cores.
-        kv_cache_dtype: "float32", "float16", on a GPU also "bfloat16" and "fp8", or "auto": on a GPU the type of the
-            activations, on a CPU float16 under quantized weights, else float32.
+        kv_cache_dtype: "float32", "float16", on a GPU also "bfloat16" and "fp8", on a CPU also "int8", or "auto": on a GPU the
+            type of the activations; on a CPU float32, but under quantized weights int8, or float16 if the model's keys have
+            biases or norms, as Qwen's.
         cpu_offload_gb: on a GPU, GiB of its memory to save by keeping weights of layers in host memory, from where every step
             copies them.
         log_level: least severe level that the services log to stderr.

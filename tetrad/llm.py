@@ -50,6 +50,8 @@ class LLM:
         model: a built-in name, a directory, a .gguf file or a Hugging Face id.
         target: services that run already, instead of starting any: "TOKENIZER,ENGINE[,ENGINE...]", or the directory of a
             local stack. The engine arguments are those services' own then, and must be left out.
+        admin_target: admin ports of the target's engine cores, "HOST:PORT[,HOST:PORT...]", which `sleep`, `wake_up`,
+            `reset_prefix_cache` and profiles need; a stack's directory has its own. None: these raise FailedPrecondition.
         seed: makes the sampling of requests without a seed of their own repeatable.
         kwargs: further EngineArgs.
 
@@ -67,6 +69,7 @@ class LLM:
         model: str = DEFAULT_MODEL,
         *,
         target: str | None = None,
+        admin_target: str | None = None,
         tokenizer: str | None = None,
         tokenizer_mode: str = "auto",
         skip_tokenizer_init: bool = False,
@@ -92,6 +95,8 @@ class LLM:
         **kwargs: Any,
     ) -> None:
         _refuse_unknown(kwargs)
+        if admin_target is not None and target is None:
+            raise InvalidRequest("admin_target belongs to target=; a stack of its own needs none.", field="admin_target")
         args = EngineArgs(
             model=model,
             tokenizer=tokenizer,
@@ -119,7 +124,8 @@ class LLM:
             **kwargs,
         )
         if target is None:
-            args.max_num_batched_tokens = args.max_num_batched_tokens or _OFFLINE_MAX_NUM_BATCHED_TOKENS
+            if args.enable_chunked_prefill is not False:
+                args.max_num_batched_tokens = args.max_num_batched_tokens or _OFFLINE_MAX_NUM_BATCHED_TOKENS
         else:
             _refuse_engine_arguments(args)
         self._seeds = None if seed is None else random.Random(seed)
@@ -127,7 +133,9 @@ class LLM:
         if target is None:
             services: Services = LocalServices(args)
         else:
-            services = RemoteServices(target, max_logprobs=args.max_logprobs, otlp_endpoint=args.otlp_traces_endpoint)
+            services = RemoteServices(
+                target, admin_target, max_logprobs=args.max_logprobs, otlp_endpoint=args.otlp_traces_endpoint
+            )
         self._llm = self._loop.run(_make(services))
         # Also at the end of the interpreter, where __del__ is not certain.
         self._finalizer = weakref.finalize(self, _close, self._llm, self._loop)

@@ -48,7 +48,7 @@ class LocalServices:
             await self._stack.start(timeout_s=_START_TIMEOUT_S)
         except TimeoutError as error:
             raise Unavailable(f"The services were not ready after {_START_TIMEOUT_S:.0f} s.") from error
-        return self._stack.frontend_settings
+        return _of_one_caller(self._stack.frontend_settings)
 
     async def close(self) -> None:
         """Stop the stack."""
@@ -66,21 +66,34 @@ class RemoteServices:
 
     Args:
         target: "TOKENIZER,ENGINE[,ENGINE...]" (addresses as gRPC knows them), or the directory of a local stack.
+        admin_target: admin ports of the engines, "HOST:PORT[,HOST:PORT...]". None: those of a stack's directory; of addresses,
+            none: an engine's admin port does not follow from its own, and another engine may listen on the default one.
         frontend: further settings of the frontend.
+
+    Raises:
+        InvalidRequest: the target is neither.
     """
 
-    def __init__(self, target: str, **frontend: Any) -> None:
-        self._settings = FrontendSettings(**{**frontend, **_addresses(target)})
+    def __init__(self, target: str, admin_target: str | None = None, **frontend: Any) -> None:
+        addresses = _addresses(target)
+        if admin_target is not None:
+            addresses["engine_admin_targets"] = tuple(part.strip() for part in admin_target.split(","))
+        self._settings = FrontendSettings(**{**frontend, **addresses})
 
     async def start(self) -> FrontendSettings:
         """Return the addresses."""
-        return self._settings
+        return _of_one_caller(self._settings)
 
     async def close(self) -> None:
         """Leave them running."""
 
     def abandon(self) -> None:
         """Leave them running."""
+
+
+def _of_one_caller(settings: FrontendSettings) -> FrontendSettings:
+    """Return settings without the limits that guard other clients: a library has none."""
+    return settings.model_copy(update={"max_answer_logprobs": 0})
 
 
 def _tell(line: str) -> None:
@@ -103,4 +116,4 @@ def _addresses(target: str) -> dict[str, Any]:
             " nor the directory of a running local stack.",
             field="target",
         )
-    return {"tokenizer_targets": (tokenizer,), "engine_targets": tuple(engines)}
+    return {"tokenizer_targets": (tokenizer,), "engine_targets": tuple(engines), "engine_admin_targets": ()}

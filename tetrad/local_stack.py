@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
-from tetrad.child import Child, OnState, RestartPolicy
+from tetrad.child import Child, ChildState, OnState, RestartPolicy
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.frontend.config import FrontendSettings
+from tetrad.lost_sockets import LostSockets
 from tetrad.private_directory import PrivateDirectory
 from tetrad.public_ports import PublicPorts
 from tetrad.readiness import HealthTarget
@@ -113,7 +114,9 @@ class LocalStack:
         engine_core, tokenizers, worker = self._engine_core(), self._tokenizers(), self._worker()
         groups = [frontends, [engine_core], [worker, *tokenizers]]
         self.service_names = tuple(child.name for child in (worker, engine_core, *tokenizers, *frontends))
-        self._supervisor = Supervisor(groups, policy=policy, on_state=on_state, stop_timeout_s=_STOP_TIMEOUT_S)
+        self._on_state = on_state
+        self._supervisor = Supervisor(groups, policy=policy, on_state=self._note_state, stop_timeout_s=_STOP_TIMEOUT_S)
+        self._lost_sockets = LostSockets(self._private, self._supervisor.without_sockets, self._restart_all)
 
     @property
     def frontend_settings(self) -> FrontendSettings:
@@ -163,9 +166,13 @@ class LocalStack:
             raise InvalidRequest(
                 f"There is no service {min(unknown)!r}; there are {', '.join(self.service_names)}.", field="service"
             )
-        async with asyncio.timeout(timeout_s), self._restarting:
+        async with asyncio.timeout(timeout_s):
+            await self._restart_all(names or self.service_names)
+
+    async def _restart_all(self, names: Sequence[str]) -> None:
+        async with self._restarting:
             for name in self.service_names:
-                if not names or name in names:
+                if name in names:
                     await self._restart(name)
 
     async def _restart(self, name: str) -> None:
@@ -182,6 +189,7 @@ class LocalStack:
     async def close(self) -> None:
         """Stop every service within 5 s and remove the directory. Safe to call twice."""
         self._close_ports()  # the frontend's end is then the end of its port
+        await self._lost_sockets.close()
         await self._supervisor.stop()
         self.abandon()
 
@@ -198,6 +206,11 @@ class LocalStack:
         self._lifeline = self._lifeline_write_end = -1
         self._close_ports()
         self._private.remove()
+
+    def _note_state(self, name: str, state: ChildState, why: str) -> None:
+        self._lost_sockets.note_state(name, state)
+        if self._on_state is not None:
+            self._on_state(name, state, why)
 
     def _close_ports(self) -> None:
         if self._ports is not None:

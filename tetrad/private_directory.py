@@ -11,6 +11,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from tetrad.services.errors import Unavailable
+
 # As short as may be: the path of a Unix socket has at most 107 bytes, and TMPDIR may be long.
 _PARENT = Path("/tmp")
 _PREFIX = "tetrad-"
@@ -18,16 +20,31 @@ _LOCK = "lock"
 
 
 class PrivateDirectory:
-    """A new directory that only this user can enter. `path` exists until `remove`."""
+    """A new directory that only this user can enter. `path` exists until `remove`, unless somebody else removes it.
+
+    Raises:
+        Unavailable: it cannot be made, as where /tmp is full.
+    """
 
     def __init__(self) -> None:
         _remove_abandoned()
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_PARENT))  # mode 0700
-        unlocked = self.path / f"{_LOCK}.new"
-        self._lock_fd = os.open(unlocked, os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(self._lock_fd, fcntl.LOCK_EX)
-        # Under its name only once it is held: a directory without a lock is one that is being made.
-        unlocked.rename(self.path / _LOCK)
+        self._lock_fd = -1
+        try:
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_PARENT))  # mode 0700
+        except OSError as error:
+            raise _cannot_make(error) from error
+        try:
+            self._lock_fd = _lock(self.path)
+        except OSError as error:
+            self.remove()
+            raise _cannot_make(error) from error
+
+    def restore(self) -> None:
+        """Make the directory again if it is gone; OSError if that fails."""
+        with contextlib.suppress(FileExistsError):
+            self.path.mkdir(mode=0o700)
+            before, self._lock_fd = self._lock_fd, _lock(self.path)
+            os.close(before)
 
     def remove(self) -> None:
         """Remove the directory and what is in it. Safe to call twice."""
@@ -40,6 +57,20 @@ class PrivateDirectory:
 def private_directories() -> list[Path]:
     """Return the directories of this user's processes that live."""
     return [path for path in _directories() if _is_held(path)]
+
+
+def _lock(directory: Path) -> int:
+    """Return the descriptor that holds a new directory's lock."""
+    unlocked = directory / f"{_LOCK}.new"
+    fd = os.open(unlocked, os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    # Under its name only once it is held: a directory without a lock is one that is being made.
+    unlocked.rename(directory / _LOCK)
+    return fd
+
+
+def _cannot_make(error: OSError) -> Unavailable:
+    return Unavailable(f"Cannot make a directory for the services' sockets in {_PARENT}: {error.strerror or error}.")
 
 
 def _directories() -> list[Path]:

@@ -8,7 +8,7 @@ import argparse
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import grpc
@@ -21,6 +21,8 @@ from tetrad.services.status import from_rpc_error
 from tetrad.services.tls import TlsFiles
 
 _PAUSE_S = 0.1
+_LOOK_S = 0.25
+_STILL_LOOKS = 4
 _CHECK_TIMEOUT_S = 4.0
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 
@@ -42,12 +44,15 @@ class Stalled(Unavailable):
     """A service whose connection broke and that does not answer on a new one."""
 
 
-async def watch_readiness(target: HealthTarget, *, stall_timeout_s: float) -> AsyncIterator[bool]:
+async def watch_readiness(
+    target: HealthTarget, *, stall_timeout_s: float, stands_still: Callable[[], bool] = lambda: False
+) -> AsyncIterator[bool]:
     """Yield whether the service takes work: once known, and whenever that changes. Never ends; waits for a service to start.
 
     Args:
         target: what to watch. Its process must live: one that is gone would look like one that hangs.
         stall_timeout_s: how long a service whose stream broke may take to answer.
+        stands_still: whether its process has done nothing since the last call; one that does nothing for a second is stalled.
 
     Raises:
         Stalled: it does not answer. Keep-alive pings break the stream to a process that stands still (services/channel.py).
@@ -72,16 +77,34 @@ async def watch_readiness(target: HealthTarget, *, stall_timeout_s: float) -> As
                 yield ready
             # A service that ends every call at once must not keep us busy.
             await asyncio.sleep(_PAUSE_S)
-            await _check_answers(stub, stall_timeout_s)
+            await _check_answers(stub, stall_timeout_s, stands_still)
 
 
-async def _check_answers(stub: health_pb2_grpc.HealthStub, timeout_s: float) -> None:
-    """Return when the service answers anything; Stalled after `timeout_s` seconds."""
+async def _check_answers(stub: health_pb2_grpc.HealthStub, timeout_s: float, stands_still: Callable[[], bool]) -> None:
+    """Return when the service answers anything; Stalled if it does not in time, or stands still meanwhile.
+
+    Waits in short looks, and counts those: if this process is stopped and continued, that costs one look.
+    """
+    num_looks = max(1, round(timeout_s / _LOOK_S))
+    num_still = 0
+    asking = asyncio.ensure_future(_ask(stub))
     try:
-        await stub.Check(health_pb2.HealthCheckRequest(service=""), wait_for_ready=True, timeout=timeout_s)
-    except grpc.aio.AioRpcError as error:
-        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            raise Stalled(f"no answer for {timeout_s:g} s") from error
+        for _ in range(num_looks):
+            await asyncio.wait({asking}, timeout=timeout_s / num_looks)
+            if asking.done():
+                return
+            num_still = num_still + 1 if stands_still() else 0
+            if num_still >= _STILL_LOOKS:
+                raise Stalled(f"no answer, and no CPU time used for {_STILL_LOOKS * _LOOK_S:g} s")
+        raise Stalled(f"no answer for {timeout_s:g} s")
+    finally:
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+
+async def _ask(stub: health_pb2_grpc.HealthStub) -> None:
+    with contextlib.suppress(grpc.aio.AioRpcError):  # an error is an answer, too
+        await stub.Check(health_pb2.HealthCheckRequest(service=""), wait_for_ready=True)
 
 
 async def check_readiness(target: HealthTarget, *, timeout_s: float, tls: TlsFiles | None = None) -> bool:

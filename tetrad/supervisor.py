@@ -117,6 +117,10 @@ class Supervisor:
         """Return the process ids of the children that run; of those that retire, if they have a successor, only that one's."""
         return {child.name: child.process.pid for child in self._children() if child.process is not None}
 
+    def without_sockets(self) -> list[str]:
+        """Return the names of the children that take work but have lost their sockets."""
+        return [child.name for child in self._children() if child.has_lost_socket]
+
     def _supervised(self, child: Child) -> SupervisedChild:
         return SupervisedChild(child, self._policy, self._on_state)
 

@@ -38,7 +38,16 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event) -> None:
     metrics = TokenizerMetrics()
     tracer = open_tracer("tokenizer", settings.otlp_endpoint)
     servicer = TokenizerServicer(
-        tokenizer, chat, pool, model=settings.model, max_text_bytes=settings.max_text_bytes, metrics=metrics, tracer=tracer
+        tokenizer,
+        chat,
+        pool,
+        model=settings.model,
+        max_text_bytes=settings.max_text_bytes,
+        max_message_bytes=settings.max_message_bytes,
+        max_pending_text_bytes=settings.max_pending_text_bytes,
+        long_text_threads=max(1, settings.threads // 2),
+        metrics=metrics,
+        tracer=tracer,
     )
     register = partial(tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server, servicer)
     server = Server(settings, {"tetrad.v1.TokenizerService": register})
@@ -55,6 +64,7 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event) -> None:
         await server.stop()
         await chat.close()
         pool.shutdown(wait=False, cancel_futures=True)
+        servicer.close()
         await asyncio.to_thread(tracer.close)
 
 

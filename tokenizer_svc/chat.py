@@ -29,9 +29,10 @@ class Conversation:
     chat_template: str | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    max_prompt_chars: int | None = None
 
 
-_FIELDS = [field.name for field in dataclasses.fields(Conversation) if field.name != "chat_template"]
+_FIELDS = [field.name for field in dataclasses.fields(Conversation) if field.name not in ("chat_template", "max_prompt_chars")]
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class ChatLimits:
 
     timeout_s: float = 5.0
     memory_bytes: int = 1 << 30
-    max_prompt_bytes: int = 8 << 20
+    max_prompt_bytes: int = 4 << 20
     foreign_processes: int = 2
     max_foreign: int = 16
 
@@ -79,7 +80,8 @@ class ChatRenderer:
                 "The model has no chat template; send chat_template, or use completions.", field="chat_template"
             )
         fields = {name: getattr(conversation, name) for name in _FIELDS}
-        limits = {"max_chars": self._limits.max_prompt_bytes}
+        most = self._limits.max_prompt_bytes
+        limits = {"max_chars": most if conversation.max_prompt_chars is None else min(most, conversation.max_prompt_chars)}
         lane = self._own if override is None else self._choose_foreign()
         reply = await lane.exchange({**fields, **limits, "templates": templates, "special_tokens": self._special_tokens})
         if "error" in reply:

@@ -19,6 +19,8 @@ from tetrad.tokenizer_svc.pre_tokenizers import ADDS_BOS, IGNORES_MERGES, NORMAL
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 _PREFIX = "tokenizer.ggml."
+# What files write for "none": -1, as an unsigned number.
+_NO_TOKEN = 2**32 - 1
 _MAX_MERGED_CHARS = 512
 _SAMPLING = {
     "temp": "temperature",
@@ -75,9 +77,13 @@ class _Fields:
         return bool(self._metadata.get(_PREFIX + key, default))
 
     def token_id(self, key: str) -> int | None:
-        """Return the id under `key` if it is one: files use 2^32 - 1 and the like for "none"."""
+        """Return the id under `key`, None if there is none; ModelError if no token has it."""
         value = self._metadata.get(_PREFIX + key)
-        return value if isinstance(value, int) and 0 <= value < len(self.tokens) else None
+        if not isinstance(value, int) or value < 0 or value == _NO_TOKEN:
+            return None
+        if value >= len(self.tokens):
+            raise self.broken(f"{key} is {value}, and ids are below {len(self.tokens)}")
+        return value
 
     def role(self, role: str) -> str | None:
         token_id = self.token_id(f"{role}_token_id")

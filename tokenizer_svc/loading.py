@@ -40,10 +40,16 @@ def load_tokenizer(model: str, tokenizer: str | None = None, *, chat_template: s
 
 
 def _check(tokenizer: Tokenizer, path: Path) -> Tokenizer:
-    """Return the tokenizer if its ids are ones that a table can be made of, and it can write and read a word."""
+    """Return the tokenizer if a table can be made of its ids, and it has the tokens that end a text and can write and read."""
     if tokenizer.vocab_size > _MAX_VOCAB_SIZE:
         largest = tokenizer.vocab_size - 1
         raise ModelError(f"{path} has the token id {largest}; ids must be below {_MAX_VOCAB_SIZE}.", field="model")
+    eos = max(tokenizer.facts.eos_token_ids, default=-1)
+    if eos >= tokenizer.vocab_size:
+        text = (
+            f"{path} has ids below {tokenizer.vocab_size}, but the model ends its texts with {eos}: another model's tokenizer?"
+        )
+        raise ModelError(text, field="tokenizer")
     try:
         tokenizer.decode(tokenizer.encode("Hello world").token_ids)
     except Exception as error:  # whatever the Rust library makes of a file that contradicts itself

@@ -1,7 +1,8 @@
 """Servicer: tetrad.v1.TokenizerService.
 
-Encoding, decoding and packing run in a thread pool and chat templates in processes of their own, so that the event loop has
+Encoding, decoding and packing run in threads and chat templates in processes of their own, so that the event loop has
 nothing to do but Detokenize messages, which take microseconds; and short texts, for which a thread takes longer than they do.
+Memory is bounded by what calls bring (pending_texts.py) and by what is encoded at the same time (long_texts.py).
 """
 
 import asyncio
@@ -18,12 +19,15 @@ from tetrad.services.columns import U32_BYTES, unpack_u32
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.interceptors import answered_error
 from tetrad.services.log import get_logger
+from tetrad.services.message_size import BATCH_BYTES, DEFAULT_MAX_MESSAGE_BYTES, too_large
 from tetrad.services.request_context import RequestContext, bind_context
 from tetrad.services.status import to_status
 from tetrad.services.tracing import NoTracer, Span, Tracer, spanned
 from tetrad.tokenizer_svc.chat import ChatRenderer
 from tetrad.tokenizer_svc.detokenize_stream import DetokenizeStream
+from tetrad.tokenizer_svc.long_texts import LongTexts
 from tetrad.tokenizer_svc.metrics import TokenizerMetrics
+from tetrad.tokenizer_svc.pending_texts import PendingTexts
 from tetrad.tokenizer_svc.tokenizer import Tokenizer, Truncation
 from tetrad.tokenizer_svc.wire import (
     adds_special_tokens,
@@ -38,9 +42,13 @@ from tetrad.tokenizer_svc.wire import (
 from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
 T = TypeVar("T")
+Response = TypeVar("Response", tokenizer_pb2.EncodeResponse, tokenizer_pb2.DecodeResponse, tokenizer_pb2.RenderChatResponse)
+_Call = tokenizer_pb2.EncodeRequest | tokenizer_pb2.DecodeRequest | tokenizer_pb2.RenderChatRequest
 
 _SHORT_CHARS = 500
 """Encoded in an eighth of a millisecond, a batch of them in 4 ms. To hand a text to a thread and back takes 0.1 ms of CPU."""
+_LONG_BYTES = 64 << 10
+"""Encoded in about 20 ms, with up to 20 MiB of memory."""
 _MESSAGES_AT_ONCE = 64
 """Of one stream; further ones are not read until one is answered."""
 
@@ -56,6 +64,10 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         pool: where texts are encoded; owned by the caller.
         model: the model's name, as it was given at start.
         max_text_bytes: longest text to encode, in bytes of UTF-8.
+        max_message_bytes: largest response.
+        max_text_bytes: longest text to encode, in bytes of UTF-8; also most bytes of long texts that are encoded at once.
+        max_pending_text_bytes: most bytes of texts and conversations that have no answer yet.
+        long_text_threads: most long texts that are encoded at once.
         metrics: of this servicer; its own, if not given.
         tracer: makes the spans of requests.
     """
@@ -68,6 +80,9 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         *,
         model: str,
         max_text_bytes: int,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        max_pending_text_bytes: int = 64 << 20,
+        long_text_threads: int = 1,
         metrics: TokenizerMetrics | None = None,
         tracer: Tracer | None = None,
     ) -> None:
@@ -77,6 +92,9 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         self._pool = pool
         self._info = info_to_wire(tokenizer, model)
         self._max_text_bytes = max_text_bytes
+        self._max_message_bytes = max_message_bytes
+        self._pending = PendingTexts(max_pending_text_bytes)
+        self._long_texts = LongTexts(long_text_threads, max_text_bytes)
         self._metrics = metrics or TokenizerMetrics()
         self._calls: set[asyncio.Future[None]] = set()
 
@@ -85,17 +103,17 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         request: tokenizer_pb2.EncodeRequest,
         context: grpc.aio.ServicerContext,
     ) -> tokenizer_pb2.EncodeResponse:
-        """Turn texts into ids, long ones each in a thread of its own."""
+        """Turn texts into ids."""
         encode = partial(
             self._encode_to_wire,
             add_special_tokens=adds_special_tokens(request),
             truncation=truncation_of(request),
             with_strings=request.return_token_strings,
         )
-        with self._in_flight(), spanned(self._tracer, "encode", kind="server") as span:
+        with self._in_flight(request), spanned(self._tracer, "encode", kind="server") as span:
             encodings = await self._encode_all(encode, request.texts)
             _report(span, encodings)
-        return tokenizer_pb2.EncodeResponse(encodings=encodings)
+        return self._fitting(tokenizer_pb2.EncodeResponse(encodings=encodings), "texts")
 
     async def Decode(
         self,
@@ -103,9 +121,9 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         context: grpc.aio.ServicerContext,
     ) -> tokenizer_pb2.DecodeResponse:
         """Turn ids into texts."""
-        with self._in_flight():
+        with self._in_flight(request):
             texts = await self._in_thread(partial(self._decode, request))
-        return tokenizer_pb2.DecodeResponse(texts=texts)
+        return self._fitting(tokenizer_pb2.DecodeResponse(texts=texts), "sequences")
 
     async def RenderChat(
         self,
@@ -113,19 +131,20 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         context: grpc.aio.ServicerContext,
     ) -> tokenizer_pb2.RenderChatResponse:
         """Turn a conversation into a prompt and its ids."""
-        with self._in_flight(), spanned(self._tracer, "render_chat", kind="server") as span:
+        with self._in_flight(request), spanned(self._tracer, "render_chat", kind="server") as span:
             with self._metrics.render.time():
                 prompt = await self._chat.render(conversation_of(request))
             encode = partial(
                 self._encode_to_wire,
-                field="messages_json",
                 add_special_tokens=request.add_special_tokens,
                 truncation=truncation_of(request),
                 with_strings=False,
             )
-            [encoding] = await self._encode_all(encode, [prompt])
+            with self._pending.admit(len(prompt)):
+                [encoding] = await self._encode_all(encode, [prompt], field="messages_json")
             _report(span, [encoding])
-        return tokenizer_pb2.RenderChatResponse(prompt=prompt, token_ids=encoding.token_ids)
+        response = tokenizer_pb2.RenderChatResponse(prompt=prompt, token_ids=encoding.token_ids)
+        return self._fitting(response, "messages_json")
 
     async def Batch(
         self,
@@ -136,10 +155,10 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         room, turn = asyncio.Semaphore(_MESSAGES_AT_ONCE), asyncio.Lock()
 
         async def answer(request: tokenizer_pb2.BatchRequest) -> None:
-            with self._in_flight():
+            with self._counted():
                 answers = await asyncio.gather(*(self._answer(call, context) for call in request.calls))
                 async with turn:  # gRPC takes one message at a time
-                    await context.write(tokenizer_pb2.BatchResponse(answers=answers, id=request.id))
+                    await context.write(tokenizer_pb2.BatchResponse(answers=_within_a_message(answers), id=request.id))
             room.release()
 
         try:
@@ -193,6 +212,10 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         while self._calls:
             await asyncio.wait(self._calls)
 
+    def close(self) -> None:
+        """Encode no further long text."""
+        self._long_texts.close()
+
     async def _answer(self, call: tokenizer_pb2.BatchedCall, context: grpc.aio.ServicerContext) -> tokenizer_pb2.BatchedAnswer:
         with bind_context(RequestContext.from_headers(call.trace_headers)):
             try:
@@ -206,7 +229,13 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
                 return tokenizer_pb2.BatchedAnswer(error=to_status(answered_error("Batch", error)))
 
     @contextlib.contextmanager
-    def _in_flight(self) -> Iterator[None]:
+    def _in_flight(self, request: _Call) -> Iterator[None]:
+        """Count a call; Overloaded if it brings more than there is room for."""
+        with self._counted(), self._pending.admit(request.ByteSize()):
+            yield
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
         call = asyncio.get_running_loop().create_future()
         self._calls.add(call)
         try:
@@ -216,11 +245,17 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
             call.set_result(None)
 
     async def _encode_all(
-        self, encode: Callable[[str], tokenizer_pb2.Encoding], texts: Sequence[str]
+        self, encode: Callable[[str], tokenizer_pb2.Encoding], texts: Sequence[str], *, field: str = "texts"
     ) -> Sequence[tokenizer_pb2.Encoding]:
+        sizes = [self._checked_bytes(text, field) for text in texts]
         if sum(map(len, texts)) <= _SHORT_CHARS:
             return [encode(text) for text in texts]
-        return await _all([self._in_thread(partial(encode, text)) for text in texts])
+        return await _all([self._encoding(partial(encode, text), size) for text, size in zip(texts, sizes, strict=True)])
+
+    def _encoding(self, encode: Callable[[], tokenizer_pb2.Encoding], num_bytes: int) -> asyncio.Future[tokenizer_pb2.Encoding]:
+        if num_bytes <= _LONG_BYTES:
+            return self._in_thread(encode)
+        return asyncio.ensure_future(self._long_texts.run(encode, num_bytes))
 
     def _encode_to_wire(
         self,
@@ -229,9 +264,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         add_special_tokens: bool,
         truncation: Truncation | None,
         with_strings: bool,
-        field: str = "texts",
     ) -> tokenizer_pb2.Encoding:
-        self._check_text(text, field)
         started = time.perf_counter()
         encoded = self._tokenizer.encode(
             text, add_special_tokens=add_special_tokens, truncation=truncation, with_strings=with_strings
@@ -243,7 +276,14 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         skip = skips_special_tokens(request)
         return [self._tokenizer.decode(unpack_u32(sequence.ids), skip_special_tokens=skip) for sequence in request.sequences]
 
-    def _check_text(self, text: str, field: str) -> None:
+    def _fitting(self, response: Response, field: str) -> Response:
+        """Return a response; InvalidRequest if it fits no message: the caller asks for less at once."""
+        num_bytes = response.ByteSize()
+        if num_bytes > self._max_message_bytes:
+            raise too_large("The answer", num_bytes, self._max_message_bytes, field=field)
+        return response
+
+    def _checked_bytes(self, text: str, field: str) -> int:
         try:
             size_bytes = len(text.encode())
         except UnicodeEncodeError as error:  # JSON can write halves of characters: "\ud83d"
@@ -251,6 +291,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         if size_bytes > self._max_text_bytes:
             message = f"The text has {size_bytes} bytes of UTF-8, the limit is {self._max_text_bytes} (max_text_bytes)."
             raise InvalidRequest(message, field=field)
+        return size_bytes
 
     def _in_thread(self, job: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._pool, job)
@@ -261,6 +302,15 @@ def _report(span: Span, encodings: Sequence[tokenizer_pb2.Encoding]) -> None:
     num_tokens = sum(len(encoding.token_ids) for encoding in encodings) // U32_BYTES
     span.set_attributes({"tetrad.tokens": num_tokens})
     log.debug("text.encoded", num_texts=len(encodings), num_tokens=num_tokens)
+
+
+def _within_a_message(answers: Sequence[tokenizer_pb2.BatchedAnswer]) -> list[tokenizer_pb2.BatchedAnswer]:
+    """Return the answers, without content where they would not fit one message: the client makes these calls alone."""
+    room_bytes, fitting = BATCH_BYTES, []
+    for answer in answers:
+        room_bytes -= answer.ByteSize()
+        fitting.append(answer if room_bytes >= 0 else tokenizer_pb2.BatchedAnswer())
+    return fitting
 
 
 async def _all(jobs: list[asyncio.Future[T]]) -> list[T]:

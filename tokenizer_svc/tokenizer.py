@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from tokenizers import Encoding
+
 from tetrad.services.errors import InvalidRequest
 from tetrad.tokenizer_svc.bundle import Bundle, bundle_files, hash_files
 from tetrad.tokenizer_svc.detokenizer import Detokenizer, DetokenizerFactory
@@ -68,14 +70,23 @@ class Tokenizer:
 
     def _encode(self, text: str, add_special_tokens: bool, truncation: Truncation | None, with_strings: bool) -> EncodedText:
         wants_special = add_special_tokens and (truncation is None or truncation.max_tokens >= self._num_added)
-        [encoding] = self._rust.encode_batch_fast([text], add_special_tokens=wants_special and truncation is None)
-        if truncation is not None:
-            room = truncation.max_tokens - (self._num_added if wants_special else 0)
-            encoding.truncate(room, direction="left" if truncation.keep_end else "right")
-            if wants_special:
-                encoding = self._rust.post_process(encoding, None, True)
-        ids = encoding.ids
+        [encoding] = self._rust.encode_batch_fast([text], add_special_tokens=wants_special)
+        if truncation is None:
+            ids = encoding.ids
+        else:
+            ids = self._truncated(encoding, truncation, self._num_added if wants_special else 0)
         return EncodedText(ids, [self._rust.id_to_token(token_id) or "" for token_id in ids] if with_strings else [])
+
+    def _truncated(self, encoding: Encoding, truncation: Truncation, num_added: int) -> list[int]:
+        """Return the ids that are kept: the special ones that stand before and behind the text, and those of one of its ends.
+
+        The library's own truncation makes an object of each part that it cuts off: 0.1 s and 100 MB for a million tokens.
+        """
+        ids, is_added = encoding.ids, encoding.special_tokens_mask
+        num_before = next((place for place, added in enumerate(is_added) if not added), num_added)
+        end = len(ids) - num_added + num_before
+        kept = _cut(ids[num_before:end], truncation.max_tokens - num_added, keep_end=truncation.keep_end)
+        return ids[:num_before] + kept + ids[end:]
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of ids; InvalidRequest for an id outside the vocabulary."""
@@ -107,6 +118,10 @@ class Tokenizer:
     def bundle(self) -> Bundle:
         """The files as one archive. The first call compresses for about 0.2 s: call it in a thread."""
         return Bundle.pack(self._files)
+
+
+def _cut(ids: list[int], most: int, *, keep_end: bool) -> list[int]:
+    return ids[max(0, len(ids) - most) :] if keep_end else ids[:most]
 
 
 def _refuse_text(reason: str) -> InvalidRequest:

@@ -53,6 +53,7 @@ def conversation_of(request: tokenizer_pb2.RenderChatRequest) -> Conversation:
         chat_template=request.chat_template if request.HasField("chat_template") else None,
         add_generation_prompt=request.add_generation_prompt if given else not request.continue_final_message,
         continue_final_message=request.continue_final_message,
+        max_prompt_chars=request.max_prompt_chars if request.HasField("max_prompt_chars") else None,
     )
 
 

@@ -29,9 +29,9 @@ class WorkerSettings(ServiceSettings):
     )
     kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16", "fp8", "int8"] = Field(
         "auto",
-        description="Type of keys and values. auto: that of the activations on the cuda device; on the cpu device int8, with a "
-        "scale for 32 dimensions, under quantized weights, else float32. Only the cuda device has bfloat16 and fp8, only the "
-        "cpu device int8.",
+        description="Type of keys and values. auto: that of the activations on the cuda device; on the cpu device float32, but "
+        "under quantized weights int8 with a scale for 32 dimensions, or float16 if the model's keys have biases or norms. "
+        "Only the cuda device has bfloat16 and fp8, only the cpu device int8.",
     )
     kv_cache_memory_gib: float = Field(
         4.0, gt=0, description="Most memory that the KV cache may take on the cpu device, in GiB; less where less is free."
@@ -63,6 +63,9 @@ class WorkerSettings(ServiceSettings):
     )
     sim_crash_token_id: int | None = Field(
         None, ge=0, description="sim: the process dies of a prompt with this token, for tests of recovery. Unset: of none."
+    )
+    sim_fail_token_id: int | None = Field(
+        None, ge=0, description="sim: a prompt with this token fails alone after three tokens, for tests. Unset: none does."
     )
     sim_kv_cache_memory_gib: float = Field(
         4.0, gt=0, description="sim: memory that the device pretends to have for KV, in GiB."

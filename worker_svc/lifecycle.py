@@ -34,7 +34,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
 
     Args:
         worker, compute: the worker and the thread that owns it.
-        rank, instance_id: for GetInfo.
+        rank, instance_id, max_message_bytes: for GetInfo.
         profiler, methods: for StartProfile and CollectiveRpc.
         health: reports ready once the worker is warm.
     """
@@ -46,12 +46,15 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         *,
         rank: int,
         instance_id: str,
+        max_message_bytes: int,
         profiler: Profiler,
         methods: CollectiveMethods,
         health: Callable[[], Health],
     ) -> None:
         self._worker, self._compute, self._rank, self._instance_id = worker, compute, rank, instance_id
+        self._max_message_bytes = max_message_bytes
         self._profiler, self._methods, self._health = profiler, methods, health
+        self._engine_pause: worker_pb2.EnginePause | None = None
 
     async def GetInfo(
         self, request: worker_pb2.WorkerLifecycleServiceGetInfoRequest, context: Any
@@ -70,6 +73,8 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
             num_requests=seen.num_requests,
             instance_id=self._instance_id,
             epoch=seen.epoch,
+            engine_pause=self._engine_pause,
+            max_message_bytes=self._max_message_bytes,
         )
 
     async def LoadModel(
@@ -160,6 +165,11 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         """Take it again."""
         sleeping = await self._compute.submit(self._worker.wake_up, list(request.tags))
         return worker_pb2.WorkerLifecycleServiceWakeUpResponse(sleeping=sleeping)
+
+    async def KeepPause(self, request: worker_pb2.KeepPauseRequest, context: Any) -> worker_pb2.KeepPauseResponse:
+        """Keep it for GetInfo."""
+        self._engine_pause = request.pause
+        return worker_pb2.KeepPauseResponse()
 
     async def LoadLora(self, request: worker_pb2.WorkerLifecycleServiceLoadLoraRequest, context: Any) -> Any:
         """Refuse."""

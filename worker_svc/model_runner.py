@@ -17,7 +17,7 @@ from tetrad.worker_svc.input_batch import InputBatch
 from tetrad.worker_svc.kv_cache import KvCache
 from tetrad.worker_svc.models.registry import Model
 from tetrad.worker_svc.plan import Ints, StepPlan, StepResult
-from tetrad.worker_svc.prompt_logprobs import AskedPrompts, collect
+from tetrad.worker_svc.prompt_logprobs import AskedPrompts, collect, prompt_failures
 from tetrad.worker_svc.request_table import RequestTable
 from tetrad.worker_svc.sampler.sampler import Sampled, Sampler
 from tetrad.worker_svc.step_inputs import StepInputs, build_step_inputs
@@ -71,14 +71,15 @@ class ModelRunner:
         prompt_logprobs = collect(self._asked_prompts.chunks(inputs, self._batch), hidden, self._model.logits)
         slots, sampled = self._sample(plan, inputs, hidden)
         handles = self._batch.handles[slots].astype(np.uint32)
-        failures = [(int(handles[row]), error) for row, error in sampled.failures]
-        for handle, _ in failures:
+        failures = dict(prompt_failures(prompt_logprobs))
+        failures.update((int(handles[row]), error) for row, error in sampled.failures)
+        for handle in failures:
             self._requests.set_aside(handle)
         return step_result(
             plan.step_id,
             handles,
             sampled,
-            failures=[*rows.failures, *failures],
+            failures=[*rows.failures, *failures.items()],
             prompt_logprobs=prompt_logprobs,
             compute_seconds=time.perf_counter() - started,
             input_seconds=input_seconds,

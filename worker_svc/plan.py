@@ -4,7 +4,7 @@ Made by wire.py, consumed and answered by a runner. Knows nothing of protobuf or
 rows belong together; token ids and block ids fit 32 bits.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -111,6 +111,10 @@ class LogprobRows:
     logprobs: Floats  # [P, W]
     ranks: npt.NDArray[np.uint32]  # [P], 1 = most likely
 
+    def select(self, positions: npt.NDArray[np.bool_]) -> "LogprobRows":
+        """Return the rows of the positions [P] that are true."""
+        return LogprobRows(self.token_ids[positions], self.logprobs[positions], self.ranks[positions])
+
 
 def join_rows(parts: Sequence[LogprobRows]) -> LogprobRows:
     """Return the positions of all parts (of one width), one after another."""
@@ -127,6 +131,11 @@ class SampledLogprobs:
 
     handles: npt.NDArray[np.uint32]
     rows: LogprobRows
+
+    def without(self, handles: Collection[int]) -> "SampledLogprobs":
+        """Return the same without the rows of these requests."""
+        stays = ~np.isin(self.handles, list(handles))
+        return SampledLogprobs(self.handles[stays], self.rows.select(stays))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,13 @@ step that brings the first output token, as the engine core has nothing else to 
 before that is computed anew, and gathered anew.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from tetrad.services.errors import InternalError, TetradError
 from tetrad.worker_svc.input_batch import InputBatch
 from tetrad.worker_svc.plan import Ints, LogprobRows, NewRequest, PromptLogprobs, join_rows
 from tetrad.worker_svc.sampler.logprobs import gather_logprobs
@@ -96,3 +97,23 @@ def collect(chunks: list[PromptChunk], hidden: torch.Tensor, logits_of: LogitsOf
             chunk.gathered.append(gather_logprobs(logprobs, followers, chunk.num_top))
         found.append(chunk.finish())
     return [each for each in found if each is not None]
+
+
+def prompt_failures(found: Iterable[PromptLogprobs]) -> list[tuple[int, TetradError]]:
+    """Return the requests whose prompts have log-probabilities that are not numbers, and their errors.
+
+    Logits with a NaN or an infinite one among them make all log-probabilities of their position NaN.
+    """
+    failures: list[tuple[int, TetradError]] = []
+    for each in found:
+        broken = np.flatnonzero(np.isnan(each.rows.logprobs[:, 0]))
+        if len(broken):
+            failures.append((each.handle, _not_a_number(each.start + int(broken[0]))))
+    return failures
+
+
+def _not_a_number(position: int) -> InternalError:
+    return InternalError(
+        f"The model's log-probability of token {position} of the prompt is not a number; its weights, or their precision, do "
+        "not fit this prompt."
+    )

@@ -54,6 +54,7 @@ class WorkerServer:
             compute,
             rank=settings.rank,
             instance_id=instance_id,
+            max_message_bytes=settings.max_message_bytes,
             profiler=_profiler(settings),
             methods=_collective_methods(worker),
             health=lambda: self.server.health,

@@ -63,7 +63,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     ) -> None:
         self._worker, self._compute, self._waiting, self._stuck = worker, compute, waiting, stuck
         self._metrics, self._tracer = metrics, tracer
-        self._ready = worker_pb2.ExecuteReady(schema_revision=SCHEMA_REVISION, rank=rank, instance_id=instance_id)
+        self._ready = worker_pb2.ExecuteReady(
+            schema_revision=SCHEMA_REVISION, rank=rank, instance_id=instance_id, supports_shared_sampling_params=True
+        )
         self._max_queued_steps = max_queued_steps
         self._streams: set[_Stream] = set()
         self._none_open = asyncio.Event()

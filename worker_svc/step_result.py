@@ -1,4 +1,7 @@
-"""Step result: from what was sampled to the answer of a plan, without the rows that failed."""
+"""Step result: makes the answer to a plan from what was sampled.
+
+A request that failed is answered with its error and nothing else: the engine core takes anything besides for a fault.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -26,15 +29,18 @@ def step_result(
     Args:
         step_id: of the plan.
         handles: [R], of the rows that sampled.
-        sampled: what each got; rows that failed are left out.
+        sampled: what each got.
         failures: of requests, these rows' included.
         prompt_logprobs, compute_seconds, input_seconds: see StepResult.
-        skipped: further rows to leave out.
+        skipped: rows of requests that have failed in a step before.
     """
     logprobs = [SampledLogprobs(handles[asked], found) for asked, found in sampled.logprobs]
     token_ids = sampled.token_ids.astype(np.uint32)
-    if left_out := [*skipped, *(row for row, _ in sampled.failures)]:
-        handles, token_ids = np.delete(handles, left_out), np.delete(token_ids, left_out)
+    if left_out := {*(handle for handle, _ in failures), *(int(handles[row]) for row in skipped)}:
+        stays = ~np.isin(handles, list(left_out))
+        handles, token_ids = handles[stays], token_ids[stays]
+        logprobs = [rest for group in logprobs if len((rest := group.without(left_out)).handles)]
+        prompt_logprobs = [each for each in prompt_logprobs if each.handle not in left_out]
     return StepResult(
         step_id=step_id,
         handles=handles,

@@ -8,6 +8,7 @@ in order, so a stream's last call is done when its steps are.
 import asyncio
 
 from tetrad.services.errors import InternalError
+from tetrad.services.running_time import RunningTimer
 
 
 class StuckDevice:
@@ -23,7 +24,7 @@ class StuckDevice:
 
     def watch(self, ending: asyncio.Future[None]) -> None:
         """Expect a stream's last call to be done in time."""
-        timer = asyncio.get_running_loop().call_later(self._timeout_s, self._found.set)
+        timer = RunningTimer(self._timeout_s, self._found.set)
         ending.add_done_callback(lambda _: timer.cancel())
 
     async def wait(self) -> None:

@@ -6,6 +6,8 @@ as a whole raises InvalidRequest.
 """
 
 import zlib
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,14 +29,18 @@ from tetrad.worker_svc.plan import (
     StepResult,
 )
 
+_Params = tuple[types_pb2.SamplingParams, SamplingSpec]
+"""Sampling parameters as they came, and as own value."""
+
 
 def read_plan(message: worker_pb2.SchedulerOutput) -> StepPlan:
     """Return the plan that a SchedulerOutput stands for; InvalidRequest if its columns disagree."""
     if message.HasField("draft_tokens"):
         raise InvalidRequest("This worker does not verify draft tokens; turn speculative decoding off.")
+    shared = [_read_params(params) for params in message.shared_sampling_params]
     return StepPlan(
         step_id=message.step_id,
-        new_requests=[_read_new(new) for new in message.new_requests],
+        new_requests=[_read_new(new, shared) for new in message.new_requests],
         cached=_read_cached(message.cached_requests),
         removed_handles=ints(message.removed_handles).tolist(),
         grammar=_read_grammar(message.grammar_bitmask) if message.HasField("grammar_bitmask") else None,
@@ -87,8 +93,8 @@ def u32(values: npt.NDArray[Any]) -> bytes:
     return values.astype("<u4").tobytes()
 
 
-def _read_new(message: worker_pb2.NewRequestData) -> NewRequest:
-    params = message.sampling_params
+def _read_new(message: worker_pb2.NewRequestData, shared: Sequence[_Params]) -> NewRequest:
+    params, sampling = _params_of(message, shared)
     return NewRequest(
         handle=message.handle,
         request_id=message.request_id,
@@ -97,18 +103,36 @@ def _read_new(message: worker_pb2.NewRequestData) -> NewRequest:
         num_computed_tokens=message.num_computed_tokens,
         num_scheduled_tokens=message.num_scheduled_tokens,
         block_ids=ints(message.block_ids[0]) if message.block_ids else np.empty(0, np.int64),
-        sampling=read_sampling(params, message.request_id),
+        sampling=replace(sampling, seed=_seed_of(message, params)),
         eos_token_id=message.eos_token_id if message.HasField("eos_token_id") else None,
         context=RequestContext.from_headers(message.trace_headers),
-        refusal=_refusal(message),
+        refusal=_refusal(message, sampling),
     )
 
 
-def read_sampling(params: types_pb2.SamplingParams, request_id: str) -> SamplingSpec:
-    """Return the sampling parameters with vLLM's defaults for what is absent.
+def _params_of(message: worker_pb2.NewRequestData, shared: Sequence[_Params]) -> _Params:
+    """Return a request's parameters: its own, or those that it shares with others."""
+    if not message.HasField("sampling_params_index"):
+        return _read_params(message.sampling_params)
+    if message.sampling_params_index >= len(shared):
+        text = f"A request has parameters number {message.sampling_params_index} of {len(shared)} shared ones."
+        raise InvalidRequest(text)
+    return shared[message.sampling_params_index]
 
-    A request without a seed gets one from its id, so that it goes on with the same noise after a preemption.
-    """
+
+def _seed_of(message: worker_pb2.NewRequestData, params: types_pb2.SamplingParams) -> int:
+    """Return a request's seed: its own, its parameters', or one from its id, so that it keeps its noise after a preemption."""
+    if message.HasField("seed"):
+        return message.seed
+    return params.seed if params.HasField("seed") else zlib.crc32(message.request_id.encode())
+
+
+def _read_params(params: types_pb2.SamplingParams) -> _Params:
+    return params, read_sampling(params)
+
+
+def read_sampling(params: types_pb2.SamplingParams) -> SamplingSpec:
+    """Return the sampling parameters with vLLM's defaults for what is absent."""
 
     def given(name: str, default: Any) -> Any:
         return getattr(params, name) if params.HasField(name) else default
@@ -118,7 +142,7 @@ def read_sampling(params: types_pb2.SamplingParams, request_id: str) -> Sampling
         top_p=given("top_p", 1.0),
         top_k=max(given("top_k", 0), 0),
         min_p=given("min_p", 0.0),
-        seed=given("seed", zlib.crc32(request_id.encode())),
+        seed=given("seed", 0),
         min_tokens=given("min_tokens", 0),
         stop_token_ids=tuple(params.stop_token_ids),
         num_logprobs=given("logprobs", None),
@@ -136,7 +160,7 @@ def read_sampling(params: types_pb2.SamplingParams, request_id: str) -> Sampling
     )
 
 
-def _refusal(message: worker_pb2.NewRequestData) -> TetradError | None:
+def _refusal(message: worker_pb2.NewRequestData, sampling: SamplingSpec) -> TetradError | None:
     wanted = {
         "pooling": message.HasField("pooling_params"),
         "LoRA adapters": message.HasField("lora_request"),
@@ -146,8 +170,7 @@ def _refusal(message: worker_pb2.NewRequestData) -> TetradError | None:
     missing = [name for name, asked in wanted.items() if asked]
     if missing:
         return Unsupported(f"This worker does not support {', '.join(missing)}.")
-    sampling = message.sampling_params
-    if sampling.HasField("thinking_token_budget") and not sampling.thinking_end_token_ids:
+    if sampling.thinking_token_budget is not None and not sampling.thinking_end_ids:
         return InvalidRequest("thinking_token_budget needs thinking_end_token_ids.", field="thinking_token_budget")
     if len(message.block_ids) > 1:
         return InternalError(f"This worker has 1 KV cache group, but the plan names {len(message.block_ids)}.")

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tetrad.engine_core_svc.message_sizes import DEFAULT_LIMITS, MessageLimits
 from tetrad.engine_core_svc.scheduler.policy import PolicyName
 
 
@@ -13,8 +14,9 @@ class SchedulerLimits:
         max_num_seqs: requests that run at the same time.
         max_num_batched_tokens: tokens computed in one step.
         long_prefill_token_threshold: most tokens of one request in a step that others share; 0: no such limit.
-        enable_chunked_prefill: split prompts over steps; otherwise a prompt that does not fit the step blocks the queue.
+        enable_chunked_prefill: split prompts over steps; otherwise a prompt waits for a step that has room for all of it.
         policy: "fcfs" or "priority" (larger priority is more urgent, and preempts).
+        messages: bytes of the plan and of its result.
     """
 
     max_num_seqs: int = 256
@@ -22,3 +24,4 @@ class SchedulerLimits:
     long_prefill_token_threshold: int = 0
     enable_chunked_prefill: bool = True
     policy: PolicyName = "fcfs"
+    messages: MessageLimits = DEFAULT_LIMITS

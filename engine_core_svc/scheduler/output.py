@@ -4,12 +4,13 @@ SchedulerOutput and ModelRunnerOutput carry vLLM's names and meaning; a resumed 
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tetrad.engine_core_svc.kv_cache.second_tier import Swaps
-from tetrad.engine_core_svc.request import Request, RequestStatus
+from tetrad.engine_core_svc.request import NO_LOGPROBS, LogprobWidths, Request, RequestStatus
+from tetrad.services.columns import U32_BYTES
 from tetrad.services.errors import TetradError
 
 
@@ -44,6 +45,7 @@ class NewRequestData:
     num_scheduled_tokens: int
     block_ids: Sequence[int]
     payload: Any
+    logprobs: LogprobWidths = NO_LOGPROBS
 
 
 @dataclass(slots=True)
@@ -108,6 +110,15 @@ class Logprobs:
     num_positions: int
     width: int
 
+    def has_shape(self, num_positions: int, width: int) -> bool:
+        """Return whether the columns are those of so many positions, of so many candidates each."""
+        size = U32_BYTES * num_positions * width
+        return (
+            (self.num_positions, self.width) == (num_positions, width)
+            and len(self.token_ids) == len(self.logprobs) == size
+            and len(self.ranks) == U32_BYTES * num_positions
+        )
+
 
 @dataclass(slots=True)
 class ModelRunnerOutput:
@@ -121,6 +132,14 @@ class ModelRunnerOutput:
     failures: dict[int, TetradError] = field(default_factory=dict)
     compute_s: float = 0.0
     """Seconds on the device; 0: not told."""
+
+    def drop(self, dropped: Collection[int]) -> None:
+        """Take everything of these requests out of the result, except their failures."""
+        kept = [index for index, key in enumerate(self.keys) if key not in dropped]
+        self.keys, self.token_ids = [self.keys[index] for index in kept], [self.token_ids[index] for index in kept]
+        for key in dropped:
+            self.logprobs.pop(key, None)
+            self.prompt_logprobs.pop(key, None)
 
 
 @dataclass(frozen=True, slots=True)

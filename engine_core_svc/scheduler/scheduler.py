@@ -13,6 +13,7 @@ from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.request import Request, RequestStatus
 from tetrad.engine_core_svc.scheduler.budget import StepBudget
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
+from tetrad.engine_core_svc.scheduler.message_budget import MessageBudget
 from tetrad.engine_core_svc.scheduler.output import (
     FINISH_REASONS,
     EngineCoreOutput,
@@ -40,6 +41,9 @@ class Scheduler:
         kv_cache: the block tables; not shared with anyone.
         grammars: of the constrained requests; not shared with anyone. None: masks are computed at once, on this thread.
         pacer: holds prompts back for those that decode. None: nothing does.
+
+    Attributes:
+        shares_params: whether parameters that several new requests share are in a plan once; so the worker has to read them.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class Scheduler:
         self.requests, self.waiting, self.running = self.roster.requests, self.roster.waiting, self.roster.running
         self.step_counter = 0
         self.admitting = True
+        self.shares_params = True
         self._results = Results(self.roster, kv_cache, self.grammars)
         self._num_sampling = 0  # requests that the last plan brings a token; they decode from then on
 
@@ -123,6 +128,7 @@ class Scheduler:
             most,
             prompt_tokens=most if paced is None else paced,
             chunk=most if is_alone or threshold == 0 else threshold,
+            messages=MessageBudget(self.limits.messages, self.kv_cache.block_size, shares_params=self.shares_params),
         )
 
     def _schedule_running(self, plan: SchedulerOutput, budget: StepBudget) -> None:
@@ -148,7 +154,7 @@ class Scheduler:
             columns.num_computed_tokens.append(request.num_computed_tokens)
             columns.num_new_blocks.append(len(blocks))
             columns.new_block_ids.extend(blocks)
-            self._advance(plan, request, num_new)
+            self._advance(plan, request, num_new, budget)
             index += 1
 
     def _schedule_waiting(self, plan: SchedulerOutput, budget: StepBudget) -> None:
@@ -162,9 +168,9 @@ class Scheduler:
             request = self.waiting.peek()
             if request is None:
                 break
-            if request.num_placeholders or request.is_held:
+            if request.num_placeholders or request.is_held or not self._fits_messages(request, budget):
                 # Preempted while a plan was in flight: its token is still to come, and belongs to the prefix to recompute.
-                # Or it is constrained, and its like wait for theirs.
+                # Or it is constrained, and its like wait for theirs. Or the step's messages are full.
                 num_reserved += self.kv_cache.blocks_for(request.num_tokens)
                 if len(held_back) == _MAX_OVERTAKEN or num_reserved > self.kv_cache.pool.num_free:
                     break
@@ -174,7 +180,7 @@ class Scheduler:
             num_new = self._admit(request, budget, num_reserved)
             if num_new == 0:
                 break
-            self._add_new_request(plan, request, num_new)
+            self._add_new_request(plan, request, num_new, budget)
         for request in held_back:
             self.waiting.add(request)
 
@@ -184,10 +190,11 @@ class Scheduler:
         remaining = request.num_tokens - len(prefix) * self.kv_cache.block_size
         if remaining > budget.num_tokens and not self.limits.enable_chunked_prefill:
             return 0
-        num_new = budget.take(remaining)
+        num_new = budget.take(self._most_tokens(request, request.num_tokens - remaining, remaining, budget))
         return num_new if num_new and self.kv_cache.admit(request, num_new, prefix, num_reserved=num_reserved) else 0
 
-    def _add_new_request(self, plan: SchedulerOutput, request: Request, num_new: int) -> None:
+    def _add_new_request(self, plan: SchedulerOutput, request: Request, num_new: int, budget: StepBudget) -> None:
+        budget.messages.describe(request)
         self.roster.start(request)
         if not request.first_output_sent:
             # A request that is resumed after a crash may find its output cached, too: the same was asked before.
@@ -202,16 +209,19 @@ class Scheduler:
                 num_scheduled_tokens=num_new,
                 block_ids=request.block_ids[:],
                 payload=request.payload,
+                logprobs=request.logprobs,
             )
         )
-        self._advance(plan, request, num_new)
+        self._advance(plan, request, num_new, budget)
 
-    def _advance(self, plan: SchedulerOutput, request: Request, num_new: int) -> None:
+    def _advance(self, plan: SchedulerOutput, request: Request, num_new: int, budget: StepBudget) -> None:
         """Count the planned tokens as computed, so that the next plan need not wait for this one's result."""
+        mask_bytes = self.grammars.mask_bytes(request)
+        budget.messages.compute(request, request.num_computed_tokens, num_new, mask_bytes=mask_bytes)
         request.num_computed_tokens += num_new
         request.last_step_id = plan.step_id
         plan.total_num_scheduled_tokens += num_new
-        if request.num_computed_tokens == request.num_tokens + request.num_placeholders:
+        if request.samples_at(request.num_computed_tokens):
             request.num_placeholders += 1
             plan.sampling_keys.append(request.key)
 
@@ -221,7 +231,21 @@ class Scheduler:
         known = request.num_tokens + request.num_placeholders
         if request.num_placeholders and known >= request.max_total_tokens:
             return 0  # its last token is on the way
-        return budget.take(known - request.num_computed_tokens)
+        start = request.num_computed_tokens
+        return budget.take(self._most_tokens(request, start, known - start, budget))
+
+    def _most_tokens(self, request: Request, start: int, num_tokens: int, budget: StepBudget) -> int:
+        """Return how many tokens of a request, from `start` on, the messages of the step have room for."""
+        return budget.messages.most_tokens(request, start, num_tokens, mask_bytes=self.grammars.mask_bytes(request))
+
+    def _fits_messages(self, request: Request, budget: StepBudget) -> bool:
+        """Return whether the messages of the step have room for a waiting request and the first token that it computes."""
+        if not budget.messages.can_describe(request):
+            return False
+        if not request.sizes.has_logprobs and not self.grammars.mask_bytes(request):
+            return True
+        start = len(self.kv_cache.find_prefix(request)) * self.kv_cache.block_size
+        return self._most_tokens(request, start, request.num_tokens - start, budget) > 0
 
     # --- preemption -------------------------------------------------------------------------------------------------
 

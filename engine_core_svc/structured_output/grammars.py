@@ -16,6 +16,7 @@ from tetrad.engine_core_svc.scheduler.output import EngineCoreOutput, GrammarMas
 from tetrad.engine_core_svc.structured_output.constraint import refusal
 from tetrad.engine_core_svc.structured_output.filler import Filler
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
+from tetrad.services.columns import U32_BYTES
 from tetrad.services.errors import TetradError
 
 
@@ -59,6 +60,11 @@ class Grammars:
         """Forget a request that has ended; one that is not constrained is no error."""
         if self._states.pop(request.key, None) is not None:
             del self._requests[request.key]
+
+    def mask_bytes(self, request: Request) -> int:
+        """Return the bytes of a request's mask in a plan; 0 if it is not constrained."""
+        state = self._states.get(request.key) if self._states else None
+        return 0 if state is None else U32_BYTES * (state.vocabulary.num_words + 1)
 
     def take_ends(self) -> list[GrammarEnd]:
         """Return the requests that their constraints have ended since the last call."""

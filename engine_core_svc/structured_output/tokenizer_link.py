@@ -16,6 +16,7 @@ from tetrad.engine_core_svc.structured_output.vocabulary import Vocabulary
 from tetrad.services.channel import open_channel
 from tetrad.services.errors import InternalError, TetradError, Unavailable, Unsupported
 from tetrad.services.log import get_logger
+from tetrad.services.running_time import running_timeout
 from tetrad.services.status import from_rpc_error
 from tetrad.services.tls import TlsFiles
 from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
@@ -81,7 +82,7 @@ class TokenizerLink:
             f"No tokenizer answered within {self._timeout_s:g} s at {', '.join(self._targets)}; try again later."
         )
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with running_timeout(self._timeout_s):
                 for answering in asyncio.as_completed(asking):
                     try:
                         return await self._read(*await answering)

@@ -25,9 +25,18 @@ def plain_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [_plain(f"{_FIELD}[{place}]", message) for place, message in enumerate(messages)]
 
 
-def num_chars(messages: Sequence[dict[str, Any]]) -> int:
-    """Return the characters of all contents."""
-    return sum(len(message.get("content") or "") for message in messages)
+def num_chars(value: object) -> int:
+    """Return the characters of all texts in messages, tools and the like, names of fields left out."""
+    number, left = 0, [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, str):
+            number += len(each)
+        elif isinstance(each, dict):
+            left += each.values()
+        elif isinstance(each, list | tuple):
+            left += each
+    return number
 
 
 def _plain(where: str, message: dict[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from tetrad.frontend.http.documentation.routes import TAGS
 from tetrad.frontend.http.errors import on_bug, on_router_error, on_tetrad_error, on_wrong_parameter
 from tetrad.frontend.http.http_metrics import HttpMetrics
 from tetrad.frontend.http.messages_api import router as messages
+from tetrad.frontend.http.methods import Methods
 from tetrad.frontend.http.request_ids import RequestIds
 from tetrad.frontend.http.request_timeouts import RequestTimeouts
 from tetrad.frontend.http.responses_api import router as responses
@@ -115,7 +116,7 @@ def create_app(llm: AsyncLLM, settings: FrontendSettings, guard: Guard) -> ASGIA
     # Outside of everything, so that even the answer to a bug carries its id.
     limited = RequestTimeouts(short, settings.request_timeout_s)
     paths = [route.path for route in app.routes if isinstance(route, Route)]
-    measured = HttpMetrics(_with_cors(Access(limited, guard), settings), paths, llm.metrics.observe_http)
+    measured = HttpMetrics(Methods(_with_cors(Access(limited, guard), settings)), paths, llm.metrics.observe_http)
     return RequestIds(measured, llm.tracer)
 
 

@@ -1,5 +1,6 @@
 """/v1/completions: one or many prompts, n outputs each, streamed or whole."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -86,7 +87,10 @@ class _Completion:
         async for place, output in merged(await self._start()):
             self._count(place, output)
             shown = _best(output.outputs, self._num_shown) if self._body.best_of else output.outputs
-            choices += [await self._whole_choice(place, output, each) for each in shown]
+            for each in shown:
+                choices.append(await self._whole_choice(place, output, each))
+                if each.logprobs:
+                    await asyncio.sleep(0)  # others have their turn between choices with many of them
         choices.sort(key=lambda choice: choice.index)
         return Completion(self._id, "text_completion", self._created, self._model, choices, self._usage.usage())
 

@@ -1,7 +1,8 @@
-"""HttpConnection: uvicorn's HTTP/1.1 protocol with bounds on what one client may take, and JSON for what is no HTTP at all.
+"""HttpConnection: an HTTP/1.1 connection with bounds on what one client may take, and JSON for what is no HTTP at all.
 
 Counts connections, heads, headers, framing, requests in a row and bytes that nobody wants. Time is TimedConnection's business,
-and bodies that somebody wants are the routes'.
+and bodies that somebody wants are the routes'. A request that is refused here ends the connection, behind the answers to those
+before it.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ from typing import Literal
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tetrad.frontend.http.errors import protocol_error_body
+from tetrad.frontend.http.request_head import WrongHead, unknown_version
 from tetrad.frontend.http.retirement import Retirement
 from tetrad.frontend.http.timed_connection import ConnectionLimits, TimedConnection
 from tetrad.services.errors import InvalidRequest, TetradError, Unavailable
@@ -23,10 +25,6 @@ _MAX_HEADERS = 256
 _MAX_PIPELINED = 16
 # A body in chunks of one byte is six times as long on the wire; only comments in the framing make it longer than this.
 _MAX_FRAMING = 16
-
-
-class _Refused(Exception):
-    """Ends the parser's work: it answers an error of its callback with send_400_response."""
 
 
 def connection_type(its_limits: ConnectionLimits, its_retirement: Retirement) -> type[HttpToolsProtocol]:
@@ -52,7 +50,9 @@ class HttpConnection(TimedConnection):
     _num_head_bytes = 0
     _num_wire_bytes = 0
     _num_unwanted_bytes = 0
-    _too_long = ""
+    _wrong_head: WrongHead | None = None
+    _is_refused = False
+    _last_answer = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
         """Take a connection, or tell it that there are too many."""
@@ -64,15 +64,15 @@ class HttpConnection(TimedConnection):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; what is not over after too many of them is refused."""
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_refused:
             return
         super().data_received(data)
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_refused:
             return
         if self.in_head:
             self._num_head_bytes += len(data)
             if self._num_head_bytes > self.limits.max_header_bytes:
-                self._refuse_head(f"longer than the {self.limits.max_header_bytes} bytes")
+                self._wrong_head = _too_long(f"longer than the {self.limits.max_header_bytes} bytes")
                 self.send_400_response("")
         elif self.in_body:
             self._num_wire_bytes += len(data)
@@ -90,17 +90,13 @@ class HttpConnection(TimedConnection):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Answer the request, if its head is short enough."""
-        most = self.limits.max_header_bytes
-        if len(self.headers) > _MAX_HEADERS:
-            self._refuse_head(f"more than the {_MAX_HEADERS} headers")
-            raise _Refused
-        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > most:
-            self._refuse_head(f"longer than the {most} bytes")
-            raise _Refused
-        if len(self.pipeline) >= _MAX_PIPELINED:
-            raise _Refused
-        super().on_headers_complete()
+        """Answer the request, if its head can be taken."""
+        try:
+            self._check_size_of_head()
+            super().on_headers_complete()
+        except WrongHead as error:
+            self._wrong_head = error
+            raise  # it ends the parser's work, and uvicorn calls send_400_response
 
     def on_body(self, body: bytes) -> None:
         """Take a part of a body. What comes behind its answer is read so that the client gets to see it, within limits."""
@@ -110,13 +106,20 @@ class HttpConnection(TimedConnection):
             if self._num_unwanted_bytes > 2 * self.limits.max_body_bytes:
                 self.transport.abort()
 
+    def on_response_complete(self) -> None:
+        """Go on with the next request, or end the connection if it is one that was refused."""
+        is_last = not self.pipeline
+        super().on_response_complete()
+        if self._is_refused and is_last and not self.transport.is_closing():
+            self._end()
+
     def send_400_response(self, msg: str) -> None:
         """Refuse what cannot be parsed, in the form of every other error."""
-        status, text = b"400 Bad Request", msg or "Invalid HTTP request received."
-        if self._too_long:
-            status = b"431 Request Header Fields Too Large"
-            text = f"The request line and headers are {self._too_long} that are taken."
-        self._answer(status, InvalidRequest(text))
+        wrong = self._wrong_head or (unknown_version() if self.parser.has_unknown_version else None)
+        if wrong is None:
+            self._answer(b"400 Bad Request", InvalidRequest(msg or "Invalid HTTP request received."))
+        else:
+            self._answer(wrong.status, InvalidRequest(wrong.text))
 
     def on_late(self, what: Literal["head", "body"]) -> None:
         """Answer a client that is late; one that sent nothing, or has its answer, is owed none."""
@@ -128,15 +131,49 @@ class HttpConnection(TimedConnection):
         text += "." if what == "head" else " and less than 64 KiB came."
         self._answer(b"408 Request Timeout", InvalidRequest(text))
 
-    def _refuse_head(self, what: str) -> None:
-        self._too_long = what
+    def _check_size_of_head(self) -> None:
+        most = self.limits.max_header_bytes
+        if len(self.headers) > _MAX_HEADERS:
+            raise _too_long(f"more than the {_MAX_HEADERS} headers")
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > most:
+            raise _too_long(f"longer than the {most} bytes")
+        if len(self.pipeline) >= _MAX_PIPELINED:
+            raise WrongHead(b"400 Bad Request", f"On one connection at most {_MAX_PIPELINED} requests may wait.")
 
     def _answer(self, status: bytes, error: TetradError) -> None:
-        """Answer in place of the application, and end the connection."""
-        if self.is_answering:
-            # In the middle of another answer it would be read as a part of that.
-            self.transport.abort()
-            return
+        """Answer the request that is being received in place of the application, and end the connection.
+
+        Answers that are due before go first. Nothing more is parsed.
+        """
         body = protocol_error_body(error)
-        self.transport.write(_HEAD % (status, len(body), body))
+        self._last_answer = _HEAD % (status, len(body), body)
+        self._is_refused = True
+        is_due_later = self._is_answering_another
+        if self.in_body and self.pipeline:
+            self.pipeline.popleft()  # the request itself, which waits for its turn
+        elif self.in_body and self.cycle.response_started:
+            # It has its answer; in the middle of that, another one would be read as a part of it.
+            self._last_answer = b""
+            if not self.cycle.response_complete:
+                self.transport.abort()
+                return
+        self.in_head = self.in_body = False
+        if is_due_later:
+            self.follow_phase()
+        else:
+            self._end()
+
+    @property
+    def _is_answering_another(self) -> bool:
+        """Whether the application owes an answer to a request before the one that is being received."""
+        if self.pipeline:
+            return True
+        return not self.in_body and not self.is_between_requests
+
+    def _end(self) -> None:
+        self.transport.write(self._last_answer)
         self.transport.close()
+
+
+def _too_long(what: str) -> WrongHead:
+    return WrongHead(b"431 Request Header Fields Too Large", f"The request line and headers are {what} that are taken.")

@@ -51,9 +51,11 @@ _LIMITS = (
     "max_body_bytes",
     "max_header_bytes",
     "max_logprobs",
+    "max_answer_logprobs",
     "max_stop_strings",
     "max_stop_chars",
     "max_bad_words",
+    "max_bad_word_chars",
     "max_n",
     "max_completion_prompts",
     "request_timeout_s",
@@ -89,6 +91,8 @@ _INFO_SCHEMA = obj(
         version=field("string", "Of its Tetrad."),
         supports_lora=field("boolean", "Whether it takes adapters."),
         priority_scheduling=field("boolean", "Whether `priority` orders requests."),
+        supports_shared_sampling_params=field("boolean", "Whether requests of one message may share their parameters."),
+        max_message_bytes=field("integer", "Largest message that it reads, in bytes."),
     )
     | {"description": "What the first engine core says of itself."},
     tokenizer=obj(

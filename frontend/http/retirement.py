@@ -6,9 +6,8 @@ for a while. Knows uvicorn's connections; knows nothing of what is asked on them
 """
 
 import asyncio
-from typing import cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from tetrad.frontend.http.http1_connection import Http1Connection
 
 # Clients in the middle of a conversation are back sooner; those that are not have noticed a closed connection when they are.
 IDLE_S = 5
@@ -48,7 +47,7 @@ class Retirement:
             self._none_left.set()
 
 
-class RetiringConnection(HttpToolsProtocol):
+class RetiringConnection(Http1Connection):
     """A connection that can be told that the next response is its last.
 
     Attributes:
@@ -74,10 +73,9 @@ class RetiringConnection(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     @property
-    def is_between_requests(self) -> bool:
-        """Whether the last request, if there was one, has its whole answer."""
-        cycle = cast(RequestResponseCycle | None, self.cycle)  # uvicorn declares it without the None it begins with
-        return cycle is None or cycle.response_complete
+    def may_keep_alive(self) -> bool:
+        """Whether another request may follow on this connection."""
+        return super().may_keep_alive and not self.retirement.has_begun
 
     def retire(self) -> None:
         """Let the next response be the last."""

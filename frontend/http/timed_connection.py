@@ -12,11 +12,14 @@ from typing import Literal
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.http.retirement import RetiringConnection
 from tetrad.services.log import get_logger
+from tetrad.services.running_time import RunningTimer
 
 log = get_logger()
 
 # Of a body, in one body_timeout_s: two kilobytes a second are slow, less is an attack.
 _LEAST_BODY_BYTES = 64 << 10
+# Between the end of an idle connection's time and its end.
+_LAST_READ_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -59,15 +62,15 @@ class TimedConnection(RetiringConnection):
     in_body = False
     num_body_bytes = 0
     _phase: Literal["head", "body", ""] = ""
-    _phase_timer: asyncio.TimerHandle | None = None
+    _phase_timer: RunningTimer | None = None
     _num_bytes_before = 0
-    _stall_timer: asyncio.TimerHandle | None = None
+    _stall_timer: RunningTimer | None = None
     _num_unsent = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
         """Begin to wait for a head."""
         super().connection_made(transport)
-        self._follow_phase()
+        self.follow_phase()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop all timers."""
@@ -79,7 +82,7 @@ class TimedConnection(RetiringConnection):
     def data_received(self, data: bytes) -> None:
         """Take bytes, and see what the client owes next."""
         super().data_received(data)
-        self._follow_phase()
+        self.follow_phase()
 
     def on_message_begin(self) -> None:
         """Note that a head begins."""
@@ -88,8 +91,8 @@ class TimedConnection(RetiringConnection):
 
     def on_headers_complete(self) -> None:
         """Note that the body begins."""
-        self.in_head, self.in_body, self.num_body_bytes = False, True, 0
         super().on_headers_complete()
+        self.in_head, self.in_body, self.num_body_bytes = False, True, 0
 
     def on_body(self, body: bytes) -> None:
         """Count the body."""
@@ -120,7 +123,11 @@ class TimedConnection(RetiringConnection):
             self._stall_timer = None
 
     def timeout_keep_alive_handler(self) -> None:
-        """End an idle connection; one whose client has not even read the last answer would never end by closing it."""
+        """End an idle connection, but read first what has arrived: this process may have been stopped for a while."""
+        self.timeout_keep_alive_task = self.loop.call_later(_LAST_READ_S, self._end_idle)
+
+    def _end_idle(self) -> None:
+        """Close the connection; one whose client has not even read the last answer would never end by that."""
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         super().timeout_keep_alive_handler()
@@ -129,14 +136,8 @@ class TimedConnection(RetiringConnection):
         """Answer a client that is late with a part of its request."""
         raise NotImplementedError
 
-    @property
-    def is_answering(self) -> bool:
-        """Whether an answer to an earlier request, or to this one, is due or under way, so that nothing else may be written."""
-        if self.is_between_requests:
-            return bool(self.pipeline)
-        return bool(self.pipeline) or self.cycle.response_started or not self.in_body
-
-    def _follow_phase(self) -> None:
+    def follow_phase(self) -> None:
+        """Start the timer of what the client owes now, if that has changed."""
         if self.transport.is_closing():
             return
         phase: Literal["head", "body", ""] = "body" if self.in_body else "head" if self.in_head else ""
@@ -155,7 +156,7 @@ class TimedConnection(RetiringConnection):
         self._phase_timer = None
         if self._phase:
             seconds = self.limits.header_timeout_s if self._phase == "head" else self.limits.body_timeout_s
-            self._phase_timer = self.loop.call_later(seconds, self._on_phase_over)
+            self._phase_timer = RunningTimer(seconds, self._on_phase_over)
 
     def _on_phase_over(self) -> None:
         gets_on = self._phase == "body" and self.num_body_bytes - self._num_bytes_before >= _LEAST_BODY_BYTES
@@ -170,7 +171,7 @@ class TimedConnection(RetiringConnection):
         self._num_unsent = self.transport.get_write_buffer_size()
         if self._stall_timer is not None:
             self._stall_timer.cancel()
-        self._stall_timer = self.loop.call_later(self.limits.slow_client_timeout_s, self._on_unread)
+        self._stall_timer = RunningTimer(self.limits.slow_client_timeout_s, self._on_unread)
 
     def _on_unread(self) -> None:
         if 0 < self.transport.get_write_buffer_size() < self._num_unsent:

@@ -78,7 +78,9 @@ async def _measure(options: argparse.Namespace, trace_directory: Path | None) ->
 
     async def measure(url: str) -> None:
         load = await asyncio.to_thread(_load, options, url)
-        await run_load(_warm_up(load))
+        tried = (await run_load(_warm_up(load))).clients
+        if all(client.error for client in tried):
+            raise Unavailable(f"The server answers none of these requests: {tried[0].error}")
         measured.append(await run_load(load))
 
     def traced(name: str, settings: ServiceSettings) -> ServiceSettings:

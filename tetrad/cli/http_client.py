@@ -10,11 +10,14 @@ from typing import Any, Self
 from tetrad.services.errors import InvalidRequest, NotFound, TetradError, Unavailable, Unsupported
 
 try:
-    import httpx as httpx  # also for those who import this first, and so get the error below
+    import httpx as httpx  # modules that need httpx import it from here, and so get the error below
+    import httpx_sse
 except ImportError as error:
-    raise Unsupported("This command needs the package httpx: pip install 'tetrad[cli]'.") from error
+    raise Unsupported("This command needs the packages httpx and httpx-sse: pip install 'tetrad[cli]'.") from error
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+_STATUS_OF_TYPE = {"invalid_request_error": 400, "rate_limit_error": 429}
+"""HTTP status that an error inside a stream would have had, by OpenAI's type of it; of others 500."""
 
 
 class HttpClient:
@@ -67,19 +70,18 @@ class HttpClient:
         return wanted or str(self.get_json("/v1/models")["data"][0]["id"])
 
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield the events of a streamed response as they come."""
+        """Yield the events of a streamed response as they come; a TetradError for one that says that the request failed."""
         try:
-            with self._client.stream("POST", path, json={**body, "stream": True}) as response:
-                if response.is_error:
-                    raise _error(response.status_code, response.read().decode(errors="replace"))
-                for line in response.iter_lines():
-                    data = line.removeprefix("data: ")
-                    if data == line or data == "[DONE]":
-                        continue
-                    event = json.loads(data)
-                    if "error" in event:
-                        raise _error(int(event["error"].get("code") or 500), data)
-                    yield event
+            with httpx_sse.connect_sse(self._client, "POST", path, json={**body, "stream": True}) as source:
+                if source.response.is_error:
+                    raise _error(source.response.status_code, source.response.read().decode(errors="replace"))
+                for event in source.iter_sse():
+                    if event.data == "[DONE]":
+                        return
+                    document = event.json()
+                    if "error" in document:
+                        raise _error(_STATUS_OF_TYPE.get(document["error"].get("type"), 500), event.data)
+                    yield document
         except httpx.HTTPError as error:
             raise unreachable(self.url, error) from error
 

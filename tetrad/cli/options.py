@@ -7,6 +7,7 @@ import typing
 from typing import Any, Literal
 
 from tetrad.engine_args import NO_EFFECT, ONLY_DEFAULT, SETTING_OF, EngineArgs
+from tetrad.services.command_line import CommandLineParser
 
 _HELP = {
     "tokenizer": "Where the tokenizer is, if not with the model.",
@@ -28,9 +29,9 @@ class HelpFormatter(argparse.HelpFormatter):
         return f"{action.help} (default: %(default)s)" if shown else action.help
 
 
-def new_parser(command: str, description: str) -> argparse.ArgumentParser:
+def new_parser(command: str, description: str) -> CommandLineParser:
     """Return a parser for `tetrad COMMAND`."""
-    return argparse.ArgumentParser(
+    return CommandLineParser(
         prog=f"tetrad {command}", description=description, formatter_class=HelpFormatter, allow_abbrev=False
     )
 

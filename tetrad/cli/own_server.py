@@ -14,7 +14,7 @@ from tetrad.cli.startup import StartProgress, free_port, too_slow
 from tetrad.engine_args import EngineArgs
 from tetrad.local_stack import Adapt, LocalStack
 from tetrad.services.errors import InvalidRequest
-from tetrad.services.log import configure_library_logging
+from tetrad.services.log import configure_command_logging
 
 _HOST = "127.0.0.1"
 
@@ -41,7 +41,7 @@ async def serving(options: argparse.Namespace, *, adapt: Adapt | None = None) ->
             raise InvalidRequest(text, field="url")
         yield options.url, asyncio.Event().wait
         return
-    configure_library_logging(args.log_level)
+    configure_command_logging(args.log_level)
     progress = StartProgress()
     port = free_port(_HOST, 0)
     settings = await asyncio.to_thread(args.stack_settings, report=progress.say, host=_HOST, port=port)

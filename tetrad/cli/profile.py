@@ -16,7 +16,6 @@ def run(arguments: list[str]) -> int:
     """Record, and say where the traces are."""
     parser = new_parser("profile", "Record what a server does, for Perfetto (ui.perfetto.dev) or chrome://tracing.")
     add_server_address(parser)
-    parser.add_argument("--api-key", default=None, metavar="KEY", help="An operator's key. Unset: none.")
     parser.add_argument("--seconds", type=float, default=5.0, metavar="X", help="How long.")
     parser.add_argument("--service", choices=_SERVICES, default="worker", help="Whose trace --output is.")
     text = "Copy the service's trace here, from a server of this machine. Unset: only tell where the traces are."

@@ -14,14 +14,14 @@ def add_server_address(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", default=DEFAULT_URL, help="URL of the server.")
     text = "Authorities to trust at an https URL, PEM. Unset: the system's."
     parser.add_argument("--ca-file", type=Path, default=None, metavar="PATH", help=text)
+    parser.add_argument("--api-key", default=None, metavar="KEY", help="Key of the server. Unset: none.")
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     """Add where the server is and how to sample."""
     add_server_address(parser)
-    parser.add_argument("--api-key", default=None, metavar="KEY", help="Key of the server. Unset: none.")
     parser.add_argument("--model", default=None, help="Name of the model. Unset: the server's first.")
-    parser.add_argument("--max-tokens", type=int, default=None, help="Most tokens to generate. Unset: the server decides.")
+    parser.add_argument("--max-tokens", type=int, default=1024, help="Most tokens to generate.")
     parser.add_argument("--temperature", type=float, default=None, help="0 is greedy. Unset: the server decides.")
     parser.add_argument("--top-p", type=float, default=None, help="Share of probability to keep. Unset: the server decides.")
     parser.add_argument("--seed", type=int, default=None, help="Makes sampling repeatable. Unset: it is not.")

@@ -4,13 +4,14 @@ import argparse
 import asyncio
 
 from tetrad.cli.options import add_engine_options, engine_args, new_parser
+from tetrad.cli.own_server import unless_failed
 from tetrad.cli.serve_signals import ServeSignals
 from tetrad.cli.server_options import add_server_options, server_fields
 from tetrad.cli.startup import StartProgress, free_port, too_slow
 from tetrad.frontend.access.guard import Guard
 from tetrad.local_stack import LocalStack, StackSettings
 from tetrad.services.errors import TetradError
-from tetrad.services.log import configure_library_logging
+from tetrad.services.log import configure_command_logging
 from tetrad.services.tls import Identity
 
 
@@ -25,7 +26,7 @@ def run(arguments: list[str]) -> int:
     add_engine_options(parser)
     options = parser.parse_args(arguments)
     args = engine_args(options)
-    configure_library_logging(args.log_level)
+    configure_command_logging(args.log_level, also_stdout=True)
     port = free_port(options.host, options.port)
     progress = StartProgress()
     fields = {"host": options.host, "port": port, "grpc_port": options.grpc_port, **server_fields(options)}
@@ -44,10 +45,8 @@ async def _serve(settings: StackSettings, options: argparse.Namespace, progress:
             progress.say("Stopping")
             return 0
         _announce(settings)
-        async with asyncio.TaskGroup() as group:
-            restarting = group.create_task(_restart_when_asked(stack, signals, options.start_timeout_s, progress))
-            await signals.unless_stopped(stack.wait_failed())
-            restarting.cancel()
+        restarting = _restart_when_asked(stack, signals, options.start_timeout_s, progress)
+        await signals.unless_stopped(unless_failed(restarting, stack.wait_failed()))
         progress.say("Stopping")
     finally:
         await stack.close()

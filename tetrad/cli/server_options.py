@@ -38,6 +38,7 @@ _FIELDS = (
     "max_num_queued_tokens",
     "responses_store",
     "responses_store_max_count",
+    "responses_store_max_bytes",
     "responses_store_max_age_s",
 )
 

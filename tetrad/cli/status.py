@@ -1,6 +1,7 @@
 """`tetrad status`: what runs where, whether it takes work, and how much it has to do.
 
-Looks at one server over HTTP, and at the local stacks of this machine through their sockets.
+Looks at one server over HTTP, which names the services that it depends on. Without --url it also looks at the local stacks of
+this machine, through their sockets.
 """
 
 import sys
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tetrad.cli.http_client import HttpClient
+from tetrad.cli.http_client import DEFAULT_URL, HttpClient
 from tetrad.cli.interruptible import run_interruptible
 from tetrad.cli.options import new_parser
 from tetrad.cli.sampling_options import add_server_address
@@ -31,11 +32,13 @@ def run(arguments: list[str]) -> int:
     """Print the status; returns 1 if the server does not take work."""
     parser = new_parser("status", "Show what runs where, whether it takes work, and how much it has to do.")
     add_server_address(parser)
+    parser.set_defaults(url=None)
     parser.add_argument("--watch", action="store_true", help="Look again and again, until q or Ctrl-C.")
     parser.add_argument("--interval-s", type=float, default=1.0, help="With --watch: seconds between two looks.")
     options = parser.parse_args(arguments)
-    with HttpClient(options.url, ca_file=options.ca_file, timeout_s=5.0) as client:
-        looker = _Looker(client)
+    url = options.url or DEFAULT_URL
+    with HttpClient(url, api_key=options.api_key, ca_file=options.ca_file, timeout_s=5.0) as client:
+        looker = _Looker(client, with_stacks=options.url is None)
         if options.watch:
             watch(lambda: "\n".join(looker.look().all_lines()) + "\n", options.interval_s, out=sys.stdout, keys=sys.stdin)
             return 0
@@ -63,16 +66,18 @@ class _Looker:
 
     Args:
         client: of the server.
+        with_stacks: whether to look at the stacks.
     """
 
-    def __init__(self, client: HttpClient) -> None:
+    def __init__(self, client: HttpClient, *, with_stacks: bool) -> None:
         self._client = client
+        self._with_stacks = with_stacks
         self._before: tuple[float, Mapping[str, float]] | None = None
 
     def look(self) -> _Report:
         """Return how things are now."""
         report = self._server()
-        for directory in private_directories():
+        for directory in private_directories() if self._with_stacks else ():
             report.lines += run_interruptible(_stack(sorted(directory.glob("*.sock"))))
         return report
 

@@ -58,18 +58,22 @@ class SessionRequest(_message.Message):
     def __init__(self, add: _Optional[_Union[AddRequests, _Mapping]] = ..., abort: _Optional[_Union[AbortRequests, _Mapping]] = ..., hello: _Optional[_Union[SessionHello, _Mapping]] = ...) -> None: ...
 
 class SessionHello(_message.Message):
-    __slots__ = ("client_id", "schema_revision")
+    __slots__ = ("client_id", "schema_revision", "max_message_bytes")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     schema_revision: int
-    def __init__(self, client_id: _Optional[str] = ..., schema_revision: _Optional[int] = ...) -> None: ...
+    max_message_bytes: int
+    def __init__(self, client_id: _Optional[str] = ..., schema_revision: _Optional[int] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
 
 class AddRequests(_message.Message):
-    __slots__ = ("requests",)
+    __slots__ = ("requests", "shared_sampling_params")
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    SHARED_SAMPLING_PARAMS_FIELD_NUMBER: _ClassVar[int]
     requests: _containers.RepeatedCompositeFieldContainer[EngineCoreRequest]
-    def __init__(self, requests: _Optional[_Iterable[_Union[EngineCoreRequest, _Mapping]]] = ...) -> None: ...
+    shared_sampling_params: _containers.RepeatedCompositeFieldContainer[_types_pb2.SamplingParams]
+    def __init__(self, requests: _Optional[_Iterable[_Union[EngineCoreRequest, _Mapping]]] = ..., shared_sampling_params: _Optional[_Iterable[_Union[_types_pb2.SamplingParams, _Mapping]]] = ...) -> None: ...
 
 class AbortRequests(_message.Message):
     __slots__ = ("request_ids",)
@@ -78,7 +82,7 @@ class AbortRequests(_message.Message):
     def __init__(self, request_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EngineCoreRequest(_message.Message):
-    __slots__ = ("request_id", "handle", "prompt_token_ids", "sampling_params", "pooling_params", "eos_token_id", "priority", "arrival_time_unix_nanos", "resumed_output_token_ids", "deadline_unix_nanos", "cache_salt", "lora_request", "mm_features", "data_parallel_rank", "trace_headers", "prompt_embeds", "prompt_is_token_ids", "external_req_id", "resumable", "reasoning_ended", "session_id", "kv_transfer_params", "resumed")
+    __slots__ = ("request_id", "handle", "prompt_token_ids", "sampling_params", "pooling_params", "eos_token_id", "priority", "arrival_time_unix_nanos", "resumed_output_token_ids", "deadline_unix_nanos", "cache_salt", "lora_request", "mm_features", "data_parallel_rank", "trace_headers", "prompt_embeds", "prompt_is_token_ids", "external_req_id", "resumable", "reasoning_ended", "session_id", "kv_transfer_params", "resumed", "sampling_params_index", "seed", "timeout_nanos")
     class TraceHeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +113,9 @@ class EngineCoreRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     KV_TRANSFER_PARAMS_FIELD_NUMBER: _ClassVar[int]
     RESUMED_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_PARAMS_INDEX_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_NANOS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     handle: int
     prompt_token_ids: bytes
@@ -132,7 +139,10 @@ class EngineCoreRequest(_message.Message):
     session_id: str
     kv_transfer_params: _struct_pb2.Struct
     resumed: bool
-    def __init__(self, request_id: _Optional[str] = ..., handle: _Optional[int] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling_params: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., pooling_params: _Optional[_Union[_types_pb2.PoolingParams, _Mapping]] = ..., eos_token_id: _Optional[int] = ..., priority: _Optional[int] = ..., arrival_time_unix_nanos: _Optional[int] = ..., resumed_output_token_ids: _Optional[bytes] = ..., deadline_unix_nanos: _Optional[int] = ..., cache_salt: _Optional[str] = ..., lora_request: _Optional[_Union[_types_pb2.LoraRequest, _Mapping]] = ..., mm_features: _Optional[_Iterable[_Union[_types_pb2.MultiModalFeature, _Mapping]]] = ..., data_parallel_rank: _Optional[int] = ..., trace_headers: _Optional[_Mapping[str, str]] = ..., prompt_embeds: _Optional[_Union[_types_pb2.Tensor, _Mapping]] = ..., prompt_is_token_ids: _Optional[bytes] = ..., external_req_id: _Optional[str] = ..., resumable: _Optional[bool] = ..., reasoning_ended: _Optional[bool] = ..., session_id: _Optional[str] = ..., kv_transfer_params: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., resumed: _Optional[bool] = ...) -> None: ...
+    sampling_params_index: int
+    seed: int
+    timeout_nanos: int
+    def __init__(self, request_id: _Optional[str] = ..., handle: _Optional[int] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling_params: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., pooling_params: _Optional[_Union[_types_pb2.PoolingParams, _Mapping]] = ..., eos_token_id: _Optional[int] = ..., priority: _Optional[int] = ..., arrival_time_unix_nanos: _Optional[int] = ..., resumed_output_token_ids: _Optional[bytes] = ..., deadline_unix_nanos: _Optional[int] = ..., cache_salt: _Optional[str] = ..., lora_request: _Optional[_Union[_types_pb2.LoraRequest, _Mapping]] = ..., mm_features: _Optional[_Iterable[_Union[_types_pb2.MultiModalFeature, _Mapping]]] = ..., data_parallel_rank: _Optional[int] = ..., trace_headers: _Optional[_Mapping[str, str]] = ..., prompt_embeds: _Optional[_Union[_types_pb2.Tensor, _Mapping]] = ..., prompt_is_token_ids: _Optional[bytes] = ..., external_req_id: _Optional[str] = ..., resumable: _Optional[bool] = ..., reasoning_ended: _Optional[bool] = ..., session_id: _Optional[str] = ..., kv_transfer_params: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., resumed: _Optional[bool] = ..., sampling_params_index: _Optional[int] = ..., seed: _Optional[int] = ..., timeout_nanos: _Optional[int] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
     __slots__ = ("outputs", "rejected", "notice", "ready")
@@ -163,7 +173,7 @@ class EngineNotice(_message.Message):
     def __init__(self, kind: _Optional[_Union[EngineNoticeKind, str]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class EngineInfo(_message.Message):
-    __slots__ = ("engine_index", "epoch", "model", "max_model_len", "num_gpu_blocks", "block_size", "dtype", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_num_seqs", "max_num_batched_tokens", "version", "schema_revision", "vocab_size", "device", "supports_lora", "priority_scheduling")
+    __slots__ = ("engine_index", "epoch", "model", "max_model_len", "num_gpu_blocks", "block_size", "dtype", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_num_seqs", "max_num_batched_tokens", "version", "schema_revision", "vocab_size", "device", "supports_lora", "priority_scheduling", "supports_shared_sampling_params", "max_message_bytes")
     ENGINE_INDEX_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -182,6 +192,8 @@ class EngineInfo(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_LORA_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_SCHEDULING_FIELD_NUMBER: _ClassVar[int]
+    SUPPORTS_SHARED_SAMPLING_PARAMS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     engine_index: int
     epoch: int
     model: str
@@ -200,7 +212,9 @@ class EngineInfo(_message.Message):
     device: str
     supports_lora: bool
     priority_scheduling: bool
-    def __init__(self, engine_index: _Optional[int] = ..., epoch: _Optional[int] = ..., model: _Optional[str] = ..., max_model_len: _Optional[int] = ..., num_gpu_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., dtype: _Optional[str] = ..., tensor_parallel_size: _Optional[int] = ..., pipeline_parallel_size: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., version: _Optional[str] = ..., schema_revision: _Optional[int] = ..., vocab_size: _Optional[int] = ..., device: _Optional[str] = ..., supports_lora: _Optional[bool] = ..., priority_scheduling: _Optional[bool] = ...) -> None: ...
+    supports_shared_sampling_params: bool
+    max_message_bytes: int
+    def __init__(self, engine_index: _Optional[int] = ..., epoch: _Optional[int] = ..., model: _Optional[str] = ..., max_model_len: _Optional[int] = ..., num_gpu_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., dtype: _Optional[str] = ..., tensor_parallel_size: _Optional[int] = ..., pipeline_parallel_size: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., version: _Optional[str] = ..., schema_revision: _Optional[int] = ..., vocab_size: _Optional[int] = ..., device: _Optional[str] = ..., supports_lora: _Optional[bool] = ..., priority_scheduling: _Optional[bool] = ..., supports_shared_sampling_params: _Optional[bool] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
 
 class EngineCoreOutputs(_message.Message):
     __slots__ = ("decode", "outputs", "step_id", "engine_index", "timestamp_monotonic_s", "scheduler_stats")

@@ -48,7 +48,8 @@ class EngineCoreServiceServicer:
 
     def Session(self, request_iterator, context):
         """One long-lived stream per frontend process. The first request message is Hello, the first response Ready; after that
-        one EngineCoreOutputs per engine step that concerns this session. When the stream ends, its requests are aborted.
+        one EngineCoreOutputs per engine step that concerns this session, or several of the same step_id where one would be too large.
+        When the stream ends, its requests are aborted.
         FAILED_PRECONDITION: unknown schema revision. UNAVAILABLE: starting or draining. INVALID_ARGUMENT: a message that is none of
         those above; a request that cannot be read or run is answered alone, with RequestRejected.
         """

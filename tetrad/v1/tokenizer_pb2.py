@@ -26,7 +26,7 @@ from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from tetrad.v1 import types_pb2 as tetrad_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19tetrad/v1/tokenizer.proto\x12\ttetrad.v1\x1a\x17google/rpc/status.proto\x1a\x15tetrad/v1/types.proto\"\xd0\x01\n\rEncodeRequest\x12\r\n\x05texts\x18\x01 \x03(\t\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x32\n\x0ftruncation_side\x18\x04 \x01(\x0e\x32\x19.tetrad.v1.TruncationSide\x12\x1c\n\x14return_token_strings\x18\x05 \x01(\x08\x42\x15\n\x13_add_special_tokensB\r\n\x0b_max_tokens\"8\n\x0e\x45ncodeResponse\x12&\n\tencodings\x18\x01 \x03(\x0b\x32\x13.tetrad.v1.Encoding\"4\n\x08\x45ncoding\x12\x11\n\ttoken_ids\x18\x01 \x01(\x0c\x12\x15\n\rtoken_strings\x18\x02 \x03(\t\"q\n\rDecodeRequest\x12&\n\tsequences\x18\x01 \x03(\x0b\x32\x13.tetrad.v1.TokenIds\x12 \n\x13skip_special_tokens\x18\x02 \x01(\x08H\x00\x88\x01\x01\x42\x16\n\x14_skip_special_tokens\"\x1f\n\x0e\x44\x65\x63odeResponse\x12\r\n\x05texts\x18\x01 \x03(\t\"\x99\x03\n\x11RenderChatRequest\x12\x15\n\rmessages_json\x18\x01 \x01(\x0c\x12\x12\n\ntools_json\x18\x02 \x01(\x0c\x12\x16\n\x0e\x64ocuments_json\x18\x03 \x01(\x0c\x12\x1a\n\rchat_template\x18\x04 \x01(\tH\x00\x88\x01\x01\x12!\n\x19\x63hat_template_kwargs_json\x18\x05 \x01(\x0c\x12\"\n\x15\x61\x64\x64_generation_prompt\x18\x06 \x01(\x08H\x01\x88\x01\x01\x12\x1e\n\x16\x63ontinue_final_message\x18\x07 \x01(\x08\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x08 \x01(\x08H\x02\x88\x01\x01\x12\x17\n\nmax_tokens\x18\t \x01(\rH\x03\x88\x01\x01\x12\x32\n\x0ftruncation_side\x18\n \x01(\x0e\x32\x19.tetrad.v1.TruncationSideB\x10\n\x0e_chat_templateB\x18\n\x16_add_generation_promptB\x15\n\x13_add_special_tokensB\r\n\x0b_max_tokens\"7\n\x12RenderChatResponse\x12\x0e\n\x06prompt\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\"A\n\x0c\x42\x61tchRequest\x12%\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x16.tetrad.v1.BatchedCall\x12\n\n\x02id\x18\x02 \x01(\x04\"\xec\x01\n\x0b\x42\x61tchedCall\x12*\n\x06\x65ncode\x18\x01 \x01(\x0b\x32\x18.tetrad.v1.EncodeRequestH\x00\x12\x33\n\x0brender_chat\x18\x02 \x01(\x0b\x32\x1c.tetrad.v1.RenderChatRequestH\x00\x12?\n\rtrace_headers\x18\x03 \x03(\x0b\x32(.tetrad.v1.BatchedCall.TraceHeadersEntry\x1a\x33\n\x11TraceHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x06\n\x04\x63\x61ll\"F\n\rBatchResponse\x12)\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x18.tetrad.v1.BatchedAnswer\x12\n\n\x02id\x18\x02 \x01(\x04\"\xa1\x01\n\rBatchedAnswer\x12+\n\x06\x65ncode\x18\x01 \x01(\x0b\x32\x19.tetrad.v1.EncodeResponseH\x00\x12\x34\n\x0brender_chat\x18\x02 \x01(\x0b\x32\x1d.tetrad.v1.RenderChatResponseH\x00\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\x08\n\x06\x61nswer\"x\n\x11\x44\x65tokenizeRequest\x12\'\n\x04open\x18\x01 \x03(\x0b\x32\x19.tetrad.v1.DetokenizeOpen\x12+\n\x06\x61ppend\x18\x02 \x01(\x0b\x32\x1b.tetrad.v1.DetokenizeAppend\x12\r\n\x05\x63lose\x18\x03 \x01(\x0c\"\xf5\x01\n\x0e\x44\x65tokenizeOpen\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x19\n\x11\x63ontext_token_ids\x18\x02 \x01(\x0c\x12\x15\n\rnum_generated\x18\x03 \x01(\r\x12\x19\n\x11num_chars_emitted\x18\x04 \x01(\r\x12 \n\x13skip_special_tokens\x18\x05 \x01(\x08H\x00\x88\x01\x01\x12*\n\x1dspaces_between_special_tokens\x18\x06 \x01(\x08H\x01\x88\x01\x01\x42\x16\n\x14_skip_special_tokensB \n\x1e_spaces_between_special_tokens\"a\n\x10\x44\x65tokenizeAppend\x12\x0f\n\x07handles\x18\x01 \x01(\x0c\x12\x12\n\nnum_tokens\x18\x02 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12\x15\n\rfinal_handles\x18\x04 \x01(\x0c\"e\n\x12\x44\x65tokenizeResponse\x12\x0f\n\x07handles\x18\x01 \x01(\x0c\x12\x0e\n\x06\x64\x65ltas\x18\x02 \x03(\t\x12.\n\x08\x66\x61ilures\x18\x03 \x03(\x0b\x32\x1c.tetrad.v1.DetokenizeFailure\"G\n\x11\x44\x65tokenizeFailure\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\"\n\x06status\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\"\x10\n\x0eGetInfoRequest\"\xc5\x03\n\x0fGetInfoResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x12\n\nvocab_size\x18\x02 \x01(\r\x12\x19\n\x0c\x62os_token_id\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x19\n\x0c\x65os_token_id\x18\x04 \x01(\rH\x01\x88\x01\x01\x12\x19\n\x0cpad_token_id\x18\x05 \x01(\rH\x02\x88\x01\x01\x12\x19\n\x0cunk_token_id\x18\x06 \x01(\rH\x03\x88\x01\x01\x12\x15\n\reos_token_ids\x18\x07 \x03(\r\x12\x19\n\x11has_chat_template\x18\x08 \x01(\x08\x12\x15\n\rchat_template\x18\t \x01(\t\x12\x1d\n\x10model_max_length\x18\n \x01(\rH\x04\x88\x01\x01\x12\x16\n\x0etokenizer_hash\x18\x0b \x01(\t\x12\x19\n\x11special_token_ids\x18\x0c \x03(\r\x12\x0f\n\x07version\x18\r \x01(\t\x12\x1e\n\x16generation_config_json\x18\x0e \x01(\tB\x0f\n\r_bos_token_idB\x0f\n\r_eos_token_idB\x0f\n\r_pad_token_idB\x0f\n\r_unk_token_idB\x13\n\x11_model_max_length\"\x12\n\x10GetBundleRequest\"1\n\x11GetBundleResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0e\n\x06sha256\x18\x02 \x01(\t*f\n\x0eTruncationSide\x12\x1f\n\x1bTRUNCATION_SIDE_UNSPECIFIED\x10\x00\x12\x18\n\x14TRUNCATION_SIDE_LEFT\x10\x01\x12\x19\n\x15TRUNCATION_SIDE_RIGHT\x10\x02\x32\xf6\x03\n\x10TokenizerService\x12=\n\x06\x45ncode\x12\x18.tetrad.v1.EncodeRequest\x1a\x19.tetrad.v1.EncodeResponse\x12=\n\x06\x44\x65\x63ode\x12\x18.tetrad.v1.DecodeRequest\x1a\x19.tetrad.v1.DecodeResponse\x12I\n\nRenderChat\x12\x1c.tetrad.v1.RenderChatRequest\x1a\x1d.tetrad.v1.RenderChatResponse\x12>\n\x05\x42\x61tch\x12\x17.tetrad.v1.BatchRequest\x1a\x18.tetrad.v1.BatchResponse(\x01\x30\x01\x12M\n\nDetokenize\x12\x1c.tetrad.v1.DetokenizeRequest\x1a\x1d.tetrad.v1.DetokenizeResponse(\x01\x30\x01\x12@\n\x07GetInfo\x12\x19.tetrad.v1.GetInfoRequest\x1a\x1a.tetrad.v1.GetInfoResponse\x12H\n\tGetBundle\x12\x1b.tetrad.v1.GetBundleRequest\x1a\x1c.tetrad.v1.GetBundleResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19tetrad/v1/tokenizer.proto\x12\ttetrad.v1\x1a\x17google/rpc/status.proto\x1a\x15tetrad/v1/types.proto\"\xd0\x01\n\rEncodeRequest\x12\r\n\x05texts\x18\x01 \x03(\t\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x32\n\x0ftruncation_side\x18\x04 \x01(\x0e\x32\x19.tetrad.v1.TruncationSide\x12\x1c\n\x14return_token_strings\x18\x05 \x01(\x08\x42\x15\n\x13_add_special_tokensB\r\n\x0b_max_tokens\"8\n\x0e\x45ncodeResponse\x12&\n\tencodings\x18\x01 \x03(\x0b\x32\x13.tetrad.v1.Encoding\"4\n\x08\x45ncoding\x12\x11\n\ttoken_ids\x18\x01 \x01(\x0c\x12\x15\n\rtoken_strings\x18\x02 \x03(\t\"q\n\rDecodeRequest\x12&\n\tsequences\x18\x01 \x03(\x0b\x32\x13.tetrad.v1.TokenIds\x12 \n\x13skip_special_tokens\x18\x02 \x01(\x08H\x00\x88\x01\x01\x42\x16\n\x14_skip_special_tokens\"\x1f\n\x0e\x44\x65\x63odeResponse\x12\r\n\x05texts\x18\x01 \x03(\t\"\xcd\x03\n\x11RenderChatRequest\x12\x15\n\rmessages_json\x18\x01 \x01(\x0c\x12\x12\n\ntools_json\x18\x02 \x01(\x0c\x12\x16\n\x0e\x64ocuments_json\x18\x03 \x01(\x0c\x12\x1a\n\rchat_template\x18\x04 \x01(\tH\x00\x88\x01\x01\x12!\n\x19\x63hat_template_kwargs_json\x18\x05 \x01(\x0c\x12\"\n\x15\x61\x64\x64_generation_prompt\x18\x06 \x01(\x08H\x01\x88\x01\x01\x12\x1e\n\x16\x63ontinue_final_message\x18\x07 \x01(\x08\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x08 \x01(\x08H\x02\x88\x01\x01\x12\x17\n\nmax_tokens\x18\t \x01(\rH\x03\x88\x01\x01\x12\x32\n\x0ftruncation_side\x18\n \x01(\x0e\x32\x19.tetrad.v1.TruncationSide\x12\x1d\n\x10max_prompt_chars\x18\x0b \x01(\x04H\x04\x88\x01\x01\x42\x10\n\x0e_chat_templateB\x18\n\x16_add_generation_promptB\x15\n\x13_add_special_tokensB\r\n\x0b_max_tokensB\x13\n\x11_max_prompt_chars\"7\n\x12RenderChatResponse\x12\x0e\n\x06prompt\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\"A\n\x0c\x42\x61tchRequest\x12%\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x16.tetrad.v1.BatchedCall\x12\n\n\x02id\x18\x02 \x01(\x04\"\xec\x01\n\x0b\x42\x61tchedCall\x12*\n\x06\x65ncode\x18\x01 \x01(\x0b\x32\x18.tetrad.v1.EncodeRequestH\x00\x12\x33\n\x0brender_chat\x18\x02 \x01(\x0b\x32\x1c.tetrad.v1.RenderChatRequestH\x00\x12?\n\rtrace_headers\x18\x03 \x03(\x0b\x32(.tetrad.v1.BatchedCall.TraceHeadersEntry\x1a\x33\n\x11TraceHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x06\n\x04\x63\x61ll\"F\n\rBatchResponse\x12)\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x18.tetrad.v1.BatchedAnswer\x12\n\n\x02id\x18\x02 \x01(\x04\"\xa1\x01\n\rBatchedAnswer\x12+\n\x06\x65ncode\x18\x01 \x01(\x0b\x32\x19.tetrad.v1.EncodeResponseH\x00\x12\x34\n\x0brender_chat\x18\x02 \x01(\x0b\x32\x1d.tetrad.v1.RenderChatResponseH\x00\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\x08\n\x06\x61nswer\"x\n\x11\x44\x65tokenizeRequest\x12\'\n\x04open\x18\x01 \x03(\x0b\x32\x19.tetrad.v1.DetokenizeOpen\x12+\n\x06\x61ppend\x18\x02 \x01(\x0b\x32\x1b.tetrad.v1.DetokenizeAppend\x12\r\n\x05\x63lose\x18\x03 \x01(\x0c\"\xf5\x01\n\x0e\x44\x65tokenizeOpen\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x19\n\x11\x63ontext_token_ids\x18\x02 \x01(\x0c\x12\x15\n\rnum_generated\x18\x03 \x01(\r\x12\x19\n\x11num_chars_emitted\x18\x04 \x01(\r\x12 \n\x13skip_special_tokens\x18\x05 \x01(\x08H\x00\x88\x01\x01\x12*\n\x1dspaces_between_special_tokens\x18\x06 \x01(\x08H\x01\x88\x01\x01\x42\x16\n\x14_skip_special_tokensB \n\x1e_spaces_between_special_tokens\"a\n\x10\x44\x65tokenizeAppend\x12\x0f\n\x07handles\x18\x01 \x01(\x0c\x12\x12\n\nnum_tokens\x18\x02 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12\x15\n\rfinal_handles\x18\x04 \x01(\x0c\"e\n\x12\x44\x65tokenizeResponse\x12\x0f\n\x07handles\x18\x01 \x01(\x0c\x12\x0e\n\x06\x64\x65ltas\x18\x02 \x03(\t\x12.\n\x08\x66\x61ilures\x18\x03 \x03(\x0b\x32\x1c.tetrad.v1.DetokenizeFailure\"G\n\x11\x44\x65tokenizeFailure\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\"\n\x06status\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\"\x10\n\x0eGetInfoRequest\"\xc5\x03\n\x0fGetInfoResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x12\n\nvocab_size\x18\x02 \x01(\r\x12\x19\n\x0c\x62os_token_id\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x19\n\x0c\x65os_token_id\x18\x04 \x01(\rH\x01\x88\x01\x01\x12\x19\n\x0cpad_token_id\x18\x05 \x01(\rH\x02\x88\x01\x01\x12\x19\n\x0cunk_token_id\x18\x06 \x01(\rH\x03\x88\x01\x01\x12\x15\n\reos_token_ids\x18\x07 \x03(\r\x12\x19\n\x11has_chat_template\x18\x08 \x01(\x08\x12\x15\n\rchat_template\x18\t \x01(\t\x12\x1d\n\x10model_max_length\x18\n \x01(\rH\x04\x88\x01\x01\x12\x16\n\x0etokenizer_hash\x18\x0b \x01(\t\x12\x19\n\x11special_token_ids\x18\x0c \x03(\r\x12\x0f\n\x07version\x18\r \x01(\t\x12\x1e\n\x16generation_config_json\x18\x0e \x01(\tB\x0f\n\r_bos_token_idB\x0f\n\r_eos_token_idB\x0f\n\r_pad_token_idB\x0f\n\r_unk_token_idB\x13\n\x11_model_max_length\"\x12\n\x10GetBundleRequest\"1\n\x11GetBundleResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0e\n\x06sha256\x18\x02 \x01(\t*f\n\x0eTruncationSide\x12\x1f\n\x1bTRUNCATION_SIDE_UNSPECIFIED\x10\x00\x12\x18\n\x14TRUNCATION_SIDE_LEFT\x10\x01\x12\x19\n\x15TRUNCATION_SIDE_RIGHT\x10\x02\x32\xf6\x03\n\x10TokenizerService\x12=\n\x06\x45ncode\x12\x18.tetrad.v1.EncodeRequest\x1a\x19.tetrad.v1.EncodeResponse\x12=\n\x06\x44\x65\x63ode\x12\x18.tetrad.v1.DecodeRequest\x1a\x19.tetrad.v1.DecodeResponse\x12I\n\nRenderChat\x12\x1c.tetrad.v1.RenderChatRequest\x1a\x1d.tetrad.v1.RenderChatResponse\x12>\n\x05\x42\x61tch\x12\x17.tetrad.v1.BatchRequest\x1a\x18.tetrad.v1.BatchResponse(\x01\x30\x01\x12M\n\nDetokenize\x12\x1c.tetrad.v1.DetokenizeRequest\x1a\x1d.tetrad.v1.DetokenizeResponse(\x01\x30\x01\x12@\n\x07GetInfo\x12\x19.tetrad.v1.GetInfoRequest\x1a\x1a.tetrad.v1.GetInfoResponse\x12H\n\tGetBundle\x12\x1b.tetrad.v1.GetBundleRequest\x1a\x1c.tetrad.v1.GetBundleResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,8 +35,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_BATCHEDCALL_TRACEHEADERSENTRY']._loaded_options = None
   _globals['_BATCHEDCALL_TRACEHEADERSENTRY']._serialized_options = b'8\001'
-  _globals['_TRUNCATIONSIDE']._serialized_start=2760
-  _globals['_TRUNCATIONSIDE']._serialized_end=2862
+  _globals['_TRUNCATIONSIDE']._serialized_start=2812
+  _globals['_TRUNCATIONSIDE']._serialized_end=2914
   _globals['_ENCODEREQUEST']._serialized_start=89
   _globals['_ENCODEREQUEST']._serialized_end=297
   _globals['_ENCODERESPONSE']._serialized_start=299
@@ -48,37 +48,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DECODERESPONSE']._serialized_start=526
   _globals['_DECODERESPONSE']._serialized_end=557
   _globals['_RENDERCHATREQUEST']._serialized_start=560
-  _globals['_RENDERCHATREQUEST']._serialized_end=969
-  _globals['_RENDERCHATRESPONSE']._serialized_start=971
-  _globals['_RENDERCHATRESPONSE']._serialized_end=1026
-  _globals['_BATCHREQUEST']._serialized_start=1028
-  _globals['_BATCHREQUEST']._serialized_end=1093
-  _globals['_BATCHEDCALL']._serialized_start=1096
-  _globals['_BATCHEDCALL']._serialized_end=1332
-  _globals['_BATCHEDCALL_TRACEHEADERSENTRY']._serialized_start=1273
-  _globals['_BATCHEDCALL_TRACEHEADERSENTRY']._serialized_end=1324
-  _globals['_BATCHRESPONSE']._serialized_start=1334
-  _globals['_BATCHRESPONSE']._serialized_end=1404
-  _globals['_BATCHEDANSWER']._serialized_start=1407
-  _globals['_BATCHEDANSWER']._serialized_end=1568
-  _globals['_DETOKENIZEREQUEST']._serialized_start=1570
-  _globals['_DETOKENIZEREQUEST']._serialized_end=1690
-  _globals['_DETOKENIZEOPEN']._serialized_start=1693
-  _globals['_DETOKENIZEOPEN']._serialized_end=1938
-  _globals['_DETOKENIZEAPPEND']._serialized_start=1940
-  _globals['_DETOKENIZEAPPEND']._serialized_end=2037
-  _globals['_DETOKENIZERESPONSE']._serialized_start=2039
-  _globals['_DETOKENIZERESPONSE']._serialized_end=2140
-  _globals['_DETOKENIZEFAILURE']._serialized_start=2142
-  _globals['_DETOKENIZEFAILURE']._serialized_end=2213
-  _globals['_GETINFOREQUEST']._serialized_start=2215
-  _globals['_GETINFOREQUEST']._serialized_end=2231
-  _globals['_GETINFORESPONSE']._serialized_start=2234
-  _globals['_GETINFORESPONSE']._serialized_end=2687
-  _globals['_GETBUNDLEREQUEST']._serialized_start=2689
-  _globals['_GETBUNDLEREQUEST']._serialized_end=2707
-  _globals['_GETBUNDLERESPONSE']._serialized_start=2709
-  _globals['_GETBUNDLERESPONSE']._serialized_end=2758
-  _globals['_TOKENIZERSERVICE']._serialized_start=2865
-  _globals['_TOKENIZERSERVICE']._serialized_end=3367
+  _globals['_RENDERCHATREQUEST']._serialized_end=1021
+  _globals['_RENDERCHATRESPONSE']._serialized_start=1023
+  _globals['_RENDERCHATRESPONSE']._serialized_end=1078
+  _globals['_BATCHREQUEST']._serialized_start=1080
+  _globals['_BATCHREQUEST']._serialized_end=1145
+  _globals['_BATCHEDCALL']._serialized_start=1148
+  _globals['_BATCHEDCALL']._serialized_end=1384
+  _globals['_BATCHEDCALL_TRACEHEADERSENTRY']._serialized_start=1325
+  _globals['_BATCHEDCALL_TRACEHEADERSENTRY']._serialized_end=1376
+  _globals['_BATCHRESPONSE']._serialized_start=1386
+  _globals['_BATCHRESPONSE']._serialized_end=1456
+  _globals['_BATCHEDANSWER']._serialized_start=1459
+  _globals['_BATCHEDANSWER']._serialized_end=1620
+  _globals['_DETOKENIZEREQUEST']._serialized_start=1622
+  _globals['_DETOKENIZEREQUEST']._serialized_end=1742
+  _globals['_DETOKENIZEOPEN']._serialized_start=1745
+  _globals['_DETOKENIZEOPEN']._serialized_end=1990
+  _globals['_DETOKENIZEAPPEND']._serialized_start=1992
+  _globals['_DETOKENIZEAPPEND']._serialized_end=2089
+  _globals['_DETOKENIZERESPONSE']._serialized_start=2091
+  _globals['_DETOKENIZERESPONSE']._serialized_end=2192
+  _globals['_DETOKENIZEFAILURE']._serialized_start=2194
+  _globals['_DETOKENIZEFAILURE']._serialized_end=2265
+  _globals['_GETINFOREQUEST']._serialized_start=2267
+  _globals['_GETINFOREQUEST']._serialized_end=2283
+  _globals['_GETINFORESPONSE']._serialized_start=2286
+  _globals['_GETINFORESPONSE']._serialized_end=2739
+  _globals['_GETBUNDLEREQUEST']._serialized_start=2741
+  _globals['_GETBUNDLEREQUEST']._serialized_end=2759
+  _globals['_GETBUNDLERESPONSE']._serialized_start=2761
+  _globals['_GETBUNDLERESPONSE']._serialized_end=2810
+  _globals['_TOKENIZERSERVICE']._serialized_start=2917
+  _globals['_TOKENIZERSERVICE']._serialized_end=3419
 # @@protoc_insertion_point(module_scope)

@@ -61,7 +61,7 @@ class DecodeResponse(_message.Message):
     def __init__(self, texts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RenderChatRequest(_message.Message):
-    __slots__ = ("messages_json", "tools_json", "documents_json", "chat_template", "chat_template_kwargs_json", "add_generation_prompt", "continue_final_message", "add_special_tokens", "max_tokens", "truncation_side")
+    __slots__ = ("messages_json", "tools_json", "documents_json", "chat_template", "chat_template_kwargs_json", "add_generation_prompt", "continue_final_message", "add_special_tokens", "max_tokens", "truncation_side", "max_prompt_chars")
     MESSAGES_JSON_FIELD_NUMBER: _ClassVar[int]
     TOOLS_JSON_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTS_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,7 @@ class RenderChatRequest(_message.Message):
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATION_SIDE_FIELD_NUMBER: _ClassVar[int]
+    MAX_PROMPT_CHARS_FIELD_NUMBER: _ClassVar[int]
     messages_json: bytes
     tools_json: bytes
     documents_json: bytes
@@ -82,7 +83,8 @@ class RenderChatRequest(_message.Message):
     add_special_tokens: bool
     max_tokens: int
     truncation_side: TruncationSide
-    def __init__(self, messages_json: _Optional[bytes] = ..., tools_json: _Optional[bytes] = ..., documents_json: _Optional[bytes] = ..., chat_template: _Optional[str] = ..., chat_template_kwargs_json: _Optional[bytes] = ..., add_generation_prompt: _Optional[bool] = ..., continue_final_message: _Optional[bool] = ..., add_special_tokens: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., truncation_side: _Optional[_Union[TruncationSide, str]] = ...) -> None: ...
+    max_prompt_chars: int
+    def __init__(self, messages_json: _Optional[bytes] = ..., tools_json: _Optional[bytes] = ..., documents_json: _Optional[bytes] = ..., chat_template: _Optional[str] = ..., chat_template_kwargs_json: _Optional[bytes] = ..., add_generation_prompt: _Optional[bool] = ..., continue_final_message: _Optional[bool] = ..., add_special_tokens: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., truncation_side: _Optional[_Union[TruncationSide, str]] = ..., max_prompt_chars: _Optional[int] = ...) -> None: ...
 
 class RenderChatResponse(_message.Message):
     __slots__ = ("prompt", "token_ids")

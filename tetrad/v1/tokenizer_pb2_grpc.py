@@ -77,14 +77,14 @@ class TokenizerServiceServicer:
     """
 
     def Encode(self, request, context):
-        """Turns texts into token ids. INVALID_ARGUMENT when a text is too long or not encodable.
+        """Turns texts into token ids. INVALID_ARGUMENT when a text is too long or not encodable, or the ids fit no message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Decode(self, request, context):
-        """Turns token ids into texts. INVALID_ARGUMENT for an id outside the vocabulary.
+        """Turns token ids into texts. INVALID_ARGUMENT for an id outside the vocabulary, or when the texts fit no message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

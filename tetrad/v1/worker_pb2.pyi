@@ -48,17 +48,19 @@ class ExecuteResponse(_message.Message):
     def __init__(self, output: _Optional[_Union[ModelRunnerOutput, _Mapping]] = ..., ready: _Optional[_Union[ExecuteReady, _Mapping]] = ...) -> None: ...
 
 class ExecuteReady(_message.Message):
-    __slots__ = ("schema_revision", "rank", "instance_id")
+    __slots__ = ("schema_revision", "rank", "instance_id", "supports_shared_sampling_params")
     SCHEMA_REVISION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    SUPPORTS_SHARED_SAMPLING_PARAMS_FIELD_NUMBER: _ClassVar[int]
     schema_revision: int
     rank: int
     instance_id: str
-    def __init__(self, schema_revision: _Optional[int] = ..., rank: _Optional[int] = ..., instance_id: _Optional[str] = ...) -> None: ...
+    supports_shared_sampling_params: bool
+    def __init__(self, schema_revision: _Optional[int] = ..., rank: _Optional[int] = ..., instance_id: _Optional[str] = ..., supports_shared_sampling_params: _Optional[bool] = ...) -> None: ...
 
 class SchedulerOutput(_message.Message):
-    __slots__ = ("step_id", "new_requests", "cached_requests", "removed_handles", "total_num_scheduled_tokens", "grammar_bitmask", "draft_tokens", "block_copies", "block_ids_to_zero", "freed_encoder_hashes", "kv_connector_metadata", "swap_out", "swap_in")
+    __slots__ = ("step_id", "new_requests", "cached_requests", "removed_handles", "total_num_scheduled_tokens", "grammar_bitmask", "draft_tokens", "block_copies", "block_ids_to_zero", "freed_encoder_hashes", "kv_connector_metadata", "swap_out", "swap_in", "shared_sampling_params")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     NEW_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     CACHED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +74,7 @@ class SchedulerOutput(_message.Message):
     KV_CONNECTOR_METADATA_FIELD_NUMBER: _ClassVar[int]
     SWAP_OUT_FIELD_NUMBER: _ClassVar[int]
     SWAP_IN_FIELD_NUMBER: _ClassVar[int]
+    SHARED_SAMPLING_PARAMS_FIELD_NUMBER: _ClassVar[int]
     step_id: int
     new_requests: _containers.RepeatedCompositeFieldContainer[NewRequestData]
     cached_requests: CachedRequestData
@@ -85,10 +88,11 @@ class SchedulerOutput(_message.Message):
     kv_connector_metadata: _struct_pb2.Struct
     swap_out: BlockCopies
     swap_in: BlockCopies
-    def __init__(self, step_id: _Optional[int] = ..., new_requests: _Optional[_Iterable[_Union[NewRequestData, _Mapping]]] = ..., cached_requests: _Optional[_Union[CachedRequestData, _Mapping]] = ..., removed_handles: _Optional[bytes] = ..., total_num_scheduled_tokens: _Optional[int] = ..., grammar_bitmask: _Optional[_Union[GrammarBitmask, _Mapping]] = ..., draft_tokens: _Optional[_Union[DraftTokens, _Mapping]] = ..., block_copies: _Optional[_Union[BlockCopies, _Mapping]] = ..., block_ids_to_zero: _Optional[bytes] = ..., freed_encoder_hashes: _Optional[_Iterable[str]] = ..., kv_connector_metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., swap_out: _Optional[_Union[BlockCopies, _Mapping]] = ..., swap_in: _Optional[_Union[BlockCopies, _Mapping]] = ...) -> None: ...
+    shared_sampling_params: _containers.RepeatedCompositeFieldContainer[_types_pb2.SamplingParams]
+    def __init__(self, step_id: _Optional[int] = ..., new_requests: _Optional[_Iterable[_Union[NewRequestData, _Mapping]]] = ..., cached_requests: _Optional[_Union[CachedRequestData, _Mapping]] = ..., removed_handles: _Optional[bytes] = ..., total_num_scheduled_tokens: _Optional[int] = ..., grammar_bitmask: _Optional[_Union[GrammarBitmask, _Mapping]] = ..., draft_tokens: _Optional[_Union[DraftTokens, _Mapping]] = ..., block_copies: _Optional[_Union[BlockCopies, _Mapping]] = ..., block_ids_to_zero: _Optional[bytes] = ..., freed_encoder_hashes: _Optional[_Iterable[str]] = ..., kv_connector_metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., swap_out: _Optional[_Union[BlockCopies, _Mapping]] = ..., swap_in: _Optional[_Union[BlockCopies, _Mapping]] = ..., shared_sampling_params: _Optional[_Iterable[_Union[_types_pb2.SamplingParams, _Mapping]]] = ...) -> None: ...
 
 class NewRequestData(_message.Message):
-    __slots__ = ("handle", "token_ids", "num_prompt_tokens", "num_computed_tokens", "num_scheduled_tokens", "block_ids", "sampling_params", "pooling_params", "request_id", "eos_token_id", "lora_request", "mm_features", "prompt_embeds", "trace_headers")
+    __slots__ = ("handle", "token_ids", "num_prompt_tokens", "num_computed_tokens", "num_scheduled_tokens", "block_ids", "sampling_params", "pooling_params", "request_id", "eos_token_id", "lora_request", "mm_features", "prompt_embeds", "trace_headers", "sampling_params_index", "seed")
     class TraceHeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +114,8 @@ class NewRequestData(_message.Message):
     MM_FEATURES_FIELD_NUMBER: _ClassVar[int]
     PROMPT_EMBEDS_FIELD_NUMBER: _ClassVar[int]
     TRACE_HEADERS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_PARAMS_INDEX_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
     handle: int
     token_ids: bytes
     num_prompt_tokens: int
@@ -124,7 +130,9 @@ class NewRequestData(_message.Message):
     mm_features: _containers.RepeatedCompositeFieldContainer[_types_pb2.MultiModalFeature]
     prompt_embeds: _types_pb2.Tensor
     trace_headers: _containers.ScalarMap[str, str]
-    def __init__(self, handle: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., num_prompt_tokens: _Optional[int] = ..., num_computed_tokens: _Optional[int] = ..., num_scheduled_tokens: _Optional[int] = ..., block_ids: _Optional[_Iterable[bytes]] = ..., sampling_params: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., pooling_params: _Optional[_Union[_types_pb2.PoolingParams, _Mapping]] = ..., request_id: _Optional[str] = ..., eos_token_id: _Optional[int] = ..., lora_request: _Optional[_Union[_types_pb2.LoraRequest, _Mapping]] = ..., mm_features: _Optional[_Iterable[_Union[_types_pb2.MultiModalFeature, _Mapping]]] = ..., prompt_embeds: _Optional[_Union[_types_pb2.Tensor, _Mapping]] = ..., trace_headers: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    sampling_params_index: int
+    seed: int
+    def __init__(self, handle: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., num_prompt_tokens: _Optional[int] = ..., num_computed_tokens: _Optional[int] = ..., num_scheduled_tokens: _Optional[int] = ..., block_ids: _Optional[_Iterable[bytes]] = ..., sampling_params: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., pooling_params: _Optional[_Union[_types_pb2.PoolingParams, _Mapping]] = ..., request_id: _Optional[str] = ..., eos_token_id: _Optional[int] = ..., lora_request: _Optional[_Union[_types_pb2.LoraRequest, _Mapping]] = ..., mm_features: _Optional[_Iterable[_Union[_types_pb2.MultiModalFeature, _Mapping]]] = ..., prompt_embeds: _Optional[_Union[_types_pb2.Tensor, _Mapping]] = ..., trace_headers: _Optional[_Mapping[str, str]] = ..., sampling_params_index: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class CachedRequestData(_message.Message):
     __slots__ = ("handles", "num_scheduled_tokens", "num_computed_tokens", "new_blocks")
@@ -237,7 +245,7 @@ class WorkerLifecycleServiceGetInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerLifecycleServiceGetInfoResponse(_message.Message):
-    __slots__ = ("state", "device", "rank", "version", "schema_revision", "model", "num_blocks", "block_size", "num_requests", "instance_id", "epoch")
+    __slots__ = ("state", "device", "rank", "version", "schema_revision", "model", "num_blocks", "block_size", "num_requests", "instance_id", "epoch", "engine_pause", "max_message_bytes")
     STATE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -249,6 +257,8 @@ class WorkerLifecycleServiceGetInfoResponse(_message.Message):
     NUM_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_PAUSE_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     state: WorkerState
     device: str
     rank: int
@@ -260,7 +270,17 @@ class WorkerLifecycleServiceGetInfoResponse(_message.Message):
     num_requests: int
     instance_id: str
     epoch: int
-    def __init__(self, state: _Optional[_Union[WorkerState, str]] = ..., device: _Optional[str] = ..., rank: _Optional[int] = ..., version: _Optional[str] = ..., schema_revision: _Optional[int] = ..., model: _Optional[_Union[ModelInfo, _Mapping]] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., num_requests: _Optional[int] = ..., instance_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+    engine_pause: EnginePause
+    max_message_bytes: int
+    def __init__(self, state: _Optional[_Union[WorkerState, str]] = ..., device: _Optional[str] = ..., rank: _Optional[int] = ..., version: _Optional[str] = ..., schema_revision: _Optional[int] = ..., model: _Optional[_Union[ModelInfo, _Mapping]] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., num_requests: _Optional[int] = ..., instance_id: _Optional[str] = ..., epoch: _Optional[int] = ..., engine_pause: _Optional[_Union[EnginePause, _Mapping]] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
+
+class EnginePause(_message.Message):
+    __slots__ = ("paused", "finish_running")
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    FINISH_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    paused: bool
+    finish_running: bool
+    def __init__(self, paused: _Optional[bool] = ..., finish_running: _Optional[bool] = ...) -> None: ...
 
 class ModelInfo(_message.Message):
     __slots__ = ("model", "architecture", "vocab_size", "max_position_embeddings", "dtype", "num_parameters", "weights_size_bytes", "num_layers", "hidden_size")
@@ -409,6 +429,16 @@ class WorkerLifecycleServiceWakeUpResponse(_message.Message):
     SLEEPING_FIELD_NUMBER: _ClassVar[int]
     sleeping: bool
     def __init__(self, sleeping: _Optional[bool] = ...) -> None: ...
+
+class KeepPauseRequest(_message.Message):
+    __slots__ = ("pause",)
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    pause: EnginePause
+    def __init__(self, pause: _Optional[_Union[EnginePause, _Mapping]] = ...) -> None: ...
+
+class KeepPauseResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class WorkerLifecycleServiceLoadLoraRequest(_message.Message):
     __slots__ = ("lora",)

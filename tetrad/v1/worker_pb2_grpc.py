@@ -159,6 +159,11 @@ class WorkerLifecycleServiceStub:
                 request_serializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceWakeUpRequest.SerializeToString,
                 response_deserializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceWakeUpResponse.FromString,
                 _registered_method=True)
+        self.KeepPause = channel.unary_unary(
+                '/tetrad.v1.WorkerLifecycleService/KeepPause',
+                request_serializer=tetrad_dot_v1_dot_worker__pb2.KeepPauseRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_worker__pb2.KeepPauseResponse.FromString,
+                _registered_method=True)
         self.LoadLora = channel.unary_unary(
                 '/tetrad.v1.WorkerLifecycleService/LoadLora',
                 request_serializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceLoadLoraRequest.SerializeToString,
@@ -249,6 +254,14 @@ class WorkerLifecycleServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def KeepPause(self, request, context):
+        """Keeps an operator's pause of the engine core for the engine core that follows it, which reads it in GetInfo. The worker itself
+        goes on as before.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def LoadLora(self, request, context):
         """Makes an adapter available.
         """
@@ -326,6 +339,11 @@ def add_WorkerLifecycleServiceServicer_to_server(servicer, server):
                     servicer.WakeUp,
                     request_deserializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceWakeUpRequest.FromString,
                     response_serializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceWakeUpResponse.SerializeToString,
+            ),
+            'KeepPause': grpc.unary_unary_rpc_method_handler(
+                    servicer.KeepPause,
+                    request_deserializer=tetrad_dot_v1_dot_worker__pb2.KeepPauseRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_worker__pb2.KeepPauseResponse.SerializeToString,
             ),
             'LoadLora': grpc.unary_unary_rpc_method_handler(
                     servicer.LoadLora,
@@ -571,6 +589,33 @@ class WorkerLifecycleService:
             '/tetrad.v1.WorkerLifecycleService/WakeUp',
             tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceWakeUpRequest.SerializeToString,
             tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceWakeUpResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def KeepPause(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tetrad.v1.WorkerLifecycleService/KeepPause',
+            tetrad_dot_v1_dot_worker__pb2.KeepPauseRequest.SerializeToString,
+            tetrad_dot_v1_dot_worker__pb2.KeepPauseResponse.FromString,
             options,
             channel_credentials,
             insecure,

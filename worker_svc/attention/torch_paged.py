@@ -73,6 +73,7 @@ class PagedMetadata:
     """What all layers of a step share."""
 
     slot_mapping: torch.Tensor  # [T] int64
+    begun_pages: torch.Tensor  # [N] int64: this step writes their first slot, and not their last
     groups: tuple[DecodeGroup, ...]
     chunks: tuple[Chunk, ...]
 
@@ -97,8 +98,11 @@ class TorchPagedAttention:
         num_keys = inputs.num_computed + inputs.num_scheduled
         num_pages = -(-num_keys // batch.block_size)
         rows = range(inputs.num_decodes, len(inputs.slots))
+        is_begun = ((num_pages - 1) * batch.block_size >= inputs.num_computed) & (num_keys % batch.block_size > 0)
+        last_pages = tables[np.arange(len(tables)), num_pages - 1]
         return PagedMetadata(
             slot_mapping=torch.from_numpy(inputs.slot_mapping),
+            begun_pages=torch.from_numpy(last_pages[is_begun].astype(np.int64)),
             groups=tuple(
                 self._group(start, stop, tables[start:stop, : num_pages[start]], num_keys[start:stop], batch.block_size)
                 for start, stop in _similar_rows(num_pages[: inputs.num_decodes])
@@ -110,6 +114,9 @@ class TorchPagedAttention:
         self, query: torch.Tensor, key_value: torch.Tensor, cache: torch.Tensor, metadata: PagedMetadata
     ) -> torch.Tensor:
         """Write all keys and values of the step, then attend; see AttentionBackend."""
+        if len(metadata.begun_pages):
+            # The last slots are masked, but -inf and weights of 0 do not undo a NaN that an earlier request has left there.
+            cache.index_fill_(0, metadata.begun_pages, 0)
         cache.view(-1, key_value.shape[1]).index_copy_(0, metadata.slot_mapping, key_value)
         output = self._output_like(query)
         for group in metadata.groups:

@@ -17,6 +17,7 @@ from tetrad.worker_svc.cuda.accelerator import Download
 from tetrad.worker_svc.cuda.prompt_logprobs import LaunchedPrompts
 from tetrad.worker_svc.cuda.sampler import DeviceSampled
 from tetrad.worker_svc.plan import StepResult
+from tetrad.worker_svc.prompt_logprobs import prompt_failures
 from tetrad.worker_svc.request_table import RequestTable
 from tetrad.worker_svc.step_result import step_result
 
@@ -104,15 +105,19 @@ class LaunchedStep:
         num_sampled = len(self._sampled.tensors)
         sampled = self._sampled.read(arrays[:num_sampled])
         are_over = self._log.are_over(self._handles, self._launch)
-        failures = [(int(self._handles[row]), error) for row, error in sampled.failures if not are_over[row]]
-        self._log.note_failed([handle for handle, _ in failures])
+        prompt_logprobs = self._prompts.read(arrays[num_sampled:])
+        failures = dict(prompt_failures(prompt_logprobs))
+        failures.update((int(self._handles[row]), error) for row, error in sampled.failures)
+        for handle in self._handles[are_over].tolist():
+            failures.pop(handle, None)
+        self._log.note_failed(list(failures))
         return step_result(
             self._step_id,
             self._handles,
             sampled,
             skipped=np.flatnonzero(are_over),
-            prompt_logprobs=self._prompts.read(arrays[num_sampled:]),
-            failures=[*self._failures, *failures],
+            prompt_logprobs=prompt_logprobs,
+            failures=[*self._failures, *failures.items()],
             compute_seconds=self._log.note_done(self._started),
             input_seconds=self._input_seconds,
         )

@@ -14,6 +14,7 @@ from tetrad.worker_svc.devices.interface import KvGroup, KvLayout, LoadedModel, 
 from tetrad.worker_svc.layout_check import check_host_cache
 from tetrad.worker_svc.model_runner import ModelRunner
 from tetrad.worker_svc.models.registry import Model, supported_config
+from tetrad.worker_svc.quantization.settings import check_in_floats
 from tetrad.worker_svc.weights.loader import WeightLoader
 from tetrad.worker_svc.weights.model_config import apply_overrides
 from tetrad.worker_svc.weights.open import open_weights
@@ -74,10 +75,12 @@ class CpuDevice:
         """Load and pack the weights."""
         _check_request(request)
         source = open_weights(request)
+        check_in_floats(source.config.get("quantization_config"))
         config = supported_config(apply_overrides(source.config, request.hf_overrides_json))
         weights = WeightLoader(source, report)
         with torch.inference_mode():
             model, weights_size_bytes = self._models.build(request, config, weights)
+        weights.check_all_read(config.architecture)
         info = ModelInfo(
             model=request.model,
             architecture=config.architecture,

@@ -134,6 +134,7 @@ class CudaDevice:
                     source.config.get("quantization_config"), request.quantization, weights, accelerator.device, dtype
                 )
                 model = DeviceLlama(config, weights, linears, self._cache_dtype(dtype), offload)
+            weights.check_all_read(config.architecture)
         except torch.OutOfMemoryError as error:
             free, total = accelerator.memory()
             raise ModelError(

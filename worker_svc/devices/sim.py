@@ -12,16 +12,20 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tetrad.services.errors import InternalError, TetradError
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.devices.interface import KvGroup, KvLayout, LoadedModel, LoadRequest, ModelInfo, Progress
+from tetrad.worker_svc.devices.sim_logprobs import SimLogprobs
 from tetrad.worker_svc.input_batch import InputBatch
 from tetrad.worker_svc.models.config import ModelConfig, read_config
-from tetrad.worker_svc.plan import GrammarRows, Ints, LogprobRows, NewRequest, SampledLogprobs, StepPlan, StepResult
+from tetrad.worker_svc.plan import GrammarRows, Ints, NewRequest, StepPlan, StepResult
 from tetrad.worker_svc.request_table import RequestTable
 from tetrad.worker_svc.weights.model_config import apply_overrides, read_model_config
 
 _SPECIAL_IDS = 100
 """Ids at either end of the vocabulary that are never produced."""
+_TOKENS_BEFORE_FAILURE = 3
+_NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class SimDevice:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._memory_bytes = int(settings.sim_kv_cache_memory_gib * (1 << 30))
-        self._crash_token_id = settings.sim_crash_token_id
+        self._crash_token_id, self._fail_token_id = settings.sim_crash_token_id, settings.sim_fail_token_id
         self._cost = CostModel(
             settings.sim_seconds_per_step, settings.sim_seconds_per_token, settings.sim_seconds_per_context_token
         )
@@ -56,7 +60,7 @@ class SimDevice:
         """Read the model's metadata."""
         config = read_config(apply_overrides(read_model_config(request.path), request.hf_overrides_json))
         report(1, 1)
-        return SimModel(request.model, config, self._cost, self._crash_token_id)
+        return SimModel(request.model, config, self._cost, self._crash_token_id, self._fail_token_id)
 
     def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:  # noqa: ARG002 - no device
         """Return what the settings pretend."""
@@ -69,8 +73,11 @@ class SimDevice:
 class SimModel:
     """A LoadedModel that is only a description."""
 
-    def __init__(self, name: str, config: ModelConfig, cost: CostModel, crash_token_id: int | None) -> None:
-        self._config, self._cost, self._crash_token_id = config, cost, crash_token_id
+    def __init__(
+        self, name: str, config: ModelConfig, cost: CostModel, crash_token_id: int | None, fail_token_id: int | None
+    ) -> None:
+        self._config, self._cost = config, cost
+        self._crash_token_id, self._fail_token_id = crash_token_id, fail_token_id
         self.info = ModelInfo(
             model=name,
             architecture=config.architecture,
@@ -91,7 +98,13 @@ class SimModel:
 
     def make_runner(self, layout: KvLayout) -> "SimRunner":
         """Return a runner; there is nothing to allocate."""
-        return SimRunner(self._config.vocab_size, layout, self._cost, crash_token_id=self._crash_token_id)
+        return SimRunner(
+            self._config.vocab_size,
+            layout,
+            self._cost,
+            crash_token_id=self._crash_token_id,
+            fail_token_id=self._fail_token_id,
+        )
 
     def sleep(self) -> None:
         """Do nothing: there are no weights."""
@@ -109,6 +122,7 @@ class SimRunner:
         cost: seconds of a step.
         sleep: waits; runs on the compute thread, so the event loop goes on.
         crash_token_id: a prompt with this token ends the process, as a fault of a real device does; None: none does.
+        fail_token_id: a prompt with this token fails alone after three tokens, as a row without numbers does; None: none does.
     """
 
     def __init__(
@@ -119,15 +133,17 @@ class SimRunner:
         sleep: Callable[[float], None] = time.sleep,
         *,
         crash_token_id: int | None = None,
+        fail_token_id: int | None = None,
     ) -> None:
         self._cost, self._sleep, self._crash_token_id = cost, sleep, crash_token_id
         self._batch = InputBatch(
             max_num_seqs=layout.max_num_seqs, max_model_len=layout.max_model_len, block_size=layout.block_size
         )
-        self._seeds = _Seeds(layout.max_num_seqs)
-        self._requests = RequestTable(self._batch, vocab_size, (self._seeds,))
+        self._seeds = _Seeds(layout.max_num_seqs, fail_token_id)
         self._first_id = min(_SPECIAL_IDS, vocab_size // 4)
         self._num_ids = max(1, vocab_size - 2 * self._first_id)
+        self._logprobs = SimLogprobs(vocab_size)
+        self._requests = RequestTable(self._batch, vocab_size, (self._seeds, self._logprobs))
 
     @property
     def num_requests(self) -> int:
@@ -142,19 +158,20 @@ class SimRunner:
         rows = self._requests.apply(plan)
         input_seconds = time.perf_counter() - started
         is_last = rows.num_computed + rows.num_scheduled == self._batch.num_tokens[rows.slots]
-        slots = rows.slots[is_last]
+        slots, failures = self._set_failing_aside(rows.slots[is_last])
         tokens = self.token_ids(self._seeds.of(slots), self._batch.num_tokens[slots])
         if plan.grammar is not None:
             tokens = _allowed(tokens, self._batch.handles[slots], plan.grammar)
+        handles = self._batch.handles[slots].astype(np.uint32)
         self._batch.append_sampled(slots, tokens)
         self._wait(rows.num_scheduled, rows.num_computed, started)
-        handles = self._batch.handles[slots].astype(np.uint32)
         return StepResult(
             step_id=plan.step_id,
             handles=handles,
             token_ids=tokens.astype(np.uint32),
-            logprobs=self._logprobs(slots, tokens),
-            failures=rows.failures,
+            logprobs=self._logprobs.of_tokens(slots, handles, tokens),
+            prompt_logprobs=self._logprobs.of_prompts(slots, handles),
+            failures=[*rows.failures, *failures],
             compute_seconds=time.perf_counter() - started,
             input_seconds=input_seconds,
         )
@@ -177,42 +194,51 @@ class SimRunner:
         if any(self._crash_token_id in request.token_ids[: request.num_prompt_tokens] for request in requests):
             os._exit(1)
 
+    def _set_failing_aside(self, slots: Ints) -> tuple[Ints, Sequence[tuple[int, TetradError]]]:
+        """Return the rows that bring a token, and the failures of those that never will."""
+        failing = self._seeds.failing(slots, self._batch.num_tokens[slots])
+        if not failing.any():
+            return slots, ()
+        handles = self._batch.handles[slots[failing]].tolist()
+        for handle in handles:
+            self._requests.set_aside(handle)
+        error = InternalError("The simulated device fails this prompt, as its setting sim-fail-token-id says.")
+        return slots[~failing], [(handle, error) for handle in handles]
+
     def _wait(self, num_scheduled: Ints, num_computed: Ints, started: float) -> None:
         cost = self._cost.seconds(int(num_scheduled.sum()), int(num_computed.sum()))
         remaining = cost - (time.perf_counter() - started)
         if remaining > 0:
             self._sleep(remaining)
 
-    def _logprobs(self, slots: Ints, tokens: Ints) -> list[SampledLogprobs]:
-        """Return made-up values for those who asked: the sampled token first, then the ids after it, each less likely."""
-        found = []
-        for number in np.unique(self._seeds.num_logprobs[slots]).tolist():
-            if number < 0:
-                continue
-            asked = self._seeds.num_logprobs[slots] == number
-            ids = (tokens[asked][:, None] + np.arange(number + 1)) % (self._num_ids + self._first_id)
-            values = np.broadcast_to(-1.0 - np.arange(number + 1, dtype=np.float32), ids.shape)
-            rows = LogprobRows(ids.astype(np.uint32), values.astype(np.float32), np.ones(len(ids), np.uint32))
-            found.append(SampledLogprobs(self._batch.handles[slots][asked].astype(np.uint32), rows))
-        return found
-
 
 class _Seeds:
-    """Seeds and asked-for logprobs by slot; told of requests by the request table."""
+    """A SlotListener: seeds of requests, and from which position on they fail.
 
-    def __init__(self, num_slots: int) -> None:
+    Args:
+        num_slots: of the batch.
+        fail_token_id: see SimRunner.
+    """
+
+    def __init__(self, num_slots: int, fail_token_id: int | None) -> None:
+        self._fail_token_id = fail_token_id
         self._seeds: Ints = np.zeros(num_slots, np.int64)
-        self.num_logprobs: Ints = np.full(num_slots, -1, np.int64)
+        self._fails_at: Ints = np.full(num_slots, _NEVER, np.int64)
 
     def add(self, slot: int, request: NewRequest) -> None:
         self._seeds[slot] = request.sampling.seed
-        self.num_logprobs[slot] = -1 if request.sampling.num_logprobs is None else max(request.sampling.num_logprobs, 0)
+        fails = self._fail_token_id is not None and self._fail_token_id in request.token_ids[: request.num_prompt_tokens]
+        self._fails_at[slot] = request.num_prompt_tokens + _TOKENS_BEFORE_FAILURE if fails else _NEVER
 
     def remove(self, slot: int) -> None:
-        self.num_logprobs[slot] = -1
+        self._fails_at[slot] = _NEVER
 
     def of(self, slots: Ints) -> Ints:
         return self._seeds[slots]
+
+    def failing(self, slots: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
+        failing: npt.NDArray[np.bool_] = positions >= self._fails_at[slots]
+        return failing
 
 
 def _allowed(tokens: Ints, handles: Ints, grammar: GrammarRows) -> Ints:

@@ -45,6 +45,36 @@ _LIMITS = {
 """About ten times what the largest models have: what is beyond is a broken or hostile file, found before memory is taken."""
 
 
+_QWEN_FULL_LAYERS = 28
+"""Default of max_window_layers: the layers before that one see all keys."""
+
+_NOT_COMPUTED: Mapping[str, tuple[object, ...]] = {
+    "attn_logit_softcapping": (),
+    "final_logit_softcapping": (),
+    "logits_scaling": (1,),
+    "logit_scale": (1,),
+    "embedding_multiplier": (1,),
+    "residual_multiplier": (1,),
+    "attention_multiplier": (),
+    "lm_head_multiplier": (1,),
+    "query_pre_attn_scalar": (),
+    "no_rope_layers": (),  # 1 for a layer that turns
+    "no_rope_layer_interval": (),
+    "num_experts": (1,),
+    "num_local_experts": (1,),
+    "n_routed_experts": (1,),
+    "kv_lora_rank": (),
+    "attention_chunk_size": (),
+    "attn_temperature_tuning": (),
+    "llama_4_scaling_beta": (),  # scales queries by their position (Ministral 3)
+    "use_qk_norm": (),
+    "clip_qkv": (),
+    "attention_sinks": (),
+    "use_parallel_residual": (),
+}
+"""Keys that other models of similar names compute with -> the values that mean nothing; false and null always do."""
+
+
 def read_config(config: Mapping[str, Any]) -> ModelConfig:
     """Return the facts in a config.json's dict."""
     architecture = architecture_of(config)
@@ -88,6 +118,7 @@ def _read(architecture: str, config: Mapping[str, Any]) -> ModelConfig:
     activation = config.get("hidden_act", "silu")
     if activation != "silu":
         raise ModelError(f"Activation {str(activation)[:80]!r} is not supported; supported: silu.")
+    _check_computed(config)
     theta, scaling = _rope(config)
     head_dim = int(config.get("head_dim") or hidden // heads)
     return ModelConfig(
@@ -105,7 +136,7 @@ def _read(architecture: str, config: Mapping[str, Any]) -> ModelConfig:
         rope_scaling=scaling,
         max_position_embeddings=int(config["max_position_embeddings"]),
         tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
-        sliding_window=_sliding_window(config),
+        sliding_window=_sliding_window(architecture, config),
     )
 
 
@@ -135,13 +166,28 @@ def _rotary_dim(config: Mapping[str, Any], head_dim: int) -> int:
     return head_dim
 
 
-def _sliding_window(config: Mapping[str, Any]) -> int | None:
+def _sliding_window(architecture: str, config: Mapping[str, Any]) -> int | None:
+    """Return how many keys a query sees; None: all. The defaults are those of each family's config in transformers."""
     window = config.get("sliding_window")
-    if not window or not config.get("use_sliding_window", True):
+    is_qwen = architecture.startswith("Qwen")
+    kinds = set(config.get("layer_types") or ())
+    if not window or not config.get("use_sliding_window", not is_qwen) or (architecture == "LlamaForCausalLM" and not kinds):
         return None
-    kinds = set(config.get("layer_types") or ["sliding_attention"])
+    if not kinds and is_qwen:
+        num_full = int(config.get("max_window_layers", _QWEN_FULL_LAYERS))
+        kinds = {"full_attention"} if num_full else set()
+        kinds |= {"sliding_attention"} if num_full < int(config["num_hidden_layers"]) else set()
     if kinds == {"full_attention"}:
         return None
     if len(kinds) > 1:
         raise ModelError(f"Layers of different attention ({', '.join(sorted(kinds))}) are not supported.")
     return int(window)
+
+
+def _check_computed(config: Mapping[str, Any]) -> None:
+    """Raise ModelError for a key that changes what a model computes and that nothing here reads."""
+    for place in (config, config.get("rope_parameters") or {}, config.get("rope_scaling") or {}):
+        for key, neutral in _NOT_COMPUTED.items():
+            value = place.get(key)
+            if value and value not in neutral and not (isinstance(value, list) and all(value)):
+                raise ModelError(f"The model's config has {key} {str(value)[:80]}, which is not supported.")

@@ -10,7 +10,7 @@ from tetrad.worker_svc.quantization.gptq import GptqScheme
 from tetrad.worker_svc.quantization.matrix import Scheme
 from tetrad.worker_svc.quantization.online import ONLINE, OnlineScheme
 from tetrad.worker_svc.quantization.plain import PlainScheme
-from tetrad.worker_svc.quantization.settings import choose
+from tetrad.worker_svc.quantization.settings import CHECKPOINT_METHODS, choose
 
 _CHECKPOINTS: Mapping[str, Callable[[Mapping[str, Any], PlainScheme], Scheme]] = {
     "awq": AwqScheme,
@@ -35,7 +35,7 @@ def open_scheme(config_quantization: object, requested: str, plain: PlainScheme)
         return _online(requested, plain)
     if not isinstance(config_quantization, Mapping):
         raise ModelError(f"quantization_config is {str(config_quantization)[:80]!r}, not an object.")
-    method = choose(config_quantization, "quant_method", sorted(_CHECKPOINTS))
+    method = choose(config_quantization, "quant_method", CHECKPOINT_METHODS)
     if requested not in ("", method):
         raise ModelError(f"Quantization {requested[:80]!r} cannot be had of a model that is quantized as {method} already.")
     return _CHECKPOINTS[method](config_quantization, plain)

@@ -5,6 +5,9 @@ from typing import Any
 
 from tetrad.services.errors import ModelError
 
+CHECKPOINT_METHODS = ("awq", "compressed-tensors", "fp8", "gptq")
+"""Values of `quant_method` that the cuda device reads; see schemes.py."""
+
 
 def choose(config: Mapping[str, Any], key: str, supported: Sequence[Any], *, default: Any = None) -> Any:
     """Return config[key] if it is one of the supported values; ModelError names it and them.
@@ -39,3 +42,14 @@ def check_groups(name: str, rows: int, columns: int, group: int, per_word: int) 
         raise ModelError(
             f"Tensor {name} of {rows} x {columns} does not divide into groups of {group} columns and words of {per_word} rows."
         )
+
+
+def check_in_floats(quantization: object) -> None:
+    """Raise ModelError for a checkpoint that is quantized: its matrices are not those of their names."""
+    if quantization is None:
+        return
+    method = str(quantization.get("quant_method") if isinstance(quantization, Mapping) else quantization)[:80]
+    if method in CHECKPOINT_METHODS:
+        raise ModelError(f"The model is quantized as {method}, which needs the cuda device.")
+    known = ", ".join(CHECKPOINT_METHODS)
+    raise ModelError(f"The model is quantized as {method!r}, which is not supported; supported, on the cuda device: {known}.")

@@ -31,6 +31,10 @@ class GgufSource:
         """Return whether the file has this tensor."""
         return self._file.has(gguf_name(name))
 
+    def unread(self) -> list[str]:
+        """Return the tensors that have not been loaded, by their GGUF names."""
+        return self._file.unread()
+
     def load(self, name: str) -> tuple[torch.Tensor, int]:
         """Return the tensor in float32, rows as Hugging Face orders them, and its bytes as stored."""
         values, stored_bytes = self._file.dequantize(gguf_name(name))

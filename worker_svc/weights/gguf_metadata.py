@@ -48,8 +48,10 @@ def config_from_metadata(field: Callable[[str], Any], *, vocab_size: int, is_tie
     def get(key: str) -> Any:
         return field(f"{architecture}.{key}")
 
+    window = get("attention.sliding_window")
     config = {
-        "architectures": [_ARCHITECTURES[architecture]],
+        "architectures": [_sliding_architecture(architecture) if window else _ARCHITECTURES[architecture]],
+        "sliding_window": window,
         "vocab_size": vocab_size,
         "hidden_size": get("embedding_length"),
         "intermediate_size": get("feed_forward_length"),
@@ -65,6 +67,13 @@ def config_from_metadata(field: Callable[[str], Any], *, vocab_size: int, is_tie
         "rope_scaling": _rope_scaling(get),
     }
     return {key: value for key, value in config.items() if value is not None}
+
+
+def _sliding_architecture(architecture: str) -> str:
+    """Return the architecture all of whose layers have a sliding window."""
+    if architecture != "llama":
+        raise ModelError(f"GGUF {architecture}.attention.sliding_window is not supported: which layers have it is not said.")
+    return "MistralForCausalLM"
 
 
 def _rope_scaling(get: Callable[[str], Any]) -> Mapping[str, Any] | None:

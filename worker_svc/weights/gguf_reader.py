@@ -33,6 +33,7 @@ class GgufFile:
         self._metadata = header.metadata
         self._tensors = {tensor.name: tensor for tensor in header.tensors}
         self._sizes = {tensor.name: self._size_bytes(tensor) for tensor in header.tensors}
+        self._unread = set(self._tensors)
         self.total_bytes = sum(self._sizes.values())
         self._check_length()
         # Of the plain class: each of the thousands of slices that are taken below costs a microsecond more of the other.
@@ -48,6 +49,10 @@ class GgufFile:
         """Return whether there is a tensor of this GGUF name."""
         return name in self._tensors
 
+    def unread(self) -> list[str]:
+        """Return the names of the tensors that have not been handed out."""
+        return sorted(self._unread)
+
     def dequantize(self, name: str) -> tuple[npt.NDArray[np.float32], int]:
         """Return a tensor in float32 and its bytes as stored; KeyError if there is none."""
         tensor, size = self._tensors[name], self._sizes[name]
@@ -61,6 +66,7 @@ class GgufFile:
             values: npt.NDArray[np.float32] = gguf.dequantize(stored, kind)
         except (NotImplementedError, ValueError) as error:
             raise self._unreadable(tensor, f"of type {kind.name} cannot be read: {one_line(error)}") from error
+        self._unread.discard(name)
         return values, size
 
     def stored(self, name: str) -> tuple[int, npt.NDArray[np.uint8]] | None:
@@ -74,6 +80,7 @@ class GgufFile:
         columns, rows = tensor.shape
         if columns % gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(tensor.kind)][0]:
             raise self._unreadable(tensor, f"has rows of {columns} values, no whole number of blocks")
+        self._unread.discard(name)
         return tensor.kind, self._data[tensor.offset : tensor.offset + size].reshape(rows, -1)
 
     def _read_config(self) -> dict[str, Any]:

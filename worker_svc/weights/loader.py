@@ -11,6 +11,17 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 """Types of weights that are not quantized."""
 
 
+_MAX_NAMED = 3
+_WITHOUT_EFFECT = (
+    "rotary_emb.inv_freq",  # follows from the config
+    "rope_freqs.weight",  # read with the config
+    "lm_head.weight",  # of tied embeddings; every other model asks for it
+    ".k_scale",  # calibrated for keys and values in fp8; theirs is 1 here
+    ".v_scale",
+)
+"""Ends of the names of tensors that results do not depend on."""
+
+
 class WeightLoader:
     """Reads tensors from a source, each once.
 
@@ -68,6 +79,20 @@ class WeightLoader:
         self._check_shape(name, tensor.shape, shape)
         self._count(tensor.shape[0] * tensor.shape[1], tensor.rows.nbytes)
         return tensor
+
+    def check_all_read(self, architecture: str) -> None:
+        """Raise ModelError if the files hold a tensor that the model has not asked for: its results would be wrong.
+
+        Such are adapters that were not merged, attention sinks, or the experts of another architecture.
+        """
+        unread = [name for name in self._source.unread() if not name.endswith(_WITHOUT_EFFECT)]
+        if unread:
+            shown = ", ".join(name[:100] for name in unread[:_MAX_NAMED])
+            more = f" and {len(unread) - _MAX_NAMED} more" if len(unread) > _MAX_NAMED else ""
+            raise ModelError(
+                f"The model's files have tensors that {architecture} does not use here: {shown}{more}. "
+                "Merge adapters into the weights first; other variants of the architecture are not supported."
+            )
 
     def _check_known(self, name: str) -> None:
         if not self._source.has(name):

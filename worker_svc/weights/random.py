@@ -33,6 +33,10 @@ class RandomSource:
         """Return whether such a model has this tensor."""
         return name in self._shapes
 
+    def unread(self) -> list[str]:
+        """Return nothing: tensors are made when they are asked for."""
+        return []
+
     def load(self, name: str) -> tuple[torch.Tensor, int]:
         """Return the tensor and its bytes."""
         shape = self._shapes[name]

@@ -28,11 +28,16 @@ class SafetensorsSource:
         self.config: Mapping[str, Any] = read_config_file(directory)
         self._files = {path.name: _open(path) for path in _tensor_files(directory)}
         self._file_of = {name: file for file, opened in self._files.items() for name in opened.keys()}  # noqa: SIM118 - no mapping
+        self._unread = set(self._file_of)
         self.total_bytes = sum((directory / file).stat().st_size for file in self._files)
 
     def has(self, name: str) -> bool:
         """Return whether one of the files has this tensor."""
         return name in self._file_of
+
+    def unread(self) -> list[str]:
+        """Return the tensors that have not been loaded."""
+        return sorted(self._unread)
 
     def load(self, name: str) -> tuple[torch.Tensor, int]:
         """Return the tensor in float32 and its bytes as stored."""
@@ -52,6 +57,7 @@ class SafetensorsSource:
             stored: torch.Tensor = self._files[file].get_tensor(name)
         except SafetensorError as error:
             raise ModelError(f"{file}: tensor {name} cannot be read: {one_line(error)}.") from error
+        self._unread.discard(name)
         return stored
 
     def load_quantized(self, name: str) -> None:

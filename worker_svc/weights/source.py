@@ -48,6 +48,9 @@ class WeightSource(Protocol):
     def has(self, name: str) -> bool:
         """Return whether there is a tensor of this name."""
 
+    def unread(self) -> list[str]:
+        """Return the tensors that have not been loaded, named as in the files."""
+
     def load(self, name: str) -> tuple[torch.Tensor, int]:
         """Return the tensor in float32 and its bytes as stored; KeyError if there is none."""
 

@@ -45,6 +45,10 @@ class SplitProjections:
         """Return whether there is a tensor of this name, or one that it is a part of."""
         return self._source.has(self._whole(name)[0])
 
+    def unread(self) -> list[str]:
+        """Return the tensors of the files of which no part has been loaded."""
+        return self._source.unread()
+
     def load(self, name: str) -> tuple[torch.Tensor, int]:
         """Return the tensor, or the part, in float32 and its bytes as stored."""
         whole, rows = self._whole(name)

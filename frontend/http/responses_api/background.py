@@ -1,13 +1,17 @@
-"""Background: responses that are generated while nobody waits, and followed or cancelled by whoever asks for them by id."""
+"""Background: responses that are generated while nobody waits, and followed or cancelled by whoever asks for them by id.
+
+A response that is final and cannot be saved stays here, and is saved when the store can be used again.
+"""
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
+from tetrad.frontend.backoff import Backoff
 from tetrad.frontend.http.named_events import Event, named_events
 from tetrad.frontend.http.responses_api.generation import Generation
-from tetrad.services.errors import InternalError, TetradError
+from tetrad.services.errors import InternalError, TetradError, Unavailable
 from tetrad.services.log import get_logger
 
 log = get_logger()
@@ -20,7 +24,7 @@ class BackgroundJob:
     """One response that is generated in the background.
 
     Args:
-        generation: has been started.
+        generation: has been started and saved.
         keep_events: for those who follow it.
     """
 
@@ -30,8 +34,10 @@ class BackgroundJob:
         # One entry an event: its place is its sequence number.
         self._events: list[bytes] = []
         self._changed = asyncio.Event()
+        self._settled = asyncio.Event()
         self._note(generation.events.queue())
-        self.task = asyncio.create_task(self._run(), name=f"background response {generation.id}")
+        self._generating = asyncio.create_task(self._generate(), name=f"background response {generation.id}")
+        self.task = asyncio.create_task(self._run(), name=f"background response {generation.id}, to its end")
 
     async def follow(self, first: int) -> AsyncIterator[bytes]:
         """Yield the events from number `first` on, and go on until the last."""
@@ -40,18 +46,34 @@ class BackgroundJob:
                 piece = b"".join(self._events[first:])
                 first = len(self._events)
                 yield piece
-            elif self.task.done():
+            elif self._settled.is_set() or self.task.done():
                 return
             else:
                 await self._next_change()
 
     async def cancel(self) -> None:
-        """End the work; the response is then cancelled, unless it was complete."""
+        """End the work. The response is then cancelled, unless it was complete; it is saved, or is_unsaved."""
+        self._generating.cancel()
+        await self.wait_settled()
+
+    async def wait_settled(self) -> None:
+        """Wait until the response is final and has been saved, or could not be."""
+        settling = asyncio.create_task(self._settled.wait())
+        try:
+            await asyncio.wait({settling, self.task}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            settling.cancel()
+
+    @property
+    def tasks(self) -> tuple[asyncio.Task[None], asyncio.Task[None]]:
+        """Everything that runs for this response."""
+        return self._generating, self.task
+
+    def stop(self) -> None:
+        """End the work without saving anything."""
         self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
-        # A task that is cancelled before it began has closed nothing.
+        self._generating.cancel()
         self.generation.close()
-        await self.generation.cancel()
 
     async def _next_change(self) -> None:
         changing = asyncio.create_task(self._changed.wait())
@@ -61,6 +83,15 @@ class BackgroundJob:
             changing.cancel()
 
     async def _run(self) -> None:
+        await asyncio.wait({self._generating})
+        # A task that is cancelled before it began has closed nothing.
+        self.generation.close()
+        await self.generation.cancel()
+        self._settled.set()
+        self._wake_followers()
+        await self._save_at_last()
+
+    async def _generate(self) -> None:
         generation = self.generation
         try:
             async with aclosing(generation.updates()) as updates:
@@ -72,10 +103,20 @@ class BackgroundJob:
             log.error("responses.failed", response_id=generation.id, exc_info=error)
             self._note(await generation.fail(InternalError("The response failed; the server's log has the details.")))
 
+    async def _save_at_last(self) -> None:
+        backoff = Backoff()
+        while self.generation.is_unsaved:
+            await backoff.wait()
+            with suppress(Unavailable):
+                await self.generation.save()
+                log.info("responses.stored_late", response_id=self.generation.id)
+
     def _note(self, events: list[Event]) -> None:
-        if not self.keeps_events:
-            return
-        self._events += [named_events([event]) for event in events]
+        if self.keeps_events:
+            self._events += [named_events([event]) for event in events]
+            self._wake_followers()
+
+    def _wake_followers(self) -> None:
         self._changed.set()
         # Who waits has been woken; who comes later waits anew.
         self._changed = asyncio.Event()
@@ -96,7 +137,7 @@ class BackgroundJobs:
         return job
 
     def running(self, response_id: str) -> BackgroundJob | None:
-        """Return the job of a response that is not final."""
+        """Return the job of a response that is not saved as final."""
         return self._jobs.get(response_id)
 
     def followable(self, response_id: str) -> BackgroundJob | None:
@@ -104,22 +145,26 @@ class BackgroundJobs:
         job = self._jobs.get(response_id) or self._finished.get(response_id)
         return job if job is not None and job.keeps_events else None
 
-    def forget(self, response_id: str) -> None:
-        """Drop a finished response."""
+    def drop(self, response_id: str) -> None:
+        """End the job of a response that was deleted, and forget its events."""
         self._finished.pop(response_id, None)
+        job = self._jobs.pop(response_id, None)
+        if job is not None:
+            job.stop()
 
     async def close(self) -> None:
-        """End all jobs."""
+        """End all jobs. What is final is saved, if it can be now."""
         jobs = list(self._jobs.values())
         for job in jobs:
-            job.task.cancel()
-        await asyncio.gather(*(job.task for job in jobs), return_exceptions=True)
+            job.stop()
+        await asyncio.gather(*(task for job in jobs for task in job.tasks), return_exceptions=True)
         for job in jobs:
-            job.generation.close()
+            if job.generation.is_unsaved:
+                await job.generation.cancel()
 
     def _finish(self, response_id: str) -> None:
-        job = self._jobs.pop(response_id)
-        if job.keeps_events:
+        job = self._jobs.pop(response_id, None)
+        if job is not None and job.keeps_events:
             self._finished[response_id] = job
             if len(self._finished) > _MAX_FINISHED:
                 self._finished.popitem(last=False)

@@ -95,6 +95,13 @@ class ResponseEvents:
         if not self.is_final:
             self._end("cancelled", totals)
 
+    def note_not_kept(self, events: Sequence[Event]) -> None:
+        """Let the response say that it is not kept, also in its last events."""
+        self._response["store"] = False
+        for event in events:
+            if "response" in event:
+                event["response"]["store"] = False
+
     def _end(self, status: str, totals: TurnTotals) -> None:
         self._response["status"] = status
         self._status = "completed" if status == "completed" else "incomplete"

@@ -20,7 +20,10 @@ from tetrad.frontend.http.responses_api.objects import Json, new_response, text_
 from tetrad.frontend.http.responses_api.store import NoStore, ResponseStore, StoredResponse
 from tetrad.frontend.http.turn_sampling import turn_sampling_params
 from tetrad.frontend.http.turn_totals import TurnTotals
-from tetrad.services.errors import TetradError
+from tetrad.services.errors import TetradError, Unavailable
+from tetrad.services.log import get_logger
+
+log = get_logger()
 
 
 class Generation:
@@ -44,6 +47,7 @@ class Generation:
         self._request_id = request_id
         self._store = store
         self._keeps = body.store is not False and not isinstance(store, NoStore)
+        self._is_created = self._is_final_kept = False
         self._num_top = (body.top_logprobs or 0) if LOGPROBS in (body.include or ()) else None
         self._params = turn_sampling_params(
             body,
@@ -98,7 +102,7 @@ class Generation:
                 events += self.events.add(part.pieces, self._logprobs(part))
                 if part.finish_reason is not None:
                     events += self.events.finish(self._totals)
-                    await self.save()
+                    await self._keep_final(events)
                 yield events
         finally:
             self._turn.close()
@@ -106,23 +110,44 @@ class Generation:
     async def fail(self, error: TetradError) -> list[Event]:
         """Return the events of a failure, behind saving."""
         events = self.events.fail(error, self._totals)
-        await self.save()
+        await self._keep_final(events)
         return events
 
     async def cancel(self) -> None:
-        """Make it a cancelled response, unless it is complete, and save it."""
+        """Make it a cancelled response, unless it is final, and save it, unless it is saved."""
         self.events.cancel(self._totals)
-        await self.save()
+        if self.is_unsaved:
+            await self._keep_final([])
 
     def close(self) -> None:
         """Abort the request unless it is finished."""
         if self._turn is not None:
             self._turn.close()
 
+    @property
+    def is_unsaved(self) -> bool:
+        """Whether the response is final and should be kept, but is not."""
+        return self._keeps and self.events.is_final and not self._is_final_kept
+
     async def save(self) -> None:
-        """Keep the response as it is now, if the request wants that."""
-        if self._keeps:
-            await self._store.save(StoredResponse(self.events.response(), self._input_items))
+        """Keep the response as it is now, if the request wants that; Unavailable if the store cannot be used."""
+        if not self._keeps:
+            return
+        is_final, stored = self.events.is_final, StoredResponse(self.events.response(), self._input_items)
+        if self._is_created:
+            await self._store.finish(stored)
+        else:
+            await self._store.create(stored)
+        self._is_created, self._is_final_kept = True, is_final
+
+    async def _keep_final(self, events: Sequence[Event]) -> None:
+        """Save the final response; where that fails, the client that waits for it gets it and reads that it is not kept."""
+        try:
+            await self.save()
+        except Unavailable as error:
+            log.error("responses.not_stored", response_id=self.id, reason=error.message)
+            if not self._is_created:
+                self.events.note_not_kept(events)
 
     def _logprobs(self, part: TurnPart) -> Sequence[TokenLogprob]:
         if self._num_top is None or part.output.logprobs is None:

@@ -45,8 +45,8 @@ class Owners:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Do something while no other owner does such a thing; waits for one that does."""
-        fcntl.flock(self._file, fcntl.LOCK_EX)
+        """Do something while no other owner does such a thing; BlockingIOError if one does."""
+        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
             yield
         finally:

@@ -25,7 +25,7 @@ from tetrad.frontend.http.responses_api.generation import Generation
 from tetrad.frontend.http.responses_api.lookup import history_before, resolved_items
 from tetrad.frontend.http.responses_api.objects import Json
 from tetrad.frontend.http.responses_api.service import ResponsesService
-from tetrad.frontend.http.responses_api.store import NoStore, StoredResponse
+from tetrad.frontend.http.responses_api.store import NoStore
 from tetrad.frontend.http.streams import EventStream, StreamForm, stream_response, until_disconnected
 from tetrad.services.errors import InternalError, InvalidRequest, NotFound, TetradError
 from tetrad.services.log import get_logger
@@ -89,38 +89,23 @@ async def get_response(
             text = f"The events of response {response_id!r} are not kept: it was not created with background and stream."
             raise InvalidRequest(text, field="stream")
         return _followed(request, job, starting_after + 1)
-    running = service.jobs.running(response_id)
-    if running is not None:
-        return JsonResponse(running.generation.events.response())
-    return JsonResponse((await service.store.get(response_id)).response)
+    return JsonResponse(await service.response(response_id))
 
 
 @router.delete("/v1/responses/{response_id}", **_DELETE)
 async def delete_response(request: Request, response_id: ResponseId) -> Response:
     """Forget a response; one that is being generated is cancelled."""
     service = _service(request)
-    job = service.jobs.running(response_id)
-    if job is not None:
-        await job.cancel()
-    service.jobs.forget(response_id)
+    # In this order: nothing that the job saves later brings the response back, and it goes on if the store cannot be used.
     await service.store.delete(response_id)
+    service.jobs.drop(response_id)
     return JsonResponse({"id": response_id, "object": "response", "deleted": True})
 
 
 @router.post("/v1/responses/{response_id}/cancel", **_CANCEL)
 async def cancel_response(request: Request, response_id: ResponseId) -> Response:
     """Cancel a response that is generated in the background; one that is complete stays as it is."""
-    service = _service(request)
-    job = service.jobs.running(response_id)
-    if job is not None:
-        await job.cancel()
-        return JsonResponse(job.generation.events.response())
-    stored = await service.store.get(response_id)
-    if not stored.response["background"]:
-        raise InvalidRequest("Cannot cancel a synchronous response.", field="response_id")
-    # What the frontend before this one still generates: that one's answer is then not kept.
-    await service.store.save(StoredResponse(stored.response | {"status": "cancelled"}, stored.input_items))
-    return JsonResponse((await service.store.get(response_id)).response)
+    return JsonResponse(await _service(request).cancel(response_id))
 
 
 @router.get("/v1/responses/{response_id}/input_items", **_LIST)

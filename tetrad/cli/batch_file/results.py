@@ -4,6 +4,7 @@ Only ever appended to, a whole line at a time; so whatever kills a run, the file
 line at its end, which the next run cuts off. Held by one run at a time (an advisory lock, gone with the process).
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -60,13 +61,15 @@ class ResultFile:
             self._file.write(json.dumps(record).encode() + b"\n")
             self._file.flush()
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise self._unwritable(error, then=" Run the same command again to go on.") from error
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._file.close()
+        # Where the disk is full the last line stays torn, and `append` has said why.
+        with contextlib.suppress(OSError):
+            self._file.close()
 
     def _open(self) -> BinaryIO:
         try:
@@ -112,8 +115,8 @@ class ResultFile:
         text = f"{self._path} is not the output of a batch: line {number} is no result. It is left as it is; give another -o."
         return InvalidRequest(text, field="output_file")
 
-    def _unwritable(self, error: OSError) -> Unavailable:
-        return Unavailable(f"Cannot write {self._path}: {error.strerror or error}.")
+    def _unwritable(self, error: OSError, *, then: str = "") -> Unavailable:
+        return Unavailable(f"Cannot write {self._path}: {error.strerror or error}.{then}")
 
 
 def _new_id() -> str:

@@ -5,6 +5,7 @@ client leaves the cores to the server.
 """
 
 import asyncio
+import json
 import re
 import time
 from typing import cast
@@ -12,6 +13,7 @@ from typing import cast
 _EVENT = b"data: {"
 _DONE = b"data: [DONE]\n\n"
 _USAGE = re.compile(rb'"completion_tokens": ?(\d+)')
+_MESSAGE = re.compile(rb'"message": ?("(?:[^"\\]|\\.)*")')
 # Enough for the event that counts the tokens and what closes the stream.
 _TAIL_BYTES = 2048
 
@@ -63,8 +65,14 @@ class StreamClient(asyncio.Protocol):
         self.num_tokens = int(counted[-1]) if counted else 0
         if self._status != b"200":
             status = f"HTTP status {self._status.decode()}" if self._status else f"no answer ({exc or 'closed'})"
-            self.error = f"{status}: {self._tail[-300:].decode(errors='replace').strip()}"
+            self.error = f"{status}: {self._reason()}"
         elif _DONE not in self._tail or b'data: {"error"' in self._tail:
-            self.error = f"the stream was cut off: {self._tail[-300:].decode(errors='replace').strip()}"
+            self.error = f"the stream was cut off: {self._reason()}"
         if not self.done.done():
             self.done.set_result(None)
+
+    def _reason(self) -> str:
+        """Return the message of the server's error, or the end of whatever it sent."""
+        if found := _MESSAGE.findall(self._tail):
+            return str(json.loads(found[-1]))
+        return self._tail[-300:].decode(errors="replace").strip()

@@ -1,0 +1,65 @@
+"""Pause link: lets the worker keep an operator's pause, so that the engine core that follows this one is paused, too.
+
+Called by the admin service after an order, and by the worker link for each worker that it brings up. The worker is the one peer
+that always outlives its engine core; if both end together, the pause is forgotten. Knows nothing of scheduling.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+import grpc
+
+from tetrad.services.log import get_logger
+from tetrad.services.status import from_rpc_error
+from tetrad.v1 import worker_pb2, worker_pb2_grpc
+
+_ANSWER_TIMEOUT_S = 2.0
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """How an engine is paused.
+
+    Attributes:
+        is_paused: new requests wait.
+        finishes_running: those that run may finish; else they are frozen.
+    """
+
+    is_paused: bool = False
+    finishes_running: bool = False
+
+
+class PauseLink:
+    """The worker's memory of a pause.
+
+    Args:
+        stub: of the worker.
+
+    Attributes:
+        pause: how the engine is to be paused; None: no worker has been met yet.
+    """
+
+    def __init__(self, stub: worker_pb2_grpc.WorkerLifecycleServiceStub) -> None:
+        self.pause: Pause | None = None
+        self._stub = stub
+        self._sending = asyncio.Lock()  # the worker gets orders in their order
+
+    async def meet(self, info: worker_pb2.WorkerLifecycleServiceGetInfoResponse) -> None:
+        """Adopt the pause that the first worker keeps; make every later worker keep this engine core's."""
+        kept = Pause(info.engine_pause.paused, info.engine_pause.finish_running)
+        if self.pause is None:
+            self.pause = kept
+        elif kept != self.pause:
+            await self.keep(self.pause)
+
+    async def keep(self, pause: Pause) -> None:
+        """Make the worker keep this pause. A worker that is lost gets it when it is brought up again."""
+        self.pause = pause
+        async with self._sending:
+            message = worker_pb2.EnginePause(paused=self.pause.is_paused, finish_running=self.pause.finishes_running)
+            try:
+                await self._stub.KeepPause(worker_pb2.KeepPauseRequest(pause=message), timeout=_ANSWER_TIMEOUT_S)
+            except grpc.RpcError as error:
+                log.warning("pause.not_kept", error=from_rpc_error(error).message)

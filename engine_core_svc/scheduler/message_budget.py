@@ -1,0 +1,104 @@
+"""MessageBudget: what one plan and its result may still hold, in bytes (message_sizes.py).
+
+Made and used by the scheduler, for one plan, beside the budget of tokens. Each share admits the first that asks for it, however
+large: admission has refused what fits no message. So every request is planned when it is the first in order.
+"""
+
+from tetrad.engine_core_svc.message_sizes import MessageLimits
+from tetrad.engine_core_svc.request import Request
+
+
+class MessageBudget:
+    """Bytes that are spent.
+
+    Args:
+        limits: see MessageLimits.
+        block_size: tokens per KV block.
+        shares_params: whether requests of one plan that share parameters send them once.
+    """
+
+    __slots__ = ("_block_size", "_described", "_limits", "_logprobs", "_masks", "_params", "_prompts", "_shared", "_shares")
+
+    def __init__(self, limits: MessageLimits, block_size: int, *, shares_params: bool) -> None:
+        self._limits, self._block_size, self._shares = limits, block_size, shares_params
+        self._described = self._params = self._masks = self._logprobs = self._prompts = 0
+        self._shared: set[int] = set()
+
+    def can_describe(self, request: Request) -> bool:
+        """Return whether the plan has room for a request that the worker does not know."""
+        if not self._described:
+            return True
+        params_bytes = self._params_bytes(request)
+        described_bytes = params_bytes + request.sizes.described_bytes(request.num_tokens, self._block_size)
+        is_light = not params_bytes or not self._params or self._params + params_bytes <= self._limits.params_bytes
+        return is_light and self._described + described_bytes <= self._limits.described_bytes
+
+    def describe(self, request: Request) -> None:
+        """Spend what `can_describe` asks for."""
+        params_bytes = self._params_bytes(request)
+        self._params += params_bytes
+        self._described += params_bytes + request.sizes.described_bytes(request.num_tokens, self._block_size)
+        self._shared.add(request.sizes.params_id)
+
+    def most_tokens(self, request: Request, start: int, num_tokens: int, *, mask_bytes: int) -> int:
+        """Return how many of a request's next tokens may be computed: all, or fewer so that their log-probabilities fit.
+
+        Args:
+            request: whose.
+            start: the first of them.
+            num_tokens: what is wanted.
+            mask_bytes: of its mask, which it needs where it samples; 0: it is not constrained.
+        """
+        if not request.sizes.has_logprobs and not mask_bytes:
+            return num_tokens
+        if request.sizes.prompt_logprob_bytes:
+            num_tokens = self._most_of_prompt(request, start, num_tokens)
+        if not num_tokens or not request.samples_at(start + num_tokens):
+            return num_tokens
+        has_mask = not self._masks or self._masks + mask_bytes <= self._limits.mask_bytes
+        return num_tokens if has_mask and self._has_row(request, start, num_tokens) else num_tokens - 1
+
+    def compute(self, request: Request, start: int, num_tokens: int, *, mask_bytes: int) -> None:
+        """Spend what these tokens bring."""
+        if not request.sizes.has_logprobs and not mask_bytes:
+            return
+        self._logprobs += _logprob_bytes(request, start, num_tokens)
+        if request.samples_at(start + num_tokens):
+            self._masks += mask_bytes
+        if _ends_prompt(request, start, num_tokens):
+            self._prompts += request.prompt_logprob_bytes
+
+    def _has_row(self, request: Request, start: int, num_tokens: int) -> bool:
+        """Return whether the log-probabilities of these tokens fit, the last of which samples."""
+        if not request.sizes.logprob_bytes or (num_tokens == 1 and not self._logprobs):
+            return True
+        return self._logprobs + _logprob_bytes(request, start, num_tokens) <= self._limits.logprob_bytes
+
+    def _most_of_prompt(self, request: Request, start: int, num_tokens: int) -> int:
+        """Return how many of these tokens the log-probabilities of a prompt leave: its last token brings all of them."""
+        limits, position_bytes = self._limits, request.sizes.prompt_logprob_bytes
+        is_full = self._prompts and self._prompts + request.prompt_logprob_bytes > limits.prompt_logprob_bytes
+        if is_full and _ends_prompt(request, start, num_tokens):
+            num_tokens = request.num_prompt_tokens - 1 - start
+        room = (limits.logprob_bytes - self._logprobs) // position_bytes
+        room = max(room, 0 if self._logprobs else 1)
+        return num_tokens if room >= _num_positions(request, start, num_tokens) else room
+
+    def _params_bytes(self, request: Request) -> int:
+        is_there = self._shares and request.sizes.params_id in self._shared
+        return 0 if is_there else request.sizes.params_bytes
+
+
+def _num_positions(request: Request, start: int, num_tokens: int) -> int:
+    """Return how many of these tokens have followers in the prompt, which their hidden states predict."""
+    return max(0, min(start + num_tokens, request.num_prompt_tokens - 1) - start)
+
+
+def _ends_prompt(request: Request, start: int, num_tokens: int) -> bool:
+    return start < request.num_prompt_tokens <= start + num_tokens
+
+
+def _logprob_bytes(request: Request, start: int, num_tokens: int) -> int:
+    sizes = request.sizes
+    of_prompt = sizes.prompt_logprob_bytes and sizes.prompt_logprob_bytes * _num_positions(request, start, num_tokens)
+    return of_prompt + (sizes.logprob_bytes if request.samples_at(start + num_tokens) else 0)

@@ -1,0 +1,42 @@
+"""Message sizes: how large a gRPC message may be, and how much senders put into one.
+
+Used by whatever puts values of several requests into one message. A message above its receiver's limit ends the stream that it
+is on, and everybody's requests with it: so a sender adds up encoded sizes and begins another message in time.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from tetrad.services.errors import InvalidRequest
+
+T = TypeVar("T")
+
+
+DEFAULT_MAX_MESSAGE_BYTES = 32 << 20
+"""Limit of a peer that names none."""
+LEAST_MAX_MESSAGE_BYTES = 1 << 20
+"""Smallest limit that a service can be given."""
+BATCH_BYTES = 1_000_000
+"""Most bytes of values that would also fit messages of their own. Every peer reads a message of this size, headers included,
+and no event loop is busy with it for long."""
+
+
+def batches(items: Iterable[T], size_of: Callable[[T], int], most: int = BATCH_BYTES) -> Iterator[list[T]]:
+    """Yield the items in order, in lists of at most this size together; an item that alone is larger has a list of its own."""
+    batch: list[T] = []
+    size = 0
+    for item in items:
+        item_size = size_of(item)
+        if batch and size + item_size > most:
+            yield batch
+            batch, size = [], 0
+        batch.append(item)
+        size += item_size
+    if batch:
+        yield batch
+
+
+def too_large(what: str, num_bytes: int, limit: int, *, field: str | None = None) -> InvalidRequest:
+    """Return the error of a value that fits no message; `what` begins the sentence."""
+    text = f"{what} takes a message of {num_bytes} bytes; the limit is {limit} (max_message_bytes)."
+    return InvalidRequest(text, field=field, reason="MESSAGE_TOO_LARGE")
