@@ -18,7 +18,7 @@ QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 # What to compare the contracts with: the last release, or before the first one the commit before.
 AGAINST ?= $(shell git describe --tags --abbrev=0 2>/dev/null || git rev-parse --verify --quiet HEAD~1)
 
-.PHONY: help setup serve test gateways-test fuzz fuzz-files fuzz-services clients-test chaos chaos-model compose-test console-test kube-play-test observability-test dashboard perplexity check lint types sanitize protos check-protos check-breaking bench bench-peers peers soak lock clean
+.PHONY: help setup serve test gateways-test fuzz fuzz-files fuzz-services clients-test mutants chaos chaos-model skew-test compose-test console-test kube-play-test observability-test dashboard quality check lint types sanitize protos check-protos check-breaking bench bench-peers peers soak soak-long lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -49,21 +49,36 @@ gateways-test: setup ## Drive Tetrad with smg, vllm-router, LangChain and aiperf
 JAVA_PACKAGES := default-jdk-headless protobuf-compiler protobuf-compiler-grpc-java-plugin libgrpc-java libprotobuf-java \
   libnetty-java libperfmark-java libgeronimo-annotation-1.3-spec-java
 
-clients-test: setup ## Build the TypeScript and Java clients from the .proto files and stream a completion with each
+clients-test: setup ## Build the TypeScript and Java clients from the .proto files, stream a completion with each; try HTTP clients
 	@command -v npm >/dev/null || { echo "make: Node 20 and npm are needed" >&2; exit 1; }
 	@command -v grpc_java_plugin >/dev/null && [ -e /usr/share/java/protobuf.jar ] || apt-get install -y $(JAVA_PACKAGES)
-	$(BIN)/python -m pytest tests/foreign_languages $(PYTEST_ARGS)
+	@command -v go >/dev/null || apt-get install -y golang-go
+	$(BIN)/python -m pytest tests/foreign_languages tests/frontend/http/test_http_clients.py $(PYTEST_ARGS)
 
-fuzz: setup ## Send EXAMPLES (2000) random requests over HTTP and as many over gRPC: no server error
-	TETRAD_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/e2e/test_fuzz.py $(PYTEST_ARGS)
+fuzz: setup ## Send EXAMPLES (2000) random requests over HTTP and as many over gRPC, and so many batches of valid ones to a tiny model
+	TETRAD_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/e2e/test_fuzz.py tests/e2e/test_random_sampling.py $(PYTEST_ARGS)
+
+MUTATION_KIT := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tetrad/mutants-$(notdir $(PYTHON))
+MUTATION_PACKAGES := tests/mutants/requirements.txt
+
+$(MUTATION_KIT)/.installed: $(STAMP) $(MUTATION_PACKAGES)
+	@rm -rf $(MUTATION_KIT)
+	@$(BIN)/python -m pip install $(QUIET) --disable-pip-version-check --no-deps --target $(MUTATION_KIT) -r $(MUTATION_PACKAGES)
+	@touch $@
+
+mutants: $(MUTATION_KIT)/.installed ## Plant bugs in the engine core's heart: tests find at least 95 %. SAMPLE=200 of each group; ARGS="--only block_pool"
+	PYTHONPATH=$(MUTATION_KIT) $(BIN)/python -m tests.mutants $(if $(SAMPLE),--sample $(SAMPLE)) $(ARGS)
 
 CHAOS = $(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED))
 
-chaos: setup ## Kill, freeze, drain and cut a loaded stack for SECONDS (600); nothing may be lost. SEED repeats a run
+chaos: setup ## Let every kind of fault strike a loaded stack for SECONDS (600); nothing may be lost. SEED repeats a run
 	$(CHAOS) --seconds $(SECONDS) $(ARGS)
 
 chaos-model: setup ## The same with 10 kills on SmolLM2 in float32
 	$(CHAOS) --device cpu --kills 10 --pause-s 8 $(ARGS)
+
+skew-test: setup ## Serve with the previous release's services beside the present ones; upgrade and downgrade each under load
+	TETRAD_SKEW_SECONDS=$(if $(filter command line environment,$(origin SECONDS)),$(SECONDS),10) $(BIN)/python -m pytest tests/skew $(PYTEST_ARGS)
 
 # ENGINE (docker), COMPOSE (docker compose) and BUILD (docker build) are found, or podman is installed; each may be another command.
 compose-test: setup ## Build the images, run every profile of docker-compose.yml, kill containers under load (about 20 minutes)
@@ -88,8 +103,12 @@ console-test: $(BROWSER_KIT)/.installed ## Drive the console in Chromium, which 
 	@TETRAD_CHROMIUM=$$(tools/chromium.sh) && export TETRAD_CHROMIUM && \
 	TETRAD_SCREENSHOTS=$(SCREENSHOTS) PYTHONPATH=$(BROWSER_KIT) $(BIN)/python -m pytest tests/e2e/console $(PYTEST_ARGS)
 
-perplexity: setup ## Compare the perplexity of quantized weights over TOKENS (20000) tokens with that of the same in float32
-	TETRAD_PERPLEXITY_TOKENS=$(TOKENS) $(BIN)/python -m pytest -q tests/worker_svc/test_native_perplexity.py $(PYTEST_ARGS)
+quality: setup ## Compare the default forms of SmolLM2 and Qwen2.5 with float32, token by token, and perplexity over TOKENS (20000)
+	TETRAD_QUALITY_MODEL=$$($(BIN)/python tools/qwen_model.py) && export TETRAD_QUALITY_MODEL && \
+	$(BIN)/python -m pytest -q tests/worker_svc/test_quality.py $(PYTEST_ARGS)
+	TETRAD_QUALITY_MODEL=$$($(BIN)/python -m tetrad.services.model_files) && export TETRAD_QUALITY_MODEL && \
+	TETRAD_PERPLEXITY_TOKENS=$(TOKENS) $(BIN)/python -m pytest -q tests/worker_svc/test_quality.py \
+	  tests/worker_svc/test_native_perplexity.py $(PYTEST_ARGS)
 
 SANITIZED := $(or $(TMPDIR),/tmp)/tetrad-kernels-$(shell id -u).so
 
@@ -166,6 +185,12 @@ peers: setup ## Install what Tetrad is compared with, about 20 minutes (vLLM, tr
 
 soak: setup ## Run 1,000 streams for two minutes, then 10,000 requests at once, on the simulated device
 	$(BIN)/python -m benchmarks.soak $(ARGS)
+
+# Hours, or SECONDS.
+HOURS ?= 4
+
+soak-long: setup ## Keep a stack on the simulated device at 90% of its limits for HOURS (4), or SECONDS; what it holds must stay flat
+	$(BIN)/python -m benchmarks.soak_long $(if $(filter command line environment,$(origin SECONDS)),--seconds $(SECONDS),--hours $(HOURS)) $(ARGS)
 
 lock: setup ## Pin what .venv holds now in requirements.lock
 	$(BIN)/python tools/lock.py > requirements.lock.new && mv requirements.lock.new requirements.lock

@@ -51,7 +51,7 @@ def measure(num_running: int, num_waiting: int) -> float:
         result = output.SerializeToString()
         start = time.perf_counter()
         outputs = scheduler.update(result_from_wire(worker_pb2.ModelRunnerOutput.FromString(result)))
-        message_to_wire(StepOutputs(plan.step_id, outputs)).SerializeToString()
+        message_to_wire(StepOutputs(plan.step_id, outputs))[0].SerializeToString()
         plan = scheduler.schedule()
         assert plan is not None
         plan_to_wire(plan).SerializeToString()

@@ -84,7 +84,7 @@ def hops(batch: int) -> list[Hop]:
         ),
         Hop(
             "engine core to frontend: the outputs",
-            lambda: message_to_wire(StepOutputs(plan.step_id, outputs)),
+            lambda: message_to_wire(StepOutputs(plan.step_id, outputs))[0],
             lambda message: step_of(message.outputs),
         ),
         Hop("frontend to tokenizer: the ids", lambda: _ids(batch), _read_ids),

@@ -9,31 +9,38 @@ import asyncio
 import json
 import os
 import resource
-import statistics
 import sys
 import time
 import urllib.request
 from collections import Counter
+from collections.abc import Callable
 
-import psutil
 import uvloop
 
 from benchmarks.figures import percentile
 from benchmarks.grpc_streams import GrpcResult, grpc_streams
+from benchmarks.levels import Levels
 from benchmarks.stack import MODEL, running
 from benchmarks.streams import StreamClient, new_prompt, stream_once
 
 _MAX_TAIL_RATIO = 5.0
 _MAX_ADMISSION_S = 0.05
-_MAX_GROWTH = 1.05
 _PROMPT_LEN = 32
 _NUM_PROBES = 300
 
 
 async def steady_streams(url: str, *, clients: int, seconds: float, max_tokens: int) -> list[StreamClient]:
-    """Keep `clients` streams going for so long; each that ends is followed by another."""
-    end = time.monotonic() + seconds
+    """Keep `clients` streams going for so long; return all of them."""
     finished: list[StreamClient] = []
+    await keep_streams(url, finished.append, clients=clients, seconds=seconds, max_tokens=max_tokens)
+    return finished
+
+
+async def keep_streams(
+    url: str, take: Callable[[StreamClient], object], *, clients: int, seconds: float, max_tokens: int
+) -> None:
+    """Keep `clients` streams going for so long; each that ends is given to `take` and followed by another."""
+    end = time.monotonic() + seconds
 
     async def one(number: int) -> None:
         # Not all at once: this is a steady load, the burst is another measurement.
@@ -43,10 +50,9 @@ async def steady_streams(url: str, *, clients: int, seconds: float, max_tokens: 
                 "model": MODEL, "prompt": new_prompt(_PROMPT_LEN), "max_tokens": max_tokens, "ignore_eos": True,
                 "temperature": 0,
             }  # fmt: skip
-            finished.append(await stream_once(url, body))
+            take(await stream_once(url, body))
 
     await asyncio.gather(*(one(number) for number in range(clients)))
-    return finished
 
 
 class Queue:
@@ -92,49 +98,18 @@ class Queue:
         return int(json.loads(answer)["server_load"])
 
 
-class Memory:
-    """The resident memory of a server's processes, sampled while something else runs.
-
-    Args:
-        root: the process that started the others.
-    """
-
-    def __init__(self, root: int) -> None:
-        self._processes = [psutil.Process(root), *psutil.Process(root).children(recursive=True)]
-        self.samples: dict[int, list[int]] = {process.pid: [] for process in self._processes}
-        self.names = {process.pid: " ".join(process.cmdline()[-8:])[:60] for process in self._processes}
-
-    async def watch(self, interval_s: float) -> None:
-        """Sample until cancelled."""
-        while True:
-            for process in self._processes:
-                self.samples[process.pid].append(process.memory_info().rss)
-            await asyncio.sleep(interval_s)
-
-    def growth(self) -> dict[str, float]:
-        """Return, for each process, its memory at the end over that when the load was complete."""
-        return {
-            f"{pid} {self.names[pid]}": statistics.median(sizes[-3:]) / statistics.median(sizes[len(sizes) // 2 :][:3])
-            for pid, sizes in self.samples.items()
-            if len(sizes) >= 6
-        }
-
-
 async def soak(url: str, root: int, args: argparse.Namespace) -> list[str]:
     """Run everything; return what was promised and is not so."""
-    memory = Memory(root)
-    watching = asyncio.create_task(memory.watch(max(args.seconds / 60, 0.5)))
+    levels = Levels(root)
+    watching = asyncio.create_task(levels.watch(max(args.seconds / 60, 0.5)))
     over_grpc = asyncio.create_task(
         grpc_streams(args.grpc_target, clients=args.grpc_clients, seconds=args.seconds, max_tokens=args.max_tokens)
     )
     clients = await steady_streams(url, clients=args.clients, seconds=args.seconds, max_tokens=args.max_tokens)
     grpc_result = await over_grpc
     watching.cancel()
-    faults = _judge_streams(clients, args.max_tokens, grpc_result)
-    for name, growth in memory.growth().items():
-        sys.stdout.write(f"memory {growth:.3f}  {name}\n")
-        if growth > _MAX_GROWTH:
-            faults.append(f"memory of {name} grew by {growth:.3f}")
+    sys.stdout.write("\n".join([*levels.lines(), ""]))
+    faults = _judge_streams(clients, args.max_tokens, grpc_result) + levels.judge()
     if args.queued:
         queue = Queue(url, args.queued)
         await queue.run()

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.chaos import report
+from tests.chaos.kinds import ALL, Kind, named
+from tests.chaos.machine import why_not
 from tests.chaos.run import run
-from tests.chaos.schedule import Deck, Fault, mixed_deck
+from tests.chaos.schedule import Fault, Targets, deck
 from tests.chaos.settings import model_plan, sim_plan
 from tests.chaos.stack import ChaosStack
 
@@ -28,9 +30,11 @@ def main() -> int:
     duration_s = 0.0 if options.kills else options.seconds
     plan = (model_plan if options.device == "cpu" else sim_plan)(options.seed, duration_s)
 
+    kinds = _possible(named(["kill"]) if options.kills else options.kinds)
+
     def make_faults(stack: ChaosStack) -> Sequence[Fault]:
-        deck = _deck(options, stack)
-        return deck.deal_number(options.seed, options.kills) if options.kills else deck.deal(options.seed, options.seconds)
+        cards = deck(kinds, _targets(stack), mean_pause_s=options.pause_s)
+        return cards.deal_number(options.seed, options.kills) if options.kills else cards.deal(options.seed, options.seconds)
 
     result = asyncio.run(run(plan, make_faults, log))
     report.say(f"\n{'FAILED' if result.problems else 'All well'}: seed {options.seed}")
@@ -44,18 +48,33 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=None, help="Of requests, load and faults. Unset: a new one.")
     parser.add_argument("--pause-s", type=float, default=3.0, help="Mean seconds between two faults.")
     parser.add_argument("--kills", type=int, default=0, help="So many kill -9 and nothing else, however long it takes.")
+    parser.add_argument(
+        "--kinds", type=_kinds, default=ALL, metavar="KIND,...", help=f"Only these: {', '.join(kind.name for kind in ALL)}."
+    )
     options = parser.parse_args()
     if options.seed is None:
         options.seed = random.SystemRandom().randrange(1_000_000)
     return options
 
 
-def _deck(options: argparse.Namespace, stack: ChaosStack) -> Deck:
-    services = stack.services
-    if options.kills:
-        return Deck([("kill", name) for name in services], options.pause_s)
-    drained = [name for name in services if name not in _NOT_DRAINED]
-    return mixed_deck(services, sorted(stack.links), drained=drained, mean_pause_s=options.pause_s)
+def _kinds(names: str) -> Sequence[Kind]:
+    try:
+        return named(names.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _possible(kinds: Sequence[Kind]) -> Sequence[Kind]:
+    """Return the kinds that this machine can do, and name those that it cannot."""
+    for kind in kinds:
+        if reason := why_not(kind.needs):
+            report.say(f"Left out: {kind.name}: {reason}")
+    return [kind for kind in kinds if why_not(kind.needs) is None]
+
+
+def _targets(stack: ChaosStack) -> Targets:
+    drained = [name for name in stack.services if name not in _NOT_DRAINED]
+    return Targets(stack.services, drained, sorted(stack.links), stack.tcp_links)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ class Choice:
     """One output, as far as it came.
 
     Attributes:
-        tokens: one entry per token, if the client asked for ids or log-probabilities: (id, text, log-probability, rivals).
+        logprobs: one entry per token, if the client asked for log-probabilities: (text, log-probability, rivals, offset).
+        prompt_logprobs: one entry per token of the prompt, if the client asked for them.
         finish_reasons: as many as were sent; one if all is well.
     """
 
@@ -24,6 +25,7 @@ class Choice:
     calls: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[Any] = field(default_factory=list)
+    prompt_logprobs: list[Any] = field(default_factory=list)
     finish_reasons: list[Any] = field(default_factory=list)
 
     def add(self, chunk: dict[str, Any]) -> int:
@@ -36,6 +38,7 @@ class Choice:
         self.calls += calls
         self.token_ids += ids
         self.logprobs += _positions(chunk.get("logprobs") or {})
+        self.prompt_logprobs += chunk.get("prompt_logprobs") or []
         if chunk.get("finish_reason") is not None:
             self.finish_reasons.append((chunk["finish_reason"], chunk.get("stop_reason")))
         return len(text) + len(calls) + len(ids)
@@ -49,14 +52,18 @@ class Answer:
         choices: by index.
         usage: prompt, completion and total tokens; None where none was sent.
         endings: how often the stream said [DONE]; 1 for a whole answer.
+        error: message of the error with which the request ended; None: with none.
     """
 
     choices: dict[int, Choice] = field(default_factory=dict)
     usage: tuple[int, int, int] | None = None
     endings: int = 0
+    error: str | None = None
 
     def add(self, body: dict[str, Any]) -> int:
         """Take a whole answer or one chunk of a stream; return how many characters and tokens it brought."""
+        if body.get("object") == "response":
+            body = _as_completion(body)
         brought = 0
         for choice in body.get("choices") or ():
             brought += self.choices.setdefault(choice["index"], Choice()).add(choice)
@@ -82,14 +89,18 @@ def judge(expected: Answer, answer: Answer, *, tolerance: float = 0.0) -> Verdic
     for verdict in ("lost", "duplicated", "different"):
         if verdict in verdicts:
             return verdict
-    return "equal" if answer.usage == expected.usage else "different"
+    return "equal" if (answer.usage, answer.error) == (expected.usage, expected.error) else "different"
 
 
 def is_beginning(expected: Answer, answer: Answer, *, tolerance: float = 0.0) -> bool:
     """Return whether a client that left, or lost its frontend, had seen nothing wrong until then."""
-    return answer.endings <= expected.endings and all(
-        index in expected.choices and _begins(expected.choices[index], choice, tolerance)
-        for index, choice in answer.choices.items()
+    return (
+        answer.endings <= expected.endings
+        and answer.error in (None, expected.error)
+        and all(
+            index in expected.choices and _begins(expected.choices[index], choice, tolerance)
+            for index, choice in answer.choices.items()
+        )
     )
 
 
@@ -97,6 +108,7 @@ def _judge_choice(expected: Choice, choice: Choice, tolerance: float) -> Verdict
     if _begins(expected, choice, tolerance):
         complete = len(choice.text) == len(expected.text) and len(choice.calls) == len(expected.calls)
         complete &= len(choice.token_ids) == len(expected.token_ids) and len(choice.logprobs) == len(expected.logprobs)
+        complete &= len(choice.prompt_logprobs) == len(expected.prompt_logprobs)
         return "equal" if complete and choice.finish_reasons == expected.finish_reasons else "lost"
     sizes = [(len(each.text), len(each.calls), len(each.token_ids), len(each.logprobs)) for each in (expected, choice)]
     longer = any(has > should for should, has in zip(*sizes, strict=True))
@@ -112,12 +124,15 @@ def _begins(expected: Choice, choice: Choice, tolerance: float) -> bool:
         and expected.calls.startswith(choice.calls)
         and expected.token_ids[: len(choice.token_ids)] == choice.token_ids
         and _same(expected.logprobs[: len(choice.logprobs)], choice.logprobs, tolerance)
+        and _same(expected.prompt_logprobs[: len(choice.prompt_logprobs)], choice.prompt_logprobs, tolerance)
         and reasons == expected.finish_reasons[: len(reasons)]
     )
 
 
 def _same(expected: Any, value: Any, tolerance: float) -> bool:
-    """Compare nested lists; numbers within `tolerance`."""
+    """Compare nested lists and mappings; numbers within `tolerance`."""
+    if isinstance(expected, dict) and isinstance(value, dict):
+        return expected.keys() == value.keys() and all(_same(each, value[key], tolerance) for key, each in expected.items())
     if isinstance(expected, (list, tuple)) and isinstance(value, (list, tuple)):
         return len(expected) == len(value) and all(
             _same(one, other, tolerance) for one, other in zip(expected, value, strict=True)
@@ -125,6 +140,20 @@ def _same(expected: Any, value: Any, tolerance: float) -> bool:
     if isinstance(expected, float) and isinstance(value, float):
         return abs(expected - value) <= tolerance
     return bool(expected == value)
+
+
+def _as_completion(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a response of /v1/responses in the form of a completion."""
+    texts = [part["text"] for item in body["output"] for part in item.get("content") or () if "text" in part]
+    usage = body["usage"]
+    return {
+        "choices": [{"index": 0, "text": "".join(texts), "finish_reason": body["status"]}],
+        "usage": {
+            "prompt_tokens": usage["input_tokens"],
+            "completion_tokens": usage["output_tokens"],
+            "total_tokens": usage["total_tokens"],
+        },
+    }
 
 
 def _positions(logprobs: dict[str, Any]) -> Iterable[Any]:

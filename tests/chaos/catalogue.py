@@ -13,7 +13,15 @@ from tests.chaos.answers import Answer
 
 Body = dict[str, Any]
 
-COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+COMPLETIONS, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
+
+FAIL_TOKEN_ID = 42_000
+"""A prompt with this token fails alone on the simulated device; see `sim_fail_token_id` of the worker."""
+
+_EOS_TOKEN_ID = 2
+_NUM_LARGE_VALUES = 1800
+# Longer than any request may take, and shorter than the steps of the clocks.
+_TIME_LIMIT_S = 600
 _WORDS = ("river", "mill", "old", "miller", "counts", "grain", "hums", "of", "harvests", "winters", "lamps", "and", "dogs")
 _SCHEMA = {
     "type": "object",
@@ -36,11 +44,15 @@ class Request:
         name: kind and number, for reports.
         path: of the endpoint.
         body: as JSON.
+        headers: besides the usual ones.
+        fails: the answer is an error.
     """
 
     name: str
     path: str
     body: Body
+    headers: Sequence[tuple[str, str]] = ()
+    fails: bool = False
 
     @property
     def streams(self) -> bool:
@@ -91,7 +103,20 @@ class Catalogue:
             (COMPLETIONS, self._choice),
             (CHAT, self._tool),
             (COMPLETIONS, self._prompts),
+            (COMPLETIONS, self._large_schema),
+            (CHAT, self._large_choice),
+            (COMPLETIONS, self._biased),
+            (CHAT, self._biased),
+            (COMPLETIONS, self._allowed),
+            (COMPLETIONS, self._failing),
+            (COMPLETIONS, self._wide_logprobs),
+            (COMPLETIONS, self._all_logprobs),
+            (COMPLETIONS, self._prompt_logprobs),
+            (COMPLETIONS, self._limited),
+            (RESPONSES, self._kept),
+            (COMPLETIONS, self._many),
         ]
+        assert len(self._kinds) % 2, "each kind streams half the time"
 
     def make(self, number: int) -> list[Request]:
         """Return `number` requests, of each kind about as many; every other one is a stream."""
@@ -99,7 +124,7 @@ class Catalogue:
 
     def stopped(self, request: Request, answer: Answer) -> Request | None:
         """Return a request whose stop string ends it in the middle of an answer it had; None if there is no good one."""
-        text = answer.choices[0].text
+        text = answer.choices[0].text if answer.choices and request.path != RESPONSES else ""
         middle = len(text) // 2
         stop = text[middle : middle + 6]
         if len(stop) < 6 or text.index(stop) != middle or "structured_outputs" in request.body:
@@ -118,11 +143,14 @@ class Catalogue:
         body |= {"prompt": self._text()} if path == COMPLETIONS else {"messages": self._messages()}
         body |= kind()
         name = f"{kind.__name__.strip('_')}-{index}"
-        # An odd number of kinds: each kind streams half the time.
-        if index % 2:
+        if path == RESPONSES:
+            return Request(name, path, _response_body(body))
+        # An odd number of kinds: each kind streams half the time, if it can.
+        if index % 2 and "prompt_logprobs" not in body:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
             name += "-stream"
-        return Request(name, path, body)
+        headers = (("X-Request-Timeout", str(_TIME_LIMIT_S)),) if kind == self._limited else ()
+        return Request(name, path, body, headers, fails=kind == self._failing)
 
     # --- kinds ------------------------------------------------------------------------------------------------------
 
@@ -170,10 +198,74 @@ class Catalogue:
     def _prompts(self) -> Body:
         return {"prompt": [self._text(), self._text()], "logprobs": 1}
 
+    def _large_schema(self) -> Body:
+        """A schema of more than 40 KB."""
+        schema = {
+            "type": "object",
+            "properties": {"city": {"enum": self._values()}},
+            "required": ["city"],
+            "additionalProperties": False,
+        }
+        return {"structured_outputs": {"json": schema}, "ignore_eos": False}
+
+    def _large_choice(self) -> Body:
+        return {"structured_outputs": {"choice": self._values()}, "ignore_eos": False}
+
+    def _biased(self) -> Body:
+        return {"logit_bias": {str(token): self._rng.randint(-5, 5) for token in self._ids(3000)}, "n": 2}
+
+    def _allowed(self) -> Body:
+        return {"allowed_token_ids": self._ids(8000), "return_token_ids": True}
+
+    def _failing(self) -> Body:
+        """A request whose row fails alone: on the CPU nothing is left to sample, the simulated device fails the prompt."""
+        prompt = [*self._ids(self._rng.randint(1, 40)), FAIL_TOKEN_ID]
+        return {"prompt": prompt, "allowed_token_ids": [_EOS_TOKEN_ID], "min_tokens": 4, "max_tokens": 8, "logprobs": 1}
+
+    def _wide_logprobs(self) -> Body:
+        return {"logprobs": self._rng.choice((0, 1, 20, 300)), "max_tokens": self._rng.randint(2, 20)}
+
+    def _all_logprobs(self) -> Body:
+        """The whole vocabulary."""
+        return {"logprobs": -1, "max_tokens": 1}
+
+    def _prompt_logprobs(self) -> Body:
+        return {"prompt_logprobs": self._rng.choice((0, 3, 20)), "logprobs": self._rng.choice((None, 2))}
+
+    def _limited(self) -> Body:
+        """A request with a time limit, which travels to every service."""
+        return {"return_token_ids": True}
+
+    def _kept(self) -> Body:
+        return {"store": True}
+
+    def _many(self) -> Body:
+        return {"n": 16, "logit_bias": {str(token): 1 for token in self._ids(300)}, "max_tokens": self._rng.randint(2, 12)}
+
     # --- words ------------------------------------------------------------------------------------------------------
 
     def _text(self) -> str:
         return " ".join(self._rng.choices(_WORDS, k=self._rng.randint(3, 60)))
 
+    def _ids(self, number: int) -> list[int]:
+        return self._rng.sample(range(1000, 40_000), number)
+
+    def _values(self) -> list[str]:
+        """Different texts, 40 KB together."""
+        return [f"{self._rng.choice(_WORDS)} {self._rng.getrandbits(64):016x}" for _ in range(_NUM_LARGE_VALUES)]
+
     def _messages(self) -> list[dict[str, str]]:
         return [{"role": "system", "content": self._text()}, {"role": "user", "content": self._text()}]
+
+
+def _response_body(body: Body) -> Body:
+    """Return the body of a chat in the form of /v1/responses."""
+    messages = body["prompt"] if "prompt" in body else body["messages"]
+    return {
+        "model": body["model"],
+        "input": messages,
+        "temperature": body["temperature"],
+        "seed": body["seed"],
+        "max_output_tokens": max(body["max_tokens"], 16),
+        "store": True,
+    }

@@ -106,11 +106,11 @@ async def take_state(stack: ChaosStack, mark: str, *, settle_s: float) -> StackS
         settle_s: for connections to close and collectors to run.
     """
     await asyncio.sleep(settle_s)
-    for pid in stack.pids().values():
+    for pid in stack.processes().values():
         os.kill(pid, signal.SIGUSR2)  # see hooks/sitecustomize.py
     await asyncio.sleep(settle_s)
     return StackState(
-        processes={name: process_state(pid) for name, pid in stack.pids().items()},
+        processes={name: process_state(pid) for name, pid in stack.processes().items()},
         num_processes=len(marked_processes(mark)),
         files=count_files(path.name for path in stack.directory.iterdir()),
         num_harness_fds=process_state(os.getpid()).num_fds,

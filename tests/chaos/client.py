@@ -1,7 +1,8 @@
 """Client: asks one request the way a good client does, and keeps what came.
 
-Retries in one case only: the frontend it talked to was killed. Any other broken connection, any other status and any error
-event is a lost request. Tells when tokens arrive; knows nothing of other faults.
+Retries in two cases only: the frontend it talked to was killed, or a response could not be kept because the disk failed. Any
+other broken connection, any other status and any error event is a lost request, unless an error is the answer that the request
+expects. Tells when tokens arrive; knows nothing of other faults.
 """
 
 import asyncio
@@ -10,50 +11,15 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 
 from tests.chaos.answers import Answer
-from tests.chaos.catalogue import Request
+from tests.chaos.catalogue import RESPONSES, Request
+from tests.chaos.outage import Outage
 
 _RETRY_PAUSE_S = 0.1
-
-
-class FrontendLives:
-    """When the frontend was dead after a kill; told by the stack.
-
-    A connection that broke is the kill's doing if it was open at any moment of such a time.
-    """
-
-    def __init__(self) -> None:
-        self._killed_at: float | None = None
-        self._last_back_at = float("-inf")
-        self._news = asyncio.Event()
-
-    def note_killed(self) -> None:
-        """The frontend has been, or is about to be, killed."""
-        if self._killed_at is None:
-            self._killed_at = time.monotonic()
-        self._news.set()
-
-    def note_ready(self) -> None:
-        """A frontend takes requests again."""
-        if self._killed_at is not None:
-            self._killed_at, self._last_back_at = None, time.monotonic()
-
-    async def was_killed_since(self, started_at: float, *, timeout_s: float) -> bool:
-        """Return whether the frontend was dead at any time since then; waits so long for the news."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not self._dead_since(started_at):
-                    self._news.clear()
-                    await self._news.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    def _dead_since(self, started_at: float) -> bool:
-        return self._killed_at is not None or self._last_back_at >= started_at
 
 
 @dataclass
@@ -90,34 +56,41 @@ class _Starting(httpx.TransportError):
     """A frontend is there that does not take requests yet, and says so: like a connection refused, and excused like one."""
 
 
+class _NotKept(httpx.TransportError):
+    """The frontend cannot keep a response, and says so; excused while its disk fails."""
+
+
 class Client:
     """Asks requests.
 
     Args:
         url: of the frontend.
-        lives: of the frontend.
+        lives: when the frontend was dead after a kill.
         on_tokens: called with the number of the request whenever a piece of its stream brought something.
         timeout_s: after which an answer counts as lost.
         news_timeout_s: how long the news of a death may take behind the connection that it broke.
         silence_timeout_s: after which a connection that brings nothing counts as broken; None: as long as an answer may take.
+        disk: when the frontend's disk failed; None: it never did.
     """
 
     def __init__(
         self,
         url: str,
-        lives: FrontendLives,
+        lives: Outage,
         *,
         on_tokens: Callable[[int], None],
         timeout_s: float,
         news_timeout_s: float = 5.0,
         silence_timeout_s: float | None = None,
+        disk: Outage | None = None,
     ) -> None:
-        self._lives, self._on_tokens = lives, on_tokens
-        self._timeout_s, self._news_timeout_s = timeout_s, news_timeout_s
+        self.timeout_s = timeout_s
+        self._lives, self._disk, self._on_tokens = lives, disk or Outage(), on_tokens
+        self._news_timeout_s = news_timeout_s
         self._numbers = itertools.count()
         # No connection is kept: one that the server closes while the next request is on its way proves nothing.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        timeouts = httpx.Timeout(timeout_s, read=silence_timeout_s or timeout_s)
+        timeouts = httpx.Timeout(None, read=silence_timeout_s)
         self._http = httpx.AsyncClient(base_url=url, limits=limits, timeout=timeouts)
 
     async def close(self) -> None:
@@ -133,13 +106,13 @@ class Client:
         """
         outcome, started_at, number = Outcome(request), time.monotonic(), next(self._numbers)
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_s):
                 while True:
                     if await self._attempt(outcome, leave_after, number):
                         break
                     await asyncio.sleep(_RETRY_PAUSE_S)
         except TimeoutError:
-            outcome.error = f"no answer within {self._timeout_s:g} s"
+            outcome.error = f"no answer within {self.timeout_s:g} s"
         except (Refused, httpx.HTTPError, ValueError, LookupError) as error:
             outcome.error = f"{type(error).__name__}: {error}"
         outcome.took_s = time.monotonic() - started_at
@@ -154,8 +127,9 @@ class Client:
                 await self._stream(outcome, leave_after, number)
             else:
                 await self._whole(outcome, leave_after)
-        except httpx.TransportError:
-            if not await self._lives.was_killed_since(started_at, timeout_s=self._news_timeout_s):
+        except httpx.TransportError as error:
+            excuse = self._disk if isinstance(error, _NotKept) else self._lives
+            if not await excuse.was_since(started_at, timeout_s=self._news_timeout_s):
                 raise
             outcome.abandoned.append(outcome.answer)
             return False
@@ -165,27 +139,42 @@ class Client:
         request = outcome.request
         try:
             async with asyncio.timeout(None if leave_after is None else leave_after / 100):
-                response = await self._http.post(request.path, json=request.body)
+                response = await self._http.post(request.path, json=request.body, headers=dict(request.headers))
         except TimeoutError:
             outcome.left = True
             return
         if response.status_code != 200:
-            raise _refusal(response.status_code, response.text)
-        outcome.answer.add(response.json())
+            _refuse(outcome, response.status_code, response.text)
+            return
+        body = response.json()
+        if request.path == RESPONSES:
+            await self._check_kept(body)
+        outcome.answer.add(body)
         outcome.answer.endings = 1
+
+    async def _check_kept(self, body: dict[str, Any]) -> None:
+        kept = await self._http.get(f"{RESPONSES}/{body['id']}")
+        if kept.status_code != 200:
+            raise _refusal(RESPONSES, kept.status_code, kept.text)
+        if kept.json() != body:
+            raise Refused(f"what was kept is not what was answered: {kept.text[:500]}")
 
     async def _stream(self, outcome: Outcome, leave_after: int | None, number: int) -> None:
         request, seen = outcome.request, 0
-        async with self._http.stream("POST", request.path, json=request.body) as response:
+        async with self._http.stream("POST", request.path, json=request.body, headers=dict(request.headers)) as response:
             if response.status_code != 200:
-                raise _refusal(response.status_code, (await response.aread()).decode(errors="replace"))
+                _refuse(outcome, response.status_code, (await response.aread()).decode(errors="replace"))
+                return
             async for data in _events(response):
                 if data == "[DONE]":
                     outcome.answer.endings += 1
                     continue
                 chunk = json.loads(data)
                 if "error" in chunk:
-                    raise Refused(f"error event: {data[:500]}")
+                    if not request.fails:
+                        raise Refused(f"error event: {data[:500]}")
+                    outcome.answer.error = chunk["error"]["message"]
+                    continue
                 brought = outcome.answer.add(chunk)
                 if brought:
                     self._on_tokens(number)
@@ -195,8 +184,18 @@ class Client:
                     return
 
 
-def _refusal(status: int, text: str) -> Exception:
-    return _Starting(text) if status == 503 and '"code":"starting"' in text else Refused(f"{status} {text[:500]}")
+def _refuse(outcome: Outcome, status: int, text: str) -> None:
+    """Take an error as the answer if the request expects one; raise it otherwise."""
+    refusal = _refusal(outcome.request.path, status, text)
+    if not outcome.request.fails or isinstance(refusal, _Starting):
+        raise refusal
+    outcome.answer.error, outcome.answer.endings = json.loads(text)["error"]["message"], 1
+
+
+def _refusal(path: str, status: int, text: str) -> Exception:
+    if status == 503 and '"code":"starting"' in text:
+        return _Starting(text)
+    return _NotKept(text) if status == 503 and path == RESPONSES else Refused(f"{status} {text[:500]}")
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[str]:

@@ -102,17 +102,29 @@ class Load:
         self._rng = random.Random(seed)
         self._tolerance = tolerance
         self._stopping = False
+        self._bursts = set[asyncio.Task[None]]()
         self._tasks = [asyncio.create_task(self._ask_on(), name=f"client {number}") for number in range(at_once)]
 
     async def stop(self) -> None:
         """Let every client finish what it asked; each has its own time limit."""
         self._stopping = True
-        await asyncio.gather(*self._tasks)
+        await asyncio.gather(*self._tasks, *self._bursts)
+
+    def burst(self, number: int) -> None:
+        """Ask at once as many requests as are missing to have so many under way."""
+        missing = max(number - len(self._tasks) - len(self._bursts), 0)
+        for index in range(missing):
+            task = asyncio.create_task(self._ask_one(), name=f"burst {index}")
+            self._bursts.add(task)
+            task.add_done_callback(self._bursts.discard)
 
     async def _ask_on(self) -> None:
         while not self._stopping:
-            request = self._rng.choice(self._requests)
-            leave_after = self._rng.randint(1, 200) if self._rng.random() < _SHARE_THAT_LEAVE else None
-            self.tally.num_asked += 1
-            outcome = await self._client.ask(request, leave_after=leave_after)
-            self.tally.take(outcome, self._expected[request.name], tolerance=self._tolerance)
+            await self._ask_one()
+
+    async def _ask_one(self) -> None:
+        request = self._rng.choice(self._requests)
+        leave_after = self._rng.randint(1, 200) if self._rng.random() < _SHARE_THAT_LEAVE else None
+        self.tally.num_asked += 1
+        outcome = await self._client.ask(request, leave_after=leave_after)
+        self.tally.take(outcome, self._expected[request.name], tolerance=self._tolerance)

@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from tests.chaos.checks import StackState
 from tests.chaos.load import Failure, Tally
@@ -35,7 +36,8 @@ def say_faults(struck: Sequence[Struck]) -> None:
     counts = Counter(each.fault.kind for each in struck)
     kills = Counter(each.fault.target for each in struck if each.fault.kind == "kill")
     say("Faults:  " + ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())))
-    say("Kills:   " + ", ".join(f"{count} {name}" for name, count in sorted(kills.items())))
+    if kills:
+        say("Kills:   " + ", ".join(f"{count} {name}" for name, count in sorted(kills.items())))
 
 
 def say_tally(tally: Tally) -> None:
@@ -82,6 +84,7 @@ def say_failures(failures: Sequence[Failure]) -> None:
         say(f"  request  POST {outcome.request.path} {_short(json.dumps(outcome.request.body))}")
         say(f"  expected {_short(json.dumps(asdict(failure.expected)))}")
         say(f"  came     {_short(json.dumps(asdict(outcome.answer)))}")
+        say(f"  first difference: {_first_difference(asdict(failure.expected), asdict(outcome.answer))}")
     if len(failures) > _MAX_FAILURES_SHOWN:
         say(f"\n... and {len(failures) - _MAX_FAILURES_SHOWN} more")
 
@@ -91,6 +94,17 @@ def say_schedule(struck: Sequence[Struck]) -> None:
     say("\nSchedule up to here:")
     for each in struck:
         say(f"  {each.fault}")
+
+
+def _first_difference(expected: Any, came: Any, path: str = "answer") -> str | None:
+    """Return where two nested values begin to differ, and how; None if they do not."""
+    if isinstance(expected, dict) and isinstance(came, dict) and expected.keys() == came.keys():
+        pairs = [(f"{path}[{key!r}]", expected[key], came[key]) for key in expected]
+    elif isinstance(expected, (list, tuple)) and isinstance(came, (list, tuple)) and len(expected) == len(came):
+        pairs = [(f"{path}[{index}]", *pair) for index, pair in enumerate(zip(expected, came, strict=True))]
+    else:
+        return None if expected == came else f"{path}: expected {_short(repr(expected))}, came {_short(repr(came))}"
+    return next(filter(None, (_first_difference(each, other, place) for place, each, other in pairs)), None)
 
 
 def _short(text: str) -> str:

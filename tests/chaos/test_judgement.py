@@ -1,6 +1,5 @@
 """What judges a chaos run must be able to fail: every kind of wrong answer and every kind of leak is found."""
 
-import asyncio
 import copy
 import dataclasses
 import json
@@ -28,10 +27,10 @@ from tests.chaos.checks import (
     marked_processes,
     process_state,
 )
-from tests.chaos.client import Client, FrontendLives, Outcome
+from tests.chaos.client import Outcome
 from tests.chaos.load import Tally
 from tests.chaos.recovery import Struck, TokenClock, longest_silence, recovery_times
-from tests.chaos.schedule import Fault, mixed_deck
+from tests.chaos.schedule import Fault
 
 
 def chunk(text: str, ids: list[int], *, finish: str | None = None, index: int = 0) -> dict:
@@ -113,71 +112,6 @@ def test_a_tally_counts_errors_as_lost_and_looks_at_abandoned_attempts():
 
     assert tally.verdicts == {"equal": 1, "lost": 1, "different": 1}
     assert [failure.verdict for failure in tally.failures] == ["lost", "different"]
-
-
-# --- the client -------------------------------------------------------------------------------------------------------
-
-
-STARTING = b'{"error":{"message":"This server is starting; try again.","code":"starting"}}'
-
-
-async def ask_a_server_that_hangs_up(lives: FrontendLives, *, saying: bytes = b"") -> Outcome:
-    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if saying:
-            await reader.read(1 << 16)
-            writer.write(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: %d\r\n\r\n%b" % (len(saying), saying))
-        writer.close()
-
-    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    client = Client(f"http://127.0.0.1:{port}", lives, on_tokens=lambda _: None, timeout_s=1.0, news_timeout_s=0.2)
-    try:
-        return await client.ask(Request("r", "/v1/completions", {}))
-    finally:
-        await client.close()
-        server.close()
-
-
-async def test_a_connection_that_breaks_without_a_kill_is_a_lost_request():
-    outcome = await ask_a_server_that_hangs_up(FrontendLives())
-
-    assert outcome.num_retries == 0
-    assert outcome.error
-
-
-async def test_a_connection_that_breaks_by_a_kill_is_asked_again():
-    lives = FrontendLives()
-    lives.note_killed()
-
-    outcome = await ask_a_server_that_hangs_up(lives)
-
-    assert outcome.num_retries > 0
-    assert "no answer within" in outcome.error
-
-
-async def test_a_frontend_that_is_starting_after_a_kill_is_asked_again():
-    lives = FrontendLives()
-    lives.note_killed()
-
-    assert (await ask_a_server_that_hangs_up(lives, saying=STARTING)).num_retries > 0
-
-
-@pytest.mark.parametrize("saying", [STARTING, STARTING.replace(b'starting"}', b'draining"}')])
-async def test_a_refusal_without_a_kill_is_a_lost_request(saying):
-    outcome = await ask_a_server_that_hangs_up(FrontendLives(), saying=saying)
-
-    assert outcome.num_retries == 0
-    assert "starting" in outcome.error
-
-
-async def test_a_kill_before_a_request_is_no_excuse_for_it():
-    lives = FrontendLives()
-    lives.note_killed()
-    lives.note_ready()
-
-    outcome = await ask_a_server_that_hangs_up(lives)
-
-    assert outcome.num_retries == 0
 
 
 # --- leaks ------------------------------------------------------------------------------------------------------------
@@ -295,7 +229,7 @@ def test_an_engine_that_runs_queues_or_holds_a_block_is_not_idle(load):
     assert EngineLoad(0, 0, 10, 9).is_idle
 
 
-# --- recovery times and schedules -------------------------------------------------------------------------------------
+# --- recovery times -------------------------------------------------------------------------------------
 
 
 KILL = Struck(Fault(0, "kill", "worker"), 1.02)
@@ -345,14 +279,3 @@ def test_the_longest_silence_is_that_of_all_streams_together():
     clock = clock_of([0.9, 2.0, 5.0], [1.0, 3.5])
 
     assert longest_silence([KILL], clock) == (pytest.approx(1.5), KILL)
-
-
-def test_a_schedule_is_a_function_of_its_seed_and_reaches_everything():
-    deck = mixed_deck(["worker", "frontend"], ["a>b"], drained=["worker"], mean_pause_s=1.0)
-
-    faults = deck.deal(7, 200)
-
-    assert faults == deck.deal(7, 200) != deck.deal(8, 200)
-    assert {(fault.kind, fault.target) for fault in faults} == set(deck.cards)
-    assert 100 < len(faults) < 400
-    assert all(fault.at_s < 200 for fault in faults)

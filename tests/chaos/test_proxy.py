@@ -24,6 +24,10 @@ class Service:
         finally:
             writer.close()
 
+    def say(self, data: bytes) -> None:
+        for writer in self._writers:
+            writer.write(data)
+
     def hang_up(self) -> None:
         for writer in self._writers:
             writer.transport.abort()
@@ -38,7 +42,7 @@ async def service(socket_directory) -> AsyncIterator[Service]:
 
 @pytest.fixture
 async def link(socket_directory) -> AsyncIterator[Link]:
-    link = Link("a>b", socket_directory / "link.sock", socket_directory / "service.sock")
+    link = Link("a>b", socket_directory / "service.sock", socket_directory / "link.sock")
     await link.start()
     yield link
     await link.close()
@@ -99,6 +103,38 @@ async def test_a_stalled_connection_is_silent_until_it_is_cut(service, link, con
     assert await is_ended(reader), "nothing of what was sent may come back"
     await stalling
     assert await exchange(*await connect()) == b"hello"
+
+
+async def test_a_connection_that_is_stalled_one_way_carries_bytes_the_other_way(service, link, connect):
+    reader, writer = await connect()
+    await exchange(reader, writer)
+    stalling = asyncio.create_task(link.stall(5, ["there"]))
+    await asyncio.sleep(0)
+
+    service.say(b"still there")
+    writer.write(b"dropped")
+
+    async with asyncio.timeout(WAIT_S):
+        assert await reader.readexactly(11) == b"still there"
+    stalling.cancel()
+    assert await is_ended(reader), "nothing of what was sent may come back"
+
+
+@pytest.mark.parametrize("ways", [["there"], ["back"], ["there", "back"]], ids="-".join)
+async def test_what_is_sent_during_a_partition_arrives_behind_it(service, link, connect, ways):
+    reader, writer = await connect()
+    await exchange(reader, writer)
+    parting = asyncio.create_task(link.partition(5, ways))
+    await asyncio.sleep(0)
+    writer.write(b"late")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await reader.readexactly(4)
+
+    parting.cancel()
+
+    async with asyncio.timeout(WAIT_S):
+        assert await reader.readexactly(4) == b"late"
 
 
 async def test_the_end_of_one_side_is_not_seen_through_a_stalled_connection(service, link, connect):

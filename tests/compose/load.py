@@ -7,14 +7,16 @@ from collections.abc import AsyncIterator, Callable
 
 from tests.chaos.answers import Answer
 from tests.chaos.catalogue import COMPLETIONS, Request
-from tests.chaos.client import Client, FrontendLives
+from tests.chaos.client import Client
 from tests.chaos.load import Load, Tally, ask_all
+from tests.chaos.outage import Outage
 from tests.compose.project import Project
 
 AT_ONCE = 4
 _ANSWER_TIMEOUT_S = 180.0
-# An engine may take a connection while it moves a port from a container that ended to the next, and then forget it.
-_SILENCE_TIMEOUT_S = 30.0
+FORGOTTEN_AFTER_S = 30.0
+"""A connection that brings nothing for so long counts as broken where the frontend's container ended: a container engine may
+accept it while the port moves to the next container, and then forget it. Other services may be away for longer than this."""
 _WORDS = ("river", "mill", "old", "counts", "grain", "hums", "of", "harvests", "winters", "lamps", "and", "dogs")
 
 
@@ -54,10 +56,18 @@ class Loaded:
             tally.take(outcome, self._expected[outcome.request.name])
         return [f"{failure.outcome.request.name}: {failure.verdict} {failure.outcome.error}" for failure in tally.failures]
 
-    async def strike(self, fault: Callable[[FrontendLives], None], *, tokens_after: int = 100) -> Tally:
-        """Let `fault` happen, in a thread, under load; go on until tokens come again and stop; return what the clients saw."""
+    async def strike(
+        self, fault: Callable[[Outage], None], *, tokens_after: int = 100, silence_timeout_s: float | None = None
+    ) -> Tally:
+        """Let `fault` happen, in a thread, under load; go on until tokens come again and stop; return what the clients saw.
+
+        Args:
+            fault: kills or replaces containers.
+            tokens_after: pieces of streams to wait for, before and behind it.
+            silence_timeout_s: see Client; None: as long as an answer may take.
+        """
         came = _Tokens()
-        async with self._client(came.note) as (client, lives):
+        async with self._client(came.note, silence_timeout_s) as (client, lives):
             load = Load(client, self._requests, self._expected, seed=1, at_once=AT_ONCE)
             await came.wait_for(tokens_after)
             await asyncio.to_thread(fault, lives)
@@ -66,14 +76,16 @@ class Loaded:
         return load.tally
 
     @contextlib.asynccontextmanager
-    async def _client(self, on_tokens: Callable[[int], None]) -> AsyncIterator[tuple[Client, FrontendLives]]:
-        lives = FrontendLives()
+    async def _client(
+        self, on_tokens: Callable[[int], None], silence_timeout_s: float | None = None
+    ) -> AsyncIterator[tuple[Client, Outage]]:
+        lives = Outage()
         client = Client(
             self._project.url,
             lives,
             on_tokens=on_tokens,
             timeout_s=_ANSWER_TIMEOUT_S,
-            silence_timeout_s=_SILENCE_TIMEOUT_S,
+            silence_timeout_s=silence_timeout_s,
         )
         try:
             yield client, lives

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.compose.load import Loaded, greedy_requests
+from tests.compose.load import FORGOTTEN_AFTER_S, Loaded, greedy_requests
 from tests.documents import Page
 
 PAGE = Page.of("docs/deployment.md")
@@ -28,18 +28,22 @@ def told(tell, what, tally):
     return [f"{failure.outcome.request.name}: {failure.verdict} {failure.outcome.error}" for failure in tally.failures]
 
 
+def patience(service):
+    return FORGOTTEN_AFTER_S if service == "frontend" else None
+
+
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_killed_container_that_is_started_again_loses_nothing(cpu, loaded, tell, service):
     def kill_and_start(lives):
         if service == "frontend":
-            lives.note_killed()
+            lives.begin()
         cpu.kill(service)
         time.sleep(AWAY_S)
         cpu.start(service)
         cpu.wait_ready()
-        lives.note_ready()
+        lives.end()
 
-    tally = asyncio.run(loaded.strike(kill_and_start))
+    tally = asyncio.run(loaded.strike(kill_and_start, silence_timeout_s=patience(service)))
 
     assert told(tell, f"kill {service}", tally) == []
     assert tally.verdicts["equal"] > 0
@@ -52,14 +56,14 @@ def test_a_container_that_crashes_comes_back_by_itself_and_loses_nothing(cpu, lo
 
     def crash(lives):
         if service == "frontend":
-            lives.note_killed()
+            lives.begin()
         cpu.crash(service)
         while cpu.inspect(service)["State"]["StartedAt"] == started_at:
             time.sleep(0.1)
         cpu.wait_ready()
-        lives.note_ready()
+        lives.end()
 
-    tally = asyncio.run(loaded.strike(crash))
+    tally = asyncio.run(loaded.strike(crash, silence_timeout_s=patience(service)))
 
     assert told(tell, f"crash {service}", tally) == []
 

@@ -409,6 +409,7 @@ BODIES = (
 )
 
 TOKENS = (
+    http("profile with NUL in its name", "must be a plain file name", "prefix", path="/start_profile?prefix=%00", content=b""),
     http("tokenize nothing", "Exactly one of `prompt` and `messages`", "prompt", path="/tokenize", content=b"{}"),
     http("tokenize a number", "prompt must be a string, got 5.", "prompt", path="/tokenize", content=b'{"prompt": 5}'),
     http("tokenize no messages", "messages cannot be empty", "messages", path="/tokenize", content=b'{"messages": []}'),

@@ -25,11 +25,14 @@ def test_a_running_server_is_measured(sim_server, tmp_path):
     assert figures["p50_ttft_ms"] > 0
 
 
-def test_a_server_that_refuses_is_an_error_of_one_line(sim_server):
+def test_a_server_that_refuses_everything_is_an_error_of_one_line(sim_server):
+    """A table would hold nothing but failures."""
     result = bench("--url", sim_server.url, "--num-requests", "2", "--input-len", "200000")
 
-    assert result.returncode == 1
-    assert "2 of 2 requests failed" in result.stderr
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.count("\n") == 1
+    assert "The server answers none of these requests: HTTP status 400: " in result.stderr
+    assert "maximum model length" in result.stderr
 
 
 def test_a_trace_has_the_parts_of_a_step_in_all_four_processes_inside_each_other(tmp_path):

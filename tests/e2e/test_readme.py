@@ -1,5 +1,6 @@
 """What README.md shows of a running server, run as it stands there: every block that names the server's address, in order."""
 
+import json
 import re
 import subprocess
 import sys
@@ -36,4 +37,6 @@ def test_the_commands_of_the_readme_are_answered(server, command):
     )
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert '"choices":[' in ran.stdout
+    texts = [choice["text"] for choice in json.loads(ran.stdout)["choices"]]
+    assert texts
+    assert all(texts), "an example that prints nothing shows nothing"

@@ -97,6 +97,25 @@ def test_a_killed_service_changes_no_answer(stack, undisturbed, module):
     stack.wait_idle(10)
 
 
+def test_a_pause_outlives_the_engine_core_and_so_do_the_requests_that_it_froze(stack, undisturbed):
+    seen = []
+
+    def pause_and_kill():
+        httpx.post(f"{stack.url}/pause", params={"mode": "keep"}).raise_for_status()
+        process_of(stack, "engine_core_svc").kill()
+        deadline = time.monotonic() + 30
+        while (answered := httpx.get(f"{stack.url}/is_paused")).status_code != 200:
+            assert time.monotonic() < deadline, answered.text
+        before = stack.metric("generation_tokens_total")
+        seen.extend([answered.json(), stack.metric("generation_tokens_total") - before])
+        httpx.post(f"{stack.url}/resume").raise_for_status()
+
+    answers = asyncio.run(all_answers(stack, pause_and_kill))
+
+    assert seen == [{"is_paused": True}, 0]
+    assert answers == undisturbed
+
+
 @pytest.mark.parametrize(("module", "limit_s"), [("tokenizer_svc", 0.5), ("engine_core_svc", 2.0)])
 def test_the_next_request_after_a_kill_is_answered_in_time(stack, undisturbed, module, limit_s):
     """The bar for a quiet machine; four times as much is allowed here, where others compute, too."""

@@ -1,6 +1,7 @@
 """`tetrad run-batch`: every line gets one result, whatever happens to the run in between."""
 
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -34,6 +35,31 @@ def completion(custom_id: str, **body: object) -> dict[str, object]:
 
 def results_of(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_full_disk_ends_the_run_with_one_line_and_the_next_run_goes_on(sim_server, batch, tmp_path):
+    """A limit on the size of files stands in for the disk."""
+    target = tmp_path / "out.jsonl"
+    url = ("--url", sim_server.url)
+
+    full = subprocess.run(
+        command(batch, target, *url),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000)),
+    )
+    again = run(batch, target, *url)
+
+    lines = [line for line in full.stderr.splitlines() if line and not line.startswith("Running batch")]
+    assert full.returncode == 1
+    assert lines == [f"tetrad: Cannot write {target}: File too large. Run the same command again to go on."]
+    assert again.returncode == 0
+    assert Counter(result["custom_id"] for result in results_of(target)) == dict.fromkeys(custom_ids(batch), 1)
+
+
+def custom_ids(batch: Path) -> list[str]:
+    return [json.loads(line)["custom_id"] for line in batch.read_text().splitlines()]
 
 
 @pytest.fixture

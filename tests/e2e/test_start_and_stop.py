@@ -1,5 +1,6 @@
 """How `tetrad serve` begins and ends: quickly, or with one line that says what to do; never with something left behind."""
 
+import os
 import signal
 import time
 
@@ -35,6 +36,30 @@ def test_a_model_that_cannot_be_served_ends_the_start_with_one_line(start_server
     last = server.output().strip().splitlines()[-1]
     assert code != 0
     assert word in last
+    assert "Traceback" not in server.output()
+    assert gone(processes, 5)
+
+
+def test_a_model_that_is_truncated_while_it_is_served_ends_everything_with_one_line_when_a_service_needs_it_again(
+    start_server, tmp_path, smollm2
+):
+    """Exit code 78: trying again cannot help until the file is whole."""
+    model = tmp_path / "model.gguf"
+    model.write_bytes(smollm2.read_bytes())
+    server = start_server(str(model), "--device", "sim").wait_ready()
+    processes = server.processes()
+    before = len(server.output())
+
+    os.truncate(model, 30_000_000)
+    worker = next(process for process in processes if process.cmdline()[-1] == "tetrad.worker_svc")
+    worker.kill()
+    code = server.process.wait(60)
+
+    own = [line for line in server.output()[before:].splitlines() if line.startswith("tetrad: ")]
+    assert code == 78
+    assert len(own) == 1
+    assert "model.gguf" in own[0]
+    assert "truncated" in own[0]
     assert "Traceback" not in server.output()
     assert gone(processes, 5)
 
@@ -85,9 +110,12 @@ def test_a_second_signal_ends_everything_at_once(start_server):
     assert not [process for process in left if process.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_killing_the_command_leaves_no_orphan(start_server):
+@pytest.mark.parametrize("are_stopped", [False, True])
+def test_killing_the_command_leaves_no_orphan(start_server, are_stopped):
     server = start_server("--device", "sim").wait_ready()
     children = server.processes()[1:]
+    for child in children * are_stopped:
+        child.suspend()
 
     server.process.kill()
 

@@ -10,9 +10,9 @@ from random import Random
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from tests.engine_core_svc.service_fakes import Stack
+from tests.toy_tokenizer import EOS_IDS, toy_tokenizer
 from tetrad.engine_core_svc.kv_cache.events import KvEvents
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.kv_cache.second_tier import HostTier
@@ -25,12 +25,11 @@ from tetrad.engine_core_svc.structured_output.compiled import CompiledGrammar
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language
 from tetrad.engine_core_svc.structured_output.filler import InlineFiller
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
+from tetrad.engine_core_svc.structured_output.grammars import Grammars
 from tetrad.engine_core_svc.structured_output.vocabulary import Vocabulary, ids_in
 from tetrad.services.errors import InternalError, TetradError
 
-EOS_IDS = (0, 1)
 SPECIAL_ID = 2
-SPECIALS = ["<|end|>", "<|im_end|>", "<|call|>"]
 VOCAB_SIZE = 340
 """Of the toy model: the tokenizer's ids and some that pad its table."""
 
@@ -164,25 +163,14 @@ def make_bench() -> Callable[..., Bench]:
         pacer: Pacer | None = None,
         events: KvEvents | None = None,
         num_host_blocks: int = 0,
+        grammars: Grammars | None = None,
         **limits: object,
     ) -> Bench:
         tier = HostTier(num_host_blocks) if num_host_blocks else None
         kv_cache = KVCacheManager(num_blocks, block_size, enable_caching=enable_caching, events=events, second_tier=tier)
-        return Bench(Scheduler(SchedulerLimits(**limits), kv_cache, pacer=pacer))
+        return Bench(Scheduler(SchedulerLimits(**limits), kv_cache, grammars, pacer))
 
     return make
-
-
-def toy_tokenizer() -> str:
-    """Return the tokenizer.json of a byte-level vocabulary: 256 bytes, some longer pieces, two EOS, a special token."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges = [("{", '"'), ('"', ":"), ('"', ","), ("t", "r"), ("tr", "u"), ("tru", "e"), ("Ġ", "Ġ"), ("ĠĠ", "ĠĠ"), ("<", "f")]
-    pieces = [*alphabet, *("".join(merge) for merge in merges)]
-    tokenizer = Tokenizer(models.BPE({piece: i for i, piece in enumerate([*SPECIALS, *pieces])}, merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(SPECIALS)
-    return tokenizer.to_str()
 
 
 @pytest.fixture(scope="session")

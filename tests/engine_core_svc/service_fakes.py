@@ -58,6 +58,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
         self.refuses = False
         self.num_deaths = 0
         self.epoch = 0
+        self.hello: worker_pb2.ExecuteHello | None = None
         self.batches: list[set[str]] = []
         self.names: dict[int, str] = {}
         self.num_steps = 0
@@ -68,9 +69,16 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
         self.orders: list[object] = []
         self.asleep: set[str] = set()
         self.sleep_error: TetradError | None = None
+        self.engine_pause: worker_pb2.EnginePause | None = None
 
     async def GetInfo(self, request, context):
-        return worker_pb2.WorkerLifecycleServiceGetInfoResponse(device="fake", instance_id=self.instance_id, epoch=self.epoch)
+        return worker_pb2.WorkerLifecycleServiceGetInfoResponse(
+            device="fake", instance_id=self.instance_id, epoch=self.epoch, engine_pause=self.engine_pause
+        )
+
+    async def KeepPause(self, request, context):
+        self.engine_pause = request.pause
+        return worker_pb2.KeepPauseResponse()
 
     @property
     def instance_id(self):
@@ -123,6 +131,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
                 error = FailedPrecondition("There is no KV cache.", reason="NOT_READY")
                 await context.abort_with_status(rpc_status.to_status(to_status(error)))
             if message.HasField("hello"):
+                self.hello = message.hello
                 ready = worker_pb2.ExecuteReady(schema_revision=SCHEMA_REVISION, instance_id=self.instance_id)
                 yield worker_pb2.ExecuteResponse(ready=ready)
                 continue
@@ -312,6 +321,14 @@ class Stack:
         await self.channel.close()
         await self._admin_channel.close()
         await self._server.stop(None)
+
+    async def restart_engine_core(self) -> None:
+        """End the engine core and start another one in front of the same worker; returns when that takes sessions."""
+        self.shutdown.set()
+        await asyncio.wait_for(self.serving, WAIT_S)
+        self.shutdown = asyncio.Event()
+        self.serving = asyncio.create_task(serve(self.settings, self.shutdown))
+        await self.client()
 
     async def client(self) -> Client:
         """Open a session; waits while the engine core starts."""

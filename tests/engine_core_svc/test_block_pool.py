@@ -108,3 +108,21 @@ def test_golden_free_list_of_two_requests_that_share_three_blocks():
     pool.free(list(reversed(second)))
 
     assert pool.free_blocks() == [5, 4, 6, 7, 8, 9, 10, 3, 2, 1]
+
+
+def test_blocks_count_as_cached_and_evicted_only_where_content_enters_or_leaves():
+    pool = BlockPool(4)
+    first, second, third = pool.allocate(3)
+    counts = [(pool.num_cached, pool.num_evicted)]
+
+    pool.cache(first, b"a")
+    pool.cache(first, b"again")  # has content already
+    pool.cache(second, b"b")
+    counts.append((pool.num_cached, pool.num_evicted))
+    pool.free([third, second, first])
+    pool.allocate(1)  # the one without content
+    counts.append((pool.num_cached, pool.num_evicted))
+    pool.allocate(2)
+    counts.append((pool.num_cached, pool.num_evicted))
+
+    assert counts == [(0, 0), (2, 0), (2, 0), (2, 2)]

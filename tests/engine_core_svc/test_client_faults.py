@@ -83,10 +83,10 @@ async def test_a_message_with_many_requests_leaves_others_their_turns(monkeypatc
             await asyncio.sleep(0)
 
     added = []
-    monkeypatch.setattr(servicer, "_add", lambda engine, session, request: added.append(request))
+    monkeypatch.setattr(servicer, "_add", lambda engine, session, request, shared: added.append(request))
     other = asyncio.create_task(take_turns())
 
-    await servicer._add_all(None, Session(1, "test"), [pb.EngineCoreRequest()] * 1000)
+    await servicer._add_all(None, Session(1, "test"), pb.AddRequests(requests=[pb.EngineCoreRequest()] * 1000))
 
     other.cancel()
     assert len(added) == 1000

@@ -64,7 +64,7 @@ async def test_a_bug_in_a_timer_does_too(stack, monkeypatch):
     client = await stack.client()
     monkeypatch.setattr("tetrad.engine_core_svc.engine.DeadlineExceeded", lambda text: 1 / 0)
 
-    client.add(1, [1], max_tokens=200, deadline_unix_nanos=1)
+    client.add(1, [1], max_tokens=200, timeout_nanos=1)
 
     with pytest.raises(ZeroDivisionError):
         await asyncio.wait_for(asyncio.shield(stack.serving), WAIT_S)

@@ -160,3 +160,73 @@ def test_a_worker_that_does_not_say_how_long_steps_took_is_not_paced(compute_s):
         pacer.note_returned(step_id, compute_s)
 
     assert pacer.prompt_tokens(4, 1) is None
+
+
+def taught(pacer):
+    """Return the pacer when it knows that decodes take 40 ms and a token of a prompt 1 ms."""
+    for step_id, (decodes, tokens, seconds) in enumerate([(0, 1000, 1.0), (4, 0, 0.04)]):
+        pacer.note_planned(step_id, decodes, tokens)
+        pacer.note_returned(step_id, seconds)
+    return pacer
+
+
+def test_one_paced_step_of_sixteen_has_nearly_no_prompt():
+    """So that it stays known what decodes take alone."""
+    pacer = taught(MeasuringPacer(2.0))
+
+    tokens = [pacer.prompt_tokens(4, 1) for _ in range(48)]
+
+    assert [number for number, count in enumerate(tokens, 1) if count == 1] == [16, 32, 48]
+    assert set(tokens) == {1, 40}
+
+
+@pytest.mark.parametrize("known", [[(0, 1000, 1.0)], [(4, 0, 0.04)], []], ids=["prompts", "decodes", "nothing"])
+def test_nothing_is_paced_until_both_costs_are_known(known):
+    pacer = MeasuringPacer(2.0)
+    for step_id, (decodes, tokens, seconds) in enumerate(known):
+        pacer.note_planned(step_id, decodes, tokens)
+        pacer.note_returned(step_id, seconds)
+
+    assert pacer.prompt_tokens(4, 1) is None
+
+
+@pytest.mark.parametrize(("num_decoding", "num_waiting"), [(0, 1), (4, 0)])
+def test_nothing_is_paced_where_nobody_decodes_or_nobody_waits(num_decoding, num_waiting):
+    assert taught(MeasuringPacer(2.0)).prompt_tokens(num_decoding, num_waiting) is None
+
+
+@pytest.mark.parametrize(
+    ("num_decoding", "num_waiting", "tokens"), [(8, 2, 40), (8, 1, 40), (4, 2, 80), (1, 1, 160), (1, 10, 1600)]
+)
+def test_one_that_waits_outweighs_four_that_decode(num_decoding, num_waiting, tokens):
+    assert taught(MeasuringPacer(2.0)).prompt_tokens(num_decoding, num_waiting) == pytest.approx(tokens, abs=1)
+
+
+def test_a_step_of_an_hour_is_not_believed_and_a_short_one_is():
+    pacer = MeasuringPacer(2.0)
+    for step_id, seconds in enumerate((3600.0, 1.0)):
+        pacer.note_planned(step_id, 0, 1000)
+        pacer.note_returned(step_id, seconds)
+    pacer.note_planned(2, 4, 0)
+    pacer.note_returned(2, 0.04)
+
+    assert pacer.prompt_tokens(4, 1) == pytest.approx(40, abs=1)
+
+
+def test_a_result_says_nothing_of_steps_that_were_planned_before_or_after_its_own():
+    pacer = MeasuringPacer(2.0)
+    for step_id in range(3):
+        pacer.note_planned(step_id, 0, 1000)
+    pacer.note_returned(1, 1.0)
+    pacer.note_planned(3, 4, 0)
+    pacer.note_returned(3, 0.04)
+
+    assert pacer.prompt_tokens(4, 1) == pytest.approx(40, abs=1)
+
+
+def test_a_step_that_does_not_say_how_long_it_took_changes_nothing_of_what_is_known():
+    pacer = taught(MeasuringPacer(2.0))
+    pacer.note_planned(2, 4, 0)
+    pacer.note_returned(2, 0.0)
+
+    assert pacer.prompt_tokens(4, 1) == 40

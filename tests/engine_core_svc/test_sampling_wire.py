@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from tetrad.engine_core_svc.sampling_wire import MAX_BAD_WORDS, check_sampling
+from tetrad.engine_core_svc.request import LogprobWidths
+from tetrad.engine_core_svc.sampling_wire import MAX_BAD_WORDS, check_sampling, logprob_widths
 from tetrad.services.columns import pack_u32
 from tetrad.services.errors import InvalidRequest
 from tetrad.v1.types_pb2 import SamplingParams, TokenIds
@@ -71,6 +72,48 @@ def test_an_end_of_text_outside_the_vocabulary_matters_where_it_would_be_masked(
     check_sampling(SamplingParams(), eos_token_id=VOCAB_SIZE, vocab_size=VOCAB_SIZE)
     with pytest.raises(InvalidRequest):
         check_sampling(SamplingParams(min_tokens=1), eos_token_id=VOCAB_SIZE, vocab_size=VOCAB_SIZE)
+
+
+@pytest.mark.parametrize(
+    ("params", "eos_token_id"),
+    [
+        ({"allowed_token_ids": [0], "min_tokens": 4}, 0),
+        ({"allowed_token_ids": [7, 9], "stop_token_ids": [7, 8, 9], "min_tokens": 1}, None),
+        ({"allowed_token_ids": [0, 7], "stop_token_ids": [7], "min_tokens": 1, "ignore_eos": True}, 0),
+    ],
+)
+def test_allowed_ids_that_all_end_the_output_contradict_min_tokens(params, eos_token_id):
+    with pytest.raises(InvalidRequest, match=r"allowed_token_ids .* min_tokens=") as caught:
+        check_sampling(SamplingParams(**params), eos_token_id=eos_token_id, vocab_size=VOCAB_SIZE)
+
+    assert caught.value.field == "allowed_token_ids"
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"allowed_token_ids": [0]},
+        {"allowed_token_ids": [0, 5], "min_tokens": 4},
+        {"allowed_token_ids": [0], "min_tokens": 1, "thinking_token_budget": 0, "thinking_end_token_ids": [9]},
+    ],
+)
+def test_allowed_ids_that_leave_a_first_token_are_taken(params):
+    check_sampling(SamplingParams(**params), eos_token_id=0, vocab_size=VOCAB_SIZE)
+
+
+@pytest.mark.parametrize(
+    ("params", "widths"),
+    [
+        ({}, (0, 0)),
+        ({"logprobs": 0}, (1, 0)),
+        ({"logprobs": 3, "prompt_logprobs": 0}, (4, 1)),
+        ({"logprobs": -1, "prompt_logprobs": -1}, (1 + VOCAB_SIZE, 1 + VOCAB_SIZE)),
+        ({"logprobs": 2, "logprob_token_ids": [4, 5]}, (3, 0)),
+        ({"logprob_token_ids": [4, 5, 6]}, (4, 0)),
+    ],
+)
+def test_widths_of_logprobs_count_the_token_itself(params, widths):
+    assert logprob_widths(SamplingParams(**params), VOCAB_SIZE) == LogprobWidths(*widths)
 
 
 async def test_a_hostile_request_is_refused_alone_and_costs_no_worker(stack):

@@ -317,3 +317,14 @@ def test_golden_same_tokens_however_they_were_scheduled(make_bench, depth, limit
 
     assert outputs(bench) == outputs(make_bench())
     assert (bench.scheduler.roster.num_preemptions > 0) == ("num_blocks" in limits)
+
+
+def test_nothing_is_in_flight_of_a_worker_that_was_lost(make_bench):
+    bench = make_bench()
+    request = bench.add(5)
+    bench.plan()
+    before = list(bench.scheduler.roster.in_flight)
+
+    bench.scheduler.forget_worker()
+
+    assert (before, bench.scheduler.roster.in_flight) == ([request], [])

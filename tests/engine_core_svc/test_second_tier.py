@@ -168,3 +168,49 @@ def test_swap_space_is_counted_in_gib():
 def test_swap_space_without_use_is_refused(settings, text):
     with pytest.raises(InvalidRequest, match=text):
         layout(**settings)
+
+
+def test_copies_are_counted_each_way():
+    tier = HostTier(3)
+    counts = [(tier.num_swapped_out, tier.num_swapped_in)]
+    for number in (1, 2, 3):
+        tier.keep(bytes([number]), number)
+    tier.keep(bytes([1]), 4)  # is here already
+    counts.append((tier.num_swapped_out, tier.num_swapped_in))
+
+    for hashes in ((1,), (2, 3)):
+        tier.bring_back([tier.hold(bytes([number])) for number in hashes], [10 + number for number in hashes])
+    counts.append((tier.num_swapped_out, tier.num_swapped_in))
+
+    assert counts == [(0, 0), (3, 0), (3, 3)]
+
+
+def test_host_blocks_are_used_from_the_first_on_again_after_everything_was_forgotten():
+    tier = HostTier(2)
+    tier.keep(b"a", 1)
+    tier.take_swaps()
+
+    tier.clear()
+    tier.keep(b"b", 5)
+    tier.keep(b"c", 6)
+
+    assert tier.take_swaps().out == [(5, 0), (6, 1)]
+
+
+def test_what_was_evicted_after_the_worker_was_lost_is_told_too(bench):
+    events = bench.scheduler.kv_cache._events
+    bench.scheduler.forget_worker()
+    request, _ = run(bench, OLD)
+    events.lost.clear()
+
+    for start in (300, 400, 500):
+        run(bench, list(range(start, start + 33)))
+
+    assert set(request.block_hashes[:4]) <= set(events.lost)
+
+
+def test_a_host_without_blocks_keeps_nothing():
+    tier = HostTier(0)
+
+    assert tier.keep(b"a", 1) == b"a"
+    assert tier.take_swaps().out == []

@@ -7,7 +7,8 @@ import grpc
 import pytest
 
 from tests.engine_core_svc.service_fakes import MAX_LEN, VOCAB_SIZE, WAIT_S, Stack
-from tetrad.engine_core_svc import sessions
+from tetrad.engine_core_svc import admission, sessions
+from tetrad.engine_core_svc.wire import SharedSampling, submission_from_wire
 from tetrad.services.columns import pack_u32
 from tetrad.services.errors import FailedPrecondition
 from tetrad.v1 import engine_core_pb2 as pb
@@ -64,7 +65,7 @@ async def test_only_the_first_and_last_outputs_of_a_request_are_rich(stack):
         ([VOCAB_SIZE], {}, f"Token id {VOCAB_SIZE} is out of vocabulary. Vocabulary size: {VOCAB_SIZE}"),
         ([1] * MAX_LEN, {}, f"length {MAX_LEN}.*maximum model length of {MAX_LEN}"),
         ([1], {"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
-        ([1], {"sampling_params": None}, "Exactly one of sampling_params and pooling_params"),
+        ([1], {"sampling_params": None}, "Exactly one of sampling_params, sampling_params_index, pooling_params"),
         ([1], {"lora_request": types_pb2.LoraRequest(id=1)}, "does not support lora_request"),
         ([1], {"resumed_output_token_ids": pack_u32([1] * 4)}, "leave nothing to generate"),
     ],
@@ -78,6 +79,68 @@ async def test_bad_requests_are_answered_alone(stack, prompt, fields, text):
 
     with pytest.raises(Exception, match=text):
         raise client.rejected["bad"]
+
+
+def request_with(handle, **fields):
+    return pb.EngineCoreRequest(request_id=f"r{handle}", handle=handle, prompt_token_ids=pack_u32([handle]), **fields)
+
+
+async def test_requests_of_a_message_share_their_parameters_but_not_their_seeds(stack):
+    client = await stack.client()
+    params = types_pb2.SamplingParams(max_tokens=3, seed=5, logit_bias={7: 1.0})
+    requests = [
+        request_with(10, sampling_params_index=0),
+        *(request_with(i, sampling_params_index=0, seed=i) for i in (20, 30)),
+    ]
+    requests.append(request_with(40, sampling_params=types_pb2.SamplingParams(max_tokens=2, seed=1)))
+
+    add = pb.AddRequests(requests=requests, shared_sampling_params=[params])
+    client.outbound.put_nowait(pb.SessionRequest(add=add))
+    await client.until_finished(10, 20, 30, 40)
+
+    assert {handle: len(tokens) for handle, tokens in client.tokens.items()} == {10: 3, 20: 3, 30: 3, 40: 2}
+    sent = {new.request_id: new.sampling_params for step in stack.worker.seen for new in step.new_requests}
+    assert {name: each.seed for name, each in sent.items()} == {"r10": 5, "r20": 20, "r30": 30, "r40": 1}
+    assert {name: len(each.logit_bias) for name, each in sent.items()} == {"r10": 1, "r20": 1, "r30": 1, "r40": 0}
+
+
+async def test_shared_parameters_are_one_object_and_checked_once(monkeypatch):
+    checked = []
+    monkeypatch.setattr(admission, "check_sampling", lambda params, **_: checked.append(params))
+    shared = SharedSampling([types_pb2.SamplingParams(max_tokens=3, logit_bias={7: 1.0})])
+    accepting = admission.Admission(admission.AdmissionLimits(MAX_LEN, VOCAB_SIZE))
+
+    messages = [request_with(handle, sampling_params_index=0) for handle in range(1, 9)]
+    accepted = [accepting.accept(submission_from_wire(message, shared), session_key=1) for message in messages]
+
+    assert len({id(request.payload.sampling_params) for request in accepted}) == 1
+    assert len(checked) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"sampling_params_index": 1}, "sampling_params_index is 1, but the message has 1 shared_sampling_params"),
+        ({"sampling_params_index": 0, "sampling_params": types_pb2.SamplingParams()}, "Exactly one of sampling_params"),
+    ],
+)
+async def test_a_request_without_parameters_of_its_own_is_answered_alone(stack, fields, text):
+    client = await stack.client()
+    requests = [request_with(1, **fields), request_with(2, sampling_params_index=0)]
+
+    add = pb.AddRequests(requests=requests, shared_sampling_params=[types_pb2.SamplingParams(max_tokens=3)])
+    client.outbound.put_nowait(pb.SessionRequest(add=add))
+    await client.until_finished(2)
+
+    with pytest.raises(Exception, match=text):
+        raise client.rejected["r1"]
+
+
+async def test_a_session_says_what_it_reads_and_knows(stack):
+    client = await stack.client()
+
+    assert client.ready.supports_shared_sampling_params
+    assert client.ready.max_message_bytes == stack.settings.max_message_bytes
 
 
 async def test_an_id_in_use_is_refused_and_free_again_afterwards(stack):
@@ -190,15 +253,28 @@ async def test_a_worker_that_fails_costs_no_token(stack):
     await stack.until_idle()
 
 
-async def test_a_deadline_ends_the_request_with_its_reason(stack):
+@pytest.mark.parametrize("of_earlier_release", [False, True])
+async def test_a_deadline_ends_the_request_with_its_reason(stack, of_earlier_release):
     client = await stack.client()
     stack.worker.go.clear()
+    fields = {"deadline_unix_nanos": time.time_ns() + 50_000_000} if of_earlier_release else {"timeout_nanos": 50_000_000}
 
-    client.add(1, [1], deadline_unix_nanos=time.time_ns() + 50_000_000)
+    client.add(1, [1], **fields)
     await client.until_finished(1)
 
     assert client.finished[1].finish_reason == types_pb2.FINISH_REASON_ERROR
     assert client.finished[1].status.code == grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
+
+
+@pytest.mark.parametrize("skew_s", [-3600, -30, 30, 3600])
+async def test_a_clients_clock_changes_nothing_in_how_long_a_request_may_take(stack, skew_s):
+    client = await stack.client()
+    clock = time.time_ns() + skew_s * 10**9
+
+    client.add(1, [1], timeout_nanos=20 * 10**9, deadline_unix_nanos=clock + 20 * 10**9, arrival_time_unix_nanos=clock)
+    await client.until_finished(1)
+
+    assert client.finished[1].finish_reason == types_pb2.FINISH_REASON_LENGTH
 
 
 async def test_another_schema_revision_is_refused(stack):

@@ -198,3 +198,13 @@ def test_random_walks_answer_from_nothing_that_was_not_written(make_bench):
             assert 666 not in request.token_ids
             assert (request.status is RequestStatus.FINISHED_ERROR) <= (request.key in walk.refused)
     assert sum(bool(misled) for walk in walks for misled in walk.misled.values()) > 10
+
+
+def test_who_shared_and_was_aborted_does_not_keep_others_from_being_computed_again(bench):
+    failing, aborted, sharing = (bench.add([*COMMON, number], max_tokens=4) for number in (1, 2, 3))
+    bench.plan()
+    bench.scheduler.finish_requests([aborted.key], RequestStatus.FINISHED_ABORTED)
+
+    bench.deliver(failed=[failing.key])
+
+    assert bench.step() == {sharing.key: 13}

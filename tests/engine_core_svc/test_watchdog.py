@@ -16,29 +16,43 @@ async def test_it_barks_when_the_time_is_over():
 
 async def test_progress_puts_it_off_with_one_timer():
     barked, timers = [], []
-    dog = Watchdog(10.0, lambda: barked.append(clock.now))
+    dog = Watchdog(10.0, lambda: barked.append(len(timers)))
+    dog._loop = Loop(timers)
 
-    class Clock:
-        now = 0.0
-
-        def time(self):
-            return self.now
-
-        def call_at(self, when, callback):
-            timers.append((when, callback))
-            return asyncio.TimerHandle(when, callback, (), asyncio.get_running_loop())
-
-    dog._loop = clock = Clock()
-    for clock.now in (0.0, 4.0, 8.0):
+    dog.watch()
+    for _ in range(100):
         dog.watch()
-    assert [when for when, _ in timers] == [10.0]
+        assert len(timers) == 1
+        timers.pop()()
+    assert barked == []
 
-    clock.now = 10.0
-    timers[0][1]()
-    assert [when for when, _ in timers] == [10.0, 18.0]
-    clock.now = 18.0
-    timers[1][1]()
-    assert barked == [18.0]
+    for _ in range(10):
+        timers.pop()()
+    assert barked == [0]
+
+
+async def test_a_process_that_was_stopped_does_not_bark_at_once():
+    """A stop lets the timer that runs go off late, and no other."""
+    barked, timers = [], []
+    dog = Watchdog(10.0, lambda: barked.append(1))
+    dog._loop = Loop(timers)
+    dog.watch()
+
+    timers.pop()()
+
+    assert barked == []
+
+
+class Loop:
+    """Keeps the timers that are started."""
+
+    def __init__(self, timers):
+        self._timers = timers
+
+    def call_later(self, delay_s, callback):
+        assert delay_s == 1.0
+        self._timers.append(callback)
+        return asyncio.TimerHandle(0.0, callback, (), asyncio.get_running_loop())
 
 
 async def test_at_rest_it_looks_once_and_sleeps():

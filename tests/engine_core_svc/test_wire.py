@@ -4,6 +4,7 @@ import pytest
 
 from tetrad.engine_core_svc.wire import result_from_wire, submission_from_wire
 from tetrad.services.columns import pack_f32, pack_u32, unpack_f32, unpack_u32
+from tetrad.services.errors import InvalidRequest
 from tetrad.v1 import engine_core_pb2, types_pb2, worker_pb2
 
 
@@ -39,6 +40,21 @@ def test_positions_of_one_request_stand_together():
 
     assert (rows[7].num_positions, unpack_u32(rows[7].token_ids), unpack_u32(rows[7].ranks)) == (2, [1, 2], [1, 2])
     assert (rows[8].num_positions, unpack_u32(rows[8].token_ids)) == (1, [3])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        worker_pb2.ModelRunnerOutput(handles=pack_u32([7]), num_tokens=pack_u32([1, 1]), token_ids=pack_u32([1, 2])),
+        worker_pb2.ModelRunnerOutput(
+            logprobs_by_width=[worker_pb2.SampleLogprobs(handles=pack_u32([7, 8]), columns=columns(2, [2, 20], [1]))]
+        ),
+    ],
+    ids=["more rows than requests", "fewer log-probabilities than requests"],
+)
+def test_columns_that_disagree_cannot_be_read(message):
+    with pytest.raises(InvalidRequest, match="Columns disagree"):
+        result_from_wire(message)
 
 
 @pytest.mark.parametrize(

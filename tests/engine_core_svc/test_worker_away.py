@@ -117,6 +117,17 @@ async def test_a_worker_replaced_between_loading_and_its_first_stream_is_brought
         assert stack.worker.num_loads == 2
 
 
+async def test_an_engine_core_whose_clock_is_behind_takes_over_from_the_one_before(directory):
+    stack = Stack(directory)
+    stack.worker.epoch = 2**62  # of the one before, which stands still and is not found yet
+    async with stack:
+        client = await stack.client()
+        client.add(1, [1])
+        await client.until_finished(1)
+
+    assert stack.worker.hello.epoch == 2**62 + 1
+
+
 async def test_an_engine_core_leaves_its_worker_to_a_newer_one(stack):
     await stack.client()
     stack.worker.epoch = 2**63

@@ -4,10 +4,10 @@ import pytest
 
 from tests.engine_core_svc.service_fakes import VOCAB_SIZE, expected
 from tetrad.engine_core_svc.executor import Executor
-from tetrad.services.columns import pack_u32, unpack_u32
-from tetrad.services.errors import InvalidRequest
+from tetrad.services.columns import pack_f32, pack_u32, unpack_u32
+from tetrad.services.errors import Code, InternalError, InvalidRequest
 from tetrad.services.status import from_status, to_status
-from tetrad.v1 import worker_pb2
+from tetrad.v1 import types_pb2, worker_pb2
 
 POISON = 777
 
@@ -66,11 +66,6 @@ def unknown_request(output):
     return output
 
 
-def without_tokens(output):
-    output.handles = output.token_ids = output.num_tokens = b""
-    return output
-
-
 def ragged(output):
     output.token_ids += b"123"
     return output
@@ -81,8 +76,14 @@ def more_tokens_than_requests(output):
     return output
 
 
-def beyond_the_vocabulary(output):
-    output.token_ids = pack_u32([VOCAB_SIZE])
+def more_numbers_than_requests(output):
+    output.num_tokens += pack_u32([1])
+    output.token_ids += pack_u32([1])
+    return output
+
+
+def ragged_logprobs(output):
+    output.logprobs_by_width.add(handles=output.handles, columns=types_pb2.LogprobsColumns(width=2, num_positions=1))
     return output
 
 
@@ -96,10 +97,10 @@ def failing_a_stranger(output):
     [
         unknown_step,
         unknown_request,
-        without_tokens,
         ragged,
         more_tokens_than_requests,
-        beyond_the_vocabulary,
+        more_numbers_than_requests,
+        ragged_logprobs,
         failing_a_stranger,
     ],
 )
@@ -118,6 +119,100 @@ async def test_a_worker_that_answers_garbage_is_given_up_and_costs_no_token(stac
     assert client.tokens[1] == expected(1, 20)
     assert client.notices == ["WORKER_LOST", "RECOVERED"]
     await stack.until_idle()
+
+
+def without_its_token(row):
+    row["tokens"] = []
+
+
+def token_beyond_the_vocabulary(row):
+    row["tokens"] = [VOCAB_SIZE]
+
+
+def more_tokens_than_planned(row):
+    row["tokens"] *= 2
+
+
+def logprobs_that_it_did_not_ask_for(row):
+    row["logprobs"] = True
+
+
+def prompt_logprobs_that_it_did_not_ask_for(row):
+    row["prompt_logprobs"] = True
+
+
+def failed_and_sampled(row):
+    row["error"] = InternalError("It failed.")
+    row["logprobs"] = True
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        without_its_token,
+        token_beyond_the_vocabulary,
+        more_tokens_than_planned,
+        logprobs_that_it_did_not_ask_for,
+        prompt_logprobs_that_it_did_not_ask_for,
+        failed_and_sampled,
+    ],
+)
+async def test_a_result_that_is_wrong_for_one_request_fails_that_one_alone(stack, spoil):
+    client = await stack.client()
+    spoiled = []
+
+    def reply(output):
+        handles, tokens = unpack_u32(output.handles), unpack_u32(output.token_ids)
+        names = [stack.worker.names[handle] for handle in handles]
+        if spoiled or "bad" not in names or len(names) < 2:
+            return output
+        spoiled.append(output.step_id)
+        return spoiled_output(output, handles[names.index("bad")], dict(zip(handles, tokens, strict=True)), spoil)
+
+    stack.worker.reply = reply
+    client.add(1, [1], max_tokens=30)
+    client.add(2, [2], max_tokens=30, request_id="bad")
+    await client.until_finished(1, 2)
+
+    assert from_status(client.finished[2].status).code is Code.INTERNAL
+    assert client.tokens[1] == expected(1, 30)
+    assert client.notices == []
+    await stack.until_idle()
+
+
+def spoiled_output(output, bad, tokens, spoil):
+    """Return a result with one request's part of it changed."""
+    row = {"tokens": [tokens[bad]], "logprobs": False, "prompt_logprobs": False, "error": None}
+    spoil(row)
+    rows = {handle: row["tokens"] if handle == bad else [token] for handle, token in tokens.items()}
+    rows = {handle: each for handle, each in rows.items() if each}
+    output.handles, output.num_tokens = pack_u32(rows), pack_u32(map(len, rows.values()))
+    output.token_ids = pack_u32(token for each in rows.values() for token in each)
+    columns = types_pb2.LogprobsColumns(
+        token_ids=pack_u32([5]), logprobs=pack_f32([-1.0]), ranks=pack_u32([1]), num_positions=1, width=1
+    )
+    if row["logprobs"]:
+        output.logprobs_by_width.add(handles=pack_u32([bad]), columns=columns)
+    if row["prompt_logprobs"]:
+        output.prompt_logprobs.add(handle=bad, columns=columns)
+    if row["error"]:
+        output.failures.add(handle=bad, status=to_status(row["error"]))
+    return output
+
+
+async def test_logprobs_that_do_not_come_fail_their_request_alone(stack):
+    """The fake worker never makes any."""
+    client = await stack.client()
+    client.add(1, [1], max_tokens=30)
+    client.add(2, [2], sampling_params=types_pb2.SamplingParams(max_tokens=30, logprobs=1))
+
+    await client.until_finished(1, 2)
+
+    error = from_status(client.finished[2].status)
+    assert (error.code, error.reason) == (Code.INTERNAL, "WORKER_FAULT")
+    assert "it has no log-probabilities" in error.message
+    assert client.tokens[1] == expected(1, 30)
+    assert client.notices == []
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.frontend.asking import run
-from tetrad.services.errors import InvalidRequest, Unavailable
+from tetrad.services.errors import FailedPrecondition, InvalidRequest, Unavailable
 from tetrad.services.tracing import NoSpan, NoTracer
 
 
@@ -49,6 +49,13 @@ async def test_requests_are_spread_over_engines(tokenizer, engine, sockets, conn
     assert (len(engine.requests), len(second.requests)) == (3, 4)
     await llm.close()
     await second.kill()
+
+
+async def test_a_tokenizer_of_another_model_is_refused_at_the_start(tokenizer, connect):
+    tokenizer.vocab_size = 300
+
+    with pytest.raises(FailedPrecondition, match=r"has 300 tokens, but the model \S* has 258"):
+        await connect()
 
 
 async def test_connect_gives_up_with_a_clear_text(tokenizer, engine, connect):

@@ -273,7 +273,7 @@ async def test_many_long_requests_travel_in_messages_of_bounded_size(connect, en
     await engine.kill()
     await until_connected(llm, 0)
     llm._intake._inputs.limits = Limits(llm._settings, max_model_len=1 << 20, vocab_size=258)
-    prompt = [104] * 300_000
+    prompt = [104] * 200_000
 
     tasks = [asyncio.create_task(anext(llm.generate(prompt, SamplingParams(max_tokens=1), f"r{i}"))) for i in range(8)]
     await until(lambda: llm.num_unfinished_requests == 8)
@@ -281,7 +281,7 @@ async def test_many_long_requests_travel_in_messages_of_bounded_size(connect, en
     await asyncio.gather(*tasks)
 
     assert len(engine.requests) == 8
-    assert engine.num_add_messages == 3, "four megabytes each, at most"
+    assert max(engine.add_sizes) < 1 << 20, "what every engine core reads, unless one request alone is larger"
 
 
 async def test_a_request_id_that_no_message_can_carry_is_refused_and_leaves_nothing(llm):

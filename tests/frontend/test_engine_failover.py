@@ -81,25 +81,44 @@ async def test_an_engine_that_greets_well_and_talks_nonsense_is_not_tried_for_ev
         await asyncio.wait_for(start(llm), 10)
 
 
-async def test_an_engine_of_an_older_epoch_is_not_believed(connect, engine):
+async def test_an_engine_that_was_replaced_is_not_believed(connect, engine):
     llm = await connect()
     engine.pause()
     task = start(llm)
     await engine.until(lambda: engine.running)
-    await engine.kill()
-    engine._epoch -= 1  # `start` adds one; the fake then says an epoch that is one behind
-    current, engine._epoch = engine._epoch, engine._epoch - 1
-    await engine.start()
-    await asyncio.wait_for(refused_sessions(engine), 10)
-    still_one = len(engine.requests)
+    old = engine._epoch
+    await restart(engine, epoch=old + 5)
+    await engine.until(lambda: len(engine.requests) == 2)
 
-    await engine.kill()
-    engine._epoch = current + 5
-    await engine.start()
+    await restart(engine, epoch=old)
+    await asyncio.wait_for(refused_sessions(engine), 10)
+    still_two = len(engine.requests)
+    await restart(engine, epoch=old + 6)
     await engine.allow(None)
 
-    assert still_one == 1
+    assert still_two == 2
     assert (await task)[0] == LONG[:60]
+
+
+async def test_an_engine_that_started_after_its_clock_was_set_back_is_believed(connect, engine):
+    engine._epoch = 1_000
+    await engine.kill()
+    await engine.start()
+    llm = await connect()
+    engine.pause()
+    task = start(llm)
+    await engine.until(lambda: engine.running)
+
+    await restart(engine, epoch=10)
+    await engine.allow(None)
+
+    assert (await asyncio.wait_for(task, 10))[0] == LONG[:60]
+
+
+async def restart(engine, *, epoch):
+    await engine.kill()
+    engine._epoch = epoch - 1  # `start` adds one
+    await engine.start()
 
 
 async def refused_sessions(engine):

@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from tetrad.frontend import bursts
+from tetrad.frontend.engine_client_adds import SharedParams, Unfinished
 from tetrad.frontend.engine_client_outgoing import EngineOutgoing
+from tetrad.v1 import engine_core_pb2, types_pb2
 
 
 @pytest.fixture
@@ -19,12 +21,15 @@ def patient(monkeypatch):
 class FakeSession:
     """Notes what it is to send, message by message."""
 
+    shares_params = True
+    max_message_bytes = 32 << 20
+
     def __init__(self):
         self.sent = []
         self.has_sent = asyncio.Event()
 
-    async def send(self, adds, abort_ids):
-        self.sent.append((list(adds), list(abort_ids)))
+    async def send(self, message):
+        self.sent.append(([request.request_id for request in message.add.requests], list(message.abort.request_ids)))
         self.has_sent.set()
 
 
@@ -40,12 +45,18 @@ async def writing(outgoing):
         await asyncio.gather(writer, return_exceptions=True)
 
 
+def make_outgoing():
+    return EngineOutgoing(lambda message: None, lambda request, limit: None)
+
+
 def add(outgoing, request_id):
-    outgoing.add([(SimpleNamespace(request_id=request_id), request_id)])
+    sequence = SimpleNamespace(request_id=request_id, output_token_ids=[], deadline=None)
+    request = engine_core_pb2.EngineCoreRequest(request_id=request_id)
+    outgoing.add([Unfinished(sequence, request, b"", SharedParams(types_pb2.SamplingParams(), 0), request.ByteSize())])
 
 
 async def test_requests_that_come_turn_by_turn_of_the_loop_go_together(patient):
-    outgoing = EngineOutgoing()
+    outgoing = make_outgoing()
     async with writing(outgoing) as session:
         for number in range(5):
             add(outgoing, f"r{number}")
@@ -56,7 +67,7 @@ async def test_requests_that_come_turn_by_turn_of_the_loop_go_together(patient):
 
 
 async def test_a_request_that_comes_alone_goes_when_nothing_else_is_ready():
-    outgoing = EngineOutgoing()
+    outgoing = make_outgoing()
     async with writing(outgoing) as session:
         for request_id in ("r0", "r1"):
             session.has_sent.clear()
@@ -68,7 +79,7 @@ async def test_a_request_that_comes_alone_goes_when_nothing_else_is_ready():
 
 async def test_a_burst_without_an_end_goes_piece_by_piece(monkeypatch):
     monkeypatch.setattr(bursts, "_LONGEST_S", 0.0)
-    outgoing = EngineOutgoing()
+    outgoing = make_outgoing()
     async with writing(outgoing) as session:
         for number in range(20):
             add(outgoing, f"r{number}")
@@ -82,7 +93,7 @@ async def test_a_burst_without_an_end_goes_piece_by_piece(monkeypatch):
 
 
 async def test_an_abort_waits_for_nobody_where_no_request_comes():
-    outgoing = EngineOutgoing()
+    outgoing = make_outgoing()
     async with writing(outgoing) as session:
         outgoing.abort("r0")
         await asyncio.sleep(0)
@@ -92,7 +103,7 @@ async def test_an_abort_waits_for_nobody_where_no_request_comes():
 
 
 async def test_a_request_that_is_given_up_within_its_burst_is_never_told_of():
-    outgoing = EngineOutgoing()
+    outgoing = make_outgoing()
     async with writing(outgoing) as session:
         add(outgoing, "r0")
         add(outgoing, "r1")
@@ -101,3 +112,17 @@ async def test_a_request_that_is_given_up_within_its_burst_is_never_told_of():
         await session.has_sent.wait()
 
     assert session.sent == [(["r1"], [])]
+
+
+async def test_aborts_of_many_long_ids_take_several_messages():
+    outgoing = make_outgoing()
+    ids = [f"{number}{'x' * 60_000}" for number in range(40)]
+    async with writing(outgoing) as session:
+        for request_id in ids:
+            outgoing.abort(request_id)
+        while sum(len(aborts) for _, aborts in session.sent) < len(ids):
+            session.has_sent.clear()
+            await session.has_sent.wait()
+
+    assert [request_id for _, aborts in session.sent for request_id in aborts] == ids
+    assert all(sum(map(len, aborts)) < 1 << 20 for _, aborts in session.sent)

@@ -52,6 +52,20 @@ def test_special_tokens_keep_their_names():
     assert position[5].decoded_token == "<|end|>"
 
 
+def test_a_position_of_many_candidates_is_filled_later_and_is_the_same_then():
+    """Steps with everybody's tokens do not wait until a whole vocabulary has names."""
+    ids = list(range(2000))
+    rows = LogprobRows([7, *ids], [-0.5, *(-float(i) for i in ids)], [8], 2001)
+
+    [position] = positions_of(rows, str, ["seven"])
+
+    assert list(position) == [7]
+    position.fill()
+    position.fill()
+    assert list(position) == [7, *range(7), *range(8, 2000)]
+    assert (position[7], position[3]) == (Logprob(-0.5, 8, "seven"), Logprob(-3.0, 4, "3"))
+
+
 async def test_texts_of_a_prompt_add_up_to_it():
     texts = await texts_in_context(IDS, lambda i: text_of([i]), decode)
 

@@ -81,6 +81,17 @@ async def test_logprobs_come_with_their_tokens_and_texts(llm):
     assert output.prompt_logprobs[1][ord("i")].logprob == -0.5
 
 
+async def test_ids_that_the_tokenizer_lacks_leave_the_others_their_texts(connect, tokenizer):
+    """Tables of models are padded: their last ids are no token's, and stand among the candidates of log-probabilities."""
+    tokenizer.vocab_size = ord("j")
+    llm = await connect()
+
+    [output] = await run(llm, logprobs=3, max_tokens=2)
+
+    second = {token_id: found.decoded_token for token_id, found in output.outputs[0].logprobs[1].items()}
+    assert second == {ord("h"): "h", ord("i"): "i", ord("j"): None}
+
+
 async def test_logprobs_behind_a_stop_string_are_trimmed(connect, engine):
     engine.tokens_per_step = 5
     llm = await connect()

@@ -110,6 +110,59 @@ async def test_a_stalled_replica_holds_a_call_for_the_stall_time_once(llm, secon
     second.hung.set()
 
 
+def endless_template(llm):
+    messages = [{"role": "user", "content": "Hi"}]
+    return llm.texts.encode_chat(messages, chat_template="{% for _ in range(10 ** 9) %}{% endfor %}")
+
+
+def long_text(llm):
+    return llm.texts.tokenize("x" * (64 << 10))
+
+
+@pytest.mark.parametrize("heavy_call", [endless_template, long_text])
+async def test_heavy_work_is_not_done_twice(llm, tokenizer, second, heavy_call):
+    tokenizer.hung.clear()
+    second.hung.clear()
+    heavy = asyncio.create_task(heavy_call(llm))
+    await until(lambda: num_heavy(tokenizer, second) > 0)
+
+    light = asyncio.create_task(llm.texts.tokenize("abc"))
+    await until(lambda: num_light(tokenizer, second) == 2)  # begun later, and asked of both by now
+    tokenizer.hung.set()
+    second.hung.set()
+
+    assert await light == list(b"abc")
+    assert await heavy
+    assert num_heavy(tokenizer, second) == 1
+
+
+async def test_heavy_work_goes_on_elsewhere_if_its_tokenizer_is_lost(llm, tokenizer, second):
+    tokenizer.hung.clear()
+    second.hung.clear()
+    heavy = asyncio.create_task(long_text(llm))
+    await until(lambda: num_heavy(tokenizer, second) > 0)
+
+    holder, other = sorted((tokenizer, second), key=lambda each: -num_heavy(each))
+    other.hung.set()
+    await holder.kill()
+
+    assert await heavy == [ord("x")] * (64 << 10)
+
+
+def num_heavy(*fakes):
+    return sum(size > 1_000 for fake in fakes for size in fake.text_sizes) + sum(len(fake.rendered) for fake in fakes)
+
+
+def num_light(*fakes):
+    return sum(size < 1_000 for fake in fakes for size in fake.text_sizes)
+
+
+async def until(condition):
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - either of two may be told
+            await asyncio.sleep(0.005)
+
+
 @pytest.mark.parametrize("data", [LONG.encode(), "añ€😀".encode() * 20])
 async def test_the_text_goes_on_at_another_replica_at_once(llm, engine, tokenizer, second, data):
     engine.reply = lambda _, position: data[position]
@@ -174,6 +227,4 @@ async def test_ids_alone_do_not_wait_for_a_tokenizer(connect, engine, tokenizer)
 
 async def seen(tokenizer, second, number):
     """Wait until the one that has the stream was sent so many steps."""
-    async with asyncio.timeout(10):
-        while max(tokenizer.num_steps, second.num_steps) < number:  # noqa: ASYNC110 - either of two may be told
-            await asyncio.sleep(0.005)
+    await until(lambda: max(tokenizer.num_steps, second.num_steps) >= number)

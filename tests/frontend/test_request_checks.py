@@ -1,9 +1,12 @@
 """What is wrong with a request is said before anything is scheduled."""
 
+import asyncio
+
 import pytest
 
 from tests.frontend.asking import run
-from tetrad.services.errors import InvalidRequest, PromptTooLong
+from tetrad.frontend.sampling_params import SamplingParams
+from tetrad.services.errors import InvalidRequest, Overloaded, PromptTooLong
 
 
 async def test_max_tokens_is_clamped_to_the_context(llm, engine):
@@ -44,6 +47,66 @@ async def test_far_too_large_text_is_never_tokenized(llm, tokenizer):
     assert tokenizer.num_encoded == 0
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+async def test_truncation_lets_no_longer_text_through(llm, tokenizer, side):
+    params = SamplingParams(max_tokens=1)
+
+    with pytest.raises(PromptTooLong, match="65537 characters, but at most 65536"):
+        await llm.add_request("r", "x" * 65_537, params, truncate_prompt_tokens=3, truncation_side=side)
+
+    assert tokenizer.num_encoded == 0
+    await llm.add_request("r", "x" * 65_536, params, truncate_prompt_tokens=3, truncation_side=side)
+    assert tokenizer.num_encoded == 1
+
+
+LONG = "x" * 65_537
+USER = {"role": "user", "content": "Hi"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "fields"),
+    [
+        ([{"role": "user", "content": LONG}], {}),
+        ([{"role": "user", "content": [{"type": "text", "text": LONG}]}], {}),
+        ([USER, {"role": "assistant", "content": "", "reasoning_content": LONG}], {}),
+        ([USER], {"tools": [{"type": "function", "function": {"name": "f", "description": LONG}}]}),
+        ([USER], {"documents": [{"text": LONG}]}),
+        ([USER], {"chat_template_kwargs": {"mood": LONG}}),
+    ],
+    ids=["content", "part", "reasoning", "tool", "document", "variable of the template"],
+)
+async def test_a_conversation_that_cannot_fit_is_not_rendered(llm, tokenizer, messages, fields):
+    with pytest.raises(PromptTooLong, match="at most 65536") as refused:
+        await llm.texts.encode_chat(messages, **fields)
+
+    assert refused.value.field == "messages"
+    assert tokenizer.rendered == []
+
+
+async def test_a_template_may_write_no_longer_prompt_than_a_client(llm, tokenizer):
+    await llm.texts.encode_chat([USER])
+
+    assert [request.max_prompt_chars for request in tokenizer.rendered] == [65_536]
+
+
+async def test_texts_that_are_tokenized_count_as_queued_until_they_are(connect, tokenizer):
+    """By their characters, also beyond the context: it is the tokenizer's memory that they take."""
+    llm = await connect(max_num_queued_tokens=10_000)
+    tokenizer.hung.clear()
+    first = asyncio.create_task(llm.texts.tokenize("x" * 32_000))
+    await asyncio.sleep(0)
+
+    for text in (llm.texts.tokenize("x" * 10_000), llm.texts.encode_chat([{"role": "user", "content": "x" * 10_000}])):
+        with pytest.raises(Overloaded, match="Prompts of 8001 tokens wait"):
+            await text
+    with pytest.raises(Overloaded, match="Prompts of 8001 tokens wait"):
+        await llm.add_request("r", "x" * 10_000, SamplingParams(), truncate_prompt_tokens=3)
+
+    tokenizer.hung.set()
+    assert len(await first) == 32_000
+    assert len(await llm.texts.tokenize("x" * 10_000)) == 10_000
+
+
 async def test_nul_is_just_text(llm, engine):
     await run(llm, "a\0b")
 
@@ -55,6 +118,7 @@ async def test_nul_is_just_text(llm, engine):
     [
         ({"stop": list("abcde")}, "at most 4 strings, got 5"),
         ({"stop": "x" * 1025}, "at most 1024 characters, got 1025"),
+        ({"bad_words": ["x" * 1025]}, "A bad word may have at most 1024 characters, got 1025"),
         ({"logprobs": 21}, "Requested sample logprobs of 21, which is greater than max allowed: 20"),
         ({"prompt_logprobs": -1}, "Requested prompt logprobs of 258"),
         ({"logit_bias": {258: 1.0}}, r"token_id\(s\) \[258\] in logit_bias contain out-of-vocab"),

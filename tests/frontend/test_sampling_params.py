@@ -343,6 +343,38 @@ def test_a_server_without_a_cap_gives_logprobs_of_the_whole_vocabulary_and_no_mo
         limits.check_params(SamplingParams(logprobs=51))
 
 
+@pytest.mark.parametrize(
+    ("params", "num_prompt_tokens", "field"),
+    [
+        ({"n": 11, "logprobs": -1}, 10, "logprobs"),
+        ({"prompt_logprobs": 200}, 502, "prompt_logprobs"),
+        ({"n": 2, "logprobs": 200, "prompt_logprobs": -1}, 310, "prompt_logprobs"),
+    ],
+)
+def test_an_answer_with_too_many_logprobs_is_refused_with_their_number_and_the_limit(params, num_prompt_tokens, field):
+    limits = Limits(FrontendSettings(max_logprobs=-1, max_answer_logprobs=100_000), max_model_len=1000, vocab_size=320)
+
+    with pytest.raises(InvalidRequest, match=r"would have \d{6} log-probabilities .* the limit is 100000") as refusal:
+        limits.check_answer_logprobs(SamplingParams(**params), num_prompt_tokens=num_prompt_tokens, max_tokens=30)
+
+    assert refusal.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("params", "most"),
+    [
+        ({"n": 10, "logprobs": -1}, 100_000),
+        ({"n": 1024, "logprobs": 128, "prompt_logprobs": 128}, 100_000),
+        ({"n": 1024, "logprobs": -1}, 0),
+    ],
+    ids=["at the limit", "few a token", "no limit"],
+)
+def test_other_answers_have_as_many_logprobs_as_they_ask_for(params, most):
+    limits = Limits(FrontendSettings(max_logprobs=-1, max_answer_logprobs=most), max_model_len=1000, vocab_size=320)
+
+    limits.check_answer_logprobs(SamplingParams(**params), num_prompt_tokens=300, max_tokens=30)
+
+
 @pytest.mark.parametrize(("asked", "resolved"), [(None, 90), (5, 5), (1000, 90)])
 def test_max_tokens_end_with_the_context(limits, asked, resolved):
     assert limits.resolve_max_tokens(SamplingParams(max_tokens=asked), num_prompt_tokens=10) == resolved

@@ -17,11 +17,12 @@ MESSAGES = ("tetrad.v1", "tetrad.vllm_api", "smg_grpc_proto")
 KIT = {"grpc", "grpc_health", "grpc_reflection", "grpc_status", "google", "structlog", "pydantic", "pydantic_settings"}
 THIRD_PARTY = {
     "services": KIT | {"uvloop", "prometheus_client", "huggingface_hub", "grpc_channelz", "opentelemetry"},
-    "frontend": KIT | {"pydantic_core", "fastapi", "starlette", "uvicorn", "msgspec", "prometheus_client", "smg_grpc_proto"},
+    "frontend": KIT
+    | {"pydantic_core", "fastapi", "starlette", "uvicorn", "httptools", "msgspec", "prometheus_client", "smg_grpc_proto"},
     "tokenizer_svc": KIT | {"transformers", "tokenizers", "jinja2", "gguf", "numpy", "prometheus_client"},
     "engine_core_svc": KIT | {"numpy", "llguidance", "prometheus_client"},
     "worker_svc": KIT | {"torch", "triton", "safetensors", "gguf", "transformers", "numpy", "prometheus_client"},
-    "tetrad": KIT | {"prometheus_client", "httpx", "tqdm", "uvloop"},
+    "tetrad": KIT | {"prometheus_client", "httpx", "httpx_sse", "tqdm", "uvloop"},
 }
 OURS = {
     "services": {"v1", "services"},

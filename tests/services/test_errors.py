@@ -94,3 +94,12 @@ def test_a_status_inside_a_message_round_trips(cls):
 
 def test_a_code_outside_the_table_is_internal():
     assert type(from_status(status_pb2.Status(code=15, message="data loss"))) is InternalError
+
+
+def test_a_detail_that_cannot_be_read_leaves_the_rest_of_its_status():
+    status = to_status(InvalidRequest("text", field="f"))
+    status.details[0].value = b"\xff\xff"
+
+    error = from_status(status)
+
+    assert (type(error), error.message, error.field) == (InvalidRequest, "text", "f")

@@ -6,6 +6,7 @@ import pytest
 from grpc._cython import cygrpc
 
 from tetrad.services.channel import CLIENT_OPTIONS, name_options
+from tetrad.services.keepalive import PING_AFTER_S
 from tetrad.services.server import SERVER_OPTIONS
 
 LIMITS = (
@@ -33,9 +34,5 @@ def test_an_invented_key_is_not_in_the_library(library):
     assert b"grpc.tetrad_invented_key\0" not in library
 
 
-def test_a_peer_that_vanished_is_found_within_15_seconds_and_the_pings_are_allowed():
-    client, server = dict(CLIENT_OPTIONS), dict(SERVER_OPTIONS)
-
-    for options in (client, server):
-        assert options["grpc.keepalive_time_ms"] + options["grpc.keepalive_timeout_ms"] <= 15_000
-    assert server["grpc.http2.min_ping_interval_without_data_ms"] < client["grpc.keepalive_time_ms"]
+def test_a_server_allows_the_pings_of_its_clients():
+    assert dict(SERVER_OPTIONS)["grpc.http2.min_ping_interval_without_data_ms"] < PING_AFTER_S * 1000

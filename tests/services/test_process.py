@@ -1,11 +1,14 @@
 """Processes: signals, exit codes and the lifeline, with real ones."""
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 
 PROGRAM = """
@@ -30,9 +33,11 @@ LOAD = """print('up', flush=True); import time
         print('tidied up', flush=True)"""
 
 
-def start(body: str, *args: str, pass_fds: tuple[int, ...] = (), **settings: object) -> subprocess.Popen[str]:
+def start(
+    body: str, *args: str, pass_fds: tuple[int, ...] = (), stderr: int = subprocess.PIPE, **settings: object
+) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", PROGRAM.format(body=body, settings=settings), *args]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pass_fds=pass_fds)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, pass_fds=pass_fds)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -92,6 +97,42 @@ def test_the_end_of_the_parent_ends_the_service():
     assert (process.returncode, out) == (0, "drained\n")
 
 
+PARENT = """
+import os, subprocess, sys
+read, write = os.pipe()
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1], str(read)], pass_fds=(read,), stdout=subprocess.PIPE)
+os.close(read)
+child.stdout.readline()
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_stopped_service_ends_when_its_parent_is_killed():
+    command = [sys.executable, "-c", PARENT, PROGRAM.format(body=SERVE, settings={})]
+    parent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    child = psutil.Process(int(parent.stdout.readline()))
+    child.suspend()
+    while child.status() != psutil.STATUS_STOPPED:
+        pass
+
+    parent.kill()
+    parent.communicate(timeout=10)
+
+    assert gone(child)
+
+
+def gone(process: psutil.Process) -> bool:
+    """Wait until a process that is not ours has ended; who inherits it collects it when it likes."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.02)
+    process.kill()
+    return False
+
+
 def test_an_event_loop_that_stands_still_ends_the_process_and_says_where():
     process = start("import time; time.sleep(30)")
 
@@ -99,6 +140,43 @@ def test_an_event_loop_that_stands_still_ends_the_process_and_says_where():
 
     assert process.returncode == 1
     assert "in main" in err
+
+
+def test_an_event_loop_that_stands_still_ends_the_process_also_where_nobody_reads_its_stderr():
+    read, write = os.pipe()
+    os.write(write, b"x" * fcntl.fcntl(write, fcntl.F_GETPIPE_SZ))
+
+    process = start("import time; time.sleep(30)", stderr=write)
+    process.communicate(timeout=20)
+
+    assert process.returncode == 1
+    for fd in (read, write):
+        os.close(fd)
+
+
+def test_native_code_that_keeps_the_interpreter_to_itself_ends_the_process_and_says_where():
+    process = start("import re; re.match('(a+)+$', 'a' * 60 + 'b')")
+
+    _, err = process.communicate(timeout=60)
+
+    assert process.returncode == -signal.SIGPROF
+    assert "in main" in err
+
+
+@pytest.mark.parametrize("pause_s", [1.5, 3.0])
+def test_a_process_that_is_stopped_and_continued_lives(pause_s):
+    process = start(SERVE)
+    assert process.stdout.readline() == "up\n"
+
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(pause_s)
+    process.send_signal(signal.SIGCONT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=10)
+
+    assert (process.returncode, out) == (0, "drained\n")
 
 
 def test_an_event_loop_that_waits_does_not_stand_still():

@@ -46,9 +46,18 @@ def test_a_second_profile_is_refused_while_one_is_recorded(profiler):
         profiler.stop()
 
 
-def test_a_prefix_chooses_no_directory(profiler):
-    with pytest.raises(InvalidRequest, match=r"'\.\./noon' must be a plain file name"):
-        profiler.start("../noon")
+@pytest.mark.parametrize("prefix", ["../noon", "/noon", "no\0on", "\0", "no\non", "\ud800"])
+def test_a_prefix_is_a_plain_file_name(profiler, prefix):
+    with pytest.raises(InvalidRequest, match="must be a plain file name"):
+        profiler.start(prefix)
+
+
+def test_a_prefix_leaves_room_for_the_rest_of_the_name(profiler):
+    with pytest.raises(InvalidRequest, match="has 256 bytes; at most 200"):
+        profiler.start("𝔫" * 64)
+
+    profiler.start("n" * 200)
+    assert profiler.stop().exists()
 
 
 def test_a_directory_that_cannot_be_made_is_told_before_anything_is_recorded(tmp_path):

@@ -41,6 +41,7 @@ async def test_pieces_with_tokens_are_timed_and_the_servers_count_is_taken():
         ([HEAD, token()], "cut off"),
         ([HEAD, token(), b'data: {"error": {"message": "lost"}}\n\n', DONE], "lost"),
         ([b"HTTP/1.1 429 Too Many Requests\r\n\r\nbusy"], "429"),
+        ([b'HTTP/1.1 400 Bad Request\r\nx: y\r\n\r\n{"error":{"message":"a \\"b\\" c","code":1}}'], 'HTTP status 400: a "b" c'),
         ([], "no answer"),
     ],
 )

@@ -76,6 +76,22 @@ def test_a_bad_value_is_one_line_that_names_it(flags, word, tmp_path):
     assert_one_line(tetrad("serve", str(model), "--port", "0", *flags), word)
 
 
+@pytest.mark.parametrize(
+    ("command", "meant"),
+    [
+        (("serve", "--max-num-seq", "3"), "--max-num-seqs"),
+        (("serve", "--block-sise=16"), "--block-size"),
+        (("chat", "--sede", "1"), "--seed"),
+        (("tokenizer", "--listne", "127.0.0.1:0"), "--listen"),
+    ],
+)
+def test_a_mistyped_flag_is_one_line_that_names_the_one_that_was_meant(command, meant):
+    result = tetrad(*command)
+
+    assert_one_line(result, f"did you mean {meant}?", "--help")
+    assert result.returncode == 2
+
+
 @pytest.mark.parametrize("command", [("chat", "-q", "hi"), ("complete", "hi")])
 def test_without_a_server_a_client_says_how_to_start_one(command):
     assert_one_line(tetrad(*command, "--url", "http://127.0.0.1:9"), "http://127.0.0.1:9", "tetrad serve")

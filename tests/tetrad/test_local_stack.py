@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import stat
 import time
@@ -58,6 +59,22 @@ async def test_a_request_outlives_the_death_of_each_service(stack):
             async with asyncio.timeout(60):
                 *_, last = [output async for output in llm.generate("Hello", params)]
             assert len(last.outputs[0].token_ids) == 8
+
+
+@pytest.mark.parametrize("name", ["worker", "engine-core"])
+async def test_a_removed_directory_of_sockets_comes_back_with_the_next_death_of_a_service(stack, name):
+    """A cleaner of /tmp removes it. Whoever starts again makes its own socket, and reaches the others at new ones."""
+    params = SamplingParams(max_tokens=8, ignore_eos=True)
+    directory = str(stack.directory)
+    async with AsyncLLM.from_target(directory) as llm:
+        shutil.rmtree(directory)
+
+        os.kill(stack.pids()[name], signal.SIGKILL)
+        async with asyncio.timeout(60):
+            *_, last = [output async for output in llm.generate("Hello", params)]
+
+    assert len(last.outputs[0].token_ids) == 8
+    assert stat.S_IMODE(stack.directory.stat().st_mode) == 0o700
 
 
 async def test_a_target_that_is_neither_form_is_an_error():

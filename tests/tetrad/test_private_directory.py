@@ -1,5 +1,6 @@
 """Private directories: nobody else's to enter, short, and never left behind for long."""
 
+import shutil
 import stat
 import subprocess
 import sys
@@ -52,3 +53,36 @@ def test_that_of_a_living_process_stays(directory):
     PrivateDirectory().remove()
 
     assert directory.path.exists()
+
+
+def test_one_that_somebody_removed_can_be_restored(directory):
+    shutil.rmtree(directory.path)
+
+    directory.restore()
+
+    assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
+    assert directory.path in private_directories()
+
+
+FULL = """
+import sys, tetrad.private_directory
+from pathlib import Path
+from tetrad.cli import main
+
+tetrad.private_directory._PARENT = Path(sys.argv[1])
+sys.exit(main(["serve", "--device", "sim", "--port", "0"]))
+"""
+
+
+@pytest.mark.parametrize("num_inodes", [1, 2])
+def test_a_file_system_without_inodes_ends_the_start_with_one_line(tmp_path, num_inodes):
+    """The root of the file system takes one: no room for the directory, or none for its lock."""
+    if subprocess.run(["unshare", "-Urm", "true"], check=False).returncode:
+        pytest.skip("this user may not mount anything, not even in a namespace of its own")
+    script = f'mount -t tmpfs -o nr_inodes={num_inodes} none {tmp_path} && exec "$@"'
+    command = ["unshare", "-Urm", "sh", "-c", script, "sh", sys.executable, "-c", FULL, str(tmp_path)]
+
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    last = f"tetrad: Cannot make a directory for the services' sockets in {tmp_path}: No space left on device.\n"
+    assert (result.returncode, result.stderr) == (1, last)

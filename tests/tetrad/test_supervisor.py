@@ -125,6 +125,33 @@ async def test_a_child_that_stands_still_is_killed_and_started_again(supervise, 
     assert supervisor.pids()
 
 
+async def test_a_child_that_does_not_answer_and_uses_no_cpu_time_is_killed_long_before_one_that_is_busy(supervise, make_socket):
+    policy = RestartPolicy(first_delay_s=0.01, stall_timeout_s=1000.0)
+    program = DROPS_ITS_CALLS % make_socket("cup")
+    supervisor, states = supervise([child(program, health=HealthTarget(make_socket("cup"), "x.Cup"))], policy=policy)
+
+    await states.wait_count("stalled", 1)
+
+    assert ("cup", "stalled", "no answer, and no CPU time used for 1 s") in states.seen
+    assert supervisor.pids()
+
+
+async def test_a_child_that_does_not_answer_because_it_is_busy_lives(supervise, make_socket):
+    policy = RestartPolicy(first_delay_s=0.01, stall_timeout_s=2.0)
+    program = BUSY_THREAD + DROPS_ITS_CALLS % make_socket("cup")
+    supervisor, states = supervise([child(program, health=HealthTarget(make_socket("cup"), "x.Cup"))], policy=policy)
+
+    await states.wait_count("stalled", 1)
+
+    assert ("cup", "stalled", "no answer for 2 s") in states.seen
+    assert supervisor.pids()
+
+
+BUSY_THREAD = """
+import itertools, threading
+threading.Thread(target=lambda: all(map(lambda _: True, itertools.count())), daemon=True).start()
+"""
+
 # A server that ends each Watch at once and answers nothing else: what a stopped process looks like after its pings broke.
 DROPS_ITS_CALLS = """
 import asyncio, grpc

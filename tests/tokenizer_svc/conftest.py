@@ -66,7 +66,15 @@ def serve(tokenizer: Tokenizer, tmp_path: Path) -> Serve:
         limits = ChatLimits(settings.chat_template_timeout_s, settings.chat_template_memory_bytes, settings.max_text_bytes)
         chat = ChatRenderer(served.facts, limits)
         with ThreadPoolExecutor(settings.threads) as pool:
-            servicer = TokenizerServicer(served, chat, pool, model="smollm2", max_text_bytes=settings.max_text_bytes)
+            servicer = TokenizerServicer(
+                served,
+                chat,
+                pool,
+                model="smollm2",
+                max_text_bytes=settings.max_text_bytes,
+                max_pending_text_bytes=settings.max_pending_text_bytes,
+                max_message_bytes=settings.max_message_bytes,
+            )
             register = partial(tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server, servicer)
             server = Server(settings, {"tetrad.v1.TokenizerService": register})
             await server.start()
@@ -77,20 +85,24 @@ def serve(tokenizer: Tokenizer, tmp_path: Path) -> Serve:
                 await channel.close()
                 await server.stop()
                 await chat.close()
+                servicer.close()
 
     return run
 
 
 class HeldTokenizer(Tokenizer):
-    """Encodes when it is told to."""
+    """Encodes when it is told to, or at once what is shorter than `hold_from_chars`."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer.facts)
         self.began, self.go_on = threading.Event(), threading.Event()
         self.request_ids: list[str] = []
+        self.hold_from_chars = 0
 
     def encode(self, text: str, **options: Any) -> EncodedText:
         self.request_ids.append(current_context().request_id)
+        if len(text) < self.hold_from_chars:
+            return super().encode(text, **options)
         self.began.set()
         assert self.go_on.wait(10)
         return super().encode(text, **options)

@@ -147,3 +147,18 @@ async def test_every_message_of_a_long_stream_is_answered(serve: Serve) -> None:
         responses = [each async for each in stub.Batch(iter([encode("long " * 200, number) for number in range(200)]))]
 
     assert sorted(each.id for each in responses) == list(range(200))
+
+
+def test_answers_that_would_not_fit_one_message_are_left_out_for_their_calls_to_be_made_alone() -> None:
+    sizes = (400_000, 1_200_000, 400_000, 30)
+    answers = [
+        tokenizer_pb2.BatchedAnswer(
+            encode=tokenizer_pb2.EncodeResponse(encodings=[tokenizer_pb2.Encoding(token_ids=bytes(size))])
+        )
+        for size in sizes
+    ]
+
+    fitting = servicer._within_a_message(answers)
+
+    assert [each.HasField("encode") for each in fitting] == [True, False, False, False]
+    assert tokenizer_pb2.BatchResponse(answers=fitting, id=2**64 - 1).ByteSize() < 1 << 20

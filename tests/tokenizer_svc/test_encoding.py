@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer as RustTokenizer
-from tokenizers import pre_tokenizers
+from tokenizers import models, pre_tokenizers, processors
 
 from tetrad.services.errors import InvalidRequest
 from tetrad.tokenizer_svc.facts import LoadedTokenizer, SpecialTokens
@@ -80,6 +80,28 @@ def test_truncation_keeps_bos_in_front(with_bos: Tokenizer) -> None:
     assert with_bos.encode("a b c d", truncation=Truncation(3, keep_end=False)).token_ids == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("text", "most", "kept"),
+    [
+        ("a b c d", 4, [0, 3, 4, 6]),
+        ("a b c d", 2, [0, 6]),
+        ("a b c d", 1, [4]),
+        ("a", 9, [0, 1, 6]),
+        ("", 9, [0, 6]),
+        ("<s> a </s>", 4, [0, 1, 6, 6]),
+        ("<s> <s> </s>", 3, [0, 6, 6]),
+    ],
+)
+def test_truncation_keeps_what_stands_around_a_text(with_bos: Tokenizer, text: str, most: int, kept: list[int]) -> None:
+    rust = with_bos.facts.rust
+    rust.add_special_tokens(["</s>"])
+    special = [(token, rust.token_to_id(token)) for token in ("<s>", "</s>")]
+    rust.post_processor = processors.TemplateProcessing(single=["<s>", "$A", "</s>"], special_tokens=special)
+    tokenizer = Tokenizer(with_bos.facts)
+
+    assert tokenizer.encode(text, truncation=Truncation(most)).token_ids == kept
+
+
 def test_bos_is_left_out_when_not_asked_for(with_bos: Tokenizer) -> None:
     assert with_bos.encode("a b", add_special_tokens=False).token_ids == [1, 2]
     assert with_bos.encode("a b", add_special_tokens=False, truncation=Truncation(1)).token_ids == [2]
@@ -93,8 +115,6 @@ def test_an_id_outside_the_vocabulary_is_named(tokenizer: Tokenizer) -> None:
 @pytest.fixture
 def with_bos() -> Tokenizer:
     """Words a to d with BOS in front."""
-    from tokenizers import models, processors
-
     rust = RustTokenizer(models.WordLevel({"<s>": 0, "a": 1, "b": 2, "c": 3, "d": 4, "?": 5}, unk_token="?"))
     rust.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     rust.add_special_tokens(["<s>"])

@@ -131,6 +131,11 @@ def test_an_id_that_stands_for_none_is_none(write: Write) -> None:
     assert tokenizer.facts.special.bos is None
 
 
+def test_an_id_that_no_token_has_is_refused(write: Write) -> None:
+    with pytest.raises(ModelError, match=r"eos_token_id is 4000, and ids are below \d+"):
+        load_tokenizer(str(write(**byte_level(eos_token_id=4000))))
+
+
 @pytest.mark.parametrize(
     ("name", "text", "cuts"),
     [

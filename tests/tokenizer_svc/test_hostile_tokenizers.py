@@ -51,6 +51,14 @@ def test_an_id_that_no_table_can_hold_is_refused(directory: Path) -> None:
         load_tokenizer(str(directory))
 
 
+@pytest.mark.parametrize("eos", [4_000, [0, 4_000]])
+def test_an_end_of_text_that_the_tokenizer_does_not_have_is_refused(directory: Path, eos: object) -> None:
+    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
+
+    with pytest.raises(ModelError, match="ends its texts with 4000"):
+        load_tokenizer(str(directory))
+
+
 def test_a_template_that_is_a_link_to_a_secret_is_not_served(directory: Path) -> None:
     (directory / "chat_template.jinja").symlink_to("/etc/passwd")
 

@@ -65,6 +65,20 @@ class TestEncodeAndDecode:
         assert ids[:3] == [[504], [3575], []]
         assert decoded.texts == ["The", " capital", "", "a\x00b"]
 
+    async def test_answers_that_fit_no_message_are_refused_with_size_and_limit(self, serve: Serve) -> None:
+        async with serve(max_message_bytes=1 << 20) as stub:
+            ids = (await stub.Encode(tokenizer_pb2.EncodeRequest(texts=[" international"]))).encodings[0].token_ids
+            sequence = types_pb2.TokenIds(ids=ids * 100_000)
+            errors = [
+                await error_of(stub.Encode(tokenizer_pb2.EncodeRequest(texts=["7" * 300_000]))),
+                await error_of(stub.Decode(tokenizer_pb2.DecodeRequest(sequences=[sequence]))),
+            ]
+
+        for error, field in zip(errors, ("texts", "sequences"), strict=True):
+            assert isinstance(error, InvalidRequest)
+            assert error.field == field
+            assert f"bytes; the limit is {1 << 20}" in error.message
+
     async def test_options_are_honoured(self, serve: Serve) -> None:
         request = tokenizer_pb2.EncodeRequest(texts=["The capital of"], max_tokens=2, return_token_strings=True)
         async with serve() as stub:

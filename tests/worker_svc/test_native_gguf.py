@@ -6,6 +6,7 @@ import gguf
 import numpy as np
 import pytest
 
+from tests.worker_svc.conftest import save_tiny, tiny_config
 from tetrad.services.errors import InternalError, ModelError
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.devices.cpu import CpuDevice
@@ -63,6 +64,8 @@ def write(path: Path, hidden: int, intermediate: int, kinds: dict[str, Kind], **
     writer.add_key_length(facts.get("key_length", 64))
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10000.0)
+    if "sliding_window" in facts:
+        writer.add_sliding_window(facts["sliding_window"])
     random = np.random.default_rng(0)
 
     def add(name: str, shape: tuple[int, ...]) -> None:
@@ -161,6 +164,18 @@ def test_keys_and_values_take_8_bits_under_quantized_weights(settings, options, 
     group = model.kv_group(16)
     assert (group.dtype, group.block_size_bytes) == (dtype, 2 * 16 * 2 * 2 * head_bytes)
     assert np.abs(logprobs(model, make_driver) - expected).mean() < 0.05 * expected.std()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "dtype"), [("LlamaForCausalLM", "int8"), ("Qwen2ForCausalLM", "float16"), ("Qwen3ForCausalLM", "float16")]
+)
+def test_keys_with_biases_or_norms_keep_float16(architecture, dtype, tmp_path):
+    """Their dimensions differ too much in size to share a scale."""
+    save_tiny(tmp_path, tiny_config(architecture))
+
+    model = CpuDevice(WorkerSettings(threads=1)).load_model(LoadRequest("m", tmp_path, quantization="int8"), lambda *_: None)
+
+    assert model.kv_group(16).dtype == dtype
 
 
 def test_progress_of_mixed_formats_ends_at_the_files_size(tmp_path):

@@ -1,6 +1,6 @@
 """Quality of the quantized path: SmolLM2's perplexity on the prose of Python's reference, against its dequantized weights.
 
-Short by default; TETRAD_PERPLEXITY_TOKENS makes it longer (`make perplexity`), TETRAD_PERPLEXITY_MODEL names another file.
+Short by default; TETRAD_PERPLEXITY_TOKENS makes it longer (`make quality`), TETRAD_PERPLEXITY_MODEL names another file.
 """
 
 import math

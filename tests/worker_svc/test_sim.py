@@ -17,10 +17,10 @@ LAYOUT = KvLayout(num_blocks=20_000, block_size=16, max_model_len=1024, max_num_
 
 @pytest.fixture
 def make_sim_driver(make_driver):
-    def make(cost=None, sleep=None):
+    def make(cost=None, sleep=None, **fields):
         class Model:
             def make_runner(self, layout):
-                return SimRunner(49152, layout, cost or CostModel(), sleep or (lambda seconds: None))
+                return SimRunner(49152, layout, cost or CostModel(), sleep or (lambda seconds: None), **fields)
 
         return make_driver(Model(), LAYOUT)
 
@@ -130,15 +130,53 @@ def test_a_prompt_with_the_token_of_the_setting_ends_the_process(make_device_dri
     assert codes == [1]
 
 
-def test_logprobs_have_the_width_that_was_asked_for(make_sim_driver):
+def test_logprobs_have_the_shape_that_was_asked_for(make_sim_driver):
     driver = make_sim_driver()
-    driver.add(0, [1], SamplingSpec(num_logprobs=3))
+    driver.add(0, [1, 2, 3, 4], SamplingSpec(num_logprobs=3, num_prompt_logprobs=2))
     driver.add(1, [1])
+    driver.add(2, [1], SamplingSpec(num_logprobs=-1))
+    driver.add(3, [1], SamplingSpec(logprob_token_ids=(5, 6, 7)))
 
-    [logprobs] = driver.step({0: 1, 1: 1}).logprobs
+    first = driver.step({0: 3, 1: 1, 2: 1, 3: 1})
+    second = driver.step({0: 1, 1: 1})
 
+    wide, narrow = sorted(first.logprobs, key=lambda group: -group.rows.token_ids.shape[1])
+    assert (wide.handles.tolist(), wide.rows.token_ids.shape) == ([2], (1, 1 + 49152))
+    assert (narrow.handles.tolist(), narrow.rows.token_ids.shape) == ([3], (1, 4))
+    assert list(first.prompt_logprobs) == []  # it is not through
+    [logprobs] = second.logprobs
     assert (logprobs.handles.tolist(), logprobs.rows.token_ids.shape) == ([0], (1, 4))
     assert logprobs.rows.token_ids[0, 0] == driver.requests[0].output[0]
+    [(start, ids, values)] = driver.requests[0].prompt_logprobs
+    assert (start, ids[:, 0].tolist(), values.shape) == (1, [2, 3, 4], (3, 3))
+
+
+def test_a_prompt_with_the_fail_token_fails_alone_after_three_tokens(make_sim_driver):
+    driver = make_sim_driver(fail_token_id=7)
+    driver.add(0, [5, 7])
+    driver.add(1, [5, 6])
+    for _ in range(3):
+        assert not driver.step({0: driver.remaining(0), 1: driver.remaining(1)}).failures
+
+    result, next_result = (driver.runner.execute(driver.plan({0: 1, 1: 1})) for _ in range(2))
+
+    assert [handle for handle, _ in result.failures] == [0]
+    assert result.handles.tolist() == [1]
+    assert next_result.handles.tolist() == [1], "a plan that was under way may still name it"
+    assert not next_result.failures
+
+
+@pytest.mark.parametrize(("asked", "width"), [(0, 1), (3, 4), (-1, 49153)])
+def test_prompt_logprobs_come_with_the_end_of_the_prompt(make_sim_driver, asked, width):
+    driver = make_sim_driver()
+    driver.add(0, [11, 12, 13], SamplingSpec(num_prompt_logprobs=asked))
+
+    first, second = driver.step({0: 2}), driver.step({0: 1})
+
+    assert not first.prompt_logprobs
+    [logprobs] = second.prompt_logprobs
+    assert (logprobs.start, logprobs.rows.token_ids.shape) == (1, (2, width))
+    assert logprobs.rows.token_ids[:, 0].tolist() == [12, 13]
 
 
 def test_256_requests_cost_well_under_a_millisecond(make_sim_driver):

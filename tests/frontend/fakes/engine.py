@@ -40,6 +40,10 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         self.is_silent = False  # to those that ask how busy it is
         self.profile_refusal: TetradError | None = None  # what StartProfile ends with
         self.num_add_messages = 0
+        self.add_sizes = []  # of the messages, in bytes
+        self.num_shared_params = 0
+        self.shares_params = True  # what it says of itself
+        self.max_message_bytes = None
         self.num_steps = 0
         self.aborted = []
         self.running = {}
@@ -114,7 +118,13 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         async with self._changed:
             if message.WhichOneof("message") == "add":
                 self.num_add_messages += 1
+                self.add_sizes.append(message.ByteSize())
+                self.num_shared_params += len(message.add.shared_sampling_params)
                 for request in message.add.requests:
+                    if request.HasField("sampling_params_index"):
+                        shared = message.add.shared_sampling_params[request.sampling_params_index]
+                        request.sampling_params.CopyFrom(shared)
+                        request.sampling_params.seed = request.seed
                     self.requests.append(request)
                     error = self.reject(request)
                     if error is not None:
@@ -208,6 +218,8 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
             vocab_size=VOCAB_SIZE,
             version="test",
             schema_revision=SCHEMA_REVISION,
+            supports_shared_sampling_params=self.shares_params,
+            max_message_bytes=self.max_message_bytes,
         )
 
 

@@ -11,9 +11,12 @@ class Fake:
     def __init__(self, path):
         self.target = f"unix:{path}"
         self._server = None
+        self.max_receive_bytes = 64 << 20
 
     async def start(self):
-        self._server = grpc.aio.server(interceptors=self.interceptors, options=[("grpc.max_receive_message_length", 64 << 20)])
+        self._server = grpc.aio.server(
+            interceptors=self.interceptors, options=[("grpc.max_receive_message_length", self.max_receive_bytes)]
+        )
         self._register(self._server)
         self._server.add_insecure_port(self.target)
         await self._server.start()

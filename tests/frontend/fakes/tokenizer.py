@@ -42,8 +42,10 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
         super().__init__(path)
         self.generation_config = generation_config
         self.hash = "fake"
+        self.vocab_size = VOCAB_SIZE
         self.num_calls = 0  # of Encode and RenderChat, in batches or not
         self.num_batches = 0
+        self.text_sizes = []  # of every text received, in characters
         self.num_appends = 0
         self.num_steps = 0  # steps of the engine's that these brought: the frontend joins those that it finds together
         self._appends = asyncio.Condition()
@@ -52,6 +54,7 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
         self.failing_handles = set()
         self.rendered = []  # every RenderChatRequest received
         self.opened = []  # every DetokenizeOpen received
+        self.vocab_size = VOCAB_SIZE
         self.hung = asyncio.Event()
         self.hung.set()
 
@@ -66,7 +69,7 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
     async def GetInfo(self, request, context):
         return tokenizer_pb2.GetInfoResponse(
             model="fake",
-            vocab_size=VOCAB_SIZE,
+            vocab_size=self.vocab_size,
             bos_token_id=BOS,
             eos_token_id=EOS,
             eos_token_ids=[EOS],
@@ -77,6 +80,7 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
 
     async def Encode(self, request, context):
         self.num_calls += 1
+        self.text_sizes += map(len, request.texts)
         await self.hung.wait()
         self.num_encoded += len(request.texts)
         encodings = []
@@ -92,10 +96,13 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
 
     async def Decode(self, request, context):
         sequences = [unpack_u32(sequence.ids) for sequence in request.sequences]
+        if any(token_id >= self.vocab_size for ids in sequences for token_id in ids):
+            raise InvalidRequest("A token id is outside the vocabulary.", field="sequences")
         return tokenizer_pb2.DecodeResponse(texts=[text_of(ids) for ids in sequences])
 
     async def RenderChat(self, request, context):
         self.rendered.append(request)
+        await self.hung.wait()
         messages = json.loads(request.messages_json)
         if any(message["content"] == "forbidden" for message in messages):
             raise InvalidRequest("Conversation roles must alternate", field="messages")

@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import struct
+import time
 
 import anthropic
 import openai
@@ -90,9 +91,25 @@ async def test_the_engine_is_told_the_least_of_both_limits_counted_from_arrival(
     async with serve_frontend(request_timeout_s=60) as frontend:
         await frontend.http.post("/v1/completions", json=PROMPT, headers={"X-Request-Timeout": given})
 
-    sent = engine.requests[0]
-    left_s = (sent.deadline_unix_nanos - sent.arrival_time_unix_nanos) / 1e9
-    assert least - 1 < left_s <= least
+    assert least - 1 < engine.requests[0].timeout_nanos / 1e9 <= least
+
+
+@pytest.mark.parametrize("step_s", [-3600, 3600])
+async def test_a_clock_that_is_set_while_a_request_runs_changes_nothing_in_its_deadline(http, engine, monkeypatch, step_s):
+    clock = time.time
+    engine.pause()
+    asking = asyncio.create_task(http.post("/v1/completions", json=PROMPT, headers={"X-Request-Timeout": "20"}))
+    await engine.until(lambda: engine.running)
+
+    monkeypatch.setattr(time, "time", lambda: clock() + step_s)
+    await engine.kill()
+    await engine.start()
+    await engine.allow(None)
+    response = await asking
+
+    assert response.status_code == 200
+    first, second = [request.timeout_nanos / 1e9 for request in engine.requests]
+    assert 10 < second < first <= 20
 
 
 async def test_messages_show_the_deadline_in_their_own_form(http, engine):
@@ -231,6 +248,25 @@ async def test_errors_behind_the_status_have_the_form_of_their_api(serve_fronten
 # Connections
 
 
+async def test_the_frontend_answers_head_and_options_of_the_whole_server(frontend):
+    head = await frontend.http.head("/health")
+    endless = await frontend.http.head("/console/events")
+    options = await talk(frontend, b"OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+
+    assert (head.status_code, head.content) == (200, b"")
+    assert (endless.status_code, endless.headers["content-type"].split(";")[0]) == (200, "text/event-stream")
+    assert options.startswith(b"HTTP/1.1 204 ")
+
+
+async def test_a_completion_offered_over_http_2_is_answered_over_http_1(frontend):
+    upgrade = "Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+
+    answer = await talk(frontend, request(PROMPT, headers=upgrade))
+
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["choices"][0]["text"] == TEXT[:9]
+
+
 async def test_slow_heads_and_bodies_are_answered_with_408(serve_frontend):
     async with serve_frontend(header_timeout_s=0.2, body_timeout_s=0.3) as frontend:
         head, body, silent, line_breaks = await asyncio.gather(
@@ -285,7 +321,6 @@ async def test_requests_in_a_row_are_answered_and_a_flood_is_not(frontend):
         b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost : x\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * 300 + b"\r\n",
-        b"GET / HTTP/9.9\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00",
     ],
 )

@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
-from tetrad.frontend.http.responses_api.store import MEMORY, NoStore, SqliteStore, StoredResponse, history_of, open_store
+from tetrad.frontend.http.responses_api.database import MEMORY
+from tetrad.frontend.http.responses_api.sqlite_store import SqliteStore, open_store
+from tetrad.frontend.http.responses_api.store import NoStore, StoredResponse, history_of
 from tetrad.services.errors import InvalidRequest, NotFound, Unavailable
 
 
@@ -35,7 +37,7 @@ async def open_file(tmp_path):
     opened = []
 
     def open_(**changes):
-        fields = {"max_count": 100, "max_age_s": 100.0}
+        fields = {"max_count": 100, "max_bytes": 1 << 20, "max_age_s": 100.0}
         opened.append(SqliteStore(str(tmp_path / "deep" / "store.sqlite3"), **(fields | changes)))
         return opened[-1]
 
@@ -57,14 +59,14 @@ async def kept(store, *names):
 
 async def test_a_response_survives_a_restart(open_file):
     first = open_file()
-    await first.save(stored("a"))
+    await first.create(stored("a"))
     await first.close()
 
     assert await open_file().get("a") == stored("a")
 
 
 async def test_nobody_else_on_the_machine_can_read_responses(open_file, tmp_path):
-    await open_file().save(stored("a"))
+    await open_file().create(stored("a"))
 
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) > 1, "the log that is written ahead is a file of its own"
@@ -73,9 +75,9 @@ async def test_nobody_else_on_the_machine_can_read_responses(open_file, tmp_path
 
 async def test_a_newer_state_replaces_the_older(open_file):
     store = open_file()
-    await store.save(stored("a", status="queued"))
+    await store.create(stored("a", status="queued"))
 
-    await store.save(stored("a"))
+    await store.finish(stored("a"))
 
     assert (await store.get("a")).response["status"] == "completed"
 
@@ -83,8 +85,8 @@ async def test_a_newer_state_replaces_the_older(open_file):
 @pytest.mark.parametrize("status", ["queued", "in_progress"])
 async def test_what_was_unfinished_at_a_crash_has_failed(open_file, status):
     first = open_file()
-    await first.save(stored("a", status=status))
-    await first.save(stored("b"))
+    await first.create(stored("a", status=status))
+    await first.create(stored("b"))
     await first.close()
 
     second = open_file()
@@ -97,7 +99,7 @@ async def test_what_was_unfinished_at_a_crash_has_failed(open_file, status):
 async def test_a_chain_is_the_conversation_oldest_first(open_file):
     store = open_file()
     for each in (stored("a"), stored("b", "a"), stored("other"), stored("c", "b")):
-        await store.save(each)
+        await store.create(each)
 
     items = history_of(await store.chain("c"))
 
@@ -107,7 +109,7 @@ async def test_a_chain_is_the_conversation_oldest_first(open_file):
 async def test_a_chain_with_a_gap_names_it(open_file):
     store = open_file()
     for each in (stored("a"), stored("b", "a"), stored("c", "b")):
-        await store.save(each)
+        await store.create(each)
     await store.delete("a")
 
     with pytest.raises(NotFound, match="'a'"):
@@ -116,7 +118,7 @@ async def test_a_chain_with_a_gap_names_it(open_file):
 
 async def test_an_unfinished_response_cannot_be_continued(open_file):
     store = open_file()
-    await store.save(stored("a", status="in_progress"))
+    await store.create(stored("a", status="in_progress"))
 
     with pytest.raises(InvalidRequest, match="in_progress"):
         history_of(await store.chain("a"))
@@ -125,7 +127,7 @@ async def test_an_unfinished_response_cannot_be_continued(open_file):
 async def test_the_oldest_go_when_there_are_too_many(open_file):
     store = open_file(max_count=2)
     for name in "abc":
-        await store.save(stored(name))
+        await store.create(stored(name))
 
     assert await kept(store, "a", "b", "c") == ["b", "c"]
 
@@ -133,9 +135,9 @@ async def test_the_oldest_go_when_there_are_too_many(open_file):
 async def test_the_old_go_when_their_time_is_over(open_file):
     clock = Clock()
     store = open_file(max_age_s=10.0, now=clock)
-    await store.save(stored("a"))
+    await store.create(stored("a"))
     clock.now += 11
-    await store.save(stored("b"))
+    await store.create(stored("b"))
 
     assert await kept(store, "a", "b") == ["b"]
 
@@ -143,26 +145,25 @@ async def test_the_old_go_when_their_time_is_over(open_file):
 async def test_what_is_not_kept_is_not_found(open_file):
     store = open_file()
 
-    for call in (store.get, store.chain, store.delete):
+    for call in (store.get, store.chain, store.cancel, store.delete):
         with pytest.raises(NotFound, match="'x'"):
             await call("x")
 
 
-async def test_a_store_that_cannot_be_opened_fails_no_response(tmp_path):
+async def test_a_store_that_cannot_be_opened_says_so_to_whoever_writes_or_reads(tmp_path):
     (tmp_path / "file").write_text("no directory")
-    store = SqliteStore(str(tmp_path / "file" / "store.sqlite3"), max_count=1, max_age_s=1.0)
+    store = SqliteStore(str(tmp_path / "file" / "store.sqlite3"), max_count=1, max_bytes=1 << 20, max_age_s=1.0)
 
-    await store.save(stored("a"))
-
-    with pytest.raises(Unavailable, match="cannot be used"):
-        await store.get("a")
+    for call, argument in ((store.create, stored("a")), (store.get, "a"), (store.cancel, "a"), (store.delete, "a")):
+        with pytest.raises(Unavailable, match=r"store\.sqlite3 cannot be used: .*File exists"):
+            await call(argument)
     await store.close()
 
 
 async def test_a_file_that_is_no_database_is_left_alone(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("my notes " * 100)
-    store = SqliteStore(str(path), max_count=1, max_age_s=1.0)
+    store = SqliteStore(str(path), max_count=1, max_bytes=1 << 20, max_age_s=1.0)
 
     with pytest.raises(Unavailable, match="not a database"):
         await store.get("a")
@@ -172,8 +173,8 @@ async def test_a_file_that_is_no_database_is_left_alone(tmp_path):
 
 async def test_a_store_in_memory_keeps_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    store = open_store(MEMORY, max_count=2, max_age_s=10.0)
-    await store.save(stored("a"))
+    store = open_store(MEMORY, max_count=2, max_bytes=1 << 20, max_age_s=10.0)
+    await store.create(stored("a"))
 
     assert await store.get("a") == stored("a")
     await store.close()
@@ -181,11 +182,11 @@ async def test_a_store_in_memory_keeps_nothing_behind(tmp_path, monkeypatch):
 
 
 async def test_without_a_store_nothing_is_found():
-    store = open_store("none", max_count=2, max_age_s=10.0)
-    await store.save(stored("a"))
+    store = open_store("none", max_count=2, max_bytes=1 << 20, max_age_s=10.0)
+    await store.create(stored("a"))
 
     assert isinstance(store, NoStore)
-    for call in (store.get, store.chain, store.delete):
+    for call in (store.get, store.chain, store.cancel, store.delete):
         with pytest.raises(NotFound):
             await call("a")
     await store.close()
@@ -193,9 +194,9 @@ async def test_without_a_store_nothing_is_found():
 
 async def test_by_default_the_file_is_in_the_cache_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("TETRAD_CACHE_DIR", str(tmp_path))
-    store = open_store("", max_count=2, max_age_s=10.0)
+    store = open_store("", max_count=2, max_bytes=1 << 20, max_age_s=10.0)
 
-    await store.save(stored("a"))
+    await store.create(stored("a"))
 
     await store.close()
     assert (tmp_path / "responses.sqlite3").is_file()
@@ -204,10 +205,10 @@ async def test_by_default_the_file_is_in_the_cache_directory(tmp_path, monkeypat
 async def test_what_a_living_frontend_generates_has_not_failed_for_another(open_file):
     """In a rolling restart the successor opens the file while its predecessor still generates."""
     old, new = open_file(), open_file()
-    await old.save(stored("a", status="queued"))
+    await old.create(stored("a", status="queued"))
 
     seen = (await new.get("a")).response["status"]
-    await old.save(stored("a"))
+    await old.finish(stored("a"))
 
     assert seen == "queued"
     assert (await new.get("a")).response["status"] == "completed"
@@ -215,8 +216,8 @@ async def test_what_a_living_frontend_generates_has_not_failed_for_another(open_
 
 async def test_what_a_frontend_leaves_unfinished_has_failed_for_one_that_lives_on(open_file):
     old, new = open_file(), open_file()
-    await old.save(stored("a", status="in_progress"))
-    await new.save(stored("b", status="in_progress"))
+    await old.create(stored("a", status="in_progress"))
+    await new.create(stored("b", status="in_progress"))
     await new.get("a")
 
     await old.close()
@@ -229,12 +230,12 @@ async def test_what_a_frontend_leaves_unfinished_has_failed_for_one_that_lives_o
 async def test_what_another_frontend_deletes_or_cancels_meanwhile_stays_so(open_file):
     old, new = open_file(), open_file()
     for name in ("deleted", "cancelled"):
-        await old.save(stored(name, status="queued"))
+        await old.create(stored(name, status="queued"))
     await new.delete("deleted")
-    await new.save(stored("cancelled", status="cancelled"))
+    await new.cancel("cancelled")
 
     for name in ("deleted", "cancelled"):
-        await old.save(stored(name))
+        await old.finish(stored(name))
 
     assert await kept(new, "deleted") == []
     assert (await old.get("cancelled")).response["status"] == "cancelled"
@@ -242,36 +243,155 @@ async def test_what_another_frontend_deletes_or_cancels_meanwhile_stays_so(open_
 
 async def test_what_is_complete_is_not_cancelled_by_another_frontend_that_comes_too_late(open_file):
     old, new = open_file(), open_file()
-    await old.save(stored("a", status="queued"))
-    await old.save(stored("a"))
+    await old.create(stored("a", status="queued"))
+    await old.finish(stored("a"))
 
-    await new.save(stored("a", status="cancelled"))
+    cancelled = await new.cancel("a")
 
+    assert cancelled.response["status"] == "completed"
     assert (await new.get("a")).response["status"] == "completed"
 
 
-async def test_what_is_pushed_out_while_it_is_generated_is_kept_when_it_is_complete(open_file):
+async def test_what_is_generated_is_not_pushed_out_and_the_newest_when_it_is_complete(open_file):
     store = open_file(max_count=1)
-    await store.save(stored("a", status="queued"))
-    await store.save(stored("b"))
+    await store.create(stored("a", status="queued"))
+    await store.create(stored("b"))
+    both = await kept(store, "a", "b")
 
-    await store.save(stored("a"))
+    await store.finish(stored("a"))
 
+    assert both == ["a", "b"]
     assert await kept(store, "a", "b") == ["a"]
+
+
+async def test_the_oldest_go_when_all_together_are_too_large(open_file, tmp_path):
+    store = open_file(max_bytes=1 << 20)
+    names = [str(number) for number in range(40)]
+    for name in names:
+        await store.create(StoredResponse(stored(name).response, [item("x" * 100_000)]))
+
+    left = await kept(store, *names)
+    await store.close()
+    size_bytes = sum(file.stat().st_size for file in (tmp_path / "deep").iterdir())
+
+    assert len(left) == 5  # of 200 KB each
+    assert left == names[-len(left) :]
+    assert size_bytes < (1 << 20) + 200_000
+
+
+async def test_a_response_that_is_larger_than_the_store_is_refused_and_pushes_nothing_out(open_file):
+    store = open_file(max_bytes=1 << 20)
+    await store.create(stored("small"))
+
+    with pytest.raises(Unavailable, match="1048576 bytes"):
+        await store.create(StoredResponse(stored("large").response, [item("x" * (2 << 20))]))
+
+    assert await kept(store, "small", "large") == ["small"]
+
+
+async def test_whoever_deletes_or_cancels_first_decides(open_file):
+    """Two frontends whose users act at the same time: what is deleted never comes back, what is final never changes."""
+    one, other = open_file(), open_file()
+    for number in range(30):
+        name = str(number)
+        await one.create(stored(name, status="queued"))
+
+        await asyncio.gather(
+            one.finish(stored(name, status="cancelled")), one.delete(name), other.cancel(name), return_exceptions=True
+        )
+
+        assert await kept(one, name) == await kept(other, name) == []
+
+
+async def test_a_lock_holds_up_only_those_who_write_and_those_not_for_long(open_file, tmp_path):
+    store = open_file()
+    await store.create(stored("a"))
+    with contextlib.closing(sqlite3.connect(tmp_path / "deep" / "store.sqlite3", isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        writing = [asyncio.create_task(store.create(stored(str(number)))) for number in range(20)]
+        await asyncio.sleep(0)
+
+        read = await store.get("a")
+        num_done = sum(task.done() for task in writing)
+        # They all wait for one second together, not for five each.
+        async with asyncio.timeout(20):
+            refused = await asyncio.gather(*writing, return_exceptions=True)
+
+    await store.create(stored("b"))
+    assert (read, num_done) == (stored("a"), 0)
+    assert {str(each) for each in refused if "has held its lock for more than 1 s" in str(each)} == {str(refused[0])}
+    assert await kept(store, "a", "0", "b") == ["a", "b"]
+
+
+async def test_a_file_that_was_repaired_is_used_without_a_restart(tmp_path):
+    path = tmp_path / "store.sqlite3"
+    path.write_text("broken " * 100)
+    store = SqliteStore(str(path), max_count=10, max_bytes=1 << 20, max_age_s=10.0)
+    with pytest.raises(Unavailable, match="not a database"):
+        await store.create(stored("a"))
+
+    path.unlink()
+    await store.create(stored("a"))
+
+    assert await kept(store, "a") == ["a"]
+    await store.close()
+
+
+SMALL_DISK = """
+import asyncio, resource, sys
+from tetrad.frontend.http.responses_api.sqlite_store import SqliteStore
+from tetrad.frontend.http.responses_api.store import StoredResponse
+from tetrad.services.errors import Unavailable
+
+def response(number):
+    fields = {"id": str(number), "previous_response_id": None, "status": "completed", "output": ["x" * 10_000]}
+    return StoredResponse(fields, [])
+
+async def main(path):
+    store = SqliteStore(path, max_count=10_000, max_bytes=1 << 30, max_age_s=1000.0)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+    number = 0
+    try:
+        while True:
+            await store.create(response(number))
+            number += 1
+    except Unavailable as error:
+        print(error)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    await store.create(response(number))
+    print(number > 0 and all([await store.get(str(each)) == response(each) for each in range(number + 1)]))
+    await store.close()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_a_disk_without_room_is_an_error_that_loses_nothing_and_ends_with_it(tmp_path):
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SMALL_DISK, str(tmp_path / "store.sqlite3"), stdout=subprocess.PIPE
+    )
+
+    async with asyncio.timeout(30):
+        printed, _ = await process.communicate()
+
+    error, is_complete = printed.decode().splitlines()
+    assert "cannot be used" in error
+    assert is_complete == "True"
 
 
 WRITER = """
 import asyncio, sys
-from tetrad.frontend.http.responses_api.store import SqliteStore, StoredResponse
+from tetrad.frontend.http.responses_api.sqlite_store import SqliteStore
+from tetrad.frontend.http.responses_api.store import StoredResponse
 
 async def main(path, name):
-    store = SqliteStore(path, max_count=10_000, max_age_s=1000.0)
+    store = SqliteStore(path, max_count=10_000, max_bytes=1 << 30, max_age_s=1000.0)
     print("up", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     for number in range(100):
-        for status in ("queued", "completed"):
+        for status, save in (("queued", store.create), ("completed", store.finish)):
             response = {"id": f"{name}{number}", "previous_response_id": None, "status": status, "output": []}
-            await store.save(StoredResponse(response, []))
+            await save(StoredResponse(response, []))
     await store.close()
 
 asyncio.run(main(*sys.argv[1:]))

@@ -5,6 +5,7 @@ import pytest
 LIMITS = {
     "max_stop_chars": 3,
     "max_bad_words": 1,
+    "max_bad_word_chars": 3,
     "max_chars_per_token": 1,
     "max_completion_prompts": 2,
     "max_body_objects": 16,
@@ -19,6 +20,7 @@ PREFLIGHT = {"origin": "https://a.example", "access-control-request-method": "GE
     [
         ({"stop": "abcd"}, "A stop string may have at most 3 characters, got 4."),
         ({"bad_words": ["a", "b"]}, "bad_words may hold at most 1 words, got 2."),
+        ({"bad_words": ["abcd"]}, "A bad word may have at most 3 characters, got 4."),
         ({"prompt": "x" * 513}, "The prompt has 513 characters, but at most 512 can fit"),
         ({"prompt": ["a", "b", "c"]}, "at most 2"),
         ({"prompt": [[1]] * 17}, "The body holds more than 16 objects and lists"),

@@ -1,0 +1,289 @@
+"""Faults: how each kind of kinds.py is done to a stack, and healed.
+
+A function for each sort of fault. It returns whether it struck: what was to be hit may just be restarting, or suffer the same
+already. Every function heals what it did, also when it is cancelled. Knows nothing of requests.
+"""
+
+import asyncio
+import errno
+import os
+import random
+import resource
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from tests.chaos import cgroup
+from tests.chaos.network import BOTH, Way
+from tests.chaos.schedule import PAIR, Fault
+from tests.chaos.stack import SUPERVISOR, ChaosStack
+
+_SLOW_LATENCY_S = 0.05
+_LOST_SHARE = 0.1
+_MAX_PACKET_DELAY_S = 0.02
+_CLOCK_STEPS_S = (-3600.0, -30.0, 30.0, 3600.0)
+_SPARE_MEMORY_BYTES = 256 << 10
+_SPARE_DESCRIPTORS = 1
+# Lines that fill a pipe of 4 KiB and what reads ahead of it.
+_NUM_MALFORMED = 200
+_MALFORMED_TIMEOUT_S = 2.0
+_RESTARTED_WHILE_BLOCKED = "tokenizer"
+# How long a stack that goes on may take to notice that something is wrong, where nothing is.
+_SECOND_THOUGHTS_S = 3.0
+
+Strike = Callable[[ChaosStack, Fault], Awaitable[bool]]
+
+
+class Wronged(Exception):
+    """The stack did something that the fault was no reason for."""
+
+
+async def strike(stack: ChaosStack, fault: Fault) -> bool:
+    """Do what a fault says, healing included; return whether it struck.
+
+    Raises:
+        Wronged: the stack replaced what worked, or did not do what it was asked.
+    """
+    return await _STRIKES[fault.kind](stack, fault)
+
+
+# --- services ---------------------------------------------------------------------------------------------------------
+
+
+async def _kill(stack: ChaosStack, fault: Fault) -> bool:
+    return stack.signal(fault.target, signal.SIGKILL)
+
+
+async def _drain(stack: ChaosStack, fault: Fault) -> bool:
+    return stack.signal(fault.target, signal.SIGTERM)
+
+
+async def _restart(stack: ChaosStack, fault: Fault) -> bool:
+    await stack.restart(fault.target)
+    return True
+
+
+async def _freeze(stack: ChaosStack, fault: Fault) -> bool:
+    """Freeze one service or several."""
+    pids = stack.pids()
+    names = [name for name in fault.target.split(PAIR) if stack.signal(name, signal.SIGSTOP)]
+    try:
+        await asyncio.sleep(fault.lasts_s if names else 0)
+    finally:
+        for name in names:
+            if stack.pids().get(name) == pids[name]:
+                stack.signal(name, signal.SIGCONT)
+    return bool(names)
+
+
+async def _take_memory(stack: ChaosStack, fault: Fault) -> bool:
+    """Let the kernel kill a service when it allocates more, or let it live if it does not."""
+    pid = stack.pids().get(fault.target)
+    if pid is None:
+        return False
+    if fault.target == "frontend":
+        stack.lives.begin()  # before the kernel does it
+    try:
+        with cgroup.starved(pid, _SPARE_MEMORY_BYTES):
+            await asyncio.sleep(fault.lasts_s)
+    except FileNotFoundError:
+        return False  # it ended while it was to be put into the group
+    finally:
+        if fault.target == "frontend" and stack.pids().get(fault.target) == pid and _is_alive(pid):
+            stack.lives.end()
+    return True
+
+
+async def _take_descriptors(stack: ChaosStack, fault: Fault) -> bool:
+    """Leave a service no descriptors to open."""
+    pid = stack.pids().get(fault.target)
+    if pid is None:
+        return False
+    try:
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        enough = _highest_descriptor(pid) + 1 + _SPARE_DESCRIPTORS
+        if soft <= enough:
+            return False  # it has too few already
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (enough, hard))
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    try:
+        await asyncio.sleep(fault.lasts_s)
+    finally:
+        if _is_alive(pid):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+    return True
+
+
+async def _step_clock(stack: ChaosStack, fault: Fault) -> bool:
+    """Step the wall clock of a service, and back."""
+    assert stack.preload is not None
+    module = stack.module(fault.target)
+    if not _claim(stack, f"clock {module}"):
+        return False
+    try:
+        stack.preload.set_clock(module, random.Random(fault.at_s).choice(_CLOCK_STEPS_S))
+        await asyncio.sleep(fault.lasts_s)
+    finally:
+        stack.preload.set_clock(module, 0)
+        _release(stack, f"clock {module}")
+    return True
+
+
+async def _break_disk(stack: ChaosStack, fault: Fault) -> bool:
+    assert stack.preload is not None
+    module = stack.module(fault.target)
+    if not _claim(stack, f"disk {module}"):
+        return False
+    if fault.target == "frontend":
+        stack.disk.begin()
+    try:
+        stack.preload.set_disk_errno(module, errno.ENOSPC if fault.kind == "disk-full" else errno.EIO)
+        await asyncio.sleep(fault.lasts_s)
+    finally:
+        stack.preload.set_disk_errno(module, 0)
+        if fault.target == "frontend":
+            stack.disk.end()
+        _release(stack, f"disk {module}")
+    return True
+
+
+# --- the stack --------------------------------------------------------------------------------------------------------
+
+
+async def _freeze_stack(stack: ChaosStack, fault: Fault) -> bool:
+    """Freeze every process, and let all go on together: none of them may be replaced for it."""
+    before = stack.processes()
+    _signal_all(before, signal.SIGSTOP)
+    try:
+        await asyncio.sleep(fault.lasts_s)
+    finally:
+        _signal_all(before, signal.SIGCONT)
+    await asyncio.sleep(_SECOND_THOUGHTS_S)
+    if replaced := [name for name, pid in stack.processes().items() if before.get(name, pid) != pid]:
+        raise Wronged(f"After {fault.lasts_s:.0f} s in which the whole stack stood still, {', '.join(replaced)} was replaced")
+    return True
+
+
+async def _freeze_supervisor(stack: ChaosStack, fault: Fault) -> bool:
+    supervisor = {SUPERVISOR: stack.supervisor_pid}
+    _signal_all(supervisor, signal.SIGSTOP)
+    try:
+        await asyncio.sleep(fault.lasts_s)
+    finally:
+        _signal_all(supervisor, signal.SIGCONT)
+    return True
+
+
+async def _block_stderr(stack: ChaosStack, fault: Fault) -> bool:
+    """Read nothing of the stack's stderr, make it write more than fits, and ask for a restart, which must not wait for that."""
+    blocking = asyncio.create_task(stack.stderr.block(fault.lasts_s))
+    try:
+        await _send_malformed(stack)
+        restarting = asyncio.create_task(stack.restart(_RESTARTED_WHILE_BLOCKED))
+        await asyncio.wait({blocking, restarting}, return_when=asyncio.FIRST_COMPLETED)
+        is_late = not restarting.done()
+        await asyncio.gather(blocking, restarting)
+    finally:
+        blocking.cancel()
+    if is_late:
+        raise Wronged(f"The supervisor restarted nothing for {fault.lasts_s:.0f} s in which nobody read its stderr")
+    return True
+
+
+async def _send_malformed(stack: ChaosStack) -> None:
+    """Send requests that the frontend logs as malformed."""
+    for _ in range(_NUM_MALFORMED):
+        try:
+            reader, writer = await asyncio.open_connection(stack.host, stack.port)
+            writer.write(b"no request\r\n\r\n")
+            await asyncio.wait_for(reader.read(), _MALFORMED_TIMEOUT_S)
+        except (OSError, TimeoutError):
+            return  # no frontend just now, or it waits for the pipe
+        writer.close()
+
+
+# --- links ------------------------------------------------------------------------------------------------------------
+
+
+async def _disturb(stack: ChaosStack, fault: Fault) -> bool:
+    link, lasts_s = stack.links[fault.target], fault.lasts_s
+    verb, _, direction = fault.kind.partition("-")
+    ways: frozenset[Way] = BOTH if not direction else frozenset(way for way in BOTH if way == direction)
+    match verb:
+        case "cut":
+            link.cut()
+        case "garble":
+            link.garble()
+        case "stall":
+            await link.stall(lasts_s, ways)
+        case "partition":
+            await link.partition(lasts_s, ways)
+        case "slow":
+            await link.slow(_SLOW_LATENCY_S, lasts_s)
+        case "loss":
+            await link.lose(_LOST_SHARE, lasts_s)
+        case "reorder":
+            await link.reorder(_MAX_PACKET_DELAY_S, lasts_s)
+        case _:
+            raise ValueError(f"There is no way to {fault.kind} a link.")
+    return True
+
+
+_STRIKES: Mapping[str, Strike] = {
+    "kill": _kill,
+    "burst": _kill,  # the burst itself is the load's
+    "drain": _drain,
+    "restart": _restart,
+    "freeze": _freeze,
+    "freeze-long": _freeze,
+    "freeze-two": _freeze,
+    "freeze-stack": _freeze_stack,
+    "freeze-supervisor": _freeze_supervisor,
+    "block-stderr": _block_stderr,
+    "clock": _step_clock,
+    "disk-full": _break_disk,
+    "disk-error": _break_disk,
+    "memory": _take_memory,
+    "descriptors": _take_descriptors,
+    "cut": _disturb,
+    "garble": _disturb,
+    "slow": _disturb,
+    "stall": _disturb,
+    "stall-there": _disturb,
+    "stall-back": _disturb,
+    "partition": _disturb,
+    "partition-there": _disturb,
+    "partition-back": _disturb,
+    "loss": _disturb,
+    "reorder": _disturb,
+}
+
+
+def _signal_all(pids: Mapping[str, int], number: signal.Signals) -> None:
+    for pid in pids.values():
+        if _is_alive(pid):
+            os.kill(pid, number)
+
+
+def _highest_descriptor(pid: int) -> int:
+    return max(int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _claim(stack: ChaosStack, what: str) -> bool:
+    """Return whether nobody disturbs this already; it is then ours until `_release`."""
+    free = what not in stack.disturbed
+    stack.disturbed.add(what)
+    return free
+
+
+def _release(stack: ChaosStack, what: str) -> None:
+    stack.disturbed.discard(what)

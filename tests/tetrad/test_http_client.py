@@ -1,0 +1,63 @@
+"""HttpClient: events of a stream, and errors inside one."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from tetrad.cli.http_client import HttpClient
+from tetrad.services.errors import InvalidRequest, Unavailable
+
+
+@pytest.fixture
+def client_of():
+    """`client_of(*lines)` gives the client of a server that answers every POST with these lines as a stream of events."""
+    servers = []
+
+    def start(*lines: str) -> HttpClient:
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                self.rfile.read(int(self.headers["content-length"]))
+                self.send_response(200)
+                self.send_header("content-type", "text/event-stream")
+                self.end_headers()
+                self.wfile.write("".join(f"{line}\n" for line in lines).encode())
+
+            def log_message(self, *_):
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return HttpClient(f"http://127.0.0.1:{server.server_port}")
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_events_are_read_by_the_rules_of_their_format(client_of):
+    """Comments, events of several lines, and a field without the space that is optional."""
+    client = client_of(": hello", "", 'data:{"a":', "data: 1}", "", 'data: {"a": 2}', "", "data: [DONE]", "")
+
+    with client:
+        assert list(client.stream("/", {})) == [{"a": 1}, {"a": 2}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "error_class"),
+    [
+        ("server_error", "deadline_exceeded", Unavailable),
+        ("server_error", "draining", Unavailable),
+        ("invalid_request_error", "context_length_exceeded", InvalidRequest),
+        ("rate_limit_error", None, Unavailable),
+    ],
+)
+def test_an_error_inside_a_stream_ends_it_with_its_message(kind, code, error_class, client_of):
+    error = {"error": {"message": "It ended early.", "type": kind, "code": code}}
+    client = client_of('data: {"a": 1}', "", f"data: {json.dumps(error)}", "", "data: [DONE]", "")
+
+    with client, pytest.raises(error_class, match=r"It ended early\."):
+        list(client.stream("/", {}))

@@ -1,0 +1,115 @@
+"""Configs and files that mean something else than a plain decoder: computed as transformers does, or refused by name."""
+
+import json
+import shutil
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from tests.worker_svc.conftest import tiny_config
+from tests.worker_svc.test_native_gguf import ALL_Q4_0, write
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.models.config import read_config
+from tetrad.worker_svc.weights.model_config import read_model_config
+
+
+@pytest.fixture
+def altered(tmp_path, tiny_llama):
+    """Copies the tiny llama with other values in its config."""
+
+    def alter(**changes):
+        copy = shutil.copytree(tiny_llama[0], tmp_path / "altered")
+        config = json.loads((copy / "config.json").read_text())
+        (copy / "config.json").write_text(json.dumps(config | changes))
+        return copy
+
+    return alter
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "window"),
+    [
+        ("MistralForCausalLM", {"sliding_window": 24}, 24),
+        ("LlamaForCausalLM", {"sliding_window": 24}, None),
+        ("Qwen2ForCausalLM", {"sliding_window": 24}, None),
+        ("Qwen2ForCausalLM", {"sliding_window": 24, "use_sliding_window": True}, None),
+        ("Qwen2ForCausalLM", {"sliding_window": 24, "use_sliding_window": True, "max_window_layers": 3}, None),
+        ("Qwen2ForCausalLM", {"sliding_window": 24, "use_sliding_window": True, "max_window_layers": 0}, 24),
+        ("Qwen3ForCausalLM", {"sliding_window": 24, "use_sliding_window": True, "max_window_layers": 0}, 24),
+        ("Qwen2ForCausalLM", {"sliding_window": 24, "use_sliding_window": True, "layer_types": ["full_attention"] * 3}, None),
+    ],
+    ids=str,
+)
+def test_the_sliding_window_is_the_one_that_transformers_reads(architecture, changes, window):
+    """The config of transformers says in layer_types which layers slide; ours has layers of one kind."""
+    from transformers import AutoConfig
+
+    config = tiny_config(architecture, **changes)
+    theirs = AutoConfig.for_model(**{key: value for key, value in config.items() if key != "architectures"})
+    kinds = set(getattr(theirs, "layer_types", None) or ())
+
+    assert read_config(config).sliding_window == window
+    assert kinds <= ({"full_attention"} if window is None else {"sliding_attention"})
+
+
+def test_layers_of_two_kinds_are_refused():
+    config = tiny_config("Qwen2ForCausalLM", sliding_window=24, use_sliding_window=True, max_window_layers=2)
+
+    with pytest.raises(ModelError, match=r"Layers of different attention \(full_attention, sliding_attention\)"):
+        read_config(config)
+
+
+def test_a_window_in_a_gguf_file_is_that_of_all_layers(tmp_path):
+    path = write(tmp_path / "m.gguf", 256, 512, ALL_Q4_0, sliding_window=24)
+
+    assert read_config(read_model_config(path)).sliding_window == 24
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"final_logit_softcapping": 30.0},
+        {"residual_multiplier": 0.22},
+        {"no_rope_layers": [1, 1, 0]},
+        {"num_local_experts": 8},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "llama_4_scaling_beta": 0.1}},
+    ],
+    ids=str,
+)
+def test_a_key_that_nothing_computes_is_refused_by_name(changes):
+    [key] = changes
+    named = "llama_4_scaling_beta" if key == "rope_parameters" else key
+
+    with pytest.raises(ModelError, match=f"The model's config has {named} .* which is not supported"):
+        read_config(tiny_config("LlamaForCausalLM", **changes))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"residual_multiplier": 1.0}, {"final_logit_softcapping": None}, {"no_rope_layers": [1, 1, 1]}], ids=str
+)
+def test_a_key_with_its_neutral_value_is_no_reason(changes):
+    read_config(tiny_config("LlamaForCausalLM", **changes))
+
+
+@pytest.mark.parametrize("name", ["model.layers.0.self_attn.q_proj.lora_A.weight", "model.layers.1.self_attn.sinks"])
+def test_a_tensor_that_nothing_reads_is_refused_by_name(name, altered, load):
+    directory = altered()
+    tensors = load_file(directory / "model.safetensors")
+    save_file(tensors | {name: tensors["model.norm.weight"].clone()}, directory / "model.safetensors", {"format": "pt"})
+
+    with pytest.raises(ModelError, match=f"tensors that LlamaForCausalLM does not use here: {name}"):
+        load(directory)
+
+
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    [
+        ("awq", "The model is quantized as awq, which needs the cuda device"),
+        ("gptq", "The model is quantized as gptq, which needs the cuda device"),
+        ("bitsandbytes", "The model is quantized as 'bitsandbytes', which is not supported"),
+    ],
+)
+def test_a_quantized_checkpoint_is_refused_on_the_cpu_by_its_method(method, reason, altered, load):
+    """Even if its weights are in floats: they are not those that its method means."""
+    with pytest.raises(ModelError, match=reason):
+        load(altered(quantization_config={"quant_method": method}))
