@@ -68,7 +68,7 @@ ALL: tuple[Kind, ...] = (
     Kind("drain", "drained"),
     Kind("restart", "service"),
     Kind("burst", "service", _between(0.5, 3.0)),
-    Kind("block-stderr", STACK, _between(15.0, 20.0), alone=True, is_long=True),
+    Kind("block-stderr", STACK, _between(5.0, 10.0), alone=True, is_long=True),
     Kind("clock", "service", _between(1.0, 20.0), needs="preload"),
     Kind("disk-full", "service", _SHORT, needs="preload"),
     Kind("disk-error", "service", _SHORT, needs="preload"),
