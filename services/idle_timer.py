@@ -36,6 +36,7 @@ class IdleTimer:
         """Never call back again."""
         self._stopped = True
         self._handle.cancel()
+        self._on_idle = _do_nothing  # its owner holds this timer: without this, both wait for the garbage collector
 
     def _look(self) -> None:
         self._num_left -= 1
@@ -44,3 +45,7 @@ class IdleTimer:
             self._on_idle()
         if not self._stopped:
             self._handle = self._loop.call_later(self._slice_s, self._look)
+
+
+def _do_nothing() -> None:
+    pass

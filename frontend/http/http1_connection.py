@@ -30,6 +30,12 @@ class Http1Connection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self.parser = RequestParser(self)
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End what runs for this connection."""
+        parser = self.parser
+        super().connection_lost(exc)  # uvicorn drops its reference
+        parser.close()
+
     def on_headers_complete(self) -> None:
         """Begin to answer a request; WrongHead if its head is none."""
         version = self.parser.get_http_version()

@@ -72,6 +72,10 @@ class RequestParser:
                 self.has_unknown_version = str(error) == "Invalid HTTP version"
                 raise
 
+    def close(self) -> None:
+        """Parse no more. Drops httptools' parser, which refers to this object: both would wait for the garbage collector."""
+        del self._parser
+
     def get_method(self) -> bytes:
         """Return the method of the request."""
         return self._parser.get_method()
