@@ -1,11 +1,11 @@
 """OutputStream: the caller's end of one request. Made by AsyncLLM; used on its event loop."""
 
-import asyncio
 from typing import Self
 
 from tetrad.frontend.logprobs import wide_positions
 from tetrad.frontend.outputs import RequestOutput
 from tetrad.frontend.request_state import RequestState
+from tetrad.frontend.side_thread import in_side_thread
 from tetrad.frontend.unfinished_requests import UnfinishedRequests
 
 
@@ -35,8 +35,7 @@ class OutputStream:
         output = await self._request.collector.get()
         self._done = output.finished
         for position in wide_positions(output):
-            position.fill()
-            await asyncio.sleep(0)  # others have their turn between positions
+            await in_side_thread(position.fill)
         return output
 
     def get_nowait(self) -> RequestOutput | None:

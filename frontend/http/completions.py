@@ -1,9 +1,9 @@
 """/v1/completions: one or many prompts, n outputs each, streamed or whole."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 from fastapi import APIRouter
@@ -17,8 +17,9 @@ from tetrad.frontend.http.documentation.routes import documented, stream_of_chun
 from tetrad.frontend.http.logprobs import completion_logprobs, num_chars, prompt_logprobs_json
 from tetrad.frontend.http.merging import merged
 from tetrad.frontend.http.protocol_completions import CompletionRequest
+from tetrad.frontend.http.rendering import json_response, rendered
 from tetrad.frontend.http.request_ids import request_id_of
-from tetrad.frontend.http.responses import Completion, CompletionChoice, CompletionLogprobs, JsonResponse, UsageCount, event
+from tetrad.frontend.http.responses import Completion, CompletionChoice, CompletionLogprobs, UsageCount, event
 from tetrad.frontend.http.sampling import sampling_params_of
 from tetrad.frontend.http.streams import stream_response, until_disconnected
 from tetrad.frontend.logprobs import PARTIAL
@@ -56,7 +57,7 @@ async def create_completion(request: Request) -> Response:
     job = _Completion(llm, body, request_id, most, data_parallel_rank_of(request))
     if body.stream:
         return stream_response(request, job.stream())
-    return JsonResponse(await until_disconnected(request.receive, job.run()))
+    return await until_disconnected(request.receive, job.answer())
 
 
 class _Completion:
@@ -81,16 +82,19 @@ class _Completion:
         self._usage = UsageCount()
         self._shown_chars: dict[int, int] = {}
 
+    async def answer(self) -> Response:
+        """Return the whole completion as a response."""
+        completion = await self.run()
+        shown = [choice.logprobs for choice in completion.choices if choice.logprobs is not None]
+        return await json_response(completion, sum(self._num_logprobs(each.tokens) for each in shown))
+
     async def run(self) -> Completion:
         """Return the whole completion."""
         choices: list[CompletionChoice] = []
         async for place, output in merged(await self._start()):
             self._count(place, output)
             shown = _best(output.outputs, self._num_shown) if self._body.best_of else output.outputs
-            for each in shown:
-                choices.append(await self._whole_choice(place, output, each))
-                if each.logprobs:
-                    await asyncio.sleep(0)  # others have their turn between choices with many of them
+            choices += [await self._whole_choice(place, output, each) for each in shown]
         choices.sort(key=lambda choice: choice.index)
         return Completion(self._id, "text_completion", self._created, self._model, choices, self._usage.usage())
 
@@ -178,7 +182,7 @@ class _Completion:
         if self._only_prompt:
             return None
         choice = CompletionChoice(
-            index, new.text, self._logprobs(new.token_ids, new.logprobs, start), new.finish_reason, new.stop_reason
+            index, new.text, await self._logprobs(new.token_ids, new.logprobs, start), new.finish_reason, new.stop_reason
         )
         if self._body.return_token_ids:
             choice.token_ids = new.token_ids
@@ -206,7 +210,7 @@ class _Completion:
         choice = CompletionChoice(
             index=place * self._num_shown + new.index,
             text=text,
-            logprobs=self._logprobs(all_ids, all_positions, 0, first_text),
+            logprobs=await self._logprobs(all_ids, all_positions, 0, first_text),
             finish_reason="length" if self._only_prompt else new.finish_reason,
             stop_reason=new.stop_reason,
         )
@@ -216,7 +220,10 @@ class _Completion:
             choice.prompt_logprobs = prompt_logprobs_json(output.prompt_logprobs)
         return choice
 
-    def _logprobs(
+    def _num_logprobs(self, tokens: Sequence[object]) -> int:
+        return len(tokens) * (self._num_top or 0)
+
+    async def _logprobs(
         self,
         ids: list[int],
         positions: list[PositionLogprobs] | list[PositionLogprobs | None] | None,
@@ -226,7 +233,8 @@ class _Completion:
         if positions is None or self._num_top is None:
             return None
         as_ids = bool(self._body.return_tokens_as_token_ids)
-        return completion_logprobs(ids, positions, self._num_top, start=start, first_text=first_text, as_ids=as_ids)
+        render = partial(completion_logprobs, ids, positions, self._num_top, start=start, first_text=first_text, as_ids=as_ids)
+        return await rendered(self._num_logprobs(ids), render)
 
     async def _prompt_text(self, output: RequestOutput) -> str:
         if output.prompt is not None:

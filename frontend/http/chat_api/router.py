@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncIterator
 from contextlib import closing
+from functools import partial
 
 from fastapi import APIRouter
 from msgspec import UNSET
@@ -28,8 +29,9 @@ from tetrad.frontend.http.data_parallel_rank import data_parallel_rank_of
 from tetrad.frontend.http.documentation.answers import CHAT_EXAMPLE
 from tetrad.frontend.http.documentation.routes import documented, stream_of_chunks
 from tetrad.frontend.http.logprobs import chat_logprobs, prompt_logprobs_json
+from tetrad.frontend.http.rendering import json_response, rendered
 from tetrad.frontend.http.request_ids import request_id_of
-from tetrad.frontend.http.responses import ChatLogprobs, JsonResponse, UsageCount, event
+from tetrad.frontend.http.responses import ChatLogprobs, UsageCount, event
 from tetrad.frontend.http.sampling import sampling_params_of
 from tetrad.frontend.http.streams import stream_response, until_disconnected
 from tetrad.frontend.outputs import CompletionOutput
@@ -49,7 +51,7 @@ async def create_chat_completion(request: Request) -> Response:
     job = _Chat(request.app.state.llm, body, request_id_of(request, body.request_id), rank)
     if body.stream:
         return stream_response(request, job.stream())
-    return JsonResponse(await until_disconnected(request.receive, job.run()))
+    return await until_disconnected(request.receive, job.answer())
 
 
 class _Chat:
@@ -64,6 +66,8 @@ class _Chat:
         self._model = llm.model_names.resolve(body.model)
         # Of chosen ids all are shown, the sampled one besides them.
         self._num_top = len(body.logprob_token_ids) + 1 if body.logprob_token_ids else body.top_logprobs or 0
+        if self._num_top == -1:
+            self._num_top = llm.engine_info.vocab_size
         self._conversation = conversation_of(body)
         self._echoed = echoed_text(body)
         self._params = sampling_params_of(
@@ -74,13 +78,21 @@ class _Chat:
         )
         self._usage = UsageCount()
 
+    async def answer(self) -> Response:
+        """Return the whole answer as a response."""
+        completion = await self.run()
+        shown = [choice.logprobs.content for choice in completion.choices if choice.logprobs is not None]
+        return await json_response(completion, sum(map(len, shown)) * self._num_top)
+
     async def run(self) -> ChatCompletion:
         """Return the whole answer."""
         result = ChatCompletion(self._id, "chat.completion", self._created, self._model, [], self._usage.usage())
         with closing(await self._start()) as turns:
             async for update in turns:
                 self._count(update)
-                result.choices += [self._whole_choice(part) for part in update.parts]
+                for part in update.parts:
+                    num_logprobs = len(part.output.logprobs or ()) * self._num_top
+                    result.choices.append(await rendered(num_logprobs, partial(self._whole_choice, part)))
                 if self._body.return_token_ids:
                     result.prompt_token_ids = update.output.prompt_token_ids
                 if update.output.prompt_logprobs is not None:

@@ -224,8 +224,9 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
 
 
 def _logprobs(ids, num_top):
-    """The token itself with -0.5, rank 1, then the `num_top` most likely: itself again, and its successors."""
+    """The token itself with -0.5, rank 1, then the `num_top` most likely (-1: all 128): itself again, and its successors."""
     token_ids, values = [], []
+    num_top = 128 if num_top == -1 else num_top
     for i in ids:
         tops = [(i + offset) % 128 if offset else i for offset in range(num_top)]
         token_ids += [i, *tops]
