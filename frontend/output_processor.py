@@ -109,21 +109,23 @@ class OutputProcessor:
             update.deltas = [next(deltas) for _ in update.rows]
 
     async def _load_logprob_texts(self, updates: list[StepUpdate]) -> None:
-        """Have the names of the tokens that log-probabilities of updates with text speak of."""
+        """Load the texts of the tokens in the log-probabilities; without a tokenizer, these updates' requests fail."""
         ids: set[int] = set()
+        named: list[StepUpdate] = []
         for update in updates:
-            for rows in (update.rich.logprobs, update.rich.prompt_logprobs):
-                if rows is not None:
-                    ids.update(rows.token_ids)
-        if not ids:
-            return
+            columns = [rows for rows in (update.rich.logprobs, update.rich.prompt_logprobs) if rows is not None]
+            if columns and not update.live.sequence.finished:
+                named.append(update)
+                ids.update(*(rows.token_ids for rows in columns))
         try:
-            await self._tokenizer.load_token_texts(ids)
-            for update in updates:
+            if ids:
+                await self._tokenizer.load_token_texts(ids)
+            for update in named:
                 await self._load_prompt_texts(update)
         except TetradError as error:
-            # The numbers are worth more than the names.
-            log.warning("logprobs.unnamed", reason=str(error))
+            # An answer with ids in the place of texts would differ from that of an undisturbed run.
+            for update in named:
+                self._requests.fail_request(update.live.request, error)
 
     async def _load_prompt_texts(self, update: StepUpdate) -> None:
         rows = update.rich.prompt_logprobs

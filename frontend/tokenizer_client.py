@@ -114,11 +114,16 @@ class TokenizerClient:
 
     async def decode(self, sequences: Iterable[Sequence[int]], *, skip_special_tokens: bool = True) -> list[str]:
         """Return the text of each sequence of ids."""
+        return await self._decode(sequences, skip_special_tokens=skip_special_tokens)
+
+    async def _decode(
+        self, sequences: Iterable[Sequence[int]], *, skip_special_tokens: bool, harmless: bool = False
+    ) -> list[str]:
         columns = (types_pb2.TokenIds(ids=pack_u32(ids)) for ids in sequences)
         texts: list[str] = []
         for batch in batches(columns, lambda column: len(column.ids) + _ENTRY_BYTES):
             request = tokenizer_pb2.DecodeRequest(sequences=batch, skip_special_tokens=skip_special_tokens)
-            response = await self._call("Decode", request)
+            response = await self._call("Decode", request, harmless=harmless)
             texts += response.texts
         return texts
 
@@ -159,12 +164,19 @@ class TokenizerClient:
         return RenderedChat(response.prompt, unpack_u32(response.token_ids))
 
     async def load_token_texts(self, token_ids: Iterable[int]) -> None:
-        """Make `text_of` know these tokens; one call for all that are new. Ids that the tokenizer lacks stay unknown."""
+        """Make `text_of` know these tokens; one call for all that are new. Ids that the tokenizer lacks stay unknown.
+
+        Engines chose the ids, and clients did not: tokenizers that are lost meanwhile are not lost to them, so the call is
+        repeated until one answers.
+
+        Raises:
+            Unavailable: no tokenizer answered within the recovery timeout.
+        """
         missing = sorted(set(token_ids) - self._token_texts.keys())
         if (info := self._replicas.info) is not None:
             missing = missing[: bisect_left(missing, info.vocab_size)]
         if missing:
-            texts = await self.decode(([token_id] for token_id in missing), skip_special_tokens=False)
+            texts = await self._decode(([token_id] for token_id in missing), skip_special_tokens=False, harmless=True)
             self._token_texts.update(zip(missing, texts, strict=True))
 
     def text_of(self, token_id: int) -> str | None:
@@ -187,8 +199,14 @@ class TokenizerClient:
         encodings: Sequence[tokenizer_pb2.Encoding] = response.encodings
         return encodings
 
-    async def _call(self, method: str, request: _Request) -> Any:
-        """Return the answer of any replica; InvalidRequest for a request that fits no message."""
+    async def _call(self, method: str, request: _Request, *, harmless: bool = False) -> Any:
+        """Return the answer of any replica; InvalidRequest for a request that fits no message.
+
+        Args:
+            method: of the service.
+            request: its argument.
+            harmless: the request is not the reason why tokenizers are lost, however many are.
+        """
         num_bytes = request.ByteSize()
         if num_bytes > self._max_message_bytes:
             raise too_large(_CONTENTS[method], num_bytes, self._max_message_bytes)
@@ -204,6 +222,8 @@ class TokenizerClient:
                         answer = await self._first_answer(method, request, lost)
                     if answer is None:
                         await backoff.wait()
+                    if harmless:
+                        lost.clear()
                 self._on_answer(method, time.perf_counter() - started)
                 return answer
         except TimeoutError:

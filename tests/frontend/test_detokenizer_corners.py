@@ -231,3 +231,51 @@ async def test_a_text_that_ends_every_tokenizer_is_given_up_after_the_third_and_
     assert await llm.texts.tokenize("later") == list(b"later")
     for fake in fakes:
         await fake.kill()
+
+
+class WithoutNames(FakeTokenizer):
+    """Its connection breaks over the first calls of Decode, as that of a stopped machine does; then Decode may hang."""
+
+    def __init__(self, path, *, num_losses, hangs=False):
+        super().__init__(path)
+        self.num_losses, self.hangs = num_losses, hangs
+
+    async def Decode(self, request, context):
+        if self.num_losses:
+            self.num_losses -= 1
+            self.crash = asyncio.create_task(self._crash())
+            await asyncio.Event().wait()
+        if self.hangs:
+            await asyncio.Event().wait()
+        return await super().Decode(request, context)
+
+    async def _crash(self):
+        await self.kill()
+        await self.start()
+
+
+async def test_log_probabilities_have_their_texts_however_many_tokenizers_are_lost_meanwhile(connect, sockets, engine):
+    fake = WithoutNames(sockets / "c", num_losses=4)
+    await fake.start()
+    llm = await connect(tokenizer_targets=(fake.target,), recovery_timeout_s=20)
+
+    params = SamplingParams(max_tokens=1, logprobs=2)
+    async with asyncio.timeout(20):
+        *_, last = [output async for output in llm.generate([104, 105], params, "r")]
+
+    [position] = last.outputs[0].logprobs
+    assert fake.num_losses == 0
+    assert [found.decoded_token for found in position.values()] == [chr(token_id) for token_id in position]
+    await fake.kill()
+
+
+async def test_a_request_fails_rather_than_show_log_probabilities_without_texts(connect, sockets, engine):
+    fake = WithoutNames(sockets / "c", num_losses=0, hangs=True)
+    await fake.start()
+    llm = await connect(tokenizer_targets=(fake.target,), recovery_timeout_s=0.3)
+
+    with pytest.raises(Unavailable, match=r"did not answer within 0\.3 s"):
+        await asyncio.wait_for(start(llm, logprobs=2), 10)
+
+    assert await start(llm, "plain", max_tokens=3) == LONG[:3]
+    await fake.kill()
