@@ -5,7 +5,7 @@ which refuses what fits no message; the scheduler plans what does not fit togeth
 (scheduler/message_budget.py). Knows bytes; knows no messages.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tetrad.services.message_size import BATCH_BYTES, DEFAULT_MAX_MESSAGE_BYTES
 
@@ -25,6 +25,8 @@ class MessageSizes:
         other_bytes: its id and its trace headers, in that plan.
         logprob_bytes: log-probabilities of one sampled token, in a result. 0: it asks for none.
         prompt_logprob_bytes: log-probabilities of one token of its prompt, in a result. 0: it asks for none.
+        mask_bytes: its mask, in a plan where it samples. 0: it is not constrained.
+        is_light: its steps bring neither log-probabilities nor masks. Computed once: the scheduler reads it at each step.
     """
 
     params_bytes: int = 0
@@ -32,11 +34,12 @@ class MessageSizes:
     other_bytes: int = 0
     logprob_bytes: int = 0
     prompt_logprob_bytes: int = 0
+    mask_bytes: int = 0
+    is_light: bool = field(init=False)
 
-    @property
-    def has_logprobs(self) -> bool:
-        """Whether it asks for log-probabilities of any kind."""
-        return bool(self.logprob_bytes or self.prompt_logprob_bytes)
+    def __post_init__(self) -> None:
+        """Compute `is_light`."""
+        object.__setattr__(self, "is_light", not (self.logprob_bytes or self.prompt_logprob_bytes or self.mask_bytes))
 
     def described_bytes(self, num_tokens: int, block_size: int) -> int:
         """Return the bytes of the request in the plan that describes it, parameters aside, at so many tokens."""

@@ -40,17 +40,15 @@ class MessageBudget:
         self._described += params_bytes + request.sizes.described_bytes(request.num_tokens, self._block_size)
         self._shared.add(request.sizes.params_id)
 
-    def most_tokens(self, request: Request, start: int, num_tokens: int, *, mask_bytes: int) -> int:
-        """Return how many of a request's next tokens may be computed: all, or fewer so that their log-probabilities fit.
+    def most_tokens(self, request: Request, start: int, num_tokens: int) -> int:
+        """Return how many of a request's next tokens may be computed: all, or fewer so that their bytes fit.
 
         Args:
-            request: whose.
+            request: whose. A light one has no need of this call.
             start: the first of them.
-            num_tokens: what is wanted.
-            mask_bytes: of its mask, which it needs where it samples; 0: it is not constrained.
+            num_tokens: how many it needs.
         """
-        if not request.sizes.has_logprobs and not mask_bytes:
-            return num_tokens
+        mask_bytes = request.sizes.mask_bytes
         if request.sizes.prompt_logprob_bytes:
             num_tokens = self._most_of_prompt(request, start, num_tokens)
         if not num_tokens or not request.samples_at(start + num_tokens):
@@ -58,13 +56,11 @@ class MessageBudget:
         has_mask = not self._masks or self._masks + mask_bytes <= self._limits.mask_bytes
         return num_tokens if has_mask and self._has_row(request, start, num_tokens) else num_tokens - 1
 
-    def compute(self, request: Request, start: int, num_tokens: int, *, mask_bytes: int) -> None:
-        """Spend what these tokens bring."""
-        if not request.sizes.has_logprobs and not mask_bytes:
-            return
+    def compute(self, request: Request, start: int, num_tokens: int) -> None:
+        """Spend the bytes of these tokens. A light request has no need of this call."""
         self._logprobs += _logprob_bytes(request, start, num_tokens)
         if request.samples_at(start + num_tokens):
-            self._masks += mask_bytes
+            self._masks += request.sizes.mask_bytes
         if _ends_prompt(request, start, num_tokens):
             self._prompts += request.prompt_logprob_bytes
 

@@ -190,7 +190,7 @@ class Scheduler:
         remaining = request.num_tokens - len(prefix) * self.kv_cache.block_size
         if remaining > budget.num_tokens and not self.limits.enable_chunked_prefill:
             return 0
-        num_new = budget.take(self._most_tokens(request, request.num_tokens - remaining, remaining, budget))
+        num_new = budget.take(budget.messages.most_tokens(request, request.num_tokens - remaining, remaining))
         return num_new if num_new and self.kv_cache.admit(request, num_new, prefix, num_reserved=num_reserved) else 0
 
     def _add_new_request(self, plan: SchedulerOutput, request: Request, num_new: int, budget: StepBudget) -> None:
@@ -216,8 +216,8 @@ class Scheduler:
 
     def _advance(self, plan: SchedulerOutput, request: Request, num_new: int, budget: StepBudget) -> None:
         """Count the planned tokens as computed, so that the next plan need not wait for this one's result."""
-        mask_bytes = self.grammars.mask_bytes(request)
-        budget.messages.compute(request, request.num_computed_tokens, num_new, mask_bytes=mask_bytes)
+        if not request.sizes.is_light:
+            budget.messages.compute(request, request.num_computed_tokens, num_new)
         request.num_computed_tokens += num_new
         request.last_step_id = plan.step_id
         plan.total_num_scheduled_tokens += num_new
@@ -231,21 +231,19 @@ class Scheduler:
         known = request.num_tokens + request.num_placeholders
         if request.num_placeholders and known >= request.max_total_tokens:
             return 0  # its last token is on the way
-        start = request.num_computed_tokens
-        return budget.take(self._most_tokens(request, start, known - start, budget))
-
-    def _most_tokens(self, request: Request, start: int, num_tokens: int, budget: StepBudget) -> int:
-        """Return how many tokens of a request, from `start` on, the messages of the step have room for."""
-        return budget.messages.most_tokens(request, start, num_tokens, mask_bytes=self.grammars.mask_bytes(request))
+        num_tokens = known - request.num_computed_tokens
+        if not request.sizes.is_light:
+            num_tokens = budget.messages.most_tokens(request, request.num_computed_tokens, num_tokens)
+        return budget.take(num_tokens)
 
     def _fits_messages(self, request: Request, budget: StepBudget) -> bool:
         """Return whether the messages of the step have room for a waiting request and the first token that it computes."""
         if not budget.messages.can_describe(request):
             return False
-        if not request.sizes.has_logprobs and not self.grammars.mask_bytes(request):
+        if request.sizes.is_light:
             return True
         start = len(self.kv_cache.find_prefix(request)) * self.kv_cache.block_size
-        return self._most_tokens(request, start, request.num_tokens - start, budget) > 0
+        return budget.messages.most_tokens(request, start, request.num_tokens - start) > 0
 
     # --- preemption -------------------------------------------------------------------------------------------------
 

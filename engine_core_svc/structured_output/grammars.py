@@ -7,7 +7,7 @@ step with half of the rows takes nearly as long.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -53,6 +53,7 @@ class Grammars:
     def add(self, request: Request, state: GrammarState) -> None:
         """Take over the state of a request that is about to wait for its first step."""
         self._states[request.key], self._requests[request.key] = state, request
+        request.sizes = replace(request.sizes, mask_bytes=U32_BYTES * (state.vocabulary.num_words + 1))
         request.is_held = self._awaited_step is not None or self._is_filling
         self._note_end(request.key)
 
@@ -60,11 +61,6 @@ class Grammars:
         """Forget a request that has ended; one that is not constrained is no error."""
         if self._states.pop(request.key, None) is not None:
             del self._requests[request.key]
-
-    def mask_bytes(self, request: Request) -> int:
-        """Return the bytes of a request's mask in a plan; 0 if it is not constrained."""
-        state = self._states.get(request.key) if self._states else None
-        return 0 if state is None else U32_BYTES * (state.vocabulary.num_words + 1)
 
     def take_ends(self) -> list[GrammarEnd]:
         """Return the requests that their constraints have ended since the last call."""

@@ -1,6 +1,7 @@
 """Messages between engine core and worker stay below their limit, whatever requests ask for and however many run."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -36,8 +37,9 @@ class WideMasks(Grammars):
         self.constrained: set[int] = set()
         self._num_words = (vocab_size + 31) // 32
 
-    def mask_bytes(self, request: Request) -> int:
-        return 4 * (self._num_words + 1) if request.key in self.constrained else 0
+    def constrain(self, request: Request) -> None:
+        self.constrained.add(request.key)
+        request.sizes = replace(request.sizes, mask_bytes=4 * (self._num_words + 1))
 
     def masks(self, plan: SchedulerOutput) -> GrammarMasks | None:
         keys = [key for key in plan.sampling_keys if key in self.constrained]
@@ -67,7 +69,7 @@ class Engine:
         request = self.admission.accept(submission, 0)
         self.scheduler.add_request(request)
         if constrained:
-            self.masks.constrained.add(request.key)
+            self.masks.constrain(request)
         return request
 
     def plan(self) -> SchedulerOutput | None:
