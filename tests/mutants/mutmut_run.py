@@ -41,8 +41,10 @@ class MutmutRun:
         return names
 
     def run(self, names: Collection[str]) -> None:
-        """Look for these mutants."""
-        self._mutmut("run", "--max-children", str(self._jobs), *names)
+        """Look for these mutants; RuntimeError if the tests do not even run."""
+        output = self._mutmut("run", "--max-children", str(self._jobs), *names)
+        if not self.looked_for():
+            raise RuntimeError(f"mutmut ran no test:\n{output[-4000:]}")
 
     def results(self) -> dict[str, str]:
         """Return what became of each mutant."""

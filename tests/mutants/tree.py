@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.mutants.groups import PACKAGE, TESTS, Group
 
 ROOT = Path(__file__).parents[2]
-_COPIED = ("tetrad", "tests/conftest.py", "tests/certificates.py", TESTS, "pyproject.toml")
+_COPIED = ("tetrad", TESTS, "pyproject.toml", *(path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/*.py")))
 _JUNK = shutil.ignore_patterns("__pycache__", ".*_cache")
 # What is said to people is not what is tested here: logs, texts of errors, help of metrics.
 _SETTINGS = """\
