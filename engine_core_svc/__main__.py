@@ -125,6 +125,7 @@ async def start_engine(settings: EngineCoreSettings, link: WorkerLink, metrics: 
         link,
         GrammarCompiler(tokenizer.vocabulary, Trial(settings.grammar_timeout_s), metrics.grammar_seconds.observe),
         recovery_timeout_s=settings.recovery_timeout_s,
+        stall_timeout_s=settings.step_timeout_s,
         acquitted_after=settings.pipeline_depth + 1,
         queue_limits=QueueLimits(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
         kv_events=kv_events,

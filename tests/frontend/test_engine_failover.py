@@ -174,7 +174,7 @@ async def test_a_pinned_request_waits_for_its_engine(pair, engine, second):
     assert [request.external_req_id for request in second.requests] == ["other"]
 
 
-@pytest.mark.parametrize("kind", ["WORKER_LOST", "DRAINING", "SLEEPING"])
+@pytest.mark.parametrize("kind", ["WORKER_LOST", "DRAINING", "SLEEPING", "STALLED"])
 async def test_new_requests_avoid_an_engine_with_a_problem(pair, engine, second, kind):
     await engine.tell(f"ENGINE_NOTICE_KIND_{kind}")
     async with asyncio.timeout(10):

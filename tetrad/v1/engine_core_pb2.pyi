@@ -18,6 +18,7 @@ class EngineNoticeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENGINE_NOTICE_KIND_DRAINING: _ClassVar[EngineNoticeKind]
     ENGINE_NOTICE_KIND_SLEEPING: _ClassVar[EngineNoticeKind]
     ENGINE_NOTICE_KIND_AWAKE: _ClassVar[EngineNoticeKind]
+    ENGINE_NOTICE_KIND_STALLED: _ClassVar[EngineNoticeKind]
 
 class EngineCoreEventType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -38,6 +39,7 @@ ENGINE_NOTICE_KIND_RECOVERED: EngineNoticeKind
 ENGINE_NOTICE_KIND_DRAINING: EngineNoticeKind
 ENGINE_NOTICE_KIND_SLEEPING: EngineNoticeKind
 ENGINE_NOTICE_KIND_AWAKE: EngineNoticeKind
+ENGINE_NOTICE_KIND_STALLED: EngineNoticeKind
 ENGINE_CORE_EVENT_TYPE_UNSPECIFIED: EngineCoreEventType
 ENGINE_CORE_EVENT_TYPE_QUEUED: EngineCoreEventType
 ENGINE_CORE_EVENT_TYPE_SCHEDULED: EngineCoreEventType
