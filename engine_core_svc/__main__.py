@@ -148,6 +148,7 @@ def describe(settings: EngineCoreSettings, link: WorkerLink) -> engine_core_pb2.
         num_gpu_blocks=layout.num_blocks,
         block_size=layout.block_size,
         dtype=facts.dtype,
+        kv_cache_dtype=layout.dtype,
         tensor_parallel_size=1,
         pipeline_parallel_size=1,
         data_parallel_size=1,
