@@ -228,8 +228,6 @@ def _take_config_file(argv: list[str], prog: str) -> tuple[list[str], Path | Non
     return argv, None
 
 
-
-
 def _exit_usage(prog: str, message: str) -> NoReturn:
     sys.stderr.write(f"{prog}: {message}\n")
     raise SystemExit(2)

@@ -7,6 +7,7 @@ Tetrad does not is refused, unless it cannot change an answer (see `EngineArgs`)
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -19,6 +20,7 @@ from tetrad.services.model_files import DEFAULT_MODEL, Report, resolve_model
 from tetrad.services.settings import ServiceSettings, Settings, first_problem
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.models.check import check_config
 
 S = TypeVar("S", bound=Settings)
 
@@ -196,18 +198,20 @@ class EngineArgs:
             NotFound: there is no such model.
             InvalidRequest: a value that a service does not take; names the argument.
         """
-        model = str(resolve_model(self.model, revision=self.revision, report=report))
         shared: dict[str, Any] = {"log_level": self.log_level}
         if self.otlp_traces_endpoint is not None:
             shared["otlp_endpoint"] = self.otlp_traces_endpoint
+        worker = _build(WorkerSettings, {**shared, **self._chosen(WorkerSettings)})
+        check = partial(check_config, device=worker.device)
+        model = str(resolve_model(self.model, revision=self.revision, report=report, check=check))
         tokenizer: dict[str, Any] = {"model": model, **shared}
         if self.tokenizer is not None:
             revision = self.tokenizer_revision or self.revision
-            tokenizer["tokenizer"] = str(resolve_model(self.tokenizer, revision=revision, report=report))
+            tokenizer["tokenizer"] = str(resolve_model(self.tokenizer, revision=revision, report=report, with_weights=False))
         return StackSettings(
             tokenizer=_build(TokenizerSettings, tokenizer),
             engine_core=_build(EngineCoreSettings, {"model": model, **shared, **self._chosen(EngineCoreSettings)}),
-            worker=_build(WorkerSettings, {**shared, **self._chosen(WorkerSettings)}),
+            worker=worker,
             frontend=_build(
                 FrontendSettings, {**shared, **self.frontend_fields(), **self._chosen(FrontendSettings), **frontend}
             ),

@@ -14,8 +14,9 @@ from tetrad.worker_svc.devices.interface import KvGroup, KvLayout, LoadedModel, 
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
 from tetrad.worker_svc.layout_check import check_host_cache
 from tetrad.worker_svc.model_runner import ModelRunner
-from tetrad.worker_svc.models.registry import Model, supported_config
-from tetrad.worker_svc.quantization.settings import check_in_floats
+from tetrad.worker_svc.models.check import check_config
+from tetrad.worker_svc.models.registry import Model
+from tetrad.worker_svc.quantization.settings import CHECKPOINT_METHODS
 from tetrad.worker_svc.weights.loader import WeightLoader
 from tetrad.worker_svc.weights.model_config import apply_overrides
 from tetrad.worker_svc.weights.open import open_weights
@@ -78,8 +79,7 @@ class CpuDevice:
         """Load and pack the weights."""
         _check_request(request)
         source = open_weights(request)
-        check_in_floats(source.config.get("quantization_config"))
-        config = supported_config(apply_overrides(source.config, request.hf_overrides_json))
+        config = check_config(apply_overrides(source.config, request.hf_overrides_json), self.name)
         weights = WeightLoader(source, report)
         with torch.inference_mode():
             model, weights_size_bytes = self._models.build(request, config, weights)
@@ -124,6 +124,8 @@ class CpuDevice:
 def _check_request(request: LoadRequest) -> None:
     if request.dtype not in ("", "auto", "float32"):
         raise ModelError(f"dtype {request.dtype} is not supported on the cpu device; use auto or float32.")
+    if request.quantization in CHECKPOINT_METHODS:
+        raise ModelError(f"Quantization {request.quantization} needs the cuda device.")
     is_gguf = request.path.suffix == ".gguf"
     if request.quantization not in ("", "gguf" if is_gguf else "int8"):
         raise ModelError(

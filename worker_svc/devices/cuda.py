@@ -20,7 +20,7 @@ from tetrad.worker_svc.cuda.runner import CudaModelRunner
 from tetrad.worker_svc.cuda.weight_offload import WeightOffload
 from tetrad.worker_svc.devices.interface import KvGroup, KvLayout, LoadedModel, LoadRequest, ModelInfo, Progress
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
-from tetrad.worker_svc.models.registry import supported_config
+from tetrad.worker_svc.models.check import check_config
 from tetrad.worker_svc.weights.loader import WeightLoader
 from tetrad.worker_svc.weights.model_config import apply_overrides
 from tetrad.worker_svc.weights.open import open_weights
@@ -123,7 +123,7 @@ class CudaDevice:
         accelerator = self._ready()
         dtype = _dtype(request)
         source = open_weights(request, accelerator.device)
-        config = supported_config(apply_overrides(source.config, request.hf_overrides_json))
+        config = check_config(apply_overrides(source.config, request.hf_overrides_json), self.name)
         if config.head_dim > MAX_HEAD_DIM:
             raise ModelError(
                 f"Heads of {config.head_dim} are too large for the cuda device; it has kernels up to {MAX_HEAD_DIM}."

@@ -18,7 +18,8 @@ from tetrad.worker_svc.devices.interface import KvGroup, KvLayout, LoadedModel, 
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
 from tetrad.worker_svc.devices.sim_logprobs import SimLogprobs
 from tetrad.worker_svc.input_batch import InputBatch
-from tetrad.worker_svc.models.config import ModelConfig, read_config
+from tetrad.worker_svc.models.check import check_config
+from tetrad.worker_svc.models.config import ModelConfig
 from tetrad.worker_svc.plan import GrammarRows, Ints, NewRequest, StepPlan, StepResult
 from tetrad.worker_svc.request_table import RequestTable
 from tetrad.worker_svc.weights.model_config import apply_overrides, read_model_config
@@ -60,7 +61,7 @@ class SimDevice:
 
     def load_model(self, request: LoadRequest, report: Progress) -> "SimModel":
         """Read the model's metadata."""
-        config = read_config(apply_overrides(read_model_config(request.path), request.hf_overrides_json))
+        config = check_config(apply_overrides(read_model_config(request.path), request.hf_overrides_json), self.name)
         report(1, 1)
         return SimModel(request.model, config, self._cost, self._crash_token_id, self._fail_token_id)
 
