@@ -33,7 +33,6 @@ NONSENSE = {
     "a step that came before": lambda request: outputs_of(request, 5),
     "columns that disagree": lambda request: outputs_of(request, 99, num_tokens=pack_u32([3])),
     "a column that is cut": lambda request: outputs_of(request, 99, token_ids=b"abc"),
-    "a token outside the vocabulary": lambda request: outputs_of(request, 99, ids=[40_000]),
     "Ready again": lambda _: engine_core_pb2.SessionResponse(ready=engine_core_pb2.EngineInfo()),
     "nothing": lambda _: engine_core_pb2.SessionResponse(),
 }
