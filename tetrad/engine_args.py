@@ -7,6 +7,7 @@ Tetrad does not is refused, unless it cannot change an answer (see `EngineArgs`)
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -19,6 +20,7 @@ from tetrad.services.model_files import DEFAULT_MODEL, Report, resolve_model
 from tetrad.services.settings import ServiceSettings, Settings, first_problem
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.models.check import check_config
 
 S = TypeVar("S", bound=Settings)
 
@@ -50,6 +52,7 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
     "enforce_eager": (WorkerSettings, "enforce_eager"),
     "threads": (WorkerSettings, "threads"),
     "kv_cache_dtype": (WorkerSettings, "kv_cache_dtype"),
+    "kv_cache_memory_gib": (WorkerSettings, "kv_cache_memory_gib"),
     "cpu_offload_gb": (WorkerSettings, "cpu_offload_gb"),
     "max_logprobs": (FrontendSettings, "max_logprobs"),
     "tool_call_parser": (FrontendSettings, "tool_call_parser"),
@@ -103,6 +106,8 @@ class EngineArgs:
         kv_cache_dtype: "float32", "float16", on a GPU also "bfloat16" and "fp8", on a CPU also "int8", or "auto": on a GPU the
             type of the activations; on a CPU float32, but under quantized weights int8, or float16 if the model's keys have
             biases or norms, as Qwen's.
+        kv_cache_memory_gib: GiB of memory for keys and values; more than is free is refused. None: on a CPU 4, or less where
+            less is free; on a GPU what gpu_memory_utilization leaves.
         cpu_offload_gb: on a GPU, GiB of its memory to save by keeping weights of layers in host memory, from where every step
             copies them.
         log_level: least severe level that the services log to stderr.
@@ -145,6 +150,7 @@ class EngineArgs:
     enforce_eager: bool | None = None
     threads: int = 0
     kv_cache_dtype: str = "auto"
+    kv_cache_memory_gib: float | None = None
     cpu_offload_gb: float = 0
     log_level: str = "warning"
     otlp_traces_endpoint: str | None = None
@@ -192,18 +198,20 @@ class EngineArgs:
             NotFound: there is no such model.
             InvalidRequest: a value that a service does not take; names the argument.
         """
-        model = str(resolve_model(self.model, revision=self.revision, report=report))
         shared: dict[str, Any] = {"log_level": self.log_level}
         if self.otlp_traces_endpoint is not None:
             shared["otlp_endpoint"] = self.otlp_traces_endpoint
+        worker = _build(WorkerSettings, {**shared, **self._chosen(WorkerSettings)})
+        check = partial(check_config, device=worker.device)
+        model = str(resolve_model(self.model, revision=self.revision, report=report, check=check))
         tokenizer: dict[str, Any] = {"model": model, **shared}
         if self.tokenizer is not None:
             revision = self.tokenizer_revision or self.revision
-            tokenizer["tokenizer"] = str(resolve_model(self.tokenizer, revision=revision, report=report))
+            tokenizer["tokenizer"] = str(resolve_model(self.tokenizer, revision=revision, report=report, with_weights=False))
         return StackSettings(
             tokenizer=_build(TokenizerSettings, tokenizer),
             engine_core=_build(EngineCoreSettings, {"model": model, **shared, **self._chosen(EngineCoreSettings)}),
-            worker=_build(WorkerSettings, {**shared, **self._chosen(WorkerSettings)}),
+            worker=worker,
             frontend=_build(
                 FrontendSettings, {**shared, **self.frontend_fields(), **self._chosen(FrontendSettings), **frontend}
             ),

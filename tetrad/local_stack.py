@@ -21,7 +21,8 @@ from tetrad.public_ports import PublicPorts
 from tetrad.readiness import HealthTarget
 from tetrad.services.errors import InvalidRequest, Unavailable
 from tetrad.services.grpc_pollers import GRPC_POLLERS
-from tetrad.services.settings import ServiceSettings, child_environment
+from tetrad.services.model_files import CacheSettings
+from tetrad.services.settings import ServiceSettings, Settings, child_environment
 from tetrad.supervisor import Supervisor
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings
@@ -44,6 +45,15 @@ HEALTH_NAMES = {
     "frontend": "tetrad.v1.InferenceService",
 }
 """Kind of a child -> the gRPC service whose health says that it takes work; see `kind_of`."""
+
+SETTINGS: tuple[type[Settings], ...] = (
+    TokenizerSettings,
+    EngineCoreSettings,
+    WorkerSettings,
+    FrontendSettings,
+    CacheSettings,
+)
+"""Of everything that a stack runs: what TETRAD_* variables may be."""
 
 S = TypeVar("S", bound=ServiceSettings)
 

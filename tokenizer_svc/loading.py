@@ -30,8 +30,8 @@ def load_tokenizer(model: str, tokenizer: str | None = None, *, chat_template: s
     """
     # One thread a text: the service's own pool is what runs texts at the same time.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    model_path = resolve_model(model)
-    path = model_path if tokenizer is None else resolve_model(tokenizer)
+    model_path = resolve_model(model, with_weights=False)
+    path = model_path if tokenizer is None else resolve_model(tokenizer, with_weights=False)
     with panics_become(lambda reason: ModelError(f"{path} has a broken tokenizer: {reason}.", field="model")):
         loaded = _load(path, model_path)
         if chat_template is not None:

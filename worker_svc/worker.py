@@ -23,9 +23,11 @@ from tetrad.worker_svc.devices.interface import (
     Progress,
 )
 from tetrad.worker_svc.layout_check import check_layout
+from tetrad.worker_svc.models.check import check_config
 from tetrad.worker_svc.plan import PendingStep, Runner, StepPlan, StepResult
 from tetrad.worker_svc.plan_check import check_plan
 from tetrad.worker_svc.sleep import KV_CACHE, WEIGHTS, Sleep, check_level, parts_to_wake
+from tetrad.worker_svc.weights.model_config import apply_overrides
 
 log = get_logger()
 
@@ -92,7 +94,9 @@ class Worker:
 
     def load_model(self, model: str, report: Progress, **options: str | int | bool) -> ModelInfo:
         """Load a model, dropping another one; NotFound or ModelError if that cannot be."""
-        request = LoadRequest(model=model, path=resolve_model(model), **options)  # type: ignore[arg-type] # LoadRequest's fields
+        overrides = str(options.get("hf_overrides_json", ""))
+        path = resolve_model(model, check=lambda config: check_config(apply_overrides(config, overrides), self._device.name))
+        request = LoadRequest(model=model, path=path, **options)  # type: ignore[arg-type] # LoadRequest's fields
         if self._sleep is not None and request == self._load_request:
             self._wake_weights(self._sleep, report)
         elif self._model is None or request != self._load_request:

@@ -9,9 +9,10 @@ from tetrad.cli.serve_signals import ServeSignals
 from tetrad.cli.server_options import add_server_options, server_fields
 from tetrad.cli.startup import StartProgress, free_port, too_slow
 from tetrad.frontend.access.guard import Guard
-from tetrad.local_stack import LocalStack, StackSettings
+from tetrad.local_stack import SETTINGS, LocalStack, StackSettings
 from tetrad.services.errors import TetradError
 from tetrad.services.log import configure_command_logging
+from tetrad.services.settings import refuse_unknown_variables
 from tetrad.services.tls import Identity
 
 
@@ -25,6 +26,7 @@ def run(arguments: list[str]) -> int:
     add_server_options(parser)
     add_engine_options(parser)
     options = parser.parse_args(arguments)
+    refuse_unknown_variables("TETRAD_", SETTINGS)
     args = engine_args(options)
     configure_command_logging(args.log_level, also_stdout=True)
     port = free_port(options.host, options.port)
