@@ -6,6 +6,8 @@ from pathlib import Path
 
 from tetrad.services.errors import ModelError, NotFound, one_line
 from tetrad.services.model_files import resolve_model
+from tetrad.tokenizer_svc.chat_messages import ChatError
+from tetrad.tokenizer_svc.chat_template import CompiledTemplate
 from tetrad.tokenizer_svc.directory_loader import load_directory
 from tetrad.tokenizer_svc.facts import LoadedTokenizer
 from tetrad.tokenizer_svc.gguf_loader import load_gguf
@@ -26,7 +28,7 @@ def load_tokenizer(model: str, tokenizer: str | None = None, *, chat_template: s
 
     Raises:
         NotFound: there is no such model, tokenizer or template file.
-        ModelError: the files are broken or of a kind that is not supported.
+        ModelError: the files are broken or of a kind that is not supported; the template file holds no template.
     """
     # One thread a text: the service's own pool is what runs texts at the same time.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -71,7 +73,12 @@ def _load(path: Path, model_path: Path) -> LoadedTokenizer:
 
 
 def _load_template(path: Path) -> str:
+    """Return the text of a template file, which must be a template: every conversation would fail otherwise."""
     try:
-        return path.read_text("utf-8")
+        source = path.read_text("utf-8")
     except (OSError, ValueError) as error:
         raise NotFound(f"The chat template {path} cannot be read: {error}.", field="chat_template") from error
+    try:
+        return CompiledTemplate(source).source
+    except ChatError as error:
+        raise ModelError(f"{path}: {error.message}", field="chat_template") from error
