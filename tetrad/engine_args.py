@@ -50,6 +50,7 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
     "enforce_eager": (WorkerSettings, "enforce_eager"),
     "threads": (WorkerSettings, "threads"),
     "kv_cache_dtype": (WorkerSettings, "kv_cache_dtype"),
+    "kv_cache_memory_gib": (WorkerSettings, "kv_cache_memory_gib"),
     "cpu_offload_gb": (WorkerSettings, "cpu_offload_gb"),
     "max_logprobs": (FrontendSettings, "max_logprobs"),
     "tool_call_parser": (FrontendSettings, "tool_call_parser"),
@@ -105,6 +106,7 @@ class EngineArgs:
         kv_cache_dtype: "float32", "float16", on a GPU also "bfloat16" and "fp8", on a CPU also "int8", or "auto": on a GPU the
             type of the activations; on a CPU float32, but under quantized weights int8, or float16 if the model's keys have
             biases or norms, as Qwen's.
+        kv_cache_memory_gib: on a CPU, GiB that the KV cache may take; None: 4, or less where less is free.
         cpu_offload_gb: on a GPU, GiB of its memory to save by keeping weights of layers in host memory, from where every step
             copies them.
         log_level: least severe level that the services log to stderr.
@@ -148,6 +150,7 @@ class EngineArgs:
     enforce_eager: bool | None = None
     threads: int = 0
     kv_cache_dtype: str = "auto"
+    kv_cache_memory_gib: float | None = None
     cpu_offload_gb: float = 0
     log_level: str = "warning"
     otlp_traces_endpoint: str | None = None

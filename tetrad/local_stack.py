@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
+from tetrad.address_space import check_address_space
 from tetrad.child import Child, ChildState, OnState, RestartPolicy
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.frontend.config import FrontendSettings
@@ -88,6 +89,7 @@ class LocalStack:
         policy: RestartPolicy | None = None,
         adapt: Adapt | None = None,
     ) -> None:
+        check_address_space()
         self._adapt = adapt or _as_they_are
         self._private = PrivateDirectory()
         self.directory = self._private.path

@@ -9,9 +9,10 @@ from tetrad.services.errors import ModelError
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.devices.cpu_models import CpuModels
-from tetrad.worker_svc.devices.host import available_memory_bytes, give_back_memory, usable_cores
+from tetrad.worker_svc.devices.host import available_memory_bytes, give_back_memory, size_text, usable_cores
 from tetrad.worker_svc.devices.interface import KvGroup, KvLayout, LoadedModel, LoadRequest, ModelInfo, Progress
 from tetrad.worker_svc.layout_check import check_host_cache
+from tetrad.worker_svc.memory_shortage import not_available
 from tetrad.worker_svc.model_runner import ModelRunner
 from tetrad.worker_svc.models.registry import Model, supported_config
 from tetrad.worker_svc.quantization.settings import check_in_floats
@@ -20,6 +21,9 @@ from tetrad.worker_svc.weights.model_config import apply_overrides
 from tetrad.worker_svc.weights.open import open_weights
 
 _FLOAT32_BYTES = 4
+_GIB = 1 << 30
+_LARGEST_KV_CACHE_BYTES = 4 * _GIB
+"""Unless the settings say so."""
 
 log = get_logger()
 
@@ -63,7 +67,7 @@ class CpuDevice:
         if settings.cpu_offload_gb:
             raise ModelError(f"cpu_offload_gb {settings.cpu_offload_gb:g} is the cuda device's; the cpu device takes 0.")
         self._num_threads = settings.threads or usable_cores()
-        self._kv_cache_limit = int(settings.kv_cache_memory_gib * (1 << 30))
+        self._kv_cache_gib = settings.kv_cache_memory_gib
         self._models = CpuModels(settings, self._num_threads)
 
     def set_up(self) -> None:
@@ -97,13 +101,22 @@ class CpuDevice:
         return CpuModel(model, info)
 
     def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:
-        """Return the smaller of the configured limit and the share of free memory that activations leave."""
+        """Return what the settings want, or the smaller of a limit and the share of free memory that activations leave.
+
+        FailedPrecondition if the settings want more than is free.
+        """
         # Per token: residual, fused gate and up, silu and qkv are alive at once; logits are made for few rows, and the sampler
         # keeps their log-probabilities and, of penalised rows, where each id was seen.
         activations = max_num_batched_tokens * 16 * model.info.hidden_size * _FLOAT32_BYTES
         logits = 4 * 256 * model.info.vocab_size * _FLOAT32_BYTES
+        if self._kv_cache_gib is not None:
+            wanted = int(self._kv_cache_gib * _GIB)
+            if wanted + activations + logits > available_memory_bytes():
+                what = f"A KV cache of {self._kv_cache_gib:g} GiB, with {size_text(activations + logits)} for activations,"
+                raise not_available(what, wanted + activations + logits, "Lower --kv-cache-memory-gib.")
+            return wanted
         free = int(available_memory_bytes() * utilization) - activations - logits
-        return max(0, min(self._kv_cache_limit, free))
+        return max(0, min(_LARGEST_KV_CACHE_BYTES, free))
 
     def give_back_memory(self) -> None:
         """Return to the system what the allocator keeps."""
