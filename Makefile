@@ -56,7 +56,7 @@ clients-test: setup ## Build the TypeScript and Java clients from the .proto fil
 	$(BIN)/python -m pytest tests/foreign_languages tests/frontend/http/test_http_clients.py $(PYTEST_ARGS)
 
 fuzz: setup ## Send EXAMPLES (2000) random requests over HTTP and as many over gRPC, and so many batches of valid ones to a tiny model
-	TETRAD_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/e2e/test_fuzz.py tests/e2e/test_random_sampling.py $(PYTEST_ARGS)
+	TEST_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/e2e/test_fuzz.py tests/e2e/test_random_sampling.py $(PYTEST_ARGS)
 
 MUTATION_KIT := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tetrad/mutants-$(notdir $(PYTHON))
 MUTATION_PACKAGES := tests/mutants/requirements.txt
@@ -78,7 +78,7 @@ chaos-model: setup ## The same with 10 kills on SmolLM2 in float32
 	$(CHAOS) --device cpu --kills 10 --pause-s 8 $(ARGS)
 
 skew-test: setup ## Serve with the previous release's services beside the present ones; upgrade and downgrade each under load
-	TETRAD_SKEW_SECONDS=$(if $(filter command line environment,$(origin SECONDS)),$(SECONDS),10) $(BIN)/python -m pytest tests/skew $(PYTEST_ARGS)
+	TEST_SKEW_SECONDS=$(if $(filter command line environment,$(origin SECONDS)),$(SECONDS),10) $(BIN)/python -m pytest tests/skew $(PYTEST_ARGS)
 
 # ENGINE (docker), COMPOSE (docker compose) and BUILD (docker build) are found, or podman is installed; each may be another command.
 compose-test: setup ## Build the images, run every profile of docker-compose.yml, kill containers under load (about 20 minutes)
@@ -100,8 +100,8 @@ $(BROWSER_KIT)/.installed: $(STAMP) $(BROWSER_PACKAGES)
 	@touch $@
 
 console-test: $(BROWSER_KIT)/.installed ## Drive the console in Chromium, which is installed if it can be; SCREENSHOTS=1 writes docs/images
-	@TETRAD_CHROMIUM=$$(tools/chromium.sh) && export TETRAD_CHROMIUM && \
-	TETRAD_SCREENSHOTS=$(SCREENSHOTS) PYTHONPATH=$(BROWSER_KIT) $(BIN)/python -m pytest tests/e2e/console $(PYTEST_ARGS)
+	@TEST_CHROMIUM=$$(tools/chromium.sh) && export TEST_CHROMIUM && \
+	TEST_SCREENSHOTS=$(SCREENSHOTS) PYTHONPATH=$(BROWSER_KIT) $(BIN)/python -m pytest tests/e2e/console $(PYTEST_ARGS)
 
 quality: setup ## Compare the default forms of SmolLM2 and Qwen2.5 with float32, token by token, and perplexity over TOKENS (20000)
 	TETRAD_QUALITY_MODEL=$$($(BIN)/python tools/qwen_model.py) && export TETRAD_QUALITY_MODEL && \

@@ -80,7 +80,7 @@ class EngineCoreSettings(ServiceSettings):
         300.0,
         gt=0,
         description="Seconds that the worker may take for a step, or go without progress while it loads or warms up, "
-        "before it is given up like one that died.",
+        "before it is given up like one that died. Requests that wait as long without any step make health report a stall.",
     )
     profile_dir: str = Field("profiles", description="Directory that StopProfile writes the engine core's trace to.")
     seed: int = Field(0, ge=0, description="Seed of random weights.")

@@ -34,6 +34,7 @@ from tetrad.engine_core_svc.scheduler.output import (
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.sessions import Session, Sessions
 from tetrad.engine_core_svc.sleep import Sleeper
+from tetrad.engine_core_svc.stall_watch import StallWatch
 from tetrad.engine_core_svc.stats import take_stats
 from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
@@ -57,6 +58,7 @@ class Engine:
         link: where executors come from.
         compiler: makes the grammars of constrained requests.
         recovery_timeout_s: how long requests wait for a lost worker.
+        stall_timeout_s: how long requests may wait while no step runs, before health reports it.
         acquitted_after: see Suspects.
         queue_limits: refuse what would wait too long.
         kv_events: what the scheduler's prefix cache tells, for those who listen.
@@ -72,6 +74,7 @@ class Engine:
         compiler: GrammarCompiler,
         *,
         recovery_timeout_s: float,
+        stall_timeout_s: float,
         acquitted_after: int,
         queue_limits: QueueLimits,
         kv_events: KvEventLog,
@@ -103,6 +106,7 @@ class Engine:
             timeout_s=recovery_timeout_s,
             give_up=self._guard.wrap(self._give_up),
         )
+        self._stall_watch = StallWatch(scheduler, self.sessions, self.condition, timeout_s=stall_timeout_s)
         self._deadlines = Deadlines(self._guard.wrap(self._expire))
         self._preparations = Preparations(
             compiler, self._guard.wrap(self._grammar_ready), self._guard.wrap(self._grammar_failed)
@@ -134,6 +138,7 @@ class Engine:
             self.scheduler.shares_params = executor.shares_params
             try:
                 loss = await self._run_steps(executor)
+                self._stall_watch.rest()
                 if loss is None:
                     self.scheduler.forget_worker()
                 else:
@@ -178,6 +183,7 @@ class Engine:
             self._lookahead.note_dispatched(executor.num_in_flight, lets_in=bool(plan.new_requests))
         if self._idle_is_news and executor.num_in_flight == 0:
             self._tell_that_idle()
+        self._stall_watch.note_step(is_standing=executor.num_in_flight == 0 and self._has_work)
         self.observers.notify()
 
     def _wake(self) -> None:
@@ -187,6 +193,12 @@ class Engine:
 
     def _may_plan(self, executor: Executor) -> bool:
         return not self.orders.is_frozen and executor.has_room and self._lookahead.is_due(executor.num_in_flight)
+
+    @property
+    def _has_work(self) -> bool:
+        """Whether a request could be planned, if there were room: it waits for neither an operator nor its grammar."""
+        roster = self.scheduler.roster
+        return len(roster.requests) > roster.num_waiting_for_grammars and not self.orders.is_paused
 
     # Looked up at each step, not once: a profile may stand in between by then.
 
@@ -227,6 +239,7 @@ class Engine:
         log.info("session.opened", client_id=client_id)
         session = self.sessions.open(client_id)
         self.sleeper.greet(session)
+        self._stall_watch.greet(session)
         self.observers.notify()
         return session
 
@@ -302,6 +315,7 @@ class Engine:
         """Let go of what runs beside the step loop."""
         self._lookahead.rest()
         self._recovery.close()
+        self._stall_watch.close()
         await self._preparations.close()
         self.scheduler.grammars.close()
 
@@ -312,10 +326,8 @@ class Engine:
         ended = self.scheduler.finish_requests(keys, status)
         self.sessions.strike(ended)
         self._note_ended(ended)
-        if ended and not self.scheduler.has_requests:
-            self._idle_is_news = True
-            self._changed.set()
-        self.observers.notify()
+        self._idle_is_news |= bool(ended) and not self.scheduler.has_requests
+        self._wake()  # the first in line may be another request now
 
     def _expire(self, key: int) -> None:
         self._fail([key], DeadlineExceeded("The request's deadline has passed."))
@@ -325,6 +337,7 @@ class Engine:
         ended = self.scheduler.finish_requests(keys, RequestStatus.FINISHED_ERROR)
         outputs = [EngineCoreOutput(request, [], FinishReason.ERROR, error=error) for request in ended]
         self._publish(outputs)
+        self._wake()
 
     def _abort_all(self) -> None:
         ended = self.scheduler.finish_requests(list(self.scheduler.requests), RequestStatus.FINISHED_ABORTED)

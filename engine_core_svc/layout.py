@@ -9,6 +9,7 @@ from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.services.errors import FailedPrecondition, InvalidRequest
 
 _GIB = 1 << 30
+_MIB = 1 << 20
 _DEFAULT_STEP = 2048
 """Tokens of a step, as vLLM's default."""
 
@@ -23,6 +24,7 @@ class KVCacheLayout:
         max_model_len: longest prompt plus output, in tokens.
         max_num_batched_tokens: tokens computed in one step.
         num_host_blocks: of the second tier; 0: there is none.
+        dtype: of keys and values, as the worker names it.
     """
 
     num_blocks: int
@@ -30,6 +32,7 @@ class KVCacheLayout:
     max_model_len: int
     max_num_batched_tokens: int
     num_host_blocks: int = 0
+    dtype: str = ""
 
 
 def plan_layout(
@@ -58,7 +61,8 @@ def plan_layout(
     if capacity < max_model_len or max_model_len < 2:
         raise FailedPrecondition(
             f"{num_blocks} KV blocks of {settings.block_size} tokens hold one sequence of {max(capacity, 0)} tokens, but "
-            f"max_model_len is {max_model_len}. Lower --max-model-len, set it to auto, or give the KV cache more memory."
+            f"max_model_len is {max_model_len}{_in_bytes(settings, block_size_bytes, available_bytes, max_model_len)}. Lower "
+            "--max-model-len, set it to auto, or give the KV cache more memory."
         )
     return KVCacheLayout(
         num_blocks,
@@ -67,6 +71,14 @@ def plan_layout(
         _check_step(settings, max_model_len),
         _host_blocks(settings, block_size_bytes),
     )
+
+
+def _in_bytes(settings: EngineCoreSettings, block_size_bytes: int, available_bytes: int, max_model_len: int) -> str:
+    """Return what the sequence needs and what there is, where memory, not an option, decides on the blocks."""
+    if settings.num_gpu_blocks_override or not block_size_bytes:
+        return ""
+    needed = (1 - -max_model_len // settings.block_size) * block_size_bytes
+    return f", which needs {needed / _MIB:.0f} MiB of the {available_bytes / _MIB:.0f} MiB that are available"
 
 
 def largest_step(settings: EngineCoreSettings, max_position_embeddings: int) -> int:

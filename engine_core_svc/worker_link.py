@@ -6,7 +6,7 @@ knows nothing of requests.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import grpc
@@ -206,7 +206,10 @@ class WorkerLink:
             available_bytes=memory.available_bytes,
             max_position_embeddings=facts.max_position_embeddings,
         )
-        log.info("kv_cache.planned", num_blocks=layout.num_blocks, max_model_len=layout.max_model_len)
+        layout = replace(layout, dtype=next((group.dtype for group in spec.groups), ""))
+        log.info(
+            "kv_cache.planned", num_blocks=layout.num_blocks, max_model_len=layout.max_model_len, kv_cache_dtype=layout.dtype
+        )
         return layout
 
     async def _progress_of(self, name: str, call: grpc.aio.UnaryStreamCall) -> AsyncIterator[Any]:

@@ -31,8 +31,8 @@ from tetrad.v1 import engine_core_pb2_grpc
 
 log = get_logger()
 
-WORKER_LOST, DRAINING, SLEEPING = "its worker is lost", "draining", "asleep"
-_PROBLEM_OF_NOTICE = {"WORKER_LOST": WORKER_LOST, "DRAINING": DRAINING, "SLEEPING": SLEEPING}
+WORKER_LOST, DRAINING, SLEEPING, STALLED = "its worker is lost", "draining", "asleep", "its requests make no progress"
+_PROBLEM_OF_NOTICE = {"WORKER_LOST": WORKER_LOST, "DRAINING": DRAINING, "SLEEPING": SLEEPING, "STALLED": STALLED}
 _GOOD_NOTICES = ("RECOVERED", "AWAKE")
 
 

@@ -1,8 +1,9 @@
-"""EngineSession: one Session stream to an engine core, from Hello to its end. Believes nothing that breaks the contract.
+"""EngineSession: one Session stream to an engine core, from Hello to its end. Checks every message against the contract.
 
-Called by the engine client, which opens another one when this one breaks. Turns messages into values and checks them: what
-comes before Ready, cannot be decoded, contradicts itself or comes twice raises ProtocolError, and the session is to be given
-up. Knows no requests.
+Called by the engine client, which opens another one when this one breaks. Turns messages into values. An output of one
+sequence that breaks the contract becomes an OddOutput, which ends that sequence's request alone. A message that precedes
+Ready, cannot be decoded, has columns that disagree or repeats a step raises ProtocolError, and the session is to be given up.
+Knows no requests.
 """
 
 import asyncio
@@ -13,7 +14,8 @@ from dataclasses import dataclass
 import grpc
 
 from tetrad.frontend.facts import EngineInfo
-from tetrad.frontend.steps import Step
+from tetrad.frontend.logged_count import LoggedCount
+from tetrad.frontend.steps import OddOutput, RichUpdate, Step
 from tetrad.frontend.wire import engine_info_of, step_of
 from tetrad.services.channel import is_call_closed
 from tetrad.services.errors import InternalError, InvalidRequest, TetradError, Unavailable
@@ -76,6 +78,7 @@ class EngineSession:
         self.shares_params = False
         self._vocab_size = 0
         self._last_step_id = -1
+        self._odd = LoggedCount("engine.odd_output")
 
     async def open(self) -> EngineInfo:
         """Say Hello, as soon as there is somebody, and return what the engine says of itself.
@@ -117,10 +120,9 @@ class EngineSession:
             if kind == "rejected":
                 return Rejection(message.rejected.request_id, from_status(message.rejected.status))
             if kind == "notice":
-                name = engine_core_pb2.EngineNoticeKind.Name(message.notice.kind)
-                return Notice(name.removeprefix("ENGINE_NOTICE_KIND_"), message.notice.text)
+                return Notice(_kind_of(message.notice), message.notice.text)
         except (InvalidRequest, ValueError) as error:
-            # Columns that disagree, numbers that no enum has.
+            # Columns that disagree.
             raise ProtocolError(f"A message of kind {kind} contradicts itself: {error}") from error
         raise ProtocolError(f"A message of kind {kind} has no place here.")
 
@@ -141,11 +143,17 @@ class EngineSession:
         if outputs.step_id < self._last_step_id or (outputs.decode.handles and outputs.step_id == self._last_step_id):
             raise ProtocolError(f"Outputs of step {outputs.step_id} came after those of step {self._last_step_id}.")
         self._last_step_id = outputs.step_id
-        for handle, ids, rich in step.updates:
+        for place, (handle, ids, rich) in enumerate(step.updates):
             if self._vocab_size and ids and max(ids) >= self._vocab_size:
-                raise ProtocolError(f"Token {max(ids)} of handle {handle} is outside the vocabulary of {self._vocab_size}.")
-            if rich is not None and rich.logprobs is not None and len(rich.logprobs.ranks) != len(ids):
-                raise ProtocolError(f"{len(ids)} tokens of handle {handle} have {len(rich.logprobs.ranks)} log-probabilities.")
+                error = OddOutput(f"The engine core's token {max(ids)} is outside the vocabulary of {self._vocab_size}.")
+            elif rich is not None and rich.logprobs is not None and len(rich.logprobs.ranks) != len(ids):
+                error = OddOutput(f"The engine core's {len(ids)} tokens have {len(rich.logprobs.ranks)} log-probabilities.")
+            elif rich is not None and isinstance(rich.error, OddOutput):
+                error = rich.error
+            else:
+                continue
+            step.updates[place] = (handle, [], RichUpdate(error=error))
+            self._odd.add(handle=handle, error=error.message)
         return step
 
     async def _read(self) -> engine_core_pb2.SessionResponse | None:
@@ -170,6 +178,13 @@ def _broken(error: grpc.aio.AioRpcError | asyncio.InvalidStateError) -> TetradEr
     if error.code() in _OF_TRANSPORT and not has_details(error):
         return TransportError(f"{error.code().name}: {error.details()}")
     return from_rpc_error(error)
+
+
+def _kind_of(notice: engine_core_pb2.EngineNotice) -> str:
+    """Return the name of a notice's kind; that of a later release is its number."""
+    if notice.kind not in engine_core_pb2.EngineNoticeKind.values():
+        return str(int(notice.kind))
+    return engine_core_pb2.EngineNoticeKind.Name(notice.kind).removeprefix("ENGINE_NOTICE_KIND_")
 
 
 def _hello(max_message_bytes: int) -> engine_core_pb2.SessionHello:

@@ -8,6 +8,7 @@ beyond their collectors and no engines beyond their abort.
 import time
 
 from tetrad.frontend.detokenizer_client import DetokenizerClient
+from tetrad.frontend.logged_count import LoggedCount
 from tetrad.frontend.logprobs import positions_of, texts_in_context
 from tetrad.frontend.metrics import FrontendMetrics
 from tetrad.frontend.outputs import PositionLogprobs
@@ -50,6 +51,7 @@ class OutputProcessor:
         self._metrics = metrics
         self.eos_token_ids: frozenset[int] = frozenset()
         self.num_steps = 0
+        self._strays = LoggedCount("engine.unknown_handle")
 
     def fail(self, sequence: Sequence, error: TetradError) -> None:
         """End the request of a sequence with an error; no-op if it is finished."""
@@ -64,6 +66,8 @@ class OutputProcessor:
             if (live := self._requests.find(handle)) is not None
         ]
         self._metrics.observe_scheduler(step)
+        if len(updates) < len(step.updates):
+            self._note_strays(step)
         if not updates:
             return
         self.num_steps += 1
@@ -79,6 +83,12 @@ class OutputProcessor:
         for update in worded:
             self._apply_safely(update, step, tally)
         self._metrics.observe_step(tally)
+
+    def _note_strays(self, step: Step) -> None:
+        """Count outputs for handles that no sequence ever had; those of sequences that have just ended are ordinary."""
+        for handle, _, _ in step.updates:
+            if self._requests.find(handle) is None and not self._requests.has_issued(handle):
+                self._strays.add(handle=handle, engine=step.engine_index)
 
     def _apply_safely(self, update: StepUpdate, step: Step, tally: StepTally) -> None:
         """Apply what came for one sequence, unless it ended meanwhile; a bug of ours ends this sequence alone."""

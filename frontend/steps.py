@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from tetrad.frontend.outputs import FinishReasonName
-from tetrad.services.errors import TetradError
+from tetrad.services.errors import InternalError, TetradError
 
 
 @dataclass(slots=True)
@@ -36,6 +36,12 @@ class RichUpdate:
     def stands_alone(self) -> bool:
         """Whether it belongs to its step's tokens, and not to those before them."""
         return self.logprobs is not None or self.error is not None or self.finish_reason == "error"
+
+
+class OddOutput(InternalError):
+    """An engine's output for one sequence contradicts the contract. Its request ends; others of the session go on."""
+
+    reason = "PROTOCOL_ERROR"
 
 
 @dataclass(slots=True)

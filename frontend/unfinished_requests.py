@@ -80,6 +80,10 @@ class UnfinishedRequests:
         """Return the sequence of a handle; None: it has ended."""
         return self._live.get(handle)
 
+    def has_issued(self, handle: int) -> bool:
+        """Return whether a handle was given to a sequence, which may have ended; only roughly after 2**32 of them."""
+        return 0 < handle <= self._last_handle
+
     def move(self, sequence: Sequence, engine: Engine) -> None:
         """Note that another engine goes on with a sequence."""
         live = self._live.get(sequence.handle)

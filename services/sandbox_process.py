@@ -30,6 +30,9 @@ def serve_frames(prepare: Callable[[bytes], Answer]) -> None:
     """
     continue_at_parents_end()
     memory_bytes, alarm_s = (int(argument) for argument in sys.argv[1:3])
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if hard != resource.RLIM_INFINITY:  # what this process was started under, it may only lower
+        memory_bytes = min(memory_bytes, hard)
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # The parent's Ctrl-C reaches the whole group; stdin's end is what ends this process.

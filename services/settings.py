@@ -4,11 +4,12 @@ A service's `config.py` derives from ServiceSettings; `load_settings` is called 
 errors in all three places. Nothing else reads os.environ. What is measured at run time is not a setting.
 """
 
+import difflib
 import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar
 
@@ -154,7 +155,8 @@ def load_settings(cls: type[S], argv: Sequence[str], *, prog: str) -> S:
     """
     argv, config_file = _take_config_file(list(argv), prog)
     try:
-        _refuse_unknown_environment(cls)
+        if prefix := _prefix_of(cls):
+            refuse_unknown_variables(prefix, [cls])
         cls._config_file = config_file
         source: CliSettingsSource[Any] = CliSettingsSource(
             cls,
@@ -190,10 +192,25 @@ def child_environment(settings: Settings) -> dict[str, str]:
     """Return this process's environment, changed so that a child reads exactly `settings`: what was set here for its service
     is already in them.
     """
-    prefix = settings.model_config.get("env_prefix", "").upper()
+    prefix = _prefix_of(type(settings))
     values = settings.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     own = {f"{prefix}{name}".upper(): value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
     return {name: value for name, value in os.environ.items() if not name.upper().startswith(prefix)} | own
+
+
+def refuse_unknown_variables(prefix: str, models: Iterable[type[Settings]]) -> None:
+    """InvalidRequest, naming it and the one that was probably meant, for a variable with this prefix that no model has."""
+    known = {f"{_prefix_of(model)}{name}".upper() for model in models for name in model.model_fields}
+    for name in os.environ:
+        if not name.upper().startswith(prefix) or name.upper() in known:
+            continue
+        meant = "".join(difflib.get_close_matches(name.upper(), known, n=1))
+        hint = f"did you mean {meant}?" if meant else "see --help for the list"
+        raise InvalidRequest(f"{name}: there is no such setting; {hint}")
+
+
+def _prefix_of(cls: type[Settings]) -> str:
+    return cls.model_config.get("env_prefix", "").upper()
 
 
 def _take_config_file(argv: list[str], prog: str) -> tuple[list[str], Path | None]:
@@ -209,14 +226,6 @@ def _take_config_file(argv: list[str], prog: str) -> tuple[list[str], Path | Non
             _exit_usage(prog, f"--config: there is no file {path}")
         return rest, path
     return argv, None
-
-
-def _refuse_unknown_environment(cls: type[Settings]) -> None:
-    prefix = cls.model_config.get("env_prefix", "").upper()
-    known = {f"{prefix}{name}".upper() for name in cls.model_fields}
-    for name in os.environ:
-        if prefix and name.upper().startswith(prefix) and name.upper() not in known:
-            raise InvalidRequest(f"{name}: there is no such setting; see --help for the list")
 
 
 def _exit_usage(prog: str, message: str) -> NoReturn:

@@ -7,6 +7,7 @@ Tetrad does not is refused, unless it cannot change an answer (see `EngineArgs`)
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -15,10 +16,12 @@ from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.frontend.config import FrontendSettings
 from tetrad.local_stack import StackSettings
 from tetrad.services.errors import InvalidRequest
+from tetrad.services.extras import require_extras
 from tetrad.services.model_files import DEFAULT_MODEL, Report, resolve_model
 from tetrad.services.settings import ServiceSettings, Settings, first_problem
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.models.check import check_config
 
 S = TypeVar("S", bound=Settings)
 
@@ -50,10 +53,12 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
     "enforce_eager": (WorkerSettings, "enforce_eager"),
     "threads": (WorkerSettings, "threads"),
     "kv_cache_dtype": (WorkerSettings, "kv_cache_dtype"),
+    "kv_cache_memory_gib": (WorkerSettings, "kv_cache_memory_gib"),
     "cpu_offload_gb": (WorkerSettings, "cpu_offload_gb"),
     "max_logprobs": (FrontendSettings, "max_logprobs"),
     "tool_call_parser": (FrontendSettings, "tool_call_parser"),
     "reasoning_parser": (FrontendSettings, "reasoning_parser"),
+    "chat_template": (TokenizerSettings, "chat_template"),
 }
 """Engine argument -> the service setting that it is."""
 
@@ -95,6 +100,7 @@ class EngineArgs:
         generation_config: "auto" takes sampling defaults from the model's authors, "vllm" does not.
         tool_call_parser: how the model writes tool calls; "auto" asks its chat template, "none" leaves them in the text.
         reasoning_parser: how the model marks its reasoning; likewise.
+        chat_template: a file with a Jinja template to use instead of the model's.
         tokenizer_pool_size: tokenizer services to run, each of which can answer for another. None: 2 if served, else 1.
         device: "auto" (an NVIDIA GPU if there is one), "cuda", "cpu", or "sim" for no model at all.
         enforce_eager: on a GPU, launch every kernel by itself instead of replaying graphs; None: do not.
@@ -103,6 +109,8 @@ class EngineArgs:
         kv_cache_dtype: "float32", "float16", on a GPU also "bfloat16" and "fp8", on a CPU also "int8", or "auto": on a GPU the
             type of the activations; on a CPU float32, but under quantized weights int8, or float16 if the model's keys have
             biases or norms, as Qwen's.
+        kv_cache_memory_gib: GiB of memory for keys and values; more than is free is refused. None: on a CPU 4, or less where
+            less is free; on a GPU what gpu_memory_utilization leaves.
         cpu_offload_gb: on a GPU, GiB of its memory to save by keeping weights of layers in host memory, from where every step
             copies them.
         log_level: least severe level that the services log to stderr.
@@ -140,11 +148,13 @@ class EngineArgs:
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
     generation_config: str = "auto"
+    chat_template: str | None = None
     tokenizer_pool_size: int | None = None
     device: str = "auto"
     enforce_eager: bool | None = None
     threads: int = 0
     kv_cache_dtype: str = "auto"
+    kv_cache_memory_gib: float | None = None
     cpu_offload_gb: float = 0
     log_level: str = "warning"
     otlp_traces_endpoint: str | None = None
@@ -191,19 +201,24 @@ class EngineArgs:
         Raises:
             NotFound: there is no such model.
             InvalidRequest: a value that a service does not take; names the argument.
+            Unsupported: packages are missing; names the extra that brings them.
         """
-        model = str(resolve_model(self.model, revision=self.revision, report=report))
+        # Before a model is fetched in vain. The simulated device needs nothing of the worker's.
+        require_extras("A model", ["tokenizer", "engine-core", *(["worker"] if self.device != "sim" else [])])
         shared: dict[str, Any] = {"log_level": self.log_level}
         if self.otlp_traces_endpoint is not None:
             shared["otlp_endpoint"] = self.otlp_traces_endpoint
-        tokenizer: dict[str, Any] = {"model": model, **shared}
+        worker = _build(WorkerSettings, {**shared, **self._chosen(WorkerSettings)})
+        check = partial(check_config, device=worker.device)
+        model = str(resolve_model(self.model, revision=self.revision, report=report, check=check))
+        tokenizer: dict[str, Any] = {"model": model, **shared, **self._chosen(TokenizerSettings)}
         if self.tokenizer is not None:
             revision = self.tokenizer_revision or self.revision
-            tokenizer["tokenizer"] = str(resolve_model(self.tokenizer, revision=revision, report=report))
+            tokenizer["tokenizer"] = str(resolve_model(self.tokenizer, revision=revision, report=report, with_weights=False))
         return StackSettings(
             tokenizer=_build(TokenizerSettings, tokenizer),
             engine_core=_build(EngineCoreSettings, {"model": model, **shared, **self._chosen(EngineCoreSettings)}),
-            worker=_build(WorkerSettings, {**shared, **self._chosen(WorkerSettings)}),
+            worker=worker,
             frontend=_build(
                 FrontendSettings, {**shared, **self.frontend_fields(), **self._chosen(FrontendSettings), **frontend}
             ),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
+from tetrad.address_space import check_address_space
 from tetrad.child import Child, ChildState, OnState, RestartPolicy
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.frontend.config import FrontendSettings
@@ -20,8 +21,10 @@ from tetrad.private_directory import PrivateDirectory
 from tetrad.public_ports import PublicPorts
 from tetrad.readiness import HealthTarget
 from tetrad.services.errors import InvalidRequest, Unavailable
+from tetrad.services.extras import require_extras
 from tetrad.services.grpc_pollers import GRPC_POLLERS
-from tetrad.services.settings import ServiceSettings, child_environment
+from tetrad.services.model_files import CacheSettings
+from tetrad.services.settings import ServiceSettings, Settings, child_environment
 from tetrad.supervisor import Supervisor
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings
@@ -44,6 +47,15 @@ HEALTH_NAMES = {
     "frontend": "tetrad.v1.InferenceService",
 }
 """Kind of a child -> the gRPC service whose health says that it takes work; see `kind_of`."""
+
+SETTINGS: tuple[type[Settings], ...] = (
+    TokenizerSettings,
+    EngineCoreSettings,
+    WorkerSettings,
+    FrontendSettings,
+    CacheSettings,
+)
+"""Of everything that a stack runs: what TETRAD_* variables may be."""
 
 S = TypeVar("S", bound=ServiceSettings)
 
@@ -88,6 +100,9 @@ class LocalStack:
         policy: RestartPolicy | None = None,
         adapt: Adapt | None = None,
     ) -> None:
+        if serve:
+            require_extras("The frontend", ("frontend",))
+        check_address_space()
         self._adapt = adapt or _as_they_are
         self._private = PrivateDirectory()
         self.directory = self._private.path

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from tetrad.services.errors import FailedPrecondition, InvalidRequest, Overloaded
+from tetrad.services.errors import InvalidRequest, Overloaded
 from tetrad.services.sandbox import Sandbox, SandboxDied, SandboxTimeout
 from tetrad.tokenizer_svc.facts import LoadedTokenizer
 
@@ -69,16 +69,17 @@ class ChatRenderer:
         """Return the prompt.
 
         Raises:
-            InvalidRequest: not a conversation, or the template refuses it, fails, or takes too long.
-            FailedPrecondition: there is no template.
+            InvalidRequest: there is no template; not a conversation; or the template refuses it, fails, or takes too long.
             Overloaded: too many conversations with templates of their own are being rendered.
         """
         override = conversation.chat_template
         templates = self._templates if override is None else {"default": override}
         if "default" not in templates:
-            raise FailedPrecondition(
-                "The model has no chat template; send chat_template, or use completions.", field="chat_template"
+            text = (
+                "The model has no chat template. Use /v1/completions, start the server with --chat-template FILE, or send"
+                " chat_template."
             )
+            raise InvalidRequest(text, field="chat_template", reason="NO_CHAT_TEMPLATE")
         fields = {name: getattr(conversation, name) for name in _FIELDS}
         most = self._limits.max_prompt_bytes
         limits = {"max_chars": most if conversation.max_prompt_chars is None else min(most, conversation.max_prompt_chars)}

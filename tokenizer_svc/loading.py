@@ -5,7 +5,9 @@ import os
 from pathlib import Path
 
 from tetrad.services.errors import ModelError, NotFound, one_line
-from tetrad.services.model_files import resolve_model
+from tetrad.services.model_files import builtin_generation_config, resolve_model
+from tetrad.tokenizer_svc.chat_messages import ChatError
+from tetrad.tokenizer_svc.chat_template import CompiledTemplate
 from tetrad.tokenizer_svc.directory_loader import load_directory
 from tetrad.tokenizer_svc.facts import LoadedTokenizer
 from tetrad.tokenizer_svc.gguf_loader import load_gguf
@@ -26,14 +28,16 @@ def load_tokenizer(model: str, tokenizer: str | None = None, *, chat_template: s
 
     Raises:
         NotFound: there is no such model, tokenizer or template file.
-        ModelError: the files are broken or of a kind that is not supported.
+        ModelError: the files are broken or of a kind that is not supported; the template file holds no template.
     """
     # One thread a text: the service's own pool is what runs texts at the same time.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    model_path = resolve_model(model)
-    path = model_path if tokenizer is None else resolve_model(tokenizer)
+    model_path = resolve_model(model, with_weights=False)
+    path = model_path if tokenizer is None else resolve_model(tokenizer, with_weights=False)
     with panics_become(lambda reason: ModelError(f"{path} has a broken tokenizer: {reason}.", field="model")):
         loaded = _load(path, model_path)
+        if not loaded.generation_config:
+            loaded = dataclasses.replace(loaded, generation_config=builtin_generation_config(model_path))
         if chat_template is not None:
             loaded = dataclasses.replace(loaded, chat_templates={"default": _load_template(Path(chat_template))})
         return _check(Tokenizer(loaded), path)
@@ -71,7 +75,12 @@ def _load(path: Path, model_path: Path) -> LoadedTokenizer:
 
 
 def _load_template(path: Path) -> str:
+    """Return the text of a template file, which must be a template: every conversation would fail otherwise."""
     try:
-        return path.read_text("utf-8")
+        source = path.read_text("utf-8")
     except (OSError, ValueError) as error:
         raise NotFound(f"The chat template {path} cannot be read: {error}.", field="chat_template") from error
+    try:
+        return CompiledTemplate(source).source
+    except ChatError as error:
+        raise ModelError(f"{path}: {error.message}", field="chat_template") from error

@@ -33,8 +33,12 @@ class WorkerSettings(ServiceSettings):
         "under quantized weights int8 with a scale for 32 dimensions, or float16 if the model's keys have biases or norms. "
         "Only the cuda device has bfloat16 and fp8, only the cpu device int8.",
     )
-    kv_cache_memory_gib: float = Field(
-        4.0, gt=0, description="Most memory that the KV cache may take on the cpu device, in GiB; less where less is free."
+    kv_cache_memory_gib: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Memory of the KV cache, in GiB; more than is free is refused. Unset: on the cpu device 4, or less where "
+        "less is free; on the cuda device what gpu_memory_utilization leaves.",
     )
     cpu_offload_gb: float = Field(
         0.0,

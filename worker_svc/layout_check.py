@@ -7,11 +7,14 @@ library, or pages that the system promises and then kills the process for. Knows
 from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.devices.host import available_memory_bytes
 from tetrad.worker_svc.devices.interface import KvLayout
+from tetrad.worker_svc.memory_shortage import not_available
 
 MAX_NUM_SEQS = 1 << 16
 MAX_CACHE_BYTES = 1 << 48
 """256 TiB: no device has more, and sums stay far within 64 bits."""
 _ID_BYTES = 4
+LOWER_STEP = "Lower --max-num-batched-tokens, --max-num-seqs or --kv-cache-memory-gib."
+LOWER_KV_CACHE = "Lower --kv-cache-memory-gib, --num-gpu-blocks-override, --max-num-seqs or --max-model-len."
 
 
 def check_layout(layout: KvLayout, block_size_bytes: int) -> None:
@@ -26,7 +29,8 @@ def check_layout(layout: KvLayout, block_size_bytes: int) -> None:
                 f"a KV cache has at most {MAX_CACHE_BYTES}."
             )
     tables_bytes = layout.max_num_seqs * (layout.max_model_len + layout.max_model_len // layout.block_size) * _ID_BYTES
-    _check_host(tables_bytes, f"The tables of max_num_seqs {layout.max_num_seqs} of max_model_len {layout.max_model_len}")
+    what = f"The tables of max_num_seqs {layout.max_num_seqs} of max_model_len {layout.max_model_len}"
+    _check_host(tables_bytes, what, "Lower --max-num-seqs or --max-model-len.")
 
 
 def check_host_cache(layout: KvLayout, block_size_bytes: int) -> None:
@@ -34,15 +38,16 @@ def check_host_cache(layout: KvLayout, block_size_bytes: int) -> None:
     _check_host(
         layout.num_blocks * block_size_bytes,
         f"The KV cache of num_blocks {layout.num_blocks} of block_size {layout.block_size}",
+        LOWER_KV_CACHE,
     )
 
 
 def check_host_blocks(num_host_blocks: int, block_size_bytes: int) -> None:
     """FailedPrecondition if the second tier does not fit the memory that this process can still take."""
-    _check_host(num_host_blocks * block_size_bytes, f"The second tier (swap_space) of num_host_blocks {num_host_blocks}")
+    what = f"The second tier (swap_space) of num_host_blocks {num_host_blocks}"
+    _check_host(num_host_blocks * block_size_bytes, what, "Lower --swap-space.")
 
 
-def _check_host(size_bytes: int, what: str) -> None:
-    available = available_memory_bytes()
-    if size_bytes > available:
-        raise FailedPrecondition(f"{what} needs {size_bytes} bytes; {available} are available.")
+def _check_host(size_bytes: int, what: str, advice: str) -> None:
+    if size_bytes > available_memory_bytes():
+        raise not_available(what, size_bytes, advice)

@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest
 from tetrad.services.log import get_logger
 from tetrad.services.model_files import resolve_model
+from tetrad.worker_svc.devices.host import size_text
 from tetrad.worker_svc.devices.interface import (
     Device,
     KvGroup,
@@ -22,12 +24,17 @@ from tetrad.worker_svc.devices.interface import (
     ModelInfo,
     Progress,
 )
-from tetrad.worker_svc.layout_check import check_layout
+from tetrad.worker_svc.layout_check import LOWER_KV_CACHE, LOWER_STEP, check_layout
+from tetrad.worker_svc.memory_shortage import memory_for
+from tetrad.worker_svc.models.check import check_config
 from tetrad.worker_svc.plan import PendingStep, Runner, StepPlan, StepResult
 from tetrad.worker_svc.plan_check import check_plan
 from tetrad.worker_svc.sleep import KV_CACHE, WEIGHTS, Sleep, check_level, parts_to_wake
+from tetrad.worker_svc.weights.model_config import apply_overrides
 
 log = get_logger()
+
+_SMALLER_MODEL = "Raise that limit, or serve a smaller model (--model) or one with quantized weights (--quantization)."
 
 
 class State(Enum):
@@ -92,7 +99,9 @@ class Worker:
 
     def load_model(self, model: str, report: Progress, **options: str | int | bool) -> ModelInfo:
         """Load a model, dropping another one; NotFound or ModelError if that cannot be."""
-        request = LoadRequest(model=model, path=resolve_model(model), **options)  # type: ignore[arg-type] # LoadRequest's fields
+        overrides = str(options.get("hf_overrides_json", ""))
+        path = resolve_model(model, check=lambda config: check_config(apply_overrides(config, overrides), self._device.name))
+        request = LoadRequest(model=model, path=path, **options)  # type: ignore[arg-type] # LoadRequest's fields
         if self._sleep is not None and request == self._load_request:
             self._wake_weights(self._sleep, report)
         elif self._model is None or request != self._load_request:
@@ -124,7 +133,8 @@ class Worker:
         if self._runner is None or layout != self._layout:
             check_layout(layout, block_size_bytes)
             self._drop_runner()
-            self._runner = model.make_runner(layout)
+            with memory_for("The KV cache", layout.num_blocks * block_size_bytes, LOWER_KV_CACHE):
+                self._runner = model.make_runner(layout)
             self._layout = layout
             self._sleep = None
             self._kv_cache_bytes = layout.num_blocks * block_size_bytes
@@ -136,7 +146,8 @@ class Worker:
         runner = self._ready_runner()
         if not self._is_warm:
             runner.forget_all()
-            runner.warm_up(report)
+            with memory_for("A step", None, LOWER_STEP):
+                runner.warm_up(report)
             self._is_warm = True
 
     def sleep(self, level: int) -> None:
@@ -232,7 +243,9 @@ class Worker:
 
     def _load(self, request: LoadRequest, report: Progress) -> None:
         started = time.monotonic()
-        self._model = self._device.load_model(request, report)
+        what = f"Loading {request.path} ({size_text(_size_on_disk(request.path))} on disk)"
+        with memory_for(what, None, _SMALLER_MODEL):
+            self._model = self._device.load_model(request, report)
         self._model_load_s = time.monotonic() - started
         self._load_request = request
         log.info("model.loaded", model=request.model, architecture=self._model.info.architecture)
@@ -285,6 +298,11 @@ def step_failed(step_id: int, error: Exception) -> InternalError:
 def stale_epoch() -> FailedPrecondition:
     """Return the error of an engine core whose worker another one has taken over."""
     return FailedPrecondition("Another engine core has taken this worker over; a worker serves one.", reason="STALE_EPOCH")
+
+
+def _size_on_disk(path: Path) -> int:
+    files = path.glob("*.safetensors") if path.is_dir() else (path,)
+    return sum(file.stat().st_size for file in files if file.exists())
 
 
 def _report_nothing(done: int, total: int) -> None:

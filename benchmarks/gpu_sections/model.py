@@ -15,7 +15,7 @@ from tetrad.worker_svc.cuda.llama import DeviceLlama
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
 from tetrad.worker_svc.cuda.weight_offload import WeightOffload
 from tetrad.worker_svc.devices.interface import KvLayout
-from tetrad.worker_svc.models.registry import supported_config
+from tetrad.worker_svc.models.check import supported_config
 from tetrad.worker_svc.weights.loader import WeightLoader
 from tetrad.worker_svc.weights.random import RandomSource
 from tetrad.worker_svc.weights.source import WeightSource

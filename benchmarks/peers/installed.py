@@ -7,7 +7,7 @@ from pathlib import Path
 
 def home() -> Path:
     """Return the directory that `make peers` fills."""
-    return Path(os.environ.get("TETRAD_PEERS", Path.home() / ".cache" / "tetrad-peers"))
+    return Path(os.environ.get("BENCH_PEERS", Path.home() / ".cache" / "tetrad-peers"))
 
 
 TINY = "tiny"

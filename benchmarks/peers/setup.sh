@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs what Tetrad is measured against into $TETRAD_PEERS (default ~/.cache/tetrad-peers), each in its own virtual
+# Installs what Tetrad is measured against into $BENCH_PEERS (default ~/.cache/tetrad-peers), each in its own virtual
 # environment: vLLM for CPUs and transformers in vllm/, llama.cpp in llama/. Writes the models that they run: smol.gguf (as
 # published), smol_fp32 (the same, dequantized) and tiny (one layer, the same vocabulary). About 20 minutes on two cores, most of
 # it llama.cpp's compiler. What is there already is kept, so a run that was interrupted may be repeated.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-home=${TETRAD_PEERS:-$HOME/.cache/tetrad-peers}
+home=${BENCH_PEERS:-$HOME/.cache/tetrad-peers}
 python=${PYTHON:-python3}
 vllm=0.32.0
 llama_cpp=0.3.36

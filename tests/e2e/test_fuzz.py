@@ -1,6 +1,6 @@
 """Random requests, valid and not, over HTTP and gRPC: none is a server error, and the next request is answered.
 
-`make test` sends a few, the same ones each time; `make fuzz` sends as many as TETRAD_FUZZ_EXAMPLES says, others each time.
+`make test` sends a few, the same ones each time; `make fuzz` sends as many as TEST_FUZZ_EXAMPLES says, others each time.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ with warnings.catch_warnings():
     import schemathesis
     from schemathesis import GenerationMode
 
-EXAMPLES = int(os.environ.get("TETRAD_FUZZ_EXAMPLES", "0"))
+EXAMPLES = int(os.environ.get("TEST_FUZZ_EXAMPLES", "0"))
 NUM_HTTP, NUM_GRPC = (EXAMPLES, EXAMPLES) if EXAMPLES else (150, 100)
 
 fuzzed = settings(

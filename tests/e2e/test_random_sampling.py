@@ -1,7 +1,7 @@
 """Random valid sampling parameters against a tiny model on the CPU: rows fail alone, and tokens do not depend on the batch.
 
 The simulated device cannot show this: none of its rows ever fails. `make test` sends a few batches, the same ones each time;
-`make fuzz` as many as TETRAD_FUZZ_EXAMPLES says, others each time.
+`make fuzz` as many as TEST_FUZZ_EXAMPLES says, others each time.
 """
 
 import json
@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from tests.e2e.tiny_model import save_tiny_model
 from tests.toy_tokenizer import EOS_IDS, toy_tokenizer
 
-EXAMPLES = int(os.environ.get("TETRAD_FUZZ_EXAMPLES", "0"))
+EXAMPLES = int(os.environ.get("TEST_FUZZ_EXAMPLES", "0"))
 NUM_BATCHES = EXAMPLES or 30
 MOST_TOKENS = 20
 EOS = EOS_IDS[0]

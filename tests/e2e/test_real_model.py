@@ -50,13 +50,23 @@ def test_a_chat_streams_an_answer_and_its_usage(client):
 
 def test_a_seeded_request_brings_the_same_text_twice_and_another_seed_another(client):
     def sample(seed):
-        return client.completions.create(model=MODEL, prompt="Once upon a time", seed=seed, max_tokens=30).choices[0].text
+        answer = client.completions.create(model=MODEL, prompt="Once upon a time", seed=seed, temperature=1, max_tokens=30)
+        return answer.choices[0].text
 
     assert sample(1) == sample(1) != sample(2)
 
 
+def test_a_request_without_sampling_parameters_gets_the_models_own(server):
+    def sample(**given):
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 24, "seed": 7, **given}
+        return httpx.post(f"{server.url}/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"]
+
+    assert sample() == sample(temperature=0.2, top_p=0.9)
+    assert sample(temperature=1, top_p=1) != sample()
+
+
 def test_n_choices_differ_and_share_the_prompt(client):
-    answer = client.completions.create(model=MODEL, prompt="Once upon a time", n=3, seed=5, max_tokens=15)
+    answer = client.completions.create(model=MODEL, prompt="Once upon a time", n=3, seed=5, temperature=1, max_tokens=15)
 
     assert len({choice.text for choice in answer.choices}) == 3
     assert answer.usage.completion_tokens == 45

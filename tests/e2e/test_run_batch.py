@@ -122,7 +122,7 @@ def test_every_kind_of_line_gets_a_result_from_a_server_of_its_own(smollm2, tmp_
 
     result = run(source, target, "--model", str(smollm2), "--served-model-name", "sim", "--device", "sim")
 
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == 1, result.stderr
     assert "2 of 5 requests succeeded, 3 failed" in result.stdout
     assert "5/5" in result.stderr
     found = {each["custom_id"]: each for each in results_of(target)}
@@ -135,6 +135,25 @@ def test_every_kind_of_line_gets_a_result_from_a_server_of_its_own(smollm2, tmp_
     assert "temperature must be" in found["wrong"]["response"]["body"]["error"]["message"]
     assert found["elsewhere"]["error"]["code"] == "invalid_url"
     assert (found[None]["error"]["code"], found[None]["error"]["line"]) == ("invalid_json", 5)
+
+
+def test_lines_that_failed_are_an_exit_code_and_those_whose_reason_may_pass_are_sent_again(sim_server, tmp_path):
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    write_lines(
+        source, [completion("good", max_tokens=2), completion("busy", max_tokens=2), completion("wrong", temperature=-1)]
+    )
+    failed = {"id": "batch_req_1", "custom_id": "busy", "response": {"status_code": 503, "request_id": "r", "body": {}}}
+    write_lines(target, [failed | {"error": None}])
+
+    first = run(source, target, "--url", sim_server.url)
+    second = run(source, target, "--url", sim_server.url)
+
+    assert (first.returncode, second.returncode) == (1, 1)
+    assert "2 of 3 requests succeeded, 1 failed" in first.stdout
+    assert f"3 of 3 requests are in {target} already, 1 of them failed" in second.stderr
+    statuses = {each["custom_id"]: each["response"]["status_code"] for each in results_of(target)}
+    assert statuses == {"good": 200, "busy": 200, "wrong": 400}
+    assert len(results_of(target)) == 3
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
         yield worker_pb2.LoadModelResponse(model=model)
 
     async def GetKvCacheSpec(self, request, context):
-        return worker_pb2.GetKvCacheSpecResponse(groups=[worker_pb2.KvCacheGroup(block_size_bytes=1024)])
+        return worker_pb2.GetKvCacheSpecResponse(groups=[worker_pb2.KvCacheGroup(block_size_bytes=1024, dtype="int8")])
 
     async def DetermineAvailableMemory(self, request, context):
         return worker_pb2.DetermineAvailableMemoryResponse(available_bytes=64 * 1024)

@@ -21,6 +21,7 @@ async def test_a_session_begins_with_what_the_engine_is(stack):
     ready = (await stack.client()).ready
 
     assert (ready.vocab_size, ready.max_model_len, ready.num_gpu_blocks, ready.device) == (VOCAB_SIZE, MAX_LEN, 64, "fake")
+    assert ready.kv_cache_dtype == "int8"
 
 
 async def test_a_request_gets_its_tokens_and_its_end(stack):

@@ -7,7 +7,6 @@ import pytest
 from tests.frontend.fakes import TEXT, FakeEngine
 from tetrad.frontend.limits import Limits
 from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
-from tetrad.services.columns import pack_u32
 from tetrad.services.errors import InvalidRequest, Unavailable
 from tetrad.v1 import engine_core_pb2
 
@@ -246,25 +245,6 @@ async def test_what_fails_because_an_engine_talks_nonsense_is_aborted_there(conn
         await task
 
     await engine.until(lambda: len(engine.aborted) == 1)
-
-
-async def test_log_probabilities_of_another_number_of_tokens_end_the_session(llm, engine):
-    engine.pause()
-    task = start(llm, logprobs=1)
-    await engine.until(lambda: engine.running)
-    await engine.take(4)
-    output = engine_core_pb2.EngineCoreOutput(handle=engine.requests[0].handle, new_token_ids=pack_u32([88, 89]))
-    output.new_logprobs.token_ids = pack_u32([88, 88])
-    output.new_logprobs.logprobs = b"\0" * 8
-    output.new_logprobs.ranks = pack_u32([1])
-    output.new_logprobs.num_positions, output.new_logprobs.width = 1, 2
-
-    outputs = engine_core_pb2.EngineCoreOutputs(step_id=90, outputs=[output])
-    await engine.say(engine_core_pb2.SessionResponse(outputs=outputs))
-    await engine.until(lambda: len(engine.requests) == 2)
-    await engine.allow(None)
-
-    assert await task == LONG[:60]
 
 
 async def test_many_long_requests_travel_in_messages_of_bounded_size(connect, engine):

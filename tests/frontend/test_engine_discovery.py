@@ -258,6 +258,7 @@ async def test_metrics_tell_the_engines_apart_and_forget_what_a_lost_one_ran(llm
 
     infos = [line for line in both.splitlines() if line.startswith("tetrad:cache_config_info{")]
     assert len(infos) == len({line.rpartition(" ")[0] for line in infos}) == 2
+    assert all('cache_dtype="int8"' in line for line in infos)
 
 
 def metrics(llm):

@@ -33,7 +33,6 @@ NONSENSE = {
     "a step that came before": lambda request: outputs_of(request, 5),
     "columns that disagree": lambda request: outputs_of(request, 99, num_tokens=pack_u32([3])),
     "a column that is cut": lambda request: outputs_of(request, 99, token_ids=b"abc"),
-    "a token outside the vocabulary": lambda request: outputs_of(request, 99, ids=[40_000]),
     "Ready again": lambda _: engine_core_pb2.SessionResponse(ready=engine_core_pb2.EngineInfo()),
     "nothing": lambda _: engine_core_pb2.SessionResponse(),
 }
@@ -174,7 +173,7 @@ async def test_a_pinned_request_waits_for_its_engine(pair, engine, second):
     assert [request.external_req_id for request in second.requests] == ["other"]
 
 
-@pytest.mark.parametrize("kind", ["WORKER_LOST", "DRAINING", "SLEEPING"])
+@pytest.mark.parametrize("kind", ["WORKER_LOST", "DRAINING", "SLEEPING", "STALLED"])
 async def test_new_requests_avoid_an_engine_with_a_problem(pair, engine, second, kind):
     await engine.tell(f"ENGINE_NOTICE_KIND_{kind}")
     async with asyncio.timeout(10):

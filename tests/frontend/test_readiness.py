@@ -104,16 +104,19 @@ async def test_grpc_health_follows_the_services_behind(open_frontend, engine, so
     await ready_answer(client, status=200)
 
 
-async def test_a_lost_worker_is_a_reason_not_to_be_ready(open_frontend, engine):
+@pytest.mark.parametrize(
+    ("kind", "problem"), [("WORKER_LOST", "its worker is lost"), ("STALLED", "its requests make no progress")]
+)
+async def test_an_engine_that_makes_no_progress_is_a_reason_not_to_be_ready(open_frontend, engine, kind, problem):
     _, client = await open_frontend()
     await ready_answer(client, status=200)
 
-    await engine.tell(engine_core_pb2.ENGINE_NOTICE_KIND_WORKER_LOST)
+    await engine.tell(f"ENGINE_NOTICE_KIND_{kind}")
     lost = await ready_answer(client, status=503)
     await engine.tell(engine_core_pb2.ENGINE_NOTICE_KIND_RECOVERED)
     await ready_answer(client, status=200)
 
-    assert "its worker is lost" in lost.json()["problem"]
+    assert problem in lost.json()["problem"]
 
 
 async def test_a_contract_of_another_revision_ends_the_start(open_frontend, engine):

@@ -167,7 +167,7 @@ def test_memory_fits_what_settings_allow(overlay, component):
         "tokenizer": lambda: settings.chat_template_memory_bytes + (256 << 20),
         "engine-core": lambda: 1 << 30,
         # Its weights, and what a step needs besides the KV cache.
-        "worker": lambda: int(settings.kv_cache_memory_gib * (1 << 30)) + (1 << 30),
+        "worker": lambda: int((settings.kv_cache_memory_gib or 4) * (1 << 30)) + (1 << 30),
     }[component]()
 
     assert least <= size_bytes(resources["limits"]["memory"])

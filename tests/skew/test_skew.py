@@ -26,7 +26,7 @@ MODEL = "smollm2-135m-instruct"
 AT_ONCE = 8
 TIMEOUT_S = 60.0
 # Under load in each mixture: `make skew-test` makes it longer.
-LOAD_S = float(os.environ.get("TETRAD_SKEW_SECONDS", "0.5"))
+LOAD_S = float(os.environ.get("TEST_SKEW_SECONDS", "0.5"))
 # What the simulated device of the previous release cannot do, and what a frontend keeps in its own memory.
 LEFT_OUT = ("failing", "prompt_logprobs", "all_logprobs", "kept")
 

@@ -92,6 +92,41 @@ def test_wherever_a_write_was_cut_the_file_is_whole_again(tmp_path):
         assert json.loads(lines[-1])["custom_id"] == "c"
 
 
+def request(custom_id: str) -> BatchRequest:
+    return BatchRequest(1, custom_id, "/v1/completions", {})
+
+
+def test_failures_that_may_pass_are_dropped_and_others_stay(tmp_path):
+    path, link = tmp_path / "out.jsonl", tmp_path / "link.jsonl"
+    link.symlink_to(path)
+    passing = [
+        *(
+            response_record(request(f"s{status}"), status_code=status, request_id="r", body={})
+            for status in (429, 502, 503, 504)
+        ),
+        *(error_record(request(code), code, "gone") for code in ("connection_lost", "request_timeout")),
+    ]
+    staying = [
+        response_record(request("good"), status_code=200, request_id="r", body={}),
+        response_record(request("wrong"), status_code=400, request_id="r", body={}),
+        error_record(BadLine(7, None, "invalid_json", "no"), "invalid_json", "no"),
+    ]
+    with ResultFile(path) as results:
+        for record in (*passing, *staying):
+            results.append(record)
+    path.chmod(0o640)
+
+    with ResultFile(link) as results:
+        assert (results.done, results.num_failed) == ({"good", "wrong", 7}, 2)
+        with pytest.raises(FailedPrecondition, match="Another run writes"):
+            ResultFile(path)
+        results.append(response_record(request("s429"), status_code=200, request_id="r", body={}))
+
+    assert [json.loads(each)["custom_id"] for each in path.read_text().splitlines()] == ["good", "wrong", None, "s429"]
+    assert (link.is_symlink(), path.stat().st_mode & 0o777) == (True, 0o640)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link.jsonl", "out.jsonl"]
+
+
 @pytest.mark.parametrize("content", [b"precious", b"precious\n", b'{"id": "x", "custom_id": "a"}\n', b"[]\n", b"\xff\n"])
 def test_a_file_that_is_no_output_is_left_as_it_is(tmp_path, content):
     path = tmp_path / "notes.txt"

@@ -43,12 +43,34 @@ def test_help_of_serve_shows_the_services_own_defaults():
     assert "Tokens per KV block; power of two. (default: 16)" in text
 
 
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("TETRAD_ENGINE_CORE_MAX_NUM_SEQ", "did you mean TETRAD_ENGINE_CORE_MAX_NUM_SEQS?"),
+        ("TETRAD_WORKER_THREAD", "did you mean TETRAD_WORKER_THREADS?"),
+        ("TETRAD_CACHE_DIRS", "did you mean TETRAD_CACHE_DIR?"),
+        ("TETRAD_X", "see --help"),
+    ],
+)
+def test_a_variable_that_no_service_knows_is_one_line(monkeypatch, variable, hint):
+    monkeypatch.setenv(variable, "1")
+
+    assert_one_line(tetrad("serve", "--port", "0"), f"{variable}: there is no such setting", hint)
+
+
 def test_an_unknown_command_is_one_line():
     assert_one_line(tetrad("sing"), "sing", "--help")
 
 
 def test_version():
     assert tetrad("--version").stdout.startswith("tetrad ")
+
+
+def test_a_kv_cache_that_the_device_cannot_hold_is_refused_with_both_figures():
+    result = tetrad("serve", "--port", "0", "--device", "sim", "--kv-cache-memory-gib", "500")
+
+    assert "kv_cache_memory_gib 500 does not fit: 4.0 GiB can be had" in result.stderr
+    assert result.returncode == 78
 
 
 def test_a_model_that_does_not_exist_is_one_line():

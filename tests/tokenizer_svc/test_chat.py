@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tetrad.services.errors import FailedPrecondition, InvalidRequest
+from tetrad.services.errors import InvalidRequest
 from tetrad.tokenizer_svc.chat import ChatLimits, ChatRenderer, Conversation
 from tetrad.tokenizer_svc.template_process import answer
 from tetrad.tokenizer_svc.tokenizer import Tokenizer
@@ -205,7 +205,7 @@ class TestRenderer:
     async def test_a_model_without_a_template_says_so(self, tokenizer: Tokenizer) -> None:
         renderer = ChatRenderer(dataclasses.replace(tokenizer.facts, chat_templates={}), ChatLimits())
 
-        with pytest.raises(FailedPrecondition, match="no chat template"):
+        with pytest.raises(InvalidRequest, match=r"no chat template\. Use /v1/completions.*--chat-template FILE"):
             await renderer.render(Conversation(json.dumps([USER])))
         await renderer.close()
 

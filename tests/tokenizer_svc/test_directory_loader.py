@@ -86,6 +86,13 @@ def test_a_template_file_replaces_the_models(saved: Path, tmp_path: Path) -> Non
         load_tokenizer(str(saved), chat_template=str(tmp_path / "other.jinja"))
 
 
+def test_a_template_file_that_is_none_is_refused_at_the_start(saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.jinja").write_text("{% if %}")
+
+    with pytest.raises(ModelError, match=r"mine\.jinja: The chat template is not valid: line 1"):
+        load_tokenizer(str(saved), chat_template=str(tmp_path / "mine.jinja"))
+
+
 @pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json"])
 @pytest.mark.parametrize("content", ["", "{", "[]"])
 def test_a_broken_file_is_named(directory: Path, file: str, content: str) -> None:

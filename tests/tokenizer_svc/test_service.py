@@ -260,7 +260,8 @@ class TestInfoAndBundle:
         assert info.has_chat_template
         assert info.chat_template == tokenizer.facts.chat_templates["default"]
         assert info.tokenizer_hash == tokenizer.hash
-        assert info.generation_config_json == ""
+        # The file holds none: those of the built-in model.
+        assert json.loads(info.generation_config_json) == {"temperature": 0.2, "top_p": 0.9}
 
     async def test_the_bundle_is_a_whole_tokenizer(self, serve: Serve, tokenizer: Tokenizer, texts: list[str]) -> None:
         async with serve() as stub:

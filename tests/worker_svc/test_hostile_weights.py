@@ -8,7 +8,7 @@ import pytest
 
 from tests.fuzz.model_bytes import CONFIG, directory_files, write_gguf
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.models.registry import supported_config
+from tetrad.worker_svc.models.check import supported_config
 from tetrad.worker_svc.weights.source import open_source
 
 

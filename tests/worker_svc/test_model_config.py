@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from tests.worker_svc.conftest import tiny_config
@@ -113,3 +114,21 @@ def test_a_quantized_checkpoint_is_refused_on_the_cpu_by_its_method(method, reas
     """Even if its weights are in floats: they are not those that its method means."""
     with pytest.raises(ModelError, match=reason):
         load(altered(quantization_config={"quant_method": method}))
+
+
+def test_packed_weights_without_a_quantization_config_are_named(altered, load):
+    """As older tools wrote them: what they say of the quantization is in a file of its own."""
+    directory = altered()
+    tensors = load_file(directory / "model.safetensors")
+    name = "model.layers.0.self_attn.q_proj"
+    packed = tensors.pop(f"{name}.weight").to(torch.int32)
+    save_file(tensors | {f"{name}.qweight": packed}, directory / "model.safetensors", {"format": "pt"})
+
+    with pytest.raises(ModelError, match=f"have {name}.qweight: it is quantized as AWQ or GPTQ, which needs the cuda device"):
+        load(directory)
+
+
+@pytest.mark.parametrize("method", ["awq", "gptq", "fp8"])
+def test_a_method_of_quantized_checkpoints_is_refused_on_the_cpu_by_its_name(method, altered, load):
+    with pytest.raises(ModelError, match=f"Quantization {method} needs the cuda device"):
+        load(altered(), quantization=method)

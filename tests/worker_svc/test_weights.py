@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.models.registry import supported_config
+from tetrad.worker_svc.models.check import supported_config
 from tetrad.worker_svc.weights.gguf_file import GgufSource
 from tetrad.worker_svc.weights.model_config import read_model_config
 from tetrad.worker_svc.weights.source import open_source

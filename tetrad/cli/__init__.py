@@ -4,12 +4,14 @@ Errors are one line on stderr that says what to do; exit codes are those of serv
 2 for a wrong command line. Each subcommand is imported only when it is asked for.
 """
 
+import contextlib
 import runpy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 
 from tetrad.services.errors import TetradError
+from tetrad.services.extras import missing_packages
 from tetrad.services.process import exit_code_of
 from tetrad.services.version import VERSION
 
@@ -29,6 +31,8 @@ _COMMANDS = {
     "complete": ("tetrad.cli.complete", "let a running server continue a text"),
 }
 
+_CLIENTS = ("status", "chat", "complete", "profile")
+
 Run = Callable[[list[str]], int]
 """A subcommand: takes its arguments, returns the exit code."""
 
@@ -44,11 +48,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"tetrad {VERSION}")
         return 0
     if name in _SERVICES:
-        return _run_service(_SERVICES[name][0], arguments[1:])
+        return _run(lambda rest: _run_service(name, rest), arguments[1:])
     if name not in _COMMANDS:
         print(f"tetrad: there is no command {name!r}; `tetrad --help` lists them", file=sys.stderr)
         return 2
-    return _run(import_module(_COMMANDS[name][0]).run, arguments[1:])
+    return _run(lambda rest: _run_command(name, rest), arguments[1:])
+
+
+def _run_command(name: str, arguments: list[str]) -> int:
+    with _extra_named(name, "cli" if name in _CLIENTS else "all"):
+        module = import_module(_COMMANDS[name][0])
+    return int(module.run(arguments))
+
+
+@contextlib.contextmanager
+def _extra_named(name: str, extra: str) -> Iterator[None]:
+    """Turn the lack of a package into one line that names the extra; a module of ours that is missing is a bug."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module in ("", "tetrad"):
+            raise
+        raise missing_packages(f"tetrad {name}", (module,), extra) from error
 
 
 def _run(run: Run, arguments: list[str]) -> int:
@@ -64,10 +86,12 @@ def _run(run: Run, arguments: list[str]) -> int:
         return 0
 
 
-def _run_service(package: str, arguments: list[str]) -> int:
+def _run_service(name: str, arguments: list[str]) -> int:
     """Become the service: its module reads the arguments and ends the process."""
+    package = _SERVICES[name][0]
     sys.argv = [package, *arguments]
-    runpy.run_module(package, run_name="__main__", alter_sys=True)
+    with _extra_named(name, name):
+        runpy.run_module(package, run_name="__main__", alter_sys=True)
     return 0
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tetrad.services.errors import InvalidRequest, NotFound, TetradError, Unavailable, Unsupported
+from tetrad.services.errors import InvalidRequest, NotFound, TetradError, Unavailable
+from tetrad.services.extras import require_extras
 
-try:
-    import httpx as httpx  # modules that need httpx import it from here, and so get the error below
-    import httpx_sse
-except ImportError as error:
-    raise Unsupported("This command needs the packages httpx and httpx-sse: pip install 'tetrad[cli]'.") from error
+require_extras("This command", ("cli",))
+
+import httpx as httpx  # noqa: E402 - modules that need httpx import it from here, and so get the error above
+import httpx_sse  # noqa: E402
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _STATUS_OF_TYPE = {"invalid_request_error": 400, "rate_limit_error": 429}

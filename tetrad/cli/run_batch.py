@@ -1,7 +1,8 @@
 """`tetrad run-batch`: answers every request of an OpenAI batch file, through the HTTP API of a local stack or of a server.
 
 The output is appended to as requests finish. A run that ended early, however it did, goes on where it stopped when it is
-started again: lines that have a result are not sent again.
+started again: lines that have a result are not sent again, except those that failed for a reason that may pass. The exit code
+is 1 if a line failed.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tetrad.cli.batch_file.lines import Key, Line, keys_of, read_lines
-from tetrad.cli.batch_file.results import ResultFile
+from tetrad.cli.batch_file.results import ResultFile, has_failed, may_pass
 from tetrad.cli.batch_file.sender import BatchSender
 from tetrad.cli.options import add_engine_options, new_parser
 from tetrad.cli.own_server import serving, unless_failed
@@ -27,7 +28,7 @@ _TERMINATED = 128 + signal.SIGTERM
 
 
 def run(arguments: list[str]) -> int:
-    """Answer the batch; returns 0 once every line has a result, whatever it is."""
+    """Answer the batch; returns 0 if every line was answered, 1 if some failed, once each has a result."""
     options = _parse(arguments)
     source, target = Path(options.input_file), Path(options.output_file)
     numbers = keys_of(source)
@@ -36,9 +37,10 @@ def run(arguments: list[str]) -> int:
     with ResultFile(target) as results:
         done = results.done & numbers.keys()
         if done:
-            print(f"{len(done)} of {len(numbers)} requests are in {target} already", file=sys.stderr)
+            failed = f", {results.num_failed} of them failed" if results.num_failed else ""
+            print(f"{len(done)} of {len(numbers)} requests are in {target} already{failed}", file=sys.stderr)
         if len(done) == len(numbers):
-            return 0
+            return _exit_code(results.num_failed)
         tally = _Tally(total=len(numbers), done=len(done), results=results)
         try:
             asyncio.run(_answer(options, _without(read_lines(source), done), tally))
@@ -46,7 +48,14 @@ def run(arguments: list[str]) -> int:
             print(f"Stopped; run the same command again to go on. {tally.summary()}", file=sys.stderr)
             return _INTERRUPTED if isinstance(stop, KeyboardInterrupt) else _TERMINATED
         print(f"{tally.summary()} -> {target}")
-    return 0
+        if tally.num_passing:
+            text = f"{tally.num_passing} of the failures may pass; run the same command again to send these requests again."
+            print(text, file=sys.stderr)
+        return _exit_code(tally.num_failed + results.num_failed)
+
+
+def _exit_code(num_failed: int) -> int:
+    return 1 if num_failed else 0
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -94,37 +103,42 @@ class _Tally:
         total: lines of the batch.
         done: those that an earlier run has answered.
         results: where they go.
+
+    Attributes:
+        num_failed: results of this run that are failures.
+        num_passing: those of them that another run may not meet.
     """
 
     def __init__(self, *, total: int, done: int, results: ResultFile) -> None:
         self._total = total
         self._earlier = done
         self._results = results
-        self._num_answered = self._num_failed = self._num_tokens = 0
+        self._num_answered = self._num_tokens = 0
+        self.num_failed = self.num_passing = 0
         self._started_at = self._ended_at = time.monotonic()
         self._bar: Bar | None = None
 
     def add(self, result: dict[str, Any]) -> None:
         """Take a result."""
         self._results.append(result)
-        response = result["response"]
-        if response is not None and response["status_code"] < 400:
-            self._num_answered += 1
-            self._num_tokens += (response["body"].get("usage") or {}).get("completion_tokens") or 0
+        if has_failed(result):
+            self.num_failed += 1
+            self.num_passing += may_pass(result)
         else:
-            self._num_failed += 1
+            self._num_answered += 1
+            self._num_tokens += (result["response"]["body"].get("usage") or {}).get("completion_tokens") or 0
         if self._bar is not None:
             rate = self._num_tokens / max(time.monotonic() - self._started_at, 1e-9)
-            self._bar.set_postfix_str(f"output: {rate:.1f} toks/s, failed: {self._num_failed}", refresh=False)
+            self._bar.set_postfix_str(f"output: {rate:.1f} toks/s, failed: {self.num_failed}", refresh=False)
             self._bar.update(1)
 
     def summary(self) -> str:
         """Return what this run has done, in a line."""
-        now = self._num_answered + self._num_failed
+        now = self._num_answered + self.num_failed
         passed_s = max(self._ended_at - self._started_at, 1e-9)
         earlier = f", {self._earlier} answered before" if self._earlier else ""
         rates = f"{now / passed_s:.1f} req/s, {self._num_tokens / passed_s:.1f} output toks/s"
-        return f"{self._num_answered} of {self._total} requests succeeded, {self._num_failed} failed{earlier} ({rates})"
+        return f"{self._num_answered} of {self._total} requests succeeded, {self.num_failed} failed{earlier} ({rates})"
 
     def __enter__(self) -> Self:
         self._started_at = time.monotonic()

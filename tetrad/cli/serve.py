@@ -3,15 +3,17 @@
 import argparse
 import asyncio
 
+from tetrad.cli.announcement import announcement, has_chat_template
 from tetrad.cli.options import add_engine_options, engine_args, new_parser
 from tetrad.cli.own_server import unless_failed
 from tetrad.cli.serve_signals import ServeSignals
 from tetrad.cli.server_options import add_server_options, server_fields
 from tetrad.cli.startup import StartProgress, free_port, too_slow
 from tetrad.frontend.access.guard import Guard
-from tetrad.local_stack import LocalStack, StackSettings
+from tetrad.local_stack import SETTINGS, LocalStack, StackSettings
 from tetrad.services.errors import TetradError
 from tetrad.services.log import configure_command_logging
+from tetrad.services.settings import refuse_unknown_variables
 from tetrad.services.tls import Identity
 
 
@@ -25,6 +27,7 @@ def run(arguments: list[str]) -> int:
     add_server_options(parser)
     add_engine_options(parser)
     options = parser.parse_args(arguments)
+    refuse_unknown_variables("TETRAD_", SETTINGS)
     args = engine_args(options)
     configure_command_logging(args.log_level, also_stdout=True)
     port = free_port(options.host, options.port)
@@ -44,7 +47,8 @@ async def _serve(settings: StackSettings, options: argparse.Namespace, progress:
         if not await signals.unless_stopped(_start(stack, options.start_timeout_s)):
             progress.say("Stopping")
             return 0
-        _announce(settings)
+        can_chat = await has_chat_template(stack.tokenizer_targets[0])
+        print(announcement(settings.frontend, can_chat=can_chat), flush=True)
         restarting = _restart_when_asked(stack, signals, options.start_timeout_s, progress)
         await signals.unless_stopped(unless_failed(restarting, stack.wait_failed()))
         progress.say("Stopping")
@@ -73,16 +77,3 @@ async def _restart_when_asked(stack: LocalStack, signals: ServeSignals, timeout_
             progress.say(f"Not every service came back: {error.message}")
         else:
             progress.say("Every service was restarted")
-
-
-def _announce(settings: StackSettings) -> None:
-    frontend = settings.frontend
-    host = "127.0.0.1" if frontend.host in ("0.0.0.0", "::", "") else frontend.host
-    scheme = "http" if frontend.public_tls is None else "https"
-    url, name = f"{scheme}://{host}:{frontend.port}", frontend.served_model_names[0]
-    grpc = "" if frontend.grpc_port is None else f", gRPC on {host}:{frontend.grpc_port}"
-    console = f", console at {url}/" if frontend.console else ""
-    print(f"Tetrad serves {name} at {url}/v1{grpc}{console} (Ctrl-C stops it). Try:")
-    messages = '[{"role": "user", "content": "Name the capital of France."}]'
-    body = f'{{"model": "{name}", "messages": {messages}, "temperature": 0}}'
-    print(f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'", flush=True)

@@ -11,15 +11,19 @@ from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.devices.cpu_models import CpuModels
 from tetrad.worker_svc.devices.host import available_memory_bytes, give_back_memory, usable_cores
 from tetrad.worker_svc.devices.interface import KvGroup, KvLayout, LoadedModel, LoadRequest, ModelInfo, Progress
+from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
 from tetrad.worker_svc.layout_check import check_host_cache
 from tetrad.worker_svc.model_runner import ModelRunner
-from tetrad.worker_svc.models.registry import Model, supported_config
-from tetrad.worker_svc.quantization.settings import check_in_floats
+from tetrad.worker_svc.models.check import check_config
+from tetrad.worker_svc.models.registry import Model
+from tetrad.worker_svc.quantization.settings import CHECKPOINT_METHODS
 from tetrad.worker_svc.weights.loader import WeightLoader
 from tetrad.worker_svc.weights.model_config import apply_overrides
 from tetrad.worker_svc.weights.open import open_weights
 
 _FLOAT32_BYTES = 4
+_GIB = 1 << 30
+_DEFAULT_KV_CACHE_BYTES = 4 * _GIB
 
 log = get_logger()
 
@@ -63,7 +67,7 @@ class CpuDevice:
         if settings.cpu_offload_gb:
             raise ModelError(f"cpu_offload_gb {settings.cpu_offload_gb:g} is the cuda device's; the cpu device takes 0.")
         self._num_threads = settings.threads or usable_cores()
-        self._kv_cache_limit = int(settings.kv_cache_memory_gib * (1 << 30))
+        self._kv_cache_gib = settings.kv_cache_memory_gib
         self._models = CpuModels(settings, self._num_threads)
 
     def set_up(self) -> None:
@@ -75,8 +79,7 @@ class CpuDevice:
         """Load and pack the weights."""
         _check_request(request)
         source = open_weights(request)
-        check_in_floats(source.config.get("quantization_config"))
-        config = supported_config(apply_overrides(source.config, request.hf_overrides_json))
+        config = check_config(apply_overrides(source.config, request.hf_overrides_json), self.name)
         weights = WeightLoader(source, report)
         with torch.inference_mode():
             model, weights_size_bytes = self._models.build(request, config, weights)
@@ -97,13 +100,21 @@ class CpuDevice:
         return CpuModel(model, info)
 
     def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:
-        """Return the smaller of the configured limit and the share of free memory that activations leave."""
+        """Return the configured limit, or the smaller of the default one and the share of free memory that activations leave.
+
+        FailedPrecondition, with the numbers, if the configured limit is more than that share.
+        """
         # Per token: residual, fused gate and up, silu and qkv are alive at once; logits are made for few rows, and the sampler
         # keeps their log-probabilities and, of penalised rows, where each id was seen.
         activations = max_num_batched_tokens * 16 * model.info.hidden_size * _FLOAT32_BYTES
         logits = 4 * 256 * model.info.vocab_size * _FLOAT32_BYTES
-        free = int(available_memory_bytes() * utilization) - activations - logits
-        return max(0, min(self._kv_cache_limit, free))
+        available = available_memory_bytes()
+        return kv_cache_bytes(
+            self._kv_cache_gib,
+            int(available * utilization) - activations - logits,
+            default_bytes=_DEFAULT_KV_CACHE_BYTES,
+            why=f"gpu_memory_utilization {utilization:g} of {available / _GIB:.1f} GiB of free memory, less what a step takes",
+        )
 
     def give_back_memory(self) -> None:
         """Return to the system what the allocator keeps."""
@@ -113,6 +124,8 @@ class CpuDevice:
 def _check_request(request: LoadRequest) -> None:
     if request.dtype not in ("", "auto", "float32"):
         raise ModelError(f"dtype {request.dtype} is not supported on the cpu device; use auto or float32.")
+    if request.quantization in CHECKPOINT_METHODS:
+        raise ModelError(f"Quantization {request.quantization} needs the cuda device.")
     is_gguf = request.path.suffix == ".gguf"
     if request.quantization not in ("", "gguf" if is_gguf else "int8"):
         raise ModelError(

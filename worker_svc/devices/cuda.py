@@ -19,7 +19,8 @@ from tetrad.worker_svc.cuda.offload import Offload, tensors_in
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
 from tetrad.worker_svc.cuda.weight_offload import WeightOffload
 from tetrad.worker_svc.devices.interface import KvGroup, KvLayout, LoadedModel, LoadRequest, ModelInfo, Progress
-from tetrad.worker_svc.models.registry import supported_config
+from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
+from tetrad.worker_svc.models.check import check_config
 from tetrad.worker_svc.weights.loader import WeightLoader
 from tetrad.worker_svc.weights.model_config import apply_overrides
 from tetrad.worker_svc.weights.open import open_weights
@@ -104,6 +105,7 @@ class CudaDevice:
         if settings.kv_cache_dtype == "int8":
             raise ModelError("kv_cache_dtype int8 is the cpu device's; use auto, bfloat16, float16, float32 or fp8.")
         self._use_graphs, self._kv_cache_dtype = not settings.enforce_eager, settings.kv_cache_dtype
+        self._kv_cache_gib = settings.kv_cache_memory_gib
         self._offload_bytes = int(settings.cpu_offload_gb * _GIB)
         self._open = open_accelerator or CudaAccelerator
         if open_accelerator is None:
@@ -121,7 +123,7 @@ class CudaDevice:
         accelerator = self._ready()
         dtype = _dtype(request)
         source = open_weights(request, accelerator.device)
-        config = supported_config(apply_overrides(source.config, request.hf_overrides_json))
+        config = check_config(apply_overrides(source.config, request.hf_overrides_json), self.name)
         if config.head_dim > MAX_HEAD_DIM:
             raise ModelError(
                 f"Heads of {config.head_dim} are too large for the cuda device; it has kernels up to {MAX_HEAD_DIM}."
@@ -161,7 +163,7 @@ class CudaDevice:
     def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:
         """Return what `utilization` of the card leaves beside weights, the largest step and whatever others have there.
 
-        FailedPrecondition, with the numbers, if that is nothing.
+        FailedPrecondition, with the numbers, if that is nothing, or less than kv_cache_memory_gib; else that if it is set.
         """
         assert isinstance(model, CudaModel)
         accelerator = self._ready()
@@ -174,7 +176,8 @@ class CudaDevice:
                 f"take {model.weights_on_device_bytes}, the largest step (max_num_batched_tokens {max_num_batched_tokens}) "
                 f"{step_bytes}, and {free} are free."
             )
-        return available
+        why = f"gpu_memory_utilization {utilization:g} of {total / _GIB:.1f} GiB, less weights and what a step takes"
+        return kv_cache_bytes(self._kv_cache_gib, available, default_bytes=available, why=why)
 
     def give_back_memory(self) -> None:
         """Return to the device what torch keeps of it."""

@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+import resource
+from dataclasses import dataclass
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -16,16 +18,40 @@ def usable_cores() -> int:
     return cores
 
 
-def available_memory_bytes() -> int:
-    """Return the memory that can still be taken without swapping or hitting the container's limit."""
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+@dataclass(frozen=True, order=True, slots=True)
+class AvailableMemory:
+    """Memory that a process can still take, and what limits it, in words."""
+
+    size_bytes: int
+    limited_by: str
+
+
+def available_memory() -> AvailableMemory:
+    """Return the memory that can be taken without swapping or hitting a limit of the container or of the process."""
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for line in _read(Path("/proc/meminfo")).splitlines():
         if line.startswith("MemAvailable:"):
-            available = int(line.split()[1]) * 1024
+            free = int(line.split()[1]) * 1024
+    found = [AvailableMemory(free, "the machine's free memory")]
     limit, used = _read(_CGROUP / "memory.max").strip(), _read(_CGROUP / "memory.current").strip()
     if limit.isdigit() and used.isdigit():
-        available = min(available, max(0, int(limit) - int(used)))
-    return available
+        found.append(AvailableMemory(max(0, int(limit) - int(used)), "the container's memory limit"))
+    space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if space != resource.RLIM_INFINITY:
+        pages = _read(Path("/proc/self/statm")).split()
+        taken = int(pages[0]) * os.sysconf("SC_PAGE_SIZE") if pages else 0
+        found.append(AvailableMemory(max(0, space - taken), "the process's address space, ulimit -v"))
+    return min(found)
+
+
+def available_memory_bytes() -> int:
+    """Return the bytes of `available_memory`."""
+    return available_memory().size_bytes
+
+
+def size_text(size_bytes: int) -> str:
+    """Return a size for people: "1.50 GiB", "12 MiB"."""
+    return f"{size_bytes / (1 << 30):.2f} GiB" if size_bytes >= 1 << 30 else f"{size_bytes / (1 << 20):.0f} MiB"
 
 
 def give_back_memory() -> None:

@@ -15,9 +15,11 @@ import numpy.typing as npt
 from tetrad.services.errors import InternalError, TetradError
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.devices.interface import KvGroup, KvLayout, LoadedModel, LoadRequest, ModelInfo, Progress
+from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
 from tetrad.worker_svc.devices.sim_logprobs import SimLogprobs
 from tetrad.worker_svc.input_batch import InputBatch
-from tetrad.worker_svc.models.config import ModelConfig, read_config
+from tetrad.worker_svc.models.check import check_config
+from tetrad.worker_svc.models.config import ModelConfig
 from tetrad.worker_svc.plan import GrammarRows, Ints, NewRequest, StepPlan, StepResult
 from tetrad.worker_svc.request_table import RequestTable
 from tetrad.worker_svc.weights.model_config import apply_overrides, read_model_config
@@ -48,6 +50,7 @@ class SimDevice:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._memory_bytes = int(settings.sim_kv_cache_memory_gib * (1 << 30))
+        self._kv_cache_gib = settings.kv_cache_memory_gib
         self._crash_token_id, self._fail_token_id = settings.sim_crash_token_id, settings.sim_fail_token_id
         self._cost = CostModel(
             settings.sim_seconds_per_step, settings.sim_seconds_per_token, settings.sim_seconds_per_context_token
@@ -58,13 +61,15 @@ class SimDevice:
 
     def load_model(self, request: LoadRequest, report: Progress) -> "SimModel":
         """Read the model's metadata."""
-        config = read_config(apply_overrides(read_model_config(request.path), request.hf_overrides_json))
+        config = check_config(apply_overrides(read_model_config(request.path), request.hf_overrides_json), self.name)
         report(1, 1)
         return SimModel(request.model, config, self._cost, self._crash_token_id, self._fail_token_id)
 
     def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:  # noqa: ARG002 - no device
         """Return what the settings pretend."""
-        return self._memory_bytes
+        return kv_cache_bytes(
+            self._kv_cache_gib, self._memory_bytes, default_bytes=self._memory_bytes, why="sim_kv_cache_memory_gib"
+        )
 
     def give_back_memory(self) -> None:
         """Do nothing: none was taken."""

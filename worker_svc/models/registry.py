@@ -1,14 +1,13 @@
 """Registry: architecture name, as Hugging Face configs give it, -> the model that runs it."""
 
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
 
-from tetrad.services.errors import ModelError
 from tetrad.worker_svc.kv_cache import KvCacheSpec
 from tetrad.worker_svc.layers.linear import LinearFactory
-from tetrad.worker_svc.models.config import ModelConfig, architecture_of, read_config
+from tetrad.worker_svc.models.check import ARCHITECTURES
+from tetrad.worker_svc.models.config import ModelConfig
 from tetrad.worker_svc.models.llama import LlamaModel
 from tetrad.worker_svc.plan import Floats, Ints
 from tetrad.worker_svc.weights.loader import WeightLoader
@@ -33,21 +32,7 @@ class Model(Protocol):
         """Return the id [N] of each row's largest logit, and that [N]: the lowest of equals; if there is a NaN, the first."""
 
 
-_MODELS = {
-    "LlamaForCausalLM": LlamaModel,
-    "MistralForCausalLM": LlamaModel,
-    "Phi3ForCausalLM": LlamaModel,
-    "Qwen2ForCausalLM": LlamaModel,
-    "Qwen3ForCausalLM": LlamaModel,
-}
-
-
-def supported_config(config: Mapping[str, Any]) -> ModelConfig:
-    """Return the facts of a model that can be run; ModelError names an architecture that cannot, and those that can."""
-    architecture = architecture_of(config)
-    if architecture not in _MODELS:
-        raise ModelError(f"Architecture {architecture[:80]} is not supported; supported: {', '.join(sorted(_MODELS))}.")
-    return read_config(config)
+_MODELS = dict.fromkeys(ARCHITECTURES, LlamaModel)
 
 
 def load_model(config: ModelConfig, weights: WeightLoader, make_linear: LinearFactory) -> Model:

@@ -96,6 +96,12 @@ class WeightLoader:
 
     def _check_known(self, name: str) -> None:
         if not self._source.has(name):
+            packed = f"{name.removesuffix('weight')}qweight"
+            if name.endswith(".weight") and self._source.has(packed):
+                raise ModelError(
+                    f"The model's files have {packed}: it is quantized as AWQ or GPTQ, which needs the cuda device and a "
+                    "quantization_config in config.json."
+                )
             raise ModelError(f"The model's files have no tensor {name}.")
 
     def _check_shape(self, name: str, shape: tuple[int, ...], *expected: tuple[int, ...]) -> None:

@@ -5,7 +5,7 @@ import torch
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.devices.host import available_memory_bytes
 from tetrad.worker_svc.devices.interface import LoadRequest
-from tetrad.worker_svc.models.registry import supported_config
+from tetrad.worker_svc.models.check import supported_config
 from tetrad.worker_svc.weights.model_config import apply_overrides, read_model_config
 from tetrad.worker_svc.weights.random import RandomSource
 from tetrad.worker_svc.weights.source import WeightSource, open_source

@@ -42,7 +42,7 @@ def server_info(llm: AsyncLLM, *, is_paused: bool, uptime_s: float) -> vllm_engi
         uptime_seconds=uptime_s,
         server_type=_SERVER_TYPE,
         data_parallel_size=llm.num_engines,
-        kv_cache_dtype="auto",
+        kv_cache_dtype=engine.kv_cache_dtype,
         block_size=engine.block_size,
         model_dtype=engine.dtype,
         max_num_seqs=engine.max_num_seqs,

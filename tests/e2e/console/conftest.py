@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 # Without a browser there is nothing to run; `make console-test` names one, or says that there is none.
-CHROMIUM = os.environ.get("TETRAD_CHROMIUM", "")
+CHROMIUM = os.environ.get("TEST_CHROMIUM", "")
 collect_ignore_glob = [] if CHROMIUM else ["test_*.py"]
 
 if CHROMIUM:
@@ -63,6 +63,6 @@ def _note_foreign(own: str, asked: str, complaints: list[str]) -> None:
 @pytest.fixture(scope="session")
 def images(tmp_path_factory) -> Path:
     """Return where screenshots go: docs/images if that is wanted (`make console-test SCREENSHOTS=1`), else nowhere to stay."""
-    if os.environ.get("TETRAD_SCREENSHOTS"):
+    if os.environ.get("TEST_SCREENSHOTS"):
         return Path(__file__).parents[3] / "docs/images"
     return tmp_path_factory.mktemp("images")

@@ -35,8 +35,8 @@ class SmallCard(HostAccelerator):
         return 100_000
 
 
-def loaded(accelerator: HostAccelerator, path):
-    device = CudaDevice(CUDA, lambda: accelerator)
+def loaded(accelerator: HostAccelerator, path, settings=CUDA):
+    device = CudaDevice(settings, lambda: accelerator)
     device.set_up()
     return device, device.load_model(LoadRequest(str(path), path, dtype="float32"), nothing)
 
@@ -88,6 +88,15 @@ def test_keys_and_values_get_what_the_utilization_leaves(tiny_path):
 
     # 90% of the card, less the 300,000 that are taken, less the step.
     assert device.available_memory(model, utilization=0.9, max_num_batched_tokens=64) == 500_000
+
+
+def test_keys_and_values_get_what_is_set_if_the_card_has_it(tiny_path):
+    settings = CUDA.model_copy(update={"kv_cache_memory_gib": 400_000 / 2**30})
+    device, model = loaded(SmallCard(free=700_000, total=1_000_000), tiny_path, settings)
+
+    assert device.available_memory(model, utilization=0.9, max_num_batched_tokens=64) == 400_000
+    with pytest.raises(FailedPrecondition, match=r"kv_cache_memory_gib 0\.0003\d* does not fit: 0\.0 GiB can be had"):
+        device.available_memory(model, utilization=0.5, max_num_batched_tokens=64)
 
 
 def test_a_card_without_room_is_refused_with_the_numbers(tiny_path):

@@ -1,13 +1,15 @@
 """Results: the output of a batch, one line per finished request, in the order in which they finish.
 
-Only ever appended to, a whole line at a time; so whatever kills a run, the file holds complete results and at most one torn
-line at its end, which the next run cuts off. Held by one run at a time (an advisory lock, gone with the process).
+Appended to, a whole line at a time; so whatever kills a run, the file holds complete results and at most one torn line at its
+end, which the next run cuts off. That run also drops the results of failures that may pass, and sends those requests again: the
+file is replaced by one without them, whole or not at all. Held by one run at a time (an advisory lock, gone with the process).
 """
 
 import contextlib
 import fcntl
 import json
 import os
+import stat
 import uuid
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +19,8 @@ from tetrad.cli.batch_file.lines import BadLine, BatchRequest, Key, Line
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, Unavailable
 
 _ID_PREFIX = "batch_req_"
+_PASSING_STATUS = (408, 429, 502, 503, 504)
+_PASSING_CODES = ("connection_lost", "request_timeout")
 # How every line begins: what a torn one is known by.
 _BEGIN = f'{{"id": "{_ID_PREFIX}'.encode()
 
@@ -34,11 +38,29 @@ def error_record(line: Line, code: str, message: str) -> dict[str, Any]:
     return {"id": _new_id(), "custom_id": custom_id, "response": None, "error": error}
 
 
+def has_failed(record: dict[str, Any]) -> bool:
+    """Return whether a result is a failure."""
+    response = record["response"]
+    return response is None or response["status_code"] >= 400
+
+
+def may_pass(record: dict[str, Any]) -> bool:
+    """Return whether a result is a failure that another try may not meet: of the connection, or of a busy server."""
+    response = record["response"]
+    if response is None:
+        return record["error"]["code"] in _PASSING_CODES
+    return response["status_code"] in _PASSING_STATUS
+
+
 class ResultFile:
     """The output file of one run. A context manager; opening it repairs it.
 
     Args:
         path: created if it does not exist; its directory must.
+
+    Attributes:
+        done: keys of the results that are in the file, and stay there.
+        num_failed: how many of them are failures.
 
     Raises:
         InvalidRequest: the file holds something else than results, so it is left as it is.
@@ -48,11 +70,16 @@ class ResultFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = self._open()
+        self.done: set[Key] = set()
+        self.num_failed = 0
+        # Files whose lock is held: the output, and the one that it replaced, which another run may have opened before.
+        self._files = contextlib.ExitStack()
+        self._file = self._open(path)
         try:
-            self.done = self._repair()
+            if self._repair():
+                self._drop_passing_failures()
         except BaseException:
-            self._file.close()
+            self._files.close()
             raise
 
     def append(self, record: dict[str, Any]) -> None:
@@ -69,23 +96,23 @@ class ResultFile:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         # Where the disk is full the last line stays torn, and `append` has said why.
         with contextlib.suppress(OSError):
-            self._file.close()
+            self._files.close()
 
-    def _open(self) -> BinaryIO:
+    def _open(self, path: Path) -> BinaryIO:
         try:
-            file = self._path.open("a+b")
+            file = self._files.enter_context(path.open("a+b"))
         except OSError as error:
             raise self._unwritable(error) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            file.close()
+            self._files.close()
             raise FailedPrecondition(f"Another run writes {self._path}; wait for it, or give another -o.") from error
         return file
 
-    def _repair(self) -> set[Key]:
-        """Return the keys of the results that are there, and cut off a torn one behind them."""
-        done: set[Key] = set()
+    def _repair(self) -> bool:
+        """Note the results that stay, and cut off a torn one behind them; return whether there are others."""
+        has_others = False
         end = 0
         self._file.seek(0)
         for number, raw in enumerate(self._file, start=1):
@@ -94,22 +121,45 @@ class ResultFile:
                     raise self._foreign(number)
                 os.truncate(self._file.fileno(), end)
                 break
-            done.add(self._key_of(number, raw))
             end += len(raw)
+            key, record = self._read(number, raw)
+            if may_pass(record):
+                has_others = True
+            else:
+                self.done.add(key)
+                self.num_failed += has_failed(record)
         self._file.seek(0, os.SEEK_END)
-        return done
+        return has_others
 
-    def _key_of(self, number: int, raw: bytes) -> Key:
+    def _drop_passing_failures(self) -> None:
+        """Replace the file by one that holds only the results that stay."""
+        path = self._path.resolve()  # a link stays one
+        successor = path.with_name(f".{path.name}.new")
+        old, self._file = self._file, self._open(successor)
+        try:
+            os.fchmod(self._file.fileno(), stat.S_IMODE(os.fstat(old.fileno()).st_mode))
+            self._file.truncate(0)
+            old.seek(0)
+            self._file.writelines(raw for raw in old if not may_pass(json.loads(raw)))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            successor.replace(path)
+        except OSError as error:
+            successor.unlink(missing_ok=True)
+            raise self._unwritable(error) from error
+
+    def _read(self, number: int, raw: bytes) -> tuple[Key, dict[str, Any]]:
         try:
             record = json.loads(raw)
             if not record["id"].startswith(_ID_PREFIX):
                 raise self._foreign(number)
             key = record["error"]["line"] if record["custom_id"] is None else record["custom_id"]
+            may_pass(record)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._foreign(number) from error
         if not isinstance(key, str | int):
             raise self._foreign(number)
-        return key
+        return key, record
 
     def _foreign(self, number: int) -> InvalidRequest:
         text = f"{self._path} is not the output of a batch: line {number} is no result. It is left as it is; give another -o."

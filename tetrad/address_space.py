@@ -1,0 +1,22 @@
+"""Address space: whether the services can start at all under the limit of this process (ulimit -v), which they inherit.
+
+Called by the local stack before it starts anything: under a smaller limit libraries abort without a word of why.
+"""
+
+import resource
+
+from tetrad.services.errors import FailedPrecondition
+
+LEAST_BYTES = 1200 << 20
+"""What a worker maps before it loads a model: libraries, and the stacks and arenas of threads."""
+
+
+def check_address_space() -> None:
+    """FailedPrecondition, naming limit and need, if the limit is too small for any model."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < LEAST_BYTES:
+        raise FailedPrecondition(
+            f"The limit on address space is {limit >> 20} MiB; the worker needs {LEAST_BYTES >> 20} MiB besides model and"
+            " KV cache. Raise it (ulimit -v).",
+            reason="NO_MEMORY",
+        )
