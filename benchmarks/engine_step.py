@@ -12,10 +12,12 @@ from benchmarks.options import read_options
 from benchmarks.report import Bar, Section, add_bars, write_section
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.outbox import StepOutputs
+from tetrad.engine_core_svc.payload_wire import WorkerPayload
 from tetrad.engine_core_svc.request import Request
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
-from tetrad.engine_core_svc.wire import WorkerPayload, message_to_wire, plan_to_wire, result_from_wire
+from tetrad.engine_core_svc.wire import encode_message
+from tetrad.engine_core_svc.worker_wire import decode_result, encode_plan
 from tetrad.services.columns import pack_u32
 from tetrad.v1 import types_pb2, worker_pb2
 
@@ -50,11 +52,11 @@ def measure(num_running: int, num_waiting: int) -> float:
         output.step_id = plan.step_id
         result = output.SerializeToString()
         start = time.perf_counter()
-        outputs = scheduler.update(result_from_wire(worker_pb2.ModelRunnerOutput.FromString(result)))
-        message_to_wire(StepOutputs(plan.step_id, outputs))[0].SerializeToString()
+        outputs = scheduler.update(decode_result(worker_pb2.ModelRunnerOutput.FromString(result)))
+        encode_message(StepOutputs(plan.step_id, outputs))[0].SerializeToString()
         plan = scheduler.schedule()
         assert plan is not None
-        plan_to_wire(plan).SerializeToString()
+        encode_plan(plan).SerializeToString()
         times.append(time.perf_counter() - start)
     return median(times) * 1000
 

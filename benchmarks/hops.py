@@ -23,11 +23,13 @@ from benchmarks.options import read_options
 from benchmarks.report import Section, write_section
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.outbox import StepOutputs
+from tetrad.engine_core_svc.payload_wire import WorkerPayload
 from tetrad.engine_core_svc.request import Request
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.output import EngineCoreOutput
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
-from tetrad.engine_core_svc.wire import WorkerPayload, message_to_wire, plan_to_wire, result_from_wire
+from tetrad.engine_core_svc.wire import encode_message
+from tetrad.engine_core_svc.worker_wire import decode_result, encode_plan
 from tetrad.frontend.wire import step_of
 from tetrad.services.columns import pack_u32, split_rows, unpack_u32
 from tetrad.v1 import tokenizer_pb2, types_pb2, worker_pb2
@@ -76,15 +78,15 @@ def hops(batch: int) -> list[Hop]:
     result = StepResult(plan.step_id, handles, np.full(batch, 1234, np.uint32), compute_seconds=0.01)
     outputs = [EngineCoreOutput(request, [1234]) for request in requests]
     return [
-        Hop("engine core to worker: the plan", lambda: plan_to_wire(plan), lambda message: read_plan(message.step)),
+        Hop("engine core to worker: the plan", lambda: encode_plan(plan), lambda message: read_plan(message.step)),
         Hop(
             "worker to engine core: the result",
             lambda: worker_pb2.ExecuteResponse(output=write_result(result)),
-            lambda message: result_from_wire(message.output),
+            lambda message: decode_result(message.output),
         ),
         Hop(
             "engine core to frontend: the outputs",
-            lambda: message_to_wire(StepOutputs(plan.step_id, outputs))[0],
+            lambda: encode_message(StepOutputs(plan.step_id, outputs))[0],
             lambda message: step_of(message.outputs),
         ),
         Hop("frontend to tokenizer: the ids", lambda: _ids(batch), _read_ids),

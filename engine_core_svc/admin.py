@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import grpc
 
 from tetrad.engine_core_svc.engine import Engine
-from tetrad.engine_core_svc.kv_events_wire import kv_events_to_wire
+from tetrad.engine_core_svc.kv_events_wire import encode_kv_events
 from tetrad.engine_core_svc.stats import take_stats
-from tetrad.engine_core_svc.wire import stats_to_wire
+from tetrad.engine_core_svc.wire import encode_stats
 from tetrad.services.errors import FailedPrecondition, Unavailable
 from tetrad.services.profiling import StepProfiler, stop_all
 from tetrad.v1 import engine_core_pb2 as pb
@@ -120,7 +120,7 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
         """Send what enters and leaves the prefix cache."""
         events = self._engine.kv_events
         async for batch in events.follow(request.start_sequence_number):
-            yield kv_events_to_wire(batch, events.block_size)
+            yield encode_kv_events(batch, events.block_size)
 
     async def StartProfile(
         self, request: pb.EngineCoreAdminServiceStartProfileRequest, context: grpc.aio.ServicerContext
@@ -162,7 +162,7 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
 def _load_of(engine: Engine) -> pb.EngineLoad:
     scheduler = engine.scheduler
     return pb.EngineLoad(
-        stats=stats_to_wire(take_stats(scheduler)),
+        stats=encode_stats(take_stats(scheduler)),
         num_gpu_blocks=scheduler.kv_cache.pool.num_blocks,
         num_free_blocks=scheduler.kv_cache.pool.num_free,
         num_sessions=len(engine.sessions),

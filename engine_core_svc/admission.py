@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tetrad.engine_core_svc.message_sizes import DEFAULT_LIMITS, MessageLimits, MessageSizes
+from tetrad.engine_core_svc.payload_wire import WorkerPayload
 from tetrad.engine_core_svc.request import LogprobWidths, Request, RequestStatus
 from tetrad.engine_core_svc.sampling_wire import check_sampling, logprob_widths, message_sizes
-from tetrad.engine_core_svc.wire import Submission, WorkerPayload
+from tetrad.engine_core_svc.submission_wire import Submission
 from tetrad.services.errors import InvalidRequest, PromptTooLong
 
 _FIELDS_BYTES = 256

@@ -39,8 +39,8 @@ from tetrad.engine_core_svc.stats import take_stats
 from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.preparations import Preparations
+from tetrad.engine_core_svc.submission_wire import Submission
 from tetrad.engine_core_svc.suspects import Suspects
-from tetrad.engine_core_svc.wire import Submission
 from tetrad.engine_core_svc.worker_link import WorkerLink
 from tetrad.services.errors import DeadlineExceeded, PoisonousRequest, TetradError, Unavailable
 from tetrad.services.log import get_logger

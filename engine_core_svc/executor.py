@@ -15,7 +15,7 @@ import grpc
 from tetrad.engine_core_svc.in_flight import InFlight, fault
 from tetrad.engine_core_svc.scheduler.output import ModelRunnerOutput, SchedulerOutput
 from tetrad.engine_core_svc.watchdog import Watchdog
-from tetrad.engine_core_svc.wire import plan_to_wire, result_from_wire
+from tetrad.engine_core_svc.worker_wire import decode_result, encode_plan
 from tetrad.services.errors import FailedPrecondition, InternalError, TetradError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.running_time import running_timeout
@@ -131,7 +131,7 @@ class Executor:
         if not self._unanswered:
             self._watchdog.watch()
         self._unanswered.add(plan)
-        self._outbound.put_nowait(plan_to_wire(plan, shares_params=self.shares_params))
+        self._outbound.put_nowait(encode_plan(plan, shares_params=self.shares_params))
 
     def take_results(self) -> list[ModelRunnerOutput]:
         """Return the results that have come since the last call."""
@@ -177,7 +177,7 @@ class Executor:
             raise fault("it sent bytes that are no ExecuteResponse")
         if not response.HasField("output"):
             raise fault("it sent something other than a result")
-        result = result_from_wire(response.output)
+        result = decode_result(response.output)
         self._unanswered.take(result)
         self._results.append(result)
         if self._unanswered:

@@ -6,7 +6,7 @@ from tetrad.v1 import engine_core_pb2 as pb
 _MEDIUM = "GPU"  # the contract's word for where steps are computed, whatever the device
 
 
-def kv_events_to_wire(batch: KvEventBatch, block_size: int) -> pb.SubscribeKvEventsResponse:
+def encode_kv_events(batch: KvEventBatch, block_size: int) -> pb.SubscribeKvEventsResponse:
     """Return a batch as a message."""
     return pb.SubscribeKvEventsResponse(
         sequence_number=batch.sequence_number,

@@ -8,7 +8,8 @@ import grpc
 from tetrad.engine_core_svc import sessions
 from tetrad.engine_core_svc.engine import Engine
 from tetrad.engine_core_svc.outbox import Message
-from tetrad.engine_core_svc.wire import SharedSampling, message_to_wire, submission_from_wire
+from tetrad.engine_core_svc.submission_wire import SharedSampling, decode_submission
+from tetrad.engine_core_svc.wire import encode_message
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, TetradError, Unavailable
 from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
 from tetrad.services.version import SCHEMA_REVISION
@@ -53,7 +54,7 @@ class EngineCoreServicer(engine_core_pb2_grpc.EngineCoreServiceServicer):
             while (message := await session.outbox.get()) is not None:
                 rest: Message | None = message
                 while rest is not None:
-                    response, rest = message_to_wire(rest, self._info.engine_index, most_bytes)
+                    response, rest = encode_message(rest, self._info.engine_index, most_bytes)
                     yield response
             if reader.done():
                 reader.result()  # why the session ends, unless it does so in good order
@@ -124,7 +125,7 @@ async def _add_all(engine: Engine, session: sessions.Session, message: engine_co
 def _add(engine: Engine, session: sessions.Session, message: engine_core_pb2.EngineCoreRequest, shared: SharedSampling) -> None:
     """Queue one request; a request that cannot be read is answered alone."""
     try:
-        submission = submission_from_wire(message, shared)
+        submission = decode_submission(message, shared)
     except TetradError as error:
         engine.reject(session, message.request_id, error)
         return

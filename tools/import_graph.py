@@ -1,7 +1,8 @@
 """Draws the import graph of each service: its rooms, the floors they stand on, and the arrows between them.
 
-A room is a folder, or a file directly in the service's folder. It imports rooms on lower floors. An arrow is upward if it is one of the few that must be left out so that this holds; rooms
-in a cycle have at least one. Cycles of modules count imports inside functions, too.
+A room is a folder, or a file directly in the service's folder. It imports rooms on lower floors. An arrow is upward if it is
+one of the few that must be left out so that this holds; rooms in a cycle have at least one. Cycles of modules count imports
+inside functions, too.
 
     python tools/import_graph.py                    the drawing as text, for every service
     python tools/import_graph.py --service frontend

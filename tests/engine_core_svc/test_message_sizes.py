@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from tetrad.engine_core_svc.admission import Admission, AdmissionLimits
 from tetrad.engine_core_svc.message_sizes import MessageLimits
+from tetrad.engine_core_svc.payload_wire import WorkerPayload
 from tetrad.engine_core_svc.request import Request, StopRules
 from tetrad.engine_core_svc.scheduler.output import GrammarMasks, SchedulerOutput
 from tetrad.engine_core_svc.structured_output.filler import InlineFiller
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
-from tetrad.engine_core_svc.wire import Submission, WorkerPayload, plan_to_wire
+from tetrad.engine_core_svc.submission_wire import Submission
+from tetrad.engine_core_svc.worker_wire import encode_plan
 from tetrad.services.columns import pack_u32
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.request_context import NO_CONTEXT
@@ -82,7 +84,7 @@ class Engine:
         return plan
 
     def encode(self, plan: SchedulerOutput) -> ExecuteRequest:
-        return plan_to_wire(plan, shares_params=self.scheduler.shares_params)
+        return encode_plan(plan, shares_params=self.scheduler.shares_params)
 
     def run(self, *, depth=2, losses: Iterable[int] = ()) -> int:
         """Step until all have ended; the worker is lost before each of the steps in `losses`. Return the steps it took."""

@@ -9,7 +9,7 @@ from tetrad.engine_core_svc.outbox import Outbox, StepOutputs
 from tetrad.engine_core_svc.request import Request
 from tetrad.engine_core_svc.scheduler.output import EngineCoreOutput, FinishReason, Logprobs, PrefillStats
 from tetrad.engine_core_svc.stats import SchedulerStats
-from tetrad.engine_core_svc.wire import message_to_wire
+from tetrad.engine_core_svc.wire import encode_message
 from tetrad.services.columns import unpack_u32
 from tetrad.services.message_size import BATCH_BYTES, DEFAULT_MAX_MESSAGE_BYTES
 from tetrad.services.status import from_status
@@ -30,7 +30,7 @@ def logprobs(width: int, num_positions: int = 1) -> Logprobs | None:
 def messages_of(step: StepOutputs, most_bytes: int):
     rest, messages = step, []
     while rest is not None:
-        message, rest = message_to_wire(rest, 0, most_bytes)
+        message, rest = encode_message(rest, 0, most_bytes)
         messages.append(message)
     return messages
 

@@ -9,7 +9,7 @@ from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.kv_cache.second_tier import HostTier
 from tetrad.engine_core_svc.layout import plan_layout
 from tetrad.engine_core_svc.request import RequestStatus
-from tetrad.engine_core_svc.wire import plan_to_wire
+from tetrad.engine_core_svc.worker_wire import encode_plan
 from tetrad.services.columns import unpack_u32
 from tetrad.services.errors import InvalidRequest
 
@@ -107,7 +107,7 @@ def test_the_worker_gets_both_kinds_of_copies_in_columns(bench):
     plan = bench.plan()
     plan.new_requests.clear()  # their payload is another matter
 
-    step = plan_to_wire(plan).step
+    step = encode_plan(plan).step
 
     assert unpack_u32(step.swap_in.source_block_ids) == [host for host, _ in plan.swaps.back]
     assert unpack_u32(step.swap_in.target_block_ids) == [block for _, block in plan.swaps.back]

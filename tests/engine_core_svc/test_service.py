@@ -8,7 +8,7 @@ import pytest
 
 from tests.engine_core_svc.service_fakes import MAX_LEN, VOCAB_SIZE, WAIT_S, Stack
 from tetrad.engine_core_svc import admission, sessions
-from tetrad.engine_core_svc.wire import SharedSampling, submission_from_wire
+from tetrad.engine_core_svc.submission_wire import SharedSampling, decode_submission
 from tetrad.services.columns import pack_u32
 from tetrad.services.errors import FailedPrecondition
 from tetrad.v1 import engine_core_pb2 as pb
@@ -112,7 +112,7 @@ async def test_shared_parameters_are_one_object_and_checked_once(monkeypatch):
     accepting = admission.Admission(admission.AdmissionLimits(MAX_LEN, VOCAB_SIZE))
 
     messages = [request_with(handle, sampling_params_index=0) for handle in range(1, 9)]
-    accepted = [accepting.accept(submission_from_wire(message, shared), session_key=1) for message in messages]
+    accepted = [accepting.accept(decode_submission(message, shared), session_key=1) for message in messages]
 
     assert len({id(request.payload.sampling_params) for request in accepted}) == 1
     assert len(checked) == 1

@@ -6,6 +6,7 @@ import pytest
 
 from tetrad.engine_core_svc.kv_cache.second_tier import Swaps
 from tetrad.engine_core_svc.outbox import Notice, Rejection, StepOutputs
+from tetrad.engine_core_svc.payload_wire import WorkerPayload
 from tetrad.engine_core_svc.request import RepetitionRule, Request, StopRules
 from tetrad.engine_core_svc.scheduler.output import (
     CachedRequestData,
@@ -20,13 +21,9 @@ from tetrad.engine_core_svc.scheduler.output import (
 )
 from tetrad.engine_core_svc.stats import SchedulerStats
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language
-from tetrad.engine_core_svc.wire import (
-    WorkerPayload,
-    message_to_wire,
-    plan_to_wire,
-    result_from_wire,
-    submission_from_wire,
-)
+from tetrad.engine_core_svc.submission_wire import decode_submission
+from tetrad.engine_core_svc.wire import encode_message
+from tetrad.engine_core_svc.worker_wire import decode_result, encode_plan
 from tetrad.services.columns import pack_f32, pack_u32
 from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.services.request_context import RequestContext
@@ -40,7 +37,7 @@ HEADERS = {"x-request-id": "r", "traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
 
 def submitted(**params):
     """Return the submission of a request with these sampling parameters and nothing else."""
-    return submission_from_wire(engine_core_pb2.EngineCoreRequest(sampling_params=types_pb2.SamplingParams(**params)))
+    return decode_submission(engine_core_pb2.EngineCoreRequest(sampling_params=types_pb2.SamplingParams(**params)))
 
 
 def test_a_request_is_read_whole():
@@ -58,7 +55,7 @@ def test_a_request_is_read_whole():
         trace_headers=HEADERS,
     )
 
-    read = submission_from_wire(message)
+    read = decode_submission(message)
 
     assert (read.request_id, read.handle, read.prompt_token_ids, read.output_token_ids) == ("r", 3, [1, 2], [9])
     assert (read.priority, read.arrival_time, read.cache_salt) == (-6, 1.5, "salt")
@@ -82,13 +79,13 @@ def test_what_a_request_does_not_say_is_not_made_up():
 def test_a_request_says_itself_that_it_was_accepted_before():
     message = engine_core_pb2.EngineCoreRequest(sampling_params=types_pb2.SamplingParams(), resumed=True)
 
-    assert submission_from_wire(message).resumed
+    assert decode_submission(message).resumed
 
 
 def test_eos_that_is_ignored_stops_nothing_but_the_worker_knows_it():
     message = engine_core_pb2.EngineCoreRequest(sampling_params=types_pb2.SamplingParams(ignore_eos=True), eos_token_id=4)
 
-    read = submission_from_wire(message)
+    read = decode_submission(message)
 
     assert (read.stop.eos_token_id, read.payload.eos_token_id) == (None, 4)
 
@@ -121,7 +118,7 @@ def test_repetition_needs_a_pattern_and_two_of_it(rule, read):
 )
 def test_what_this_engine_core_cannot_do_is_refused_by_its_field(fields, field):
     with pytest.raises((InvalidRequest, Unsupported), match=field) as refused:
-        submission_from_wire(engine_core_pb2.EngineCoreRequest(**fields))
+        decode_submission(engine_core_pb2.EngineCoreRequest(**fields))
 
     assert refused.value.field == field
 
@@ -203,7 +200,7 @@ def test_a_plan_is_written_whole():
         swaps=Swaps(out=[(18, 19), (20, 21)], back=[(22, 23)]),
     )
 
-    written = plan_to_wire(plan).step
+    written = encode_plan(plan).step
 
     expected = worker_pb2.SchedulerOutput(
         step_id=3,
@@ -237,7 +234,7 @@ def test_a_plan_is_written_whole():
 
 
 def test_a_plan_writes_nothing_of_what_it_does_not_have():
-    assert plan_to_wire(SchedulerOutput(step_id=3)).step == worker_pb2.SchedulerOutput(step_id=3)
+    assert encode_plan(SchedulerOutput(step_id=3)).step == worker_pb2.SchedulerOutput(step_id=3)
 
 
 def columns(token_ids, width=1):
@@ -262,7 +259,7 @@ def test_a_result_is_read_whole():
         compute_seconds=0.5,
     )
 
-    read = result_from_wire(message)
+    read = decode_result(message)
 
     assert (read.step_id, read.keys, [list(row) for row in read.token_ids], read.compute_s) == (3, [1], [[3, 4]], 0.5)
     assert (read.logprobs, read.prompt_logprobs) == ({1: rows}, {2: prompt_rows})
@@ -272,7 +269,7 @@ def test_a_result_is_read_whole():
 def test_a_result_of_one_token_each_needs_no_counts():
     message = worker_pb2.ModelRunnerOutput(step_id=1, handles=pack_u32([1, 2]), token_ids=pack_u32([3, 4]))
 
-    assert result_from_wire(message) == ModelRunnerOutput(1, [1, 2], [(3,), (4,)])
+    assert decode_result(message) == ModelRunnerOutput(1, [1, 2], [(3,), (4,)])
 
 
 # --- outputs ----------------------------------------------------------------------------------------------------------
@@ -287,7 +284,7 @@ def test_tokens_alone_are_columns_and_stats_go_along():
     outputs = [EngineCoreOutput(a_request(handle=handle), tokens) for handle, tokens in ((7, [3, 4]), (8, [5]))]
     stats = SchedulerStats(1, 2, 0.5, 3, 4, 5, 6)
 
-    written = message_to_wire(StepOutputs(3, outputs, stats, timestamp=1.5), engine_index=2)[0].outputs
+    written = encode_message(StepOutputs(3, outputs, stats, timestamp=1.5), engine_index=2)[0].outputs
 
     assert written == engine_core_pb2.EngineCoreOutputs(
         step_id=3,
@@ -323,7 +320,7 @@ def test_an_output_with_more_than_tokens_is_written_whole():
         error=error,
     )
 
-    written = message_to_wire(StepOutputs(3, [output], timestamp=1.5))[0].outputs
+    written = encode_message(StepOutputs(3, [output], timestamp=1.5))[0].outputs
 
     event = engine_core_pb2.EngineCoreEvent
     expected = engine_core_pb2.EngineCoreOutput(
@@ -353,7 +350,7 @@ def test_an_output_writes_nothing_of_what_it_does_not_have():
     going_on = EngineCoreOutput(a_request(num_preemptions=1), [3], logprobs=columns([3])[1])
     ended = EngineCoreOutput(a_request(), [3], FinishReason.STOP, stop_reason=3)
 
-    written = message_to_wire(StepOutputs(3, [going_on, ended], timestamp=1.5))[0].outputs
+    written = encode_message(StepOutputs(3, [going_on, ended], timestamp=1.5))[0].outputs
 
     fields = {"handle": 7, "request_id": "r", "new_token_ids": pack_u32([3])}
     assert not written.HasField("decode")
@@ -367,7 +364,7 @@ def test_an_output_writes_nothing_of_what_it_does_not_have():
 def test_rejections_and_notices_are_messages_of_their_own():
     error = InvalidRequest("no", field="f")
 
-    rejected, notice = (message_to_wire(each)[0] for each in (Rejection("r", error), Notice("WORKER_LOST", "It was lost.")))
+    rejected, notice = (encode_message(each)[0] for each in (Rejection("r", error), Notice("WORKER_LOST", "It was lost.")))
 
     assert rejected.rejected == engine_core_pb2.RequestRejected(request_id="r", status=to_status(error))
     expected = engine_core_pb2.EngineNotice(kind=engine_core_pb2.ENGINE_NOTICE_KIND_WORKER_LOST, text="It was lost.")
