@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from benchmarks.figures import median, spread
 from benchmarks.options import read_options
 from benchmarks.report import Bar, Section, add_bars, write_section
+from tetrad.engine_core_svc.api.wire import encode_message
+from tetrad.engine_core_svc.core.payload_wire import WorkerPayload
+from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
-from tetrad.engine_core_svc.outbox import StepOutputs
-from tetrad.engine_core_svc.payload_wire import WorkerPayload
-from tetrad.engine_core_svc.request import Request
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
-from tetrad.engine_core_svc.wire import encode_message
-from tetrad.engine_core_svc.worker_wire import decode_result, encode_plan
+from tetrad.engine_core_svc.sessions.outbox import StepOutputs
+from tetrad.engine_core_svc.worker.wire import decode_result, encode_plan
 from tetrad.services.columns import pack_u32
 from tetrad.v1 import types_pb2, worker_pb2
 

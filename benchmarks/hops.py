@@ -21,15 +21,15 @@ from google.protobuf.message import Message
 from benchmarks.figures import median, spread
 from benchmarks.options import read_options
 from benchmarks.report import Section, write_section
+from tetrad.engine_core_svc.api.wire import encode_message
+from tetrad.engine_core_svc.core.payload_wire import WorkerPayload
+from tetrad.engine_core_svc.core.plan import EngineCoreOutput
+from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
-from tetrad.engine_core_svc.outbox import StepOutputs
-from tetrad.engine_core_svc.payload_wire import WorkerPayload
-from tetrad.engine_core_svc.request import Request
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
-from tetrad.engine_core_svc.scheduler.output import EngineCoreOutput
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
-from tetrad.engine_core_svc.wire import encode_message
-from tetrad.engine_core_svc.worker_wire import decode_result, encode_plan
+from tetrad.engine_core_svc.sessions.outbox import StepOutputs
+from tetrad.engine_core_svc.worker.wire import decode_result, encode_plan
 from tetrad.frontend.wire import step_of
 from tetrad.services.columns import pack_u32, split_rows, unpack_u32
 from tetrad.v1 import tokenizer_pb2, types_pb2, worker_pb2

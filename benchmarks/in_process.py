@@ -13,10 +13,10 @@ import numpy as np
 from benchmarks.peers.lines import answer, take_stdout
 from benchmarks.stack import MODEL
 from benchmarks.streams import new_prompt
+from tetrad.engine_core_svc.core.plan import ModelRunnerOutput, NewRequestData, SchedulerOutput
+from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
-from tetrad.engine_core_svc.request import Request
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
-from tetrad.engine_core_svc.scheduler.output import ModelRunnerOutput, NewRequestData, SchedulerOutput
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.services.model_files import resolve_model
 from tetrad.worker_svc.config import WorkerSettings

@@ -8,30 +8,30 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NoReturn, TypeVar
 
-from tetrad.engine_core_svc.admin import EngineCoreAdminServicer
-from tetrad.engine_core_svc.admission import Admission, AdmissionLimits
+from tetrad.engine_core_svc.api.admin import EngineCoreAdminServicer
+from tetrad.engine_core_svc.api.ports import Ports
+from tetrad.engine_core_svc.api.servicer import EngineCoreServicer
 from tetrad.engine_core_svc.config import EngineCoreSettings
-from tetrad.engine_core_svc.engine import Engine
+from tetrad.engine_core_svc.core.message_sizes import MessageLimits
+from tetrad.engine_core_svc.engine.admission import Admission, AdmissionLimits
+from tetrad.engine_core_svc.engine.engine import Engine
+from tetrad.engine_core_svc.engine.queue_limits import QueueLimits
+from tetrad.engine_core_svc.kv_cache.event_log import KvEventLog
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.kv_cache.second_tier import HostTier, NoSecondTier
-from tetrad.engine_core_svc.kv_event_log import KvEventLog
-from tetrad.engine_core_svc.layout import KVCacheLayout
-from tetrad.engine_core_svc.message_sizes import MessageLimits
-from tetrad.engine_core_svc.metrics import EngineMetrics
-from tetrad.engine_core_svc.ports import Ports
-from tetrad.engine_core_svc.queue_limits import QueueLimits
-from tetrad.engine_core_svc.request_spans import RequestSpans
+from tetrad.engine_core_svc.observability.metrics import EngineMetrics
+from tetrad.engine_core_svc.observability.request_spans import RequestSpans
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
-from tetrad.engine_core_svc.scheduler.pacer import MeasuringPacer, NoPacer
+from tetrad.engine_core_svc.scheduler.prefill_throttle import MeasuringPacer, NoPacer
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
-from tetrad.engine_core_svc.servicer import EngineCoreServicer
 from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
 from tetrad.engine_core_svc.structured_output.filler import ThreadFiller
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
 from tetrad.engine_core_svc.structured_output.tokenizer_link import TokenizerLink
 from tetrad.engine_core_svc.structured_output.trial import Trial
 from tetrad.engine_core_svc.trace_points import trace_points
-from tetrad.engine_core_svc.worker_link import WorkerFacts, WorkerLink
+from tetrad.engine_core_svc.worker.kv_layout import KVCacheLayout
+from tetrad.engine_core_svc.worker.link import WorkerFacts, WorkerLink
 from tetrad.services.errors import Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.metrics import shown

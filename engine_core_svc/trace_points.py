@@ -2,11 +2,12 @@
 
 import grpc
 
-from tetrad.engine_core_svc import executor, servicer
-from tetrad.engine_core_svc.engine import Engine
-from tetrad.engine_core_svc.in_flight import InFlight
+from tetrad.engine_core_svc.api import servicer
+from tetrad.engine_core_svc.engine.engine import Engine
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
-from tetrad.engine_core_svc.sessions import Sessions
+from tetrad.engine_core_svc.sessions.sessions import Sessions
+from tetrad.engine_core_svc.worker import executor
+from tetrad.engine_core_svc.worker.in_flight import InFlight
 from tetrad.services.trace import Interval, Point, Points
 
 

@@ -6,7 +6,7 @@ nothing of listeners: who keeps and sends events is kv_event_log.py.
 
 from typing import Protocol
 
-from tetrad.engine_core_svc.request import Request
+from tetrad.engine_core_svc.core.request import Request
 
 
 class KvEvents(Protocol):

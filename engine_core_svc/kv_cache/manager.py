@@ -9,12 +9,13 @@ taken back (unwritten.py).
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from tetrad.engine_core_svc.core.plan import Swaps
+from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.kv_cache.block_pool import BlockPool
 from tetrad.engine_core_svc.kv_cache.events import KvEvents, NoKvEvents
+from tetrad.engine_core_svc.kv_cache.pending_writes import Unwritten
 from tetrad.engine_core_svc.kv_cache.prefix_hash import extend_block_hashes
-from tetrad.engine_core_svc.kv_cache.second_tier import NoSecondTier, SecondTier, Swaps
-from tetrad.engine_core_svc.kv_cache.unwritten import Unwritten
-from tetrad.engine_core_svc.request import Request
+from tetrad.engine_core_svc.kv_cache.second_tier import NoSecondTier, SecondTier
 
 Prefix = Sequence[int | None]
 """The cached blocks that a request begins with, in order; None: its content is in the second tier."""

@@ -7,7 +7,7 @@ later ones through the chain. Knows nothing of the pool. The chain is the same i
 import hashlib
 from array import array
 
-from tetrad.engine_core_svc.request import Request
+from tetrad.engine_core_svc.core.request import Request
 
 ROOT_HASH = hashlib.sha256(b"tetrad prefix cache").digest()
 """Stands for the empty prefix."""

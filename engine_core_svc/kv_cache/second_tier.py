@@ -7,16 +7,9 @@ once. Invariant: a host block that the plan reads or writes is not given to anot
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
-
-@dataclass(slots=True)
-class Swaps:
-    """Copies of one plan: (block of the device, host block) out, (host block, block of the device) in."""
-
-    out: list[tuple[int, int]] = field(default_factory=list)
-    back: list[tuple[int, int]] = field(default_factory=list)
+from tetrad.engine_core_svc.core.plan import Swaps
 
 
 class SecondTier(Protocol):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tetrad.engine_core_svc.message_sizes import DEFAULT_LIMITS, MessageLimits
+from tetrad.engine_core_svc.core.message_sizes import DEFAULT_LIMITS, MessageLimits
 from tetrad.engine_core_svc.scheduler.policy import PolicyName
 
 

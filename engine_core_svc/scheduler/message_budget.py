@@ -4,8 +4,8 @@ Made and used by the scheduler, for one plan, beside the budget of tokens. Each 
 large: admission has refused what fits no message. So every request is planned when it is the first in order.
 """
 
-from tetrad.engine_core_svc.message_sizes import MessageLimits
-from tetrad.engine_core_svc.request import Request
+from tetrad.engine_core_svc.core.message_sizes import MessageLimits
+from tetrad.engine_core_svc.core.request import Request
 
 
 class MessageBudget:

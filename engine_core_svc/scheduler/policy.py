@@ -8,7 +8,7 @@ import heapq
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from tetrad.engine_core_svc.request import Request
+from tetrad.engine_core_svc.core.request import Request
 
 PolicyName = Literal["fcfs", "priority"]
 OrderKey = tuple[int, float, int]

@@ -6,10 +6,10 @@ request that stops ends here. Knows nothing of how plans are made.
 
 from collections.abc import Iterable
 
+from tetrad.engine_core_svc.core.plan import FINISH_REASONS, EngineCoreOutput, ModelRunnerOutput, PrefillStats
+from tetrad.engine_core_svc.core.request import Request, RequestStatus
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
-from tetrad.engine_core_svc.request import Request, RequestStatus
-from tetrad.engine_core_svc.scheduler.output import FINISH_REASONS, EngineCoreOutput, ModelRunnerOutput, PrefillStats
-from tetrad.engine_core_svc.scheduler.roster import Roster
+from tetrad.engine_core_svc.scheduler.request_states import Roster
 from tetrad.engine_core_svc.scheduler.stopping import check_stop
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
 

@@ -3,7 +3,7 @@
 import bisect
 from collections.abc import Callable, Iterator
 
-from tetrad.engine_core_svc.request import Request
+from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.scheduler.policy import OrderKey
 
 

@@ -9,22 +9,22 @@ Plans may be made before earlier results are back: tokens that the worker has sa
 
 from collections.abc import Iterable
 
-from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
-from tetrad.engine_core_svc.request import Request, RequestStatus
-from tetrad.engine_core_svc.scheduler.budget import StepBudget
-from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
-from tetrad.engine_core_svc.scheduler.message_budget import MessageBudget
-from tetrad.engine_core_svc.scheduler.output import (
+from tetrad.engine_core_svc.core.plan import (
     FINISH_REASONS,
     EngineCoreOutput,
     ModelRunnerOutput,
     NewRequestData,
     SchedulerOutput,
 )
-from tetrad.engine_core_svc.scheduler.pacer import NoPacer, Pacer
+from tetrad.engine_core_svc.core.request import Request, RequestStatus
+from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.scheduler.budget import StepBudget
+from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
+from tetrad.engine_core_svc.scheduler.message_budget import MessageBudget
 from tetrad.engine_core_svc.scheduler.policy import ORDER_KEYS
+from tetrad.engine_core_svc.scheduler.prefill_throttle import NoPacer, Pacer
+from tetrad.engine_core_svc.scheduler.request_states import Roster
 from tetrad.engine_core_svc.scheduler.results import Results
-from tetrad.engine_core_svc.scheduler.roster import Roster
 from tetrad.engine_core_svc.structured_output.filler import InlineFiller
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.grammars import Grammars

@@ -5,7 +5,7 @@ min_tokens for EOS and stop ids is kept by the worker, which masks them; stop st
 
 from collections.abc import Sequence
 
-from tetrad.engine_core_svc.request import RepetitionRule, Request, RequestStatus
+from tetrad.engine_core_svc.core.request import RepetitionRule, Request, RequestStatus
 
 REPETITION_DETECTED = "repetition_detected"
 Verdict = tuple[RequestStatus, int | str | None]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tetrad.engine_core_svc.request import Request
-from tetrad.engine_core_svc.scheduler.output import EngineCoreOutput, GrammarMasks, ModelRunnerOutput, SchedulerOutput
+from tetrad.engine_core_svc.core.plan import EngineCoreOutput, GrammarMasks, ModelRunnerOutput, SchedulerOutput
+from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.structured_output.constraint import refusal
 from tetrad.engine_core_svc.structured_output.filler import Filler
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState

@@ -7,7 +7,7 @@ ended before. Knows nothing of queues.
 import asyncio
 from collections.abc import Callable
 
-from tetrad.engine_core_svc.request import Request
+from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
 from tetrad.engine_core_svc.structured_output.constraint import Constraint
 from tetrad.engine_core_svc.structured_output.filler import InlineFiller

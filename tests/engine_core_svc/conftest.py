@@ -13,13 +13,13 @@ import pytest
 
 from tests.engine_core_svc.service_fakes import Stack
 from tests.toy_tokenizer import EOS_IDS, toy_tokenizer
+from tetrad.engine_core_svc.core.plan import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
+from tetrad.engine_core_svc.core.request import Request, RequestStatus, StopRules
 from tetrad.engine_core_svc.kv_cache.events import KvEvents
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.kv_cache.second_tier import HostTier
-from tetrad.engine_core_svc.request import Request, RequestStatus, StopRules
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
-from tetrad.engine_core_svc.scheduler.output import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
-from tetrad.engine_core_svc.scheduler.pacer import Pacer
+from tetrad.engine_core_svc.scheduler.prefill_throttle import Pacer
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.structured_output.compiled import CompiledGrammar
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language

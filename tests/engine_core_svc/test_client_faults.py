@@ -6,8 +6,8 @@ import grpc
 import pytest
 
 from tests.engine_core_svc.service_fakes import Stack, expected
-from tetrad.engine_core_svc import servicer
-from tetrad.engine_core_svc.sessions import Session
+from tetrad.engine_core_svc.api import servicer
+from tetrad.engine_core_svc.sessions.sessions import Session
 from tetrad.services.columns import pack_u32
 from tetrad.services.errors import Code
 from tetrad.v1 import engine_core_pb2 as pb

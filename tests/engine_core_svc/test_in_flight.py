@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from tetrad.engine_core_svc.in_flight import InFlight
-from tetrad.engine_core_svc.request import NO_LOGPROBS, LogprobWidths
-from tetrad.engine_core_svc.scheduler.output import (
+from tetrad.engine_core_svc.core.plan import (
     CachedRequestData,
     Logprobs,
     ModelRunnerOutput,
     NewRequestData,
     SchedulerOutput,
 )
+from tetrad.engine_core_svc.core.request import NO_LOGPROBS, LogprobWidths
+from tetrad.engine_core_svc.worker.in_flight import InFlight
 from tetrad.services.errors import InternalError, InvalidRequest
 
 FAILING, OTHER = 1, 2

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from tests.engine_core_svc.service_fakes import WAIT_S, Stack
+from tetrad.engine_core_svc.kv_cache.event_log import BlocksCleared, BlocksRemoved, BlocksStored, KvEventLog
 from tetrad.engine_core_svc.kv_cache.prefix_hash import ROOT_HASH, hash_block
-from tetrad.engine_core_svc.kv_event_log import BlocksCleared, BlocksRemoved, BlocksStored, KvEventLog
 from tetrad.services.columns import unpack_u32
 from tetrad.v1 import engine_core_pb2 as pb
 

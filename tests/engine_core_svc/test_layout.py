@@ -3,7 +3,7 @@
 import pytest
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
-from tetrad.engine_core_svc.layout import plan_layout
+from tetrad.engine_core_svc.worker.kv_layout import plan_layout
 from tetrad.services.errors import InvalidRequest
 
 

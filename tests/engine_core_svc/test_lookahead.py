@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tetrad.engine_core_svc.lookahead import Lookahead
+from tetrad.engine_core_svc.engine.plan_timing import Lookahead
 
 
 class Clock:

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tetrad.engine_core_svc.admission import Admission, AdmissionLimits
-from tetrad.engine_core_svc.message_sizes import MessageLimits
-from tetrad.engine_core_svc.payload_wire import WorkerPayload
-from tetrad.engine_core_svc.request import Request, StopRules
-from tetrad.engine_core_svc.scheduler.output import GrammarMasks, SchedulerOutput
+from tetrad.engine_core_svc.core.message_sizes import MessageLimits
+from tetrad.engine_core_svc.core.payload_wire import WorkerPayload
+from tetrad.engine_core_svc.core.plan import GrammarMasks, SchedulerOutput
+from tetrad.engine_core_svc.core.request import Request, StopRules
+from tetrad.engine_core_svc.engine.admission import Admission, AdmissionLimits
+from tetrad.engine_core_svc.engine.submission_wire import Submission
 from tetrad.engine_core_svc.structured_output.filler import InlineFiller
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
-from tetrad.engine_core_svc.submission_wire import Submission
-from tetrad.engine_core_svc.worker_wire import encode_plan
+from tetrad.engine_core_svc.worker.wire import encode_plan
 from tetrad.services.columns import pack_u32
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.request_context import NO_CONTEXT

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tetrad.engine_core_svc import metrics as module
-from tetrad.engine_core_svc.metrics import EngineMetrics
-from tetrad.engine_core_svc.scheduler.output import SchedulerOutput
+from tetrad.engine_core_svc.core.plan import SchedulerOutput
+from tetrad.engine_core_svc.observability import metrics as module
+from tetrad.engine_core_svc.observability.metrics import EngineMetrics
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tetrad.engine_core_svc.orders import Orders
-from tetrad.engine_core_svc.sleep import Sleeper
+from tetrad.engine_core_svc.engine.orders import Orders
+from tetrad.engine_core_svc.engine.sleep import Sleeper
 from tetrad.services.errors import FailedPrecondition, Unavailable
 
 

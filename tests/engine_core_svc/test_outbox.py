@@ -2,10 +2,10 @@
 
 import asyncio
 
-from tetrad.engine_core_svc.outbox import Notice, Outbox, Rejection, StepOutputs
-from tetrad.engine_core_svc.request import Request
-from tetrad.engine_core_svc.scheduler.output import EngineCoreOutput, FinishReason, Logprobs, PrefillStats
-from tetrad.engine_core_svc.stats import SchedulerStats
+from tetrad.engine_core_svc.core.plan import EngineCoreOutput, FinishReason, Logprobs, PrefillStats
+from tetrad.engine_core_svc.core.request import Request
+from tetrad.engine_core_svc.scheduler.stats import SchedulerStats
+from tetrad.engine_core_svc.sessions.outbox import Notice, Outbox, Rejection, StepOutputs
 from tetrad.services.columns import pack_u32
 from tetrad.services.errors import InvalidRequest
 

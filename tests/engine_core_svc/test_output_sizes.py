@@ -5,11 +5,11 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tetrad.engine_core_svc.outbox import Outbox, StepOutputs
-from tetrad.engine_core_svc.request import Request
-from tetrad.engine_core_svc.scheduler.output import EngineCoreOutput, FinishReason, Logprobs, PrefillStats
-from tetrad.engine_core_svc.stats import SchedulerStats
-from tetrad.engine_core_svc.wire import encode_message
+from tetrad.engine_core_svc.api.wire import encode_message
+from tetrad.engine_core_svc.core.plan import EngineCoreOutput, FinishReason, Logprobs, PrefillStats
+from tetrad.engine_core_svc.core.request import Request
+from tetrad.engine_core_svc.scheduler.stats import SchedulerStats
+from tetrad.engine_core_svc.sessions.outbox import Outbox, StepOutputs
 from tetrad.services.columns import unpack_u32
 from tetrad.services.message_size import BATCH_BYTES, DEFAULT_MAX_MESSAGE_BYTES
 from tetrad.services.status import from_status

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tetrad.engine_core_svc.scheduler.pacer import MeasuringPacer, NoPacer
+from tetrad.engine_core_svc.scheduler.prefill_throttle import MeasuringPacer, NoPacer
 
 DECODES_S, TOKEN_S = 0.040, 0.001
 """Seconds: of a step's decodes, and of a token of a prompt."""

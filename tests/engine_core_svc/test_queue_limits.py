@@ -2,7 +2,7 @@
 
 import pytest
 
-from tetrad.engine_core_svc.queue_limits import QueueLimits
+from tetrad.engine_core_svc.engine.queue_limits import QueueLimits
 from tetrad.services.errors import Overloaded
 
 

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from tetrad.engine_core_svc.request import RequestStatus, StopRules
-from tetrad.engine_core_svc.suspects import NOBODY, Suspects
+from tetrad.engine_core_svc.core.request import RequestStatus, StopRules
+from tetrad.engine_core_svc.engine.crash_isolation import NOBODY, Suspects
 
 NUM_BLOCKS, BLOCK_SIZE, MAX_LEN = 14, 4, 48
 

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from tetrad.engine_core_svc import recovery as module
-from tetrad.engine_core_svc.condition import Condition
-from tetrad.engine_core_svc.executor import Loss
-from tetrad.engine_core_svc.outbox import Notice
-from tetrad.engine_core_svc.recovery import Recovery
-from tetrad.engine_core_svc.sessions import Sessions
+from tetrad.engine_core_svc.engine import recovery as module
+from tetrad.engine_core_svc.engine.condition import Condition
+from tetrad.engine_core_svc.engine.recovery import Recovery
+from tetrad.engine_core_svc.sessions.outbox import Notice
+from tetrad.engine_core_svc.sessions.sessions import Sessions
+from tetrad.engine_core_svc.worker.executor import Loss
 from tetrad.services.errors import ModelError, Unavailable
 
 LOST = Unavailable("It is gone", reason="WORKER_LOST")

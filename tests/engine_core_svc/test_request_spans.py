@@ -5,8 +5,8 @@ import time
 import pytest
 
 from tests.otlp_receiver import ERROR, OtlpReceiver, has
-from tetrad.engine_core_svc.request import Request, RequestStatus
-from tetrad.engine_core_svc.request_spans import RequestSpans
+from tetrad.engine_core_svc.core.request import Request, RequestStatus
+from tetrad.engine_core_svc.observability.request_spans import RequestSpans
 from tetrad.services.request_context import RequestContext
 from tetrad.services.tracing import open_tracer
 

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from tetrad.engine_core_svc.request import LogprobWidths
-from tetrad.engine_core_svc.sampling_wire import MAX_BAD_WORDS, check_sampling, logprob_widths
+from tetrad.engine_core_svc.core.request import LogprobWidths
+from tetrad.engine_core_svc.engine.sampling_wire import MAX_BAD_WORDS, check_sampling, logprob_widths
 from tetrad.services.columns import pack_u32
 from tetrad.services.errors import InvalidRequest
 from tetrad.v1.types_pb2 import SamplingParams, TokenIds

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tetrad.engine_core_svc.request import RequestStatus, StopRules
-from tetrad.engine_core_svc.scheduler.output import FinishReason
+from tetrad.engine_core_svc.core.plan import FinishReason
+from tetrad.engine_core_svc.core.request import RequestStatus, StopRules
 
 
 def test_ten_requests_run_in_one_step_in_order_of_arrival(make_bench):

@@ -6,10 +6,10 @@ import pytest
 
 from tests.engine_core_svc.worker_memory import LostBlocks, WorkerMemory
 from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.engine_core_svc.core.request import RequestStatus
 from tetrad.engine_core_svc.kv_cache.second_tier import HostTier
-from tetrad.engine_core_svc.layout import plan_layout
-from tetrad.engine_core_svc.request import RequestStatus
-from tetrad.engine_core_svc.worker_wire import encode_plan
+from tetrad.engine_core_svc.worker.kv_layout import plan_layout
+from tetrad.engine_core_svc.worker.wire import encode_plan
 from tetrad.services.columns import unpack_u32
 from tetrad.services.errors import InvalidRequest
 

@@ -7,8 +7,9 @@ import grpc
 import pytest
 
 from tests.engine_core_svc.service_fakes import MAX_LEN, VOCAB_SIZE, WAIT_S, Stack
-from tetrad.engine_core_svc import admission, sessions
-from tetrad.engine_core_svc.submission_wire import SharedSampling, decode_submission
+from tetrad.engine_core_svc.engine import admission
+from tetrad.engine_core_svc.engine.submission_wire import SharedSampling, decode_submission
+from tetrad.engine_core_svc.sessions import sessions
 from tetrad.services.columns import pack_u32
 from tetrad.services.errors import FailedPrecondition
 from tetrad.v1 import engine_core_pb2 as pb

@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from tetrad.engine_core_svc.outbox import Notice
-from tetrad.engine_core_svc.request import Request
-from tetrad.engine_core_svc.scheduler.output import EngineCoreOutput, FinishReason
-from tetrad.engine_core_svc.sessions import Sessions
-from tetrad.engine_core_svc.stats import SchedulerStats
+from tetrad.engine_core_svc.core.plan import EngineCoreOutput, FinishReason
+from tetrad.engine_core_svc.core.request import Request
+from tetrad.engine_core_svc.scheduler.stats import SchedulerStats
+from tetrad.engine_core_svc.sessions.outbox import Notice
+from tetrad.engine_core_svc.sessions.sessions import Sessions
 from tetrad.services.errors import AlreadyExists
 
 IDLE = SchedulerStats(0, 0, 0.0, 1, 2, 3, 4)

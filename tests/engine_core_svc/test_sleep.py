@@ -8,7 +8,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.engine_core_svc.service_fakes import Stack
 from tetrad.engine_core_svc import __main__ as main
-from tetrad.engine_core_svc.metrics import EngineMetrics
+from tetrad.engine_core_svc.observability.metrics import EngineMetrics
 from tetrad.services.errors import AlreadyExists, FailedPrecondition, InvalidRequest, Unavailable
 from tetrad.services.status import from_rpc_error
 from tetrad.v1 import engine_core_pb2 as pb

@@ -6,10 +6,11 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.engine_core_svc.service_fakes import WAIT_S, Stack, expected
-from tetrad.engine_core_svc import layout, stall_watch
-from tetrad.engine_core_svc.condition import Condition
-from tetrad.engine_core_svc.sessions import Sessions
-from tetrad.engine_core_svc.stall_watch import StallWatch, find_stuck
+from tetrad.engine_core_svc.engine import stall_watch
+from tetrad.engine_core_svc.engine.condition import Condition
+from tetrad.engine_core_svc.engine.stall_watch import StallWatch, find_stuck
+from tetrad.engine_core_svc.sessions.sessions import Sessions
+from tetrad.engine_core_svc.worker import kv_layout as layout
 from tetrad.v1 import engine_core_pb2 as pb
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING

@@ -5,7 +5,7 @@ import asyncio
 import grpc
 import pytest
 
-from tetrad.engine_core_svc.servicer import EngineCoreServicer
+from tetrad.engine_core_svc.api.servicer import EngineCoreServicer
 from tetrad.services.errors import Unavailable
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2 as pb

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tetrad.engine_core_svc.request import RepetitionRule
+from tetrad.engine_core_svc.core.request import RepetitionRule
 from tetrad.engine_core_svc.scheduler.stopping import repeats
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tetrad.engine_core_svc.request import Request, RequestStatus
+from tetrad.engine_core_svc.core.request import Request, RequestStatus
 from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language
 from tetrad.engine_core_svc.structured_output.preparations import Preparations

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from tetrad.engine_core_svc.request import Request, RequestStatus, StopRules
-from tetrad.engine_core_svc.scheduler.output import FinishReason
+from tetrad.engine_core_svc.core.plan import FinishReason
+from tetrad.engine_core_svc.core.request import Request, RequestStatus, StopRules
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language
 from tetrad.engine_core_svc.structured_output.filler import InlineFiller, ThreadFiller

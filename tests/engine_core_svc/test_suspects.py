@@ -2,8 +2,8 @@
 
 import pytest
 
-from tetrad.engine_core_svc.request import RequestStatus
-from tetrad.engine_core_svc.suspects import FORGIVEN_AFTER_TOKENS, Suspects
+from tetrad.engine_core_svc.core.request import RequestStatus
+from tetrad.engine_core_svc.engine.crash_isolation import FORGIVEN_AFTER_TOKENS, Suspects
 
 ACQUITTED_AFTER = 3
 

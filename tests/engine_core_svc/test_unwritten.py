@@ -5,8 +5,8 @@ from random import Random
 import pytest
 
 from tests.engine_core_svc.worker_memory import LostBlocks, WorkerMemory
-from tetrad.engine_core_svc.request import RequestStatus
-from tetrad.engine_core_svc.scheduler.output import FinishReason
+from tetrad.engine_core_svc.core.plan import FinishReason
+from tetrad.engine_core_svc.core.request import RequestStatus
 
 BLOCK_SIZE = 4
 COMMON = list(range(100, 112))  # three full blocks

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tetrad.engine_core_svc.watchdog import Watchdog
+from tetrad.engine_core_svc.worker.watchdog import Watchdog
 
 
 async def test_it_barks_when_the_time_is_over():

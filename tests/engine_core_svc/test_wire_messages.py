@@ -4,11 +4,9 @@ import json
 
 import pytest
 
-from tetrad.engine_core_svc.kv_cache.second_tier import Swaps
-from tetrad.engine_core_svc.outbox import Notice, Rejection, StepOutputs
-from tetrad.engine_core_svc.payload_wire import WorkerPayload
-from tetrad.engine_core_svc.request import RepetitionRule, Request, StopRules
-from tetrad.engine_core_svc.scheduler.output import (
+from tetrad.engine_core_svc.api.wire import encode_message
+from tetrad.engine_core_svc.core.payload_wire import WorkerPayload
+from tetrad.engine_core_svc.core.plan import (
     CachedRequestData,
     EngineCoreOutput,
     FinishReason,
@@ -18,12 +16,14 @@ from tetrad.engine_core_svc.scheduler.output import (
     NewRequestData,
     PrefillStats,
     SchedulerOutput,
+    Swaps,
 )
-from tetrad.engine_core_svc.stats import SchedulerStats
+from tetrad.engine_core_svc.core.request import RepetitionRule, Request, StopRules
+from tetrad.engine_core_svc.engine.submission_wire import decode_submission
+from tetrad.engine_core_svc.scheduler.stats import SchedulerStats
+from tetrad.engine_core_svc.sessions.outbox import Notice, Rejection, StepOutputs
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language
-from tetrad.engine_core_svc.submission_wire import decode_submission
-from tetrad.engine_core_svc.wire import encode_message
-from tetrad.engine_core_svc.worker_wire import decode_result, encode_plan
+from tetrad.engine_core_svc.worker.wire import decode_result, encode_plan
 from tetrad.services.columns import pack_f32, pack_u32
 from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.services.request_context import RequestContext

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.engine_core_svc.service_fakes import VOCAB_SIZE, expected
-from tetrad.engine_core_svc.executor import Executor
+from tetrad.engine_core_svc.worker.executor import Executor
 from tetrad.services.columns import pack_f32, pack_u32, unpack_u32
 from tetrad.services.errors import Code, InternalError, InvalidRequest
 from tetrad.services.status import from_status, to_status

@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
-from tetrad.engine_core_svc.worker_link import WorkerLink
+from tetrad.engine_core_svc.worker.link import WorkerLink
 from tetrad.services.errors import Unavailable
 from tetrad.v1 import worker_pb2
 

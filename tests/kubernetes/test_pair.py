@@ -5,7 +5,7 @@ import contextlib
 from structlog.testing import capture_logs
 
 from tests.kubernetes.manifests import settings_of
-from tetrad.engine_core_svc.worker_link import WorkerLink
+from tetrad.engine_core_svc.worker.link import WorkerLink
 from tetrad.worker_svc.service import WorkerServer
 
 

@@ -8,10 +8,10 @@ from prometheus_client import generate_latest
 
 from tests.kubernetes.manifests import COMPONENT, container_of, objects_of, of_kind, one, selects
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
-from tetrad.engine_core_svc.metrics import EngineMetrics
+from tetrad.engine_core_svc.observability.metrics import EngineMetrics
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
-from tetrad.engine_core_svc.sessions import Sessions
+from tetrad.engine_core_svc.sessions.sessions import Sessions
 
 SCALERS = [*of_kind("scale", "HorizontalPodAutoscaler"), *of_kind("scale", "ScaledObject")]
 QUERIES = [

@@ -1,7 +1,7 @@
 """The settings that docs/routing.md shows are settings, and its figures of the policy are the policy's."""
 
 from tests.documents import Page
-from tetrad.engine_core_svc.kv_event_log import KvEventLog
+from tetrad.engine_core_svc.kv_cache.event_log import KvEventLog
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.routing import prefix_memory, router
 from tetrad.services.settings import load_settings

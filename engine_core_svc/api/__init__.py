@@ -1,0 +1,1 @@
+"""The gRPC servicers of the engine core, and the wire of its sessions."""

@@ -1,0 +1,187 @@
+"""EngineCoreAdminService: what operators and routers ask of an engine."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import grpc
+
+from tetrad.engine_core_svc.api.kv_events_wire import encode_kv_events
+from tetrad.engine_core_svc.api.wire import encode_stats
+from tetrad.engine_core_svc.engine.engine import Engine
+from tetrad.engine_core_svc.scheduler.stats import take_stats
+from tetrad.services.errors import FailedPrecondition, Unavailable
+from tetrad.services.profiling import StepProfiler, stop_all
+from tetrad.v1 import engine_core_pb2 as pb
+from tetrad.v1 import engine_core_pb2_grpc, worker_pb2
+
+_DEFAULT_INTERVAL_MS = 100
+
+
+class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceServicer):
+    """Answers from the moment `attach` is called; UNAVAILABLE before. Methods not here are UNIMPLEMENTED to callers.
+
+    Args:
+        profiler: of this engine core.
+    """
+
+    def __init__(self, profiler: StepProfiler) -> None:
+        self._profiler = profiler
+        self._attached: tuple[Engine, pb.EngineInfo] | None = None
+
+    def attach(self, engine: Engine, info: pb.EngineInfo) -> None:
+        """Start to serve `engine`, which introduces itself as `info`."""
+        self._attached = engine, info
+
+    @property
+    def _engine(self) -> Engine:
+        return self._require()[0]
+
+    def _require(self) -> tuple[Engine, pb.EngineInfo]:
+        if self._attached is None:
+            raise Unavailable("The engine core is starting.", reason="STARTING", retry_after_s=0.5)
+        return self._attached
+
+    async def GetInfo(
+        self, request: pb.EngineCoreAdminServiceGetInfoRequest, context: grpc.aio.ServicerContext
+    ) -> pb.EngineCoreAdminServiceGetInfoResponse:
+        """Return static facts."""
+        return pb.EngineCoreAdminServiceGetInfoResponse(info=self._require()[1])
+
+    async def GetLoad(self, request: pb.GetLoadRequest, context: grpc.aio.ServicerContext) -> pb.GetLoadResponse:
+        """Return the load at this moment."""
+        return pb.GetLoadResponse(load=_load_of(self._engine))
+
+    async def WatchLoad(
+        self, request: pb.WatchLoadRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.WatchLoadResponse]:
+        """Send the load now and whenever it changes, not more often than asked."""
+        interval_ms = request.min_interval_ms if request.HasField("min_interval_ms") else _DEFAULT_INTERVAL_MS
+        changed = self._engine.observers.observe()
+        try:
+            while True:
+                yield pb.WatchLoadResponse(load=_load_of(self._engine))
+                await asyncio.sleep(interval_ms / 1000)
+                await changed.wait()
+                changed.clear()
+        finally:
+            self._engine.observers.unobserve(changed)
+
+    async def ResetPrefixCache(
+        self, request: pb.ResetPrefixCacheRequest, context: grpc.aio.ServicerContext
+    ) -> pb.ResetPrefixCacheResponse:
+        """Forget cached prefixes."""
+        if not self._engine.reset_prefix_cache(preempt_running=request.reset_running_requests):
+            raise FailedPrecondition("KV blocks are in use; set reset_running_requests to preempt what runs.")
+        return pb.ResetPrefixCacheResponse(success=True)
+
+    async def Pause(self, request: pb.PauseRequest, context: grpc.aio.ServicerContext) -> pb.PauseResponse:
+        """Stop planning."""
+        self._engine.orders.pause(**_mode_of(request.mode))
+        if request.clear_cache:
+            self._engine.reset_prefix_cache()
+        await self._keep_pause()
+        return pb.PauseResponse()
+
+    async def Resume(self, request: pb.ResumeRequest, context: grpc.aio.ServicerContext) -> pb.ResumeResponse:
+        """Plan again."""
+        self._engine.orders.resume()
+        await self._keep_pause()
+        return pb.ResumeResponse()
+
+    async def Sleep(
+        self, request: pb.EngineCoreAdminServiceSleepRequest, context: grpc.aio.ServicerContext
+    ) -> pb.EngineCoreAdminServiceSleepResponse:
+        """Give device memory up, and answer when that is done."""
+        level = request.level if request.HasField("level") else 1
+        await self._engine.orders.sleep(level, **_mode_of(request.mode))
+        await self._keep_pause()
+        return pb.EngineCoreAdminServiceSleepResponse()
+
+    async def WakeUp(
+        self, request: pb.EngineCoreAdminServiceWakeUpRequest, context: grpc.aio.ServicerContext
+    ) -> pb.EngineCoreAdminServiceWakeUpResponse:
+        """Take it again, and answer when that is done."""
+        await self._engine.orders.wake_up(request.tags)
+        await self._keep_pause()
+        return pb.EngineCoreAdminServiceWakeUpResponse()
+
+    async def _keep_pause(self) -> None:
+        """Let what was ordered hold for the engine core that follows this one."""
+        await self._engine.link.pauses.keep(self._engine.orders.kept_pause)
+
+    async def IsSleeping(self, request: pb.IsSleepingRequest, context: grpc.aio.ServicerContext) -> pb.IsSleepingResponse:
+        """Return whether device memory was given up, or nothing is planned: level 0."""
+        return pb.IsSleepingResponse(is_sleeping=self._engine.sleeper.is_asleep or self._engine.orders.is_paused)
+
+    async def SubscribeKvEvents(
+        self, request: pb.SubscribeKvEventsRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.SubscribeKvEventsResponse]:
+        """Send what enters and leaves the prefix cache."""
+        events = self._engine.kv_events
+        async for batch in events.follow(request.start_sequence_number):
+            yield encode_kv_events(batch, events.block_size)
+
+    async def StartProfile(
+        self, request: pb.EngineCoreAdminServiceStartProfileRequest, context: grpc.aio.ServicerContext
+    ) -> pb.EngineCoreAdminServiceStartProfileResponse:
+        """Record this engine core and its worker."""
+        self._profiler.start(request.prefix)
+        try:
+            order = worker_pb2.WorkerLifecycleServiceStartProfileRequest(prefix=request.prefix)
+            await self._engine.link.call("StartProfile", order)
+        except BaseException:  # also if the caller has left: nobody would stop it
+            self._profiler.stop().unlink()
+            raise
+        return pb.EngineCoreAdminServiceStartProfileResponse()
+
+    async def StopProfile(
+        self, request: pb.EngineCoreAdminServiceStopProfileRequest, context: grpc.aio.ServicerContext
+    ) -> pb.EngineCoreAdminServiceStopProfileResponse:
+        """Stop it and return the traces' paths."""
+        paths = await stop_all(self._profiler.stop_aside(), self._stop_worker_profile())
+        return pb.EngineCoreAdminServiceStopProfileResponse(paths=paths)
+
+    async def _stop_worker_profile(self) -> list[str]:
+        response = await self._engine.link.call("StopProfile", worker_pb2.WorkerLifecycleServiceStopProfileRequest())
+        return [response.path]
+
+    async def CollectiveRpc(
+        self, request: pb.EngineCoreAdminServiceCollectiveRpcRequest, context: grpc.aio.ServicerContext
+    ) -> pb.EngineCoreAdminServiceCollectiveRpcResponse:
+        """Call a registered method on the worker."""
+        response = await self._engine.link.call(
+            "CollectiveRpc",
+            worker_pb2.WorkerLifecycleServiceCollectiveRpcRequest(
+                method=request.method, args_json=request.args_json, kwargs_json=request.kwargs_json
+            ),
+        )
+        return pb.EngineCoreAdminServiceCollectiveRpcResponse(results_json=[response.result_json])
+
+
+def _load_of(engine: Engine) -> pb.EngineLoad:
+    scheduler = engine.scheduler
+    return pb.EngineLoad(
+        stats=encode_stats(take_stats(scheduler)),
+        num_gpu_blocks=scheduler.kv_cache.pool.num_blocks,
+        num_free_blocks=scheduler.kv_cache.pool.num_free,
+        num_sessions=len(engine.sessions),
+        num_waiting_tokens=scheduler.roster.num_waiting_tokens,
+        num_output_messages=engine.sessions.num_output_messages,
+        paused=engine.orders.is_paused,
+        sleeping=engine.sleeper.is_asleep,
+        problem=engine.condition.problem,
+        workers=[_worker_of(engine)],
+    )
+
+
+def _mode_of(mode: pb.PauseMode) -> dict[str, bool]:
+    """Return what Orders.pause and Orders.sleep are to do with requests."""
+    return {"abort": mode == pb.PAUSE_MODE_ABORT, "finish_running": mode == pb.PAUSE_MODE_WAIT}
+
+
+def _worker_of(engine: Engine) -> pb.WorkerStatus:
+    _, facts = engine.link.require_up()
+    since_s = engine.worker_since_s
+    connected_s = None if since_s is None else time.monotonic() - since_s
+    return pb.WorkerStatus(rank=0, version=facts.version, device=facts.device, connected_s=connected_s)

@@ -1,0 +1,132 @@
+"""EngineCoreService: one Session stream per frontend, in front of the engine."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+
+from tetrad.engine_core_svc.api.wire import encode_message
+from tetrad.engine_core_svc.engine.engine import Engine
+from tetrad.engine_core_svc.engine.submission_wire import SharedSampling, decode_submission
+from tetrad.engine_core_svc.sessions.outbox import Message
+from tetrad.engine_core_svc.sessions import sessions
+from tetrad.services.errors import FailedPrecondition, InvalidRequest, TetradError, Unavailable
+from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
+from tetrad.services.version import SCHEMA_REVISION
+from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
+
+_HELLO_TIMEOUT_S = 10.0
+_START_PATIENCE_S = 5.0
+"""Less than a frontend waits for the answer to its hello."""
+_ADDS_AT_ONCE = 64
+"""Requests that are added before others get their turn on the loop: a message may hold a hundred thousand."""
+
+
+class EngineCoreServicer(engine_core_pb2_grpc.EngineCoreServiceServicer):
+    """Serves sessions from the moment `attach` is called. Those that are opened before wait a while, then are UNAVAILABLE.
+
+    Args:
+        start_patience_s: how long they wait. A frontend that is refused comes back later than it could be served.
+    """
+
+    def __init__(self, *, start_patience_s: float = _START_PATIENCE_S) -> None:
+        self._start_patience_s = start_patience_s
+        self._attached = asyncio.Event()
+        self._engine: Engine | None = None
+        self._info = engine_core_pb2.EngineInfo()
+
+    def attach(self, engine: Engine, info: engine_core_pb2.EngineInfo) -> None:
+        """Start to serve `engine`, which introduces itself as `info`."""
+        self._engine, self._info = engine, info
+        self._attached.set()
+
+    async def Session(
+        self, request_iterator: AsyncIterator[engine_core_pb2.SessionRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[engine_core_pb2.SessionResponse]:
+        """Run one frontend's session until either side ends it."""
+        hello = await _shake_hands(request_iterator)
+        engine = await self._started_engine()
+        session = engine.open_session(hello.client_id)
+        most_bytes = self._most_bytes(hello)
+        reader = asyncio.create_task(self._read(engine, session, request_iterator))
+        try:
+            yield engine_core_pb2.SessionResponse(ready=self._info)
+            while (message := await session.outbox.get()) is not None:
+                rest: Message | None = message
+                while rest is not None:
+                    response, rest = encode_message(rest, self._info.engine_index, most_bytes)
+                    yield response
+            if reader.done():
+                reader.result()  # why the session ends, unless it does so in good order
+        finally:
+            reader.cancel()
+            engine.close_session(session)
+
+    def _most_bytes(self, hello: engine_core_pb2.SessionHello) -> int:
+        """Return the size of the largest message to a client."""
+        limits = [
+            each.max_message_bytes if each.HasField("max_message_bytes") else DEFAULT_MAX_MESSAGE_BYTES
+            for each in (hello, self._info)
+        ]
+        return min(limits)
+
+    async def _started_engine(self) -> Engine:
+        try:
+            async with asyncio.timeout(self._start_patience_s):
+                await self._attached.wait()
+        except TimeoutError:
+            raise Unavailable("The engine core is starting.", reason="STARTING", retry_after_s=0.5) from None
+        assert self._engine is not None
+        return self._engine
+
+    async def _read(
+        self, engine: Engine, session: sessions.Session, requests: AsyncIterator[engine_core_pb2.SessionRequest]
+    ) -> None:
+        """Hand a session's messages to the engine in order; the session ends with the client's side of the stream."""
+        try:
+            async for message in requests:
+                kind = message.WhichOneof("message")
+                if kind == "add":
+                    await _add_all(engine, session, message.add)
+                elif kind == "abort":
+                    engine.abort_requests(session, message.abort.request_ids)
+                else:
+                    raise InvalidRequest("After the hello, every message of a session adds or aborts requests.")
+        finally:
+            session.outbox.close()
+
+
+async def _shake_hands(requests: AsyncIterator[engine_core_pb2.SessionRequest]) -> engine_core_pb2.SessionHello:
+    try:
+        async with asyncio.timeout(_HELLO_TIMEOUT_S):
+            first = await anext(requests, None)
+    except TimeoutError:
+        raise InvalidRequest(f"No hello came within {_HELLO_TIMEOUT_S:g} s.", field="hello") from None
+    if first is None or not first.HasField("hello"):
+        raise InvalidRequest("The first message of a session must be hello.", field="hello")
+    if first.hello.schema_revision != SCHEMA_REVISION:
+        raise FailedPrecondition(
+            f"The client speaks schema revision {first.hello.schema_revision}, this engine core {SCHEMA_REVISION}.",
+            reason="SCHEMA_REVISION",
+        )
+    return first.hello
+
+
+async def _add_all(engine: Engine, session: sessions.Session, message: engine_core_pb2.AddRequests) -> None:
+    """Queue requests, in their order; a client that does not take its answers is not listened to further."""
+    requests, shared = message.requests, SharedSampling(message.shared_sampling_params)
+    for start in range(0, len(requests), _ADDS_AT_ONCE):
+        await session.outbox.wait_for_room()
+        for request in requests[start : start + _ADDS_AT_ONCE]:
+            _add(engine, session, request, shared)
+        await asyncio.sleep(0)
+
+
+def _add(engine: Engine, session: sessions.Session, message: engine_core_pb2.EngineCoreRequest, shared: SharedSampling) -> None:
+    """Queue one request; a request that cannot be read is answered alone."""
+    try:
+        submission = decode_submission(message, shared)
+    except TetradError as error:
+        engine.reject(session, message.request_id, error)
+        return
+    engine.add_request(session, submission)

@@ -1,0 +1,143 @@
+"""Wire of the sessions: encodes the messages that frontends read.
+
+Hot messages are columns (services/columns.py): one step of 256 requests costs well under a millisecond.
+"""
+
+from collections.abc import Sequence
+
+from tetrad.engine_core_svc.core.plan import (
+    EngineCoreOutput,
+    FinishReason,
+    Logprobs,
+)
+from tetrad.engine_core_svc.scheduler.stats import SchedulerStats
+from tetrad.engine_core_svc.sessions.outbox import Message, Notice, Rejection, StepOutputs
+from tetrad.services.columns import pack_u32
+from tetrad.services.message_size import BATCH_BYTES, DEFAULT_MAX_MESSAGE_BYTES, too_large
+from tetrad.services.status import to_status
+from tetrad.v1 import engine_core_pb2, types_pb2
+
+_ENTRY_BYTES = 16
+"""Bounds what a message adds to an entry: tags and lengths."""
+_HEAD_BYTES = 256
+"""Bounds what a message of rich outputs has besides them."""
+
+
+def encode_message(
+    message: Message, engine_index: int = 0, most_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+) -> tuple[engine_core_pb2.SessionResponse, StepOutputs | None]:
+    """Return an outbox message as the frontend gets it, and the outputs that follow in another one.
+
+    Args:
+        message: from the outbox, or what followed before.
+        engine_index: of this engine core.
+        most_bytes: that the frontend reads. An output that alone is larger becomes an error, for its request to be aborted.
+    """
+    if isinstance(message, StepOutputs):
+        outputs, rest = _encode_outputs(message, engine_index, most_bytes)
+        return engine_core_pb2.SessionResponse(outputs=outputs), rest
+    if isinstance(message, Rejection):
+        rejected = engine_core_pb2.RequestRejected(request_id=message.request_id, status=to_status(message.error))
+        return engine_core_pb2.SessionResponse(rejected=rejected), None
+    return engine_core_pb2.SessionResponse(notice=_encode_notice(message)), None
+
+
+def _encode_notice(notice: Notice) -> engine_core_pb2.EngineNotice:
+    return engine_core_pb2.EngineNotice(kind=f"ENGINE_NOTICE_KIND_{notice.kind}", text=notice.text)
+
+
+def _encode_outputs(
+    step: StepOutputs, engine_index: int, most_bytes: int
+) -> tuple[engine_core_pb2.EngineCoreOutputs, StepOutputs | None]:
+    plain = [output for output in step.outputs if output.is_plain]
+    message = engine_core_pb2.EngineCoreOutputs(
+        step_id=step.step_id, engine_index=engine_index, timestamp_monotonic_s=step.timestamp
+    )
+    if plain:
+        message.decode.handles = pack_u32([output.request.handle for output in plain])
+        message.decode.num_tokens = pack_u32([len(output.new_token_ids) for output in plain])
+        message.decode.token_ids = pack_u32([token for output in plain for token in output.new_token_ids])
+    if step.stats is not None:
+        message.scheduler_stats.CopyFrom(encode_stats(step.stats))
+    rich = [output for output in step.outputs if not output.is_plain]
+    num_taken = _add_rich(message, rich, step.timestamp, most_bytes)
+    rest = StepOutputs(step.step_id, rich[num_taken:], timestamp=step.timestamp) if num_taken < len(rich) else None
+    return message, rest
+
+
+def _add_rich(
+    message: engine_core_pb2.EngineCoreOutputs, outputs: Sequence[EngineCoreOutput], timestamp: float, most_bytes: int
+) -> int:
+    """Add outputs up to the size of a message; return how many it has taken."""
+    if not outputs:
+        return 0
+    room_bytes = min(BATCH_BYTES, most_bytes) - message.ByteSize()
+    for num_taken, output in enumerate(outputs):
+        encoded = _encode_output(output, timestamp)
+        num_bytes = encoded.ByteSize() + _ENTRY_BYTES
+        if num_bytes > most_bytes - _HEAD_BYTES:
+            error = too_large("What one step brought for the request", num_bytes, most_bytes)
+            encoded = _encode_output(EngineCoreOutput(output.request, [], FinishReason.ERROR, error=error), timestamp)
+            num_bytes = encoded.ByteSize() + _ENTRY_BYTES
+        room_bytes -= num_bytes
+        is_first = not num_taken and not message.HasField("decode")
+        if room_bytes < 0 and not is_first:
+            return num_taken
+        message.outputs.append(encoded)
+    return len(outputs)
+
+
+def _encode_output(output: EngineCoreOutput, timestamp: float) -> engine_core_pb2.EngineCoreOutput:
+    message = engine_core_pb2.EngineCoreOutput(
+        handle=output.request.handle,
+        request_id=output.request.request_id,
+        new_token_ids=pack_u32(output.new_token_ids),
+        finish_reason=int(output.finish_reason or 0),  # type: ignore[arg-type] # the enum's numbers are the contract's
+    )
+    if isinstance(output.stop_reason, int):
+        message.stop_reason.token_id = output.stop_reason
+    elif output.stop_reason is not None:
+        message.stop_reason.text = output.stop_reason
+    if output.logprobs is not None:
+        message.new_logprobs.CopyFrom(_encode_logprobs(output.logprobs))
+    if output.prompt_logprobs is not None:
+        message.new_prompt_logprobs.CopyFrom(_encode_logprobs(output.prompt_logprobs))
+    if output.error is not None:
+        message.status.CopyFrom(to_status(output.error))
+    if output.prefill_stats is not None:
+        stats = output.prefill_stats
+        message.prefill_stats.num_prompt_tokens = stats.num_prompt_tokens
+        message.prefill_stats.num_cached_tokens = stats.num_cached_tokens
+        message.prefill_stats.num_local_cached_tokens = stats.num_cached_tokens
+        message.prefill_stats.num_computed_tokens = stats.num_prompt_tokens - stats.num_cached_tokens
+        message.events.add(type=engine_core_pb2.ENGINE_CORE_EVENT_TYPE_QUEUED, timestamp_monotonic_s=output.request.queued_at)
+        message.events.add(
+            type=engine_core_pb2.ENGINE_CORE_EVENT_TYPE_SCHEDULED, timestamp_monotonic_s=output.request.scheduled_at
+        )
+    if output.finish_reason is not None:
+        for _ in range(output.request.num_preemptions):
+            message.events.add(type=engine_core_pb2.ENGINE_CORE_EVENT_TYPE_PREEMPTED, timestamp_monotonic_s=timestamp)
+    return message
+
+
+def _encode_logprobs(logprobs: Logprobs) -> types_pb2.LogprobsColumns:
+    return types_pb2.LogprobsColumns(
+        token_ids=logprobs.token_ids,
+        logprobs=logprobs.logprobs,
+        ranks=logprobs.ranks,
+        num_positions=logprobs.num_positions,
+        width=logprobs.width,
+    )
+
+
+def encode_stats(stats: SchedulerStats) -> engine_core_pb2.SchedulerStats:
+    """Return the scheduler's numbers as a message."""
+    return engine_core_pb2.SchedulerStats(
+        num_running_reqs=stats.num_running_reqs,
+        num_waiting_reqs=stats.num_waiting_reqs,
+        kv_cache_usage=stats.kv_cache_usage,
+        prefix_cache_queries=stats.prefix_cache_queries,
+        prefix_cache_hits=stats.prefix_cache_hits,
+        num_preemptions=stats.num_preemptions,
+        step_counter=stats.step_counter,
+    )

@@ -1,0 +1,1 @@
+"""Values that every room of the engine core knows: requests, plans, results."""

@@ -1,0 +1,1 @@
+"""The step loop, and the parts that act between two steps."""

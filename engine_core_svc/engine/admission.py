@@ -1,0 +1,152 @@
+"""Admission: what a submission must satisfy before the scheduler sees it, and the Request it becomes.
+
+Frontends check the same limits earlier and with more context; this is the last line for any client of the contract.
+"""
+
+import itertools
+import time
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tetrad.engine_core_svc.core.message_sizes import DEFAULT_LIMITS, MessageLimits, MessageSizes
+from tetrad.engine_core_svc.core.payload_wire import WorkerPayload
+from tetrad.engine_core_svc.core.request import LogprobWidths, Request, RequestStatus
+from tetrad.engine_core_svc.engine.sampling_wire import check_sampling, logprob_widths, message_sizes
+from tetrad.engine_core_svc.engine.submission_wire import Submission
+from tetrad.services.errors import InvalidRequest, PromptTooLong
+
+_FIELDS_BYTES = 256
+"""Of the numbers of a request in a plan, and of the names of its trace headers."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionLimits:
+    """What a request may ask for.
+
+    Attributes:
+        max_model_len: prompt plus output, in tokens.
+        vocab_size: ids are smaller.
+        priority_order: whether larger or smaller priorities are more urgent to the clients.
+        block_size: tokens per KV block.
+        messages: bytes of a step's messages.
+    """
+
+    max_model_len: int
+    vocab_size: int
+    priority_order: Literal["high_first", "low_first"] = "high_first"
+    block_size: int = 16
+    messages: MessageLimits = DEFAULT_LIMITS
+
+
+class Admission:
+    """Turns submissions into requests, numbering them in order of arrival."""
+
+    def __init__(self, limits: AdmissionLimits) -> None:
+        self._limits = limits
+        self._last_measured: _Measured | None = None
+        self._keys = itertools.count(1)
+
+    def accept(self, submission: Submission, session_key: int) -> Request:
+        """Return the request; InvalidRequest or PromptTooLong, naming value and limit, if it cannot run."""
+        measured = self._check(submission)
+        num_prompt_tokens = len(submission.prompt_token_ids)
+        max_tokens = submission.stop.max_tokens
+        limit = self._limits.max_model_len
+        key = next(self._keys)
+        sign = 1 if self._limits.priority_order == "high_first" else -1
+        request = Request(
+            key=key,
+            request_id=submission.request_id,
+            token_ids=submission.prompt_token_ids + submission.output_token_ids,
+            num_prompt_tokens=num_prompt_tokens,
+            max_total_tokens=limit if max_tokens is None else min(limit, num_prompt_tokens + max_tokens),
+            stop=submission.stop,
+            session_key=session_key,
+            handle=submission.handle,
+            priority=sign * submission.priority,
+            arrival_time=submission.arrival_time,
+            sequence_number=key,
+            cache_salt=submission.cache_salt,
+            skip_reading_prefix_cache=submission.skip_reading_prefix_cache,
+            logprobs=measured.widths,
+            payload=submission.payload,
+            sizes=replace(measured.sizes, other_bytes=_names_bytes(submission)),
+            status=RequestStatus.WAITING if submission.constraint is None else RequestStatus.WAITING_FOR_GRAMMAR,
+            queued_at=time.monotonic(),
+            context=submission.context,
+        )
+        self._check_sizes(request)
+        return request
+
+    def _check_sizes(self, request: Request) -> None:
+        """InvalidRequest, naming size and limit, for what fits no message to or from the worker, however few others run."""
+        sizes, limits = request.sizes, self._limits.messages
+        described_bytes = sizes.params_bytes + sizes.described_bytes(request.max_total_tokens, self._limits.block_size)
+        for what, field, num_bytes, limit in (
+            ("The request", "sampling_params", described_bytes, limits.described_bytes),
+            ("The logprobs of a token", "logprobs", sizes.logprob_bytes, limits.position_bytes),
+            ("The prompt_logprobs of a token", "prompt_logprobs", sizes.prompt_logprob_bytes, limits.position_bytes),
+            ("The prompt_logprobs", "prompt_logprobs", request.prompt_logprob_bytes, limits.prompt_logprob_bytes),
+        ):
+            if num_bytes > limit:
+                text = f"{what} would take {num_bytes} bytes of a message between the services; the limit is {limit}."
+                raise InvalidRequest(text, field=field, reason="MESSAGE_TOO_LARGE")
+
+    def _check(self, submission: Submission) -> "_Measured":
+        prompt, output, limits = submission.prompt_token_ids, submission.output_token_ids, self._limits
+        if not submission.request_id:
+            raise InvalidRequest("request_id must not be empty.", field="request_id")
+        if not prompt:
+            raise InvalidRequest("The decoder prompt cannot be empty.", field="prompt_token_ids")
+        if len(prompt) >= limits.max_model_len:
+            raise PromptTooLong(
+                f"The decoder prompt (length {len(prompt)}) plus the number of requested output tokens (at least 1) is longer "
+                f"than the maximum model length of {limits.max_model_len}. Shorten the prompt.",
+                field="prompt_token_ids",
+            )
+        largest = max(prompt + output)
+        if largest >= limits.vocab_size:
+            raise InvalidRequest(
+                f"Token id {largest} is out of vocabulary. Vocabulary size: {limits.vocab_size}.", field="prompt_token_ids"
+            )
+        measured = self._measured(submission.payload)
+        max_tokens = submission.stop.max_tokens
+        if max_tokens is not None and max_tokens < 1:
+            raise InvalidRequest(f"max_tokens must be at least 1, got {max_tokens}.", field="max_tokens")
+        room = limits.max_model_len if max_tokens is None else min(limits.max_model_len, len(prompt) + max_tokens)
+        if len(prompt) + len(output) >= room:
+            raise InvalidRequest(
+                f"{len(output)} resumed output tokens leave nothing to generate: prompt and output may have {room} tokens.",
+                field="resumed_output_token_ids",
+            )
+        return measured
+
+    def _measured(self, payload: WorkerPayload) -> "_Measured":
+        """Check and measure parameters once that requests which arrive together share: they may have 100,000 entries."""
+        last = self._last_measured
+        if last is None or not last.is_of(payload):
+            params, vocab_size = payload.sampling_params, self._limits.vocab_size
+            check_sampling(params, eos_token_id=payload.eos_token_id, vocab_size=vocab_size)
+            widths = logprob_widths(params, vocab_size)
+            last = self._last_measured = _Measured(payload, widths, message_sizes(params, widths))
+        return last
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Measured:
+    """The sampling parameters of a payload, which are within the contract, and what they ask for."""
+
+    payload: WorkerPayload
+    widths: LogprobWidths
+    sizes: MessageSizes
+
+    def is_of(self, payload: WorkerPayload) -> bool:
+        """Return whether another payload has the same parameters and end of text."""
+        mine = self.payload
+        return payload.sampling_params is mine.sampling_params and payload.eos_token_id == mine.eos_token_id
+
+
+def _names_bytes(submission: Submission) -> int:
+    """Return the bytes of what names a request in a plan, and of the fields around it."""
+    texts = (submission.request_id, *submission.context.headers().values())
+    return _FIELDS_BYTES + sum(len(text.encode()) for text in texts)

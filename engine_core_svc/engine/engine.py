@@ -1,0 +1,405 @@
+"""Engine: the step loop, and what sessions may ask of it.
+
+One task on the event loop does everything, woken by whatever changes: a request, a result, an operator. It plans ahead up to
+the pipeline's depth and never waits for a step; idle means asleep. A lost worker is replaced and every request recomputed
+(recovery.py). An error that nobody foresaw ends `run`, and with it the process: frontends resume on its successor.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Iterable
+
+from tetrad.engine_core_svc.core.plan import (
+    FINISH_REASONS,
+    EngineCoreOutput,
+    FinishReason,
+    ModelRunnerOutput,
+    SchedulerOutput,
+)
+from tetrad.engine_core_svc.core.request import Request, RequestStatus
+from tetrad.engine_core_svc.engine.admission import Admission
+from tetrad.engine_core_svc.engine.condition import Condition
+from tetrad.engine_core_svc.engine.crash_isolation import Suspects
+from tetrad.engine_core_svc.engine.deadlines import Deadlines
+from tetrad.engine_core_svc.engine.guard import Guard
+from tetrad.engine_core_svc.engine.observers import Observers
+from tetrad.engine_core_svc.engine.orders import Orders
+from tetrad.engine_core_svc.engine.plan_timing import Lookahead
+from tetrad.engine_core_svc.engine.queue_limits import QueueLimits
+from tetrad.engine_core_svc.engine.recovery import Recovery
+from tetrad.engine_core_svc.engine.sleep import Sleeper
+from tetrad.engine_core_svc.engine.stall_watch import StallWatch
+from tetrad.engine_core_svc.engine.submission_wire import Submission
+from tetrad.engine_core_svc.kv_cache.event_log import KvEventLog
+from tetrad.engine_core_svc.observability.metrics import EngineMetrics
+from tetrad.engine_core_svc.observability.request_spans import RequestSpans
+from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
+from tetrad.engine_core_svc.scheduler.stats import take_stats
+from tetrad.engine_core_svc.sessions.outbox import Notice, Rejection
+from tetrad.engine_core_svc.sessions.sessions import Session, Sessions
+from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
+from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
+from tetrad.engine_core_svc.structured_output.preparations import Preparations
+from tetrad.engine_core_svc.worker.executor import Executor, Loss
+from tetrad.engine_core_svc.worker.link import WorkerLink
+from tetrad.services.errors import DeadlineExceeded, PoisonousRequest, TetradError, Unavailable
+from tetrad.services.log import get_logger
+from tetrad.services.request_context import NO_CONTEXT, RequestContext
+
+log = get_logger()
+
+
+class Engine:
+    """Requests in, outputs out, steps in between.
+
+    Args:
+        scheduler: not shared with anyone.
+        admission: checks submissions.
+        link: where executors come from.
+        compiler: makes the grammars of constrained requests.
+        recovery_timeout_s: how long requests wait for a lost worker.
+        stall_timeout_s: how long requests may wait while no step runs, before health reports it.
+        acquitted_after: see Suspects.
+        queue_limits: refuse what would wait too long.
+        kv_events: what the scheduler's prefix cache tells, for those who listen.
+        metrics: of this engine alone.
+        spans: of requests that are traced.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        admission: Admission,
+        link: WorkerLink,
+        compiler: GrammarCompiler,
+        *,
+        recovery_timeout_s: float,
+        stall_timeout_s: float,
+        acquitted_after: int,
+        queue_limits: QueueLimits,
+        kv_events: KvEventLog,
+        metrics: EngineMetrics,
+        spans: RequestSpans,
+    ) -> None:
+        self.scheduler = scheduler
+        self.kv_events = kv_events
+        self.sessions = Sessions()
+        self.observers = Observers()
+        self.condition = Condition(self.observers.notify)
+        self.link = link
+        self.sleeper = Sleeper(link, self.sessions, self.condition)
+        self.worker_since_s: float | None = None  # monotonic; None: there is no worker
+        self._last_step_id = 0
+        self._admission = admission
+        self._queue_limits = queue_limits
+        self._spans = spans
+        self._suspects = Suspects(scheduler, acquitted_after=acquitted_after)
+        self._changed = asyncio.Event()
+        self.orders = Orders(scheduler, self.sleeper, abort_all=self._abort_all, on_change=self._wake)
+        self._guard = Guard(self._changed.set)
+        self._lookahead = Lookahead(self._changed.set)
+        self._recovery = Recovery(
+            scheduler,
+            self._suspects,
+            self.sessions,
+            self.condition,
+            timeout_s=recovery_timeout_s,
+            give_up=self._guard.wrap(self._give_up),
+        )
+        self._stall_watch = StallWatch(scheduler, self.sessions, self.condition, timeout_s=stall_timeout_s)
+        self._deadlines = Deadlines(self._guard.wrap(self._expire))
+        self._preparations = Preparations(
+            compiler, self._guard.wrap(self._grammar_ready), self._guard.wrap(self._grammar_failed)
+        )
+        scheduler.grammars.on_change = self._changed.set
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._metrics = metrics
+        self._schedule = metrics.timed(metrics.schedule_seconds, self._plan)
+        self._update = metrics.timed(metrics.update_seconds, self._apply)
+        metrics.watch(self)
+        self._draining = False
+        self._idle_is_news = False
+
+    # --- the step loop ----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until cancelled.
+
+        Raises the worker's error if it can never serve the model or serves a newer engine core, and whatever is a bug of ours.
+        """
+        while True:
+            executor = await self._recovery.find_worker(self.link, self._changed.set)
+            self._convict(self._recovery.regain(executor.instance_id))
+            if self.sleeper.note_worker():
+                self.orders.resume()
+            self.worker_since_s = time.monotonic()
+            self._lookahead.shares_cores = self.link.computes_on_cores
+            self.scheduler.shares_params = executor.shares_params
+            try:
+                loss = await self._run_steps(executor)
+                self._stall_watch.rest()
+                if loss is None:
+                    self.scheduler.forget_worker()
+                else:
+                    self._note_loss(loss, executor.instance_id)
+            finally:
+                self.worker_since_s = None
+                await executor.close()
+            if loss is None:
+                await self.sleeper.rest()
+            elif loss.error.reason == "STALE_EPOCH":
+                raise loss.error
+
+    async def _run_steps(self, executor: Executor) -> Loss | None:
+        """Step on every change until the worker is lost, and return why, or until the engine may sleep: None.
+
+        What the worker has answered before is applied.
+        """
+        self._changed.set()
+        while executor.lost is None:
+            await self._changed.wait()
+            self._changed.clear()
+            self._guard.check()
+            self.step(executor)
+            if executor.num_in_flight == 0 and self.orders.may_rest:
+                return None
+        return executor.lost
+
+    def step(self, executor: Executor) -> None:
+        """Apply the results that are there, then plan as far ahead as the pipeline allows."""
+        for result in executor.take_results():
+            self._last_step_id = result.step_id
+            self._metrics.note_result(result.step_id)
+            self._lookahead.note_result(result.compute_s)
+            self._publish(self._update(result))
+        if ended := self.scheduler.finish_constrained():
+            self._publish(ended)
+        self._suspects.choose(executor.num_in_flight)
+        while self._may_plan(executor) and (plan := self._schedule()) is not None:
+            self._note_admissions(plan)
+            self._metrics.note_plan(plan)
+            executor.dispatch(plan)
+            self._lookahead.note_dispatched(executor.num_in_flight, lets_in=bool(plan.new_requests))
+        if self._idle_is_news and executor.num_in_flight == 0:
+            self._tell_that_idle()
+        self._stall_watch.note_step(is_standing=executor.num_in_flight == 0 and self._has_work)
+        self.observers.notify()
+
+    def _wake(self) -> None:
+        """Let the step loop look at what has changed, and those who watch."""
+        self._changed.set()
+        self.observers.notify()
+
+    def _may_plan(self, executor: Executor) -> bool:
+        return not self.orders.is_frozen and executor.has_room and self._lookahead.is_due(executor.num_in_flight)
+
+    @property
+    def _has_work(self) -> bool:
+        """Whether a request could be planned, if there were room: it waits for neither an operator nor its grammar."""
+        roster = self.scheduler.roster
+        return len(roster.requests) > roster.num_waiting_for_grammars and not self.orders.is_paused
+
+    # Looked up at each step, not once: a profile may stand in between by then.
+
+    def _plan(self) -> SchedulerOutput | None:
+        return self.scheduler.schedule()
+
+    def _apply(self, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
+        return self.scheduler.update(result)
+
+    def _publish(self, outputs: list[EngineCoreOutput]) -> None:
+        """Tell the sessions; what ends between steps bears the number of the step before, so that numbers never fall."""
+        self._note_first_tokens(outputs)
+        ended = [output.request for output in outputs if output.finish_reason is not None]
+        self._note_ended(ended)
+        self.sessions.publish(self._last_step_id, outputs, take_stats(self.scheduler))
+        self.observers.notify()
+
+    def _note_admissions(self, plan: SchedulerOutput) -> None:
+        if not plan.new_requests:
+            return
+        now = time.monotonic()
+        self._queue_limits.note_departures(len(plan.new_requests), sum(len(new.token_ids) for new in plan.new_requests))
+        for new in plan.new_requests:
+            request = self.scheduler.requests[new.key]
+            request.scheduled_at = request.scheduled_at or now
+
+    def _note_first_tokens(self, outputs: Iterable[EngineCoreOutput]) -> None:
+        for output in outputs:
+            if output.prefill_stats is not None:
+                output.request.first_token_at = time.monotonic()
+
+    # --- what sessions ask ------------------------------------------------------------------------------------------
+
+    def open_session(self, client_id: str) -> Session:
+        """Return a session for a frontend; Unavailable while draining."""
+        if self._draining:
+            raise Unavailable("The engine core is draining.", reason="DRAINING")
+        log.info("session.opened", client_id=client_id)
+        session = self.sessions.open(client_id)
+        self.sleeper.greet(session)
+        self._stall_watch.greet(session)
+        self.observers.notify()
+        return session
+
+    def close_session(self, session: Session) -> None:
+        """Forget a session and end its requests."""
+        keys = self.sessions.close(session)
+        self._end(keys, RequestStatus.FINISHED_ABORTED)
+        log.info("session.closed", client_id=session.client_id, aborted=len(keys))
+
+    def add_request(self, session: Session, submission: Submission) -> None:
+        """Queue a request; the session is told if it cannot run."""
+        try:
+            session.check_free(submission.request_id, submission.handle)
+            self._check_open(submission)
+            request = self._admission.accept(submission, session.key)
+        except TetradError as error:
+            self.reject(session, submission.request_id, error, submission.context)
+            return
+        self.sessions.enlist(request)
+        self._deadlines.watch(request.key, submission.timeout_s)
+        self.scheduler.add_request(request)
+        if submission.constraint is not None:
+            self._preparations.start(request, submission.constraint)
+        self._idle.clear()
+        self._wake()
+
+    def _grammar_ready(self, request: Request, state: GrammarState) -> None:
+        self.scheduler.grammar_ready(request, state)
+        self._changed.set()
+
+    def _grammar_failed(self, request: Request, error: TetradError) -> None:
+        """End a request that was never scheduled: its session hears of a rejection, as for any other bad input."""
+        session = self.sessions.of(request)
+        self._end([request.key], RequestStatus.FINISHED_ERROR)
+        if session is not None:
+            self.reject(session, request.request_id, error, request.context)
+
+    def reject(self, session: Session, request_id: str, error: TetradError, context: RequestContext = NO_CONTEXT) -> None:
+        """Tell a session that a request was not taken."""
+        log.info("request.rejected", **context.log_fields(request_id), reason=error.reason, error=error.message)
+        self._metrics.rejected.labels(error.reason).inc()
+        session.outbox.put(Rejection(request_id, error))
+
+    def abort_requests(self, session: Session, request_ids: Iterable[str]) -> None:
+        """End requests of a session; unknown and finished ids are ignored. Nothing is answered."""
+        keys = [key for request_id in request_ids if (key := session.request_keys.get(request_id)) is not None]
+        self._end(keys, RequestStatus.FINISHED_ABORTED)
+
+    def reset_prefix_cache(self, *, preempt_running: bool = False) -> bool:
+        """See Scheduler.reset_prefix_cache; what it preempts is planned again."""
+        done = self.scheduler.reset_prefix_cache(preempt_running=preempt_running)
+        self._wake()
+        return done
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Refuse new requests, return when there are none left or none can go on, and hand back what is left.
+
+        Sessions end in good order: their frontends resume elsewhere whatever is unfinished.
+        """
+        self._draining = True
+        self.sessions.tell_all(Notice("DRAINING", "The engine core is draining; no new requests are taken."))
+        try:
+            if not self.orders.is_frozen:
+                await _first_of(self._idle.wait(), self.condition.wait_bad())
+        finally:
+            log.info("engine.drained", handed_back=len(self.scheduler.requests))
+            for session in self.sessions:
+                session.outbox.close()
+
+    async def close(self) -> None:
+        """Let go of what runs beside the step loop."""
+        self._lookahead.rest()
+        self._recovery.close()
+        self._stall_watch.close()
+        await self._preparations.close()
+        self.scheduler.grammars.close()
+
+    # --- requests end -----------------------------------------------------------------------------------------------
+
+    def _end(self, keys: Iterable[int], status: RequestStatus) -> None:
+        """End requests without an answer; their blocks come free at once or behind the plan in flight."""
+        ended = self.scheduler.finish_requests(keys, status)
+        self.sessions.strike(ended)
+        self._note_ended(ended)
+        self._idle_is_news |= bool(ended) and not self.scheduler.has_requests
+        self._wake()  # the first in line may be another request now
+
+    def _expire(self, key: int) -> None:
+        self._fail([key], DeadlineExceeded("The request's deadline has passed."))
+
+    def _fail(self, keys: Iterable[int], error: TetradError) -> None:
+        """End requests and answer them with an error."""
+        ended = self.scheduler.finish_requests(keys, RequestStatus.FINISHED_ERROR)
+        outputs = [EngineCoreOutput(request, [], FinishReason.ERROR, error=error) for request in ended]
+        self._publish(outputs)
+        self._wake()
+
+    def _abort_all(self) -> None:
+        ended = self.scheduler.finish_requests(list(self.scheduler.requests), RequestStatus.FINISHED_ABORTED)
+        self._publish([EngineCoreOutput(request, [], FinishReason.ABORT) for request in ended])
+
+    def _note_ended(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self._deadlines.forget(request.key)
+            self._preparations.stop(request)
+            self._metrics.finished.labels(FINISH_REASONS[request.status].name.lower()).inc()
+            self._spans.record(request)
+            log.info(
+                "request.finished",
+                **request.context.log_fields(request.request_id),
+                status=request.status.name,
+                prompt_tokens=request.num_prompt_tokens,
+                output_tokens=request.num_output_tokens,
+                preemptions=request.num_preemptions,
+            )
+        if not self.scheduler.has_requests:
+            self._idle.set()
+
+    def _tell_that_idle(self) -> None:
+        """Send the stats that no step carries after the last abort: gauges would stay up without them."""
+        self._idle_is_news = False
+        self.sessions.publish(self._last_step_id, [], take_stats(self.scheduler))
+
+    def _check_open(self, submission: Submission) -> None:
+        if self._draining:
+            raise Unavailable("The engine core is draining.", reason="DRAINING")
+        self._recovery.check_not_overdue()
+        if not submission.resumed:  # else it has been let in before
+            self.sleeper.check_awake()
+            self._queue_limits.check(
+                num_reqs=self.scheduler.roster.num_waiting,
+                num_tokens=self.scheduler.roster.num_waiting_tokens,
+                new_tokens=len(submission.prompt_token_ids),
+            )
+
+    # --- worker loss ------------------------------------------------------------------------------------------------
+
+    def _note_loss(self, loss: Loss, instance_id: str) -> None:
+        self._metrics.note_loss(loss.error.reason)
+        self._spans.note_loss(self.scheduler.requests.values())
+        self._recovery.lose(loss, instance_id)
+
+    def _give_up(self, error: Unavailable) -> None:
+        self._fail(list(self.scheduler.requests), error)
+
+    def _convict(self, requests: Iterable[Request]) -> None:
+        """End requests that took a worker down while nothing else ran."""
+        error = PoisonousRequest(
+            "The worker died three times while this request ran, the last time with nothing else to run. Do not send it again."
+        )
+        self._fail([request.key for request in requests], error)
+
+
+async def _first_of(*waits: Awaitable[object]) -> None:
+    """Return when one of them does; the others are cancelled."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,126 @@
+"""Orders: what operators tell an engine to do: to pause, to sleep, and to go on.
+
+Given by the admin service, on the event loop. Says whether the step loop may plan, and when it may come to rest; how the engine
+sleeps is the sleeper's business. Knows nothing of steps in flight.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tetrad.engine_core_svc.engine.sleep import Sleeper
+from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
+from tetrad.engine_core_svc.worker.pause_link import Pause
+from tetrad.services.errors import AlreadyExists, InvalidRequest
+from tetrad.services.log import get_logger
+
+log = get_logger()
+
+
+@dataclass(frozen=True, eq=False)
+class _Hold:
+    """One order to hold requests up.
+
+    Attributes:
+        freezes: those that run, too; else they may finish.
+    """
+
+    freezes: bool
+
+
+class Orders:
+    """What an engine was told last.
+
+    Args:
+        scheduler, sleeper: the engine's.
+        abort_all: ends every request.
+        on_change: called when what is ordered has changed.
+
+    Attributes:
+        is_frozen: nothing is planned, not even for what runs.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, sleeper: Sleeper, *, abort_all: Callable[[], None], on_change: Callable[[], None]
+    ) -> None:
+        self.is_frozen = False
+        self._pause: _Hold | None = None  # until somebody resumes
+        self._rest: _Hold | None = None  # that of an order to sleep: until it has failed, or the engine is awake again
+        self._scheduler, self._sleeper = scheduler, sleeper
+        self._abort_all, self._on_change = abort_all, on_change
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether new requests wait: they do, too, where those that run may finish."""
+        return self.is_frozen or not self._scheduler.admitting
+
+    @property
+    def may_rest(self) -> bool:
+        """Whether the engine is to sleep as soon as nothing is in flight."""
+        return self._sleeper.is_ordered and (self.is_frozen or not self._scheduler.running)
+
+    @property
+    def kept_pause(self) -> Pause:
+        """The pause that the next engine core restores. It starts awake: a sleep, and a pause before it, are over."""
+        pause = None if self._sleeper.level else self._pause
+        return Pause(pause is not None, finishes_running=pause is not None and not pause.freezes)
+
+    def restore(self, pause: Pause) -> None:
+        """Go on with the pause of the engine core before this one."""
+        if pause.is_paused:
+            log.warning("engine.paused", why="an operator paused it before it was restarted")
+            self.pause(finish_running=pause.finishes_running)
+
+    def pause(self, *, abort: bool = False, finish_running: bool = False) -> None:
+        """Stop planning: at once, or after what runs has finished; with `abort`, end everything."""
+        if abort:
+            self._abort_all()
+        self._pause = _Hold(freezes=not finish_running)
+        if self._rest is not None:
+            self._rest = self._pause
+        self._apply()
+
+    def resume(self) -> None:
+        """Plan again; AlreadyExists while the engine sleeps or is about to."""
+        if self._sleeper.level:
+            raise AlreadyExists(f"The engine sleeps at level {self._sleeper.level}; wake it up instead.", reason="SLEEPING")
+        self._pause = self._rest = None
+        self._apply()
+
+    async def sleep(self, level: int, *, abort: bool = False, finish_running: bool = False) -> None:
+        """Pause, and at levels 1 and 2 give the device's memory up; requests that neither end nor finish are recomputed.
+
+        Raises InvalidRequest for another level, else what Sleeper.order does; this order then holds nothing up any more.
+        """
+        if not 0 <= level <= 2:
+            raise InvalidRequest(f"level must be 0, 1 or 2, got {level}.", field="level")
+        if level == 0:
+            self.pause(abort=abort, finish_running=finish_running)
+            return
+        order = self._sleeper.order(level)
+        if abort:
+            self._abort_all()
+        rest = self._rest = _Hold(freezes=not finish_running)
+        self._apply()
+        # Also when whoever gave the order has left.
+        order.add_done_callback(lambda _: self._end_rest(rest, failed=order.exception() is not None))
+        await asyncio.shield(order)
+
+    async def wake_up(self, tags: Iterable[str]) -> None:
+        """Undo `sleep`, for the parts that tags name or for all; see Sleeper.wake_up. What is awake in all parts is resumed."""
+        await self._sleeper.wake_up(tags)
+        if not self._sleeper.level:
+            self.resume()
+
+    def _end_rest(self, rest: _Hold, *, failed: bool) -> None:
+        # Another order may have been given meanwhile, which holds.
+        if failed and self._rest is rest:
+            self._rest = None
+            self._apply()
+
+    def _apply(self) -> None:
+        """Hold up what the latest order says."""
+        latest = self._rest or self._pause
+        self._scheduler.admitting = latest is None
+        self.is_frozen = latest is not None and latest.freezes
+        self._on_change()

@@ -1,0 +1,122 @@
+"""Recovery: what follows when a worker is lost, until one is back.
+
+Called by the engine, on the event loop. Everyone is told, what ran is put back in line to be recomputed, and who was under way
+is remembered until it is known whether the worker died of it: a connection that was cut leads back to the same instance.
+Requests do not wait for ever: after the timeout they are given up, and new ones are refused until a worker is back.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from tetrad.engine_core_svc.core.request import Request
+from tetrad.engine_core_svc.engine.condition import Condition
+from tetrad.engine_core_svc.engine.crash_isolation import Suspects
+from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
+from tetrad.engine_core_svc.sessions.outbox import Notice
+from tetrad.engine_core_svc.sessions.sessions import Sessions
+from tetrad.engine_core_svc.worker.executor import Executor, Loss
+from tetrad.engine_core_svc.worker.link import WorkerLink
+from tetrad.services.errors import TetradError, Unavailable
+from tetrad.services.log import get_logger
+from tetrad.services.process import EXIT_PERMANENT, exit_code_of
+from tetrad.services.running_time import RunningTimer
+
+_MIN_PAUSE_S, _MAX_PAUSE_S = 0.1, 1.0
+
+log = get_logger()
+
+
+class Recovery:
+    """The engine between two workers.
+
+    Args:
+        scheduler, suspects, sessions, condition: the engine's.
+        timeout_s: how long requests wait for a worker.
+        give_up: ends every request with an error.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        suspects: Suspects,
+        sessions: Sessions,
+        condition: Condition,
+        *,
+        timeout_s: float,
+        give_up: Callable[[Unavailable], None],
+    ) -> None:
+        self._scheduler, self._suspects, self._sessions, self._condition = scheduler, suspects, sessions, condition
+        self._timeout_s = timeout_s
+        self._give_up = give_up
+        self._loss: Loss | None = None
+        self._lost_instance = ""
+        self._expiry: RunningTimer | None = None
+        self._is_overdue = False
+
+    def lose(self, loss: Loss, instance_id: str) -> None:
+        """A worker was lost: requeue what ran."""
+        text = loss.error.message
+        log.error(
+            "worker.lost", error=text, reason=loss.error.reason, is_crash=loss.is_crash, running=len(self._scheduler.running)
+        )
+        self._sessions.tell_all(Notice("WORKER_LOST", f"The worker was lost ({text}); requests go on when it is back."))
+        self._loss, self._lost_instance = loss, instance_id
+        self._suspects.note_loss()
+        self._scheduler.forget_worker()
+        self._note_absence(f"The worker was lost: {text}")
+
+    async def find_worker(self, link: WorkerLink, on_change: Callable[[], None]) -> Executor:
+        """Return a started executor, however often the worker goes away or fails meanwhile.
+
+        Raises the worker's error if trying again cannot help.
+        """
+        pause_s = _MIN_PAUSE_S
+        while True:
+            try:
+                return await link.connect(on_change)
+            except TetradError as error:
+                if exit_code_of(error) == EXIT_PERMANENT:
+                    raise
+                self._note_absence(f"There is no worker: {error.message}")
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+
+    def regain(self, instance_id: str) -> list[Request]:
+        """A worker is there; return the requests that turn out to have taken the last one down, which the caller ends."""
+        self.close()
+        self._is_overdue = False
+        self._condition.set_good()
+        loss, self._loss = self._loss, None
+        if loss is None:
+            return []
+        is_same = bool(instance_id) and instance_id == self._lost_instance
+        crashed = not is_same if loss.is_crash is None else loss.is_crash
+        log.info("worker.recovered", crashed=crashed, same_instance=is_same, requests=len(self._scheduler.requests))
+        self._sessions.tell_all(Notice("RECOVERED", "The worker is back; requests are being recomputed."))
+        return self._suspects.judge(crashed=crashed)
+
+    def check_not_overdue(self) -> None:
+        """Unavailable if there has been no worker for so long that requests have been given up."""
+        if self._is_overdue:
+            raise self._unavailable()
+
+    def close(self) -> None:
+        """Stop counting the time."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+    def _note_absence(self, problem: str) -> None:
+        """Say that there is no worker, and start to count the time."""
+        self._condition.set_problem(problem)
+        if self._expiry is None and not self._is_overdue:
+            self._expiry = RunningTimer(self._timeout_s, self._expire)
+
+    def _expire(self) -> None:
+        self._expiry = None
+        self._is_overdue = True
+        self._give_up(self._unavailable())
+
+    def _unavailable(self) -> Unavailable:
+        text = f"No worker came back within {self._timeout_s:g} s ({self._condition.problem})."
+        return Unavailable(text, retry_after_s=self._timeout_s)

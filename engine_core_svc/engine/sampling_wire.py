@@ -1,0 +1,121 @@
+"""Sampling, on the wire: whether a request's parameters are within the contract (protos/tetrad/v1/types.proto), and their size.
+
+Called by admission for every submission. A frontend checks ranges itself; a client that does not is refused alone here, before
+its parameters reach a worker. Parameters that leave no token to sample are refused here for all. Knows ranges; what a parameter
+does is the worker's.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from tetrad.engine_core_svc.core.message_sizes import MessageSizes
+from tetrad.engine_core_svc.core.request import LogprobWidths
+from tetrad.services.columns import U32_BYTES, unpack_u32
+from tetrad.services.errors import InvalidRequest
+from tetrad.v1 import types_pb2
+
+MAX_BAD_WORDS = 65_536
+_RANGES = (
+    ("temperature", 0.0, 2.0),
+    ("top_p", 0.0, 1.0),
+    ("min_p", 0.0, 1.0),
+    ("presence_penalty", -2.0, 2.0),
+    ("frequency_penalty", -2.0, 2.0),
+)
+_ID_LISTS = ("stop_token_ids", "allowed_token_ids", "logprob_token_ids", "thinking_start_token_ids", "thinking_end_token_ids")
+_MAX_BIAS = 100.0
+
+
+def check_sampling(params: types_pb2.SamplingParams, *, eos_token_id: int | None, vocab_size: int) -> None:
+    """InvalidRequest, naming parameter, value and limit, for what is out of range."""
+    _check_numbers(params, vocab_size)
+    for name in _ID_LISTS:
+        _check_ids(name, getattr(params, name), vocab_size)
+    if params.logit_bias:
+        _check_ids("logit_bias", params.logit_bias, vocab_size)
+        wrong = next((bias for bias in params.logit_bias.values() if not -_MAX_BIAS <= bias <= _MAX_BIAS), None)
+        _require(wrong is None, "logit_bias", "values must be in [-100, 100]", wrong)
+    if params.bad_words_token_ids:
+        _check_bad_words(params.bad_words_token_ids, vocab_size)
+    if eos_token_id is not None and params.min_tokens:  # until then it is masked
+        _check_ids("eos_token_id", (eos_token_id,), vocab_size)
+    if params.allowed_token_ids and params.min_tokens:
+        _check_first_token(params, eos_token_id)
+
+
+def logprob_widths(params: types_pb2.SamplingParams, vocab_size: int) -> LogprobWidths:
+    """Return how many candidates a position of the log-probabilities has that these parameters ask for."""
+
+    def width(name: Literal["logprobs", "prompt_logprobs"]) -> int:
+        if not params.HasField(name):
+            return 0
+        number = getattr(params, name)
+        return 1 + (vocab_size if number == -1 else number)
+
+    listed = params.logprob_token_ids
+    return LogprobWidths(sampled=1 + len(listed) if listed else width("logprobs"), prompt=width("prompt_logprobs"))
+
+
+def _check_first_token(params: types_pb2.SamplingParams, eos_token_id: int | None) -> None:
+    """Refuse allowed ids that all end the output while min_tokens forbids its end."""
+    if params.HasField("thinking_token_budget"):  # the end of reasoning is written whatever is allowed
+        return
+    ends = {*params.stop_token_ids} if eos_token_id is None else {*params.stop_token_ids, eos_token_id}
+    if ends.issuperset(params.allowed_token_ids):
+        shown = ", ".join(map(str, sorted(params.allowed_token_ids)[:8]))
+        text = (
+            f"allowed_token_ids has no id but those that end the output ({shown}), and min_tokens={params.min_tokens} forbids "
+            "these: no token could be generated. Allow another id or set min_tokens to 0."
+        )
+        raise InvalidRequest(text, field="allowed_token_ids")
+
+
+def message_sizes(params: types_pb2.SamplingParams, widths: LogprobWidths) -> MessageSizes:
+    """Return what a request with these parameters adds to the messages of a step, its names aside."""
+    return MessageSizes(
+        params_bytes=params.ByteSize(),
+        params_id=id(params),
+        logprob_bytes=_position_bytes(widths.sampled),
+        prompt_logprob_bytes=_position_bytes(widths.prompt),
+    )
+
+
+def _position_bytes(width: int) -> int:
+    """Return the bytes of a position in a result: ids and values of `width` candidates, a rank and a handle. 0: of none."""
+    return (2 * width + 2) * U32_BYTES if width else 0
+
+
+def _check_numbers(params: types_pb2.SamplingParams, vocab_size: int) -> None:
+    for name, least, most in _RANGES:
+        value = getattr(params, name)
+        _require(least <= value <= most, name, f"must be in [{least:g}, {most:g}]", value)
+    if params.HasField("repetition_penalty"):
+        value = params.repetition_penalty
+        _require(value > 0 and math.isfinite(value), "repetition_penalty", "must be a finite number above zero", value)
+    _require(params.top_k >= -1, "top_k", "must be at least -1", params.top_k)
+    for name in ("logprobs", "prompt_logprobs"):
+        number = getattr(params, name)
+        _require(-1 <= number <= vocab_size, name, f"must be in [-1, {vocab_size}]", number)
+    if params.HasField("max_tokens"):
+        rule = f"must be at most max_tokens {params.max_tokens}"
+        _require(params.min_tokens <= params.max_tokens, "min_tokens", rule, params.min_tokens)
+
+
+def _check_bad_words(words: Sequence[types_pb2.TokenIds], vocab_size: int) -> None:
+    name = "bad_words_token_ids"
+    _require(len(words) <= MAX_BAD_WORDS, name, f"may hold at most {MAX_BAD_WORDS} words", len(words))
+    for word in words:
+        ids = unpack_u32(word.ids)
+        _require(bool(ids), name, "must not hold an empty word", "one")
+        _require(max(ids) < vocab_size, name, f"must hold ids below {vocab_size}", max(ids))
+
+
+def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
+    largest = max(ids, default=0)
+    _require(largest < vocab_size, name, f"must hold ids below {vocab_size}", largest)
+
+
+def _require(holds: bool, name: str, rule: str, value: object) -> None:
+    if not holds:
+        raise InvalidRequest(f"{name} {rule}, got {value}.", field=name)

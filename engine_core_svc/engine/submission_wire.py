@@ -1,0 +1,167 @@
+"""Submissions: decodes EngineCoreRequest messages."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tetrad.engine_core_svc.core.payload_wire import WorkerPayload
+from tetrad.engine_core_svc.core.request import RepetitionRule, StopRules
+from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language, refusal
+from tetrad.services.columns import unpack_u32
+from tetrad.services.errors import InvalidRequest, Unsupported
+from tetrad.services.request_context import RequestContext
+from tetrad.v1 import engine_core_pb2, types_pb2
+
+_PARAMS = ("sampling_params", "sampling_params_index", "pooling_params")
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """An EngineCoreRequest as it came, decoded but not yet checked against the engine's limits."""
+
+    request_id: str
+    handle: int
+    prompt_token_ids: list[int]
+    output_token_ids: list[int]
+    stop: StopRules
+    priority: int
+    arrival_time: float
+    timeout_s: float | None
+    cache_salt: str
+    skip_reading_prefix_cache: bool
+    constraint: Constraint | None
+    payload: WorkerPayload
+    resumed: bool
+    context: RequestContext
+
+
+class SharedSampling:
+    """Sampling parameters of requests in one message, each decoded once, when the first request needs it."""
+
+    def __init__(self, messages: Sequence[types_pb2.SamplingParams] = ()) -> None:
+        self._messages = messages
+        self._decoded: dict[int, tuple[types_pb2.SamplingParams, Constraint | None]] = {}
+
+    def decode(self, index: int) -> tuple[types_pb2.SamplingParams, Constraint | None]:
+        """Return the parameters of this index, as the worker gets them, and the constraint that they hold.
+
+        Raises:
+            InvalidRequest: there is no such index, or the constraint is none.
+        """
+        if index >= len(self._messages):
+            text = f"sampling_params_index is {index}, but the message has {len(self._messages)} shared_sampling_params."
+            raise InvalidRequest(text, field="sampling_params_index")
+        found = self._decoded.get(index)
+        if found is None:
+            # A copy: a part of the message would keep all of it in memory.
+            params = types_pb2.SamplingParams()
+            params.CopyFrom(self._messages[index])
+            found = self._decoded[index] = _split_constraint(params)
+        return found
+
+
+def decode_submission(message: engine_core_pb2.EngineCoreRequest, shared: SharedSampling | None = None) -> Submission:
+    """Return a request as own value.
+
+    Args:
+        message: the request.
+        shared: sampling parameters that stand beside it.
+
+    Raises:
+        InvalidRequest, Unsupported: for what this engine core cannot read.
+    """
+    _refuse_unsupported(message)
+    context = RequestContext.from_headers(message.trace_headers)
+    if message.HasField("sampling_params_index"):
+        params, constraint = (shared or SharedSampling()).decode(message.sampling_params_index)
+    else:
+        params, constraint = _split_constraint(message.sampling_params)
+    eos_token_id = message.eos_token_id if message.HasField("eos_token_id") else None
+    return Submission(
+        request_id=message.request_id,
+        handle=message.handle,
+        prompt_token_ids=unpack_u32(message.prompt_token_ids),
+        output_token_ids=unpack_u32(message.resumed_output_token_ids),
+        stop=_stop_rules(params, eos_token_id),
+        priority=message.priority,
+        arrival_time=message.arrival_time_unix_nanos / 1e9,
+        timeout_s=_timeout_s(message),
+        cache_salt=message.cache_salt,
+        # Log-probabilities of a prompt come from computing all of it.
+        skip_reading_prefix_cache=params.skip_reading_prefix_cache or params.HasField("prompt_logprobs"),
+        constraint=constraint,
+        payload=WorkerPayload(params, eos_token_id, context, message.seed if message.HasField("seed") else None),
+        resumed=message.resumed or bool(message.resumed_output_token_ids),
+        context=context,
+    )
+
+
+def _timeout_s(message: engine_core_pb2.EngineCoreRequest) -> float | None:
+    """Return how long a request may take from now; None: for ever."""
+    if message.HasField("timeout_nanos"):
+        return message.timeout_nanos / 1e9
+    if message.HasField("deadline_unix_nanos"):
+        return max(0.0, message.deadline_unix_nanos / 1e9 - time.time())
+    return None
+
+
+def _refuse_unsupported(message: engine_core_pb2.EngineCoreRequest) -> None:
+    if sum(map(message.HasField, _PARAMS)) != 1:
+        raise InvalidRequest(f"Exactly one of {', '.join(_PARAMS)} must be set.", field="sampling_params")
+    for field in ("pooling_params", "lora_request", "prompt_embeds"):
+        if message.HasField(field):
+            raise Unsupported(f"This engine does not support {field}.", field=field)
+    if message.mm_features:
+        raise Unsupported("This engine does not support mm_features.", field="mm_features")
+
+
+def _split_constraint(params: types_pb2.SamplingParams) -> tuple[types_pb2.SamplingParams, Constraint | None]:
+    """Take the constraint out of parameters: the worker gets masks instead."""
+    if not params.HasField("structured_outputs"):
+        return params, None
+    constraint = _constraint(params)
+    params.ClearField("structured_outputs")
+    return params, constraint
+
+
+def _constraint(params: types_pb2.SamplingParams) -> Constraint:
+    message = params.structured_outputs
+    kind = message.WhichOneof("constraint")
+    if kind is None or (kind == "json_object" and not message.json_object):
+        raise refusal("structured_outputs must have exactly one constraint.")
+    if kind == "choice":
+        text = json.dumps(list(message.choice.choices))
+    else:
+        text = "" if kind == "json_object" else getattr(message, kind)
+    language = Language(
+        kind=kind,
+        text=text,
+        disable_any_whitespace=message.disable_any_whitespace,
+        disable_additional_properties=message.disable_additional_properties,
+        whitespace_pattern=message.whitespace_pattern if message.HasField("whitespace_pattern") else None,
+    )
+    if message.opening_token_ids and not message.start_after_token_ids:
+        raise refusal("structured_outputs.opening_token_ids needs start_after_token_ids.")
+    return Constraint(
+        language,
+        opening=tuple(message.opening_token_ids),
+        start_after=tuple(message.start_after_token_ids),
+        ignore_eos=params.ignore_eos,
+        min_tokens=params.min_tokens,
+        stop_token_ids=tuple(params.stop_token_ids),
+        allowed_token_ids=tuple(params.allowed_token_ids),
+    )
+
+
+def _stop_rules(params: types_pb2.SamplingParams, eos_token_id: int | None) -> StopRules:
+    rule = params.repetition_detection
+    return StopRules(
+        max_tokens=params.max_tokens if params.HasField("max_tokens") else None,
+        min_tokens=params.min_tokens,
+        eos_token_id=None if params.ignore_eos else eos_token_id,
+        stop_token_ids=frozenset(params.stop_token_ids),
+        repetition=RepetitionRule(rule.max_pattern_size, rule.min_pattern_size, rule.min_count)
+        if rule.max_pattern_size and rule.min_count > 1
+        else None,
+    )

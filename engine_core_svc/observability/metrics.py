@@ -1,0 +1,169 @@
+"""EngineMetrics: what an engine core counts. Times per step, numbers per request; the scheduler is read when somebody scrapes.
+
+Called by the engine, on the event loop. A step's way: planned (schedule), sent to the worker and answered (round trip), applied
+(update); a step's time is what passes between two answers of a worker that is never without work.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, Protocol, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from tetrad.engine_core_svc.core.plan import FINISH_REASONS, SchedulerOutput
+from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
+from tetrad.engine_core_svc.scheduler.stats import take_stats
+from tetrad.engine_core_svc.sessions.sessions import Sessions
+from tetrad.services.histogram import Histogram
+from tetrad.services.metrics import REQUESTS_OF_A_STEP, SECONDS_OF_A_STEP, TOKENS
+
+_LOSSES = ("UNAVAILABLE", "STEP_TIMEOUT", "STEP_FAILED", "WORKER_FAULT")
+"""Most reasons for which a worker is given up; see executor.py."""
+
+_SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
+"""vLLM's names of the levels."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class EngineMetrics:
+    """The metrics of one engine core, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        seconds = SECONDS_OF_A_STEP
+        self.schedule_seconds = self._histogram("schedule_seconds", "Planning a step.", seconds)
+        self.update_seconds = self._histogram("update_seconds", "Applying a step's result.", seconds)
+        self._round_trip = self._histogram("worker_round_trip_seconds", "Plan sent to result taken.", seconds)
+        self._step = self._histogram("step_seconds", "Between a worker's answers, while it has work.", seconds)
+        self._step_tokens = self._histogram("step_tokens", "Tokens that a step computes.", TOKENS)
+        self._step_requests = self._histogram("step_requests", "Requests that a step computes for.", REQUESTS_OF_A_STEP)
+        self.grammar_seconds = self._histogram("grammar_compile_seconds", "A grammar's compilation, waiting included.", seconds)
+        self.finished = self._counter("requests_finished", "Requests that ended, by reason.", "finished_reason")
+        for reason in FINISH_REASONS.values():  # from zero, so that the first one is a rise
+            self.finished.labels(reason.name.lower())
+        self.rejected = self._counter("requests_rejected", "Requests that were not taken, by reason.", "reason")
+        self.losses = self._counter("worker_losses", "Times that the worker was lost, by reason.", "reason")
+        for loss in _LOSSES:
+            self.losses.labels(loss)
+        self._sent: dict[int, float] = {}
+        self._answered = 0.0
+
+    def watch(self, engine: "Watched") -> None:
+        """Show an engine's scheduler and sessions from now on."""
+        self.registry.register(_Pulled(engine))
+
+    def timed(self, histogram: Histogram, call: Callable[P, T]) -> Callable[P, T]:
+        """Return a function that does what `call` does, and whose time is observed."""
+
+        def timed_call(*args: P.args, **kwargs: P.kwargs) -> T:
+            started = time.perf_counter()
+            result = call(*args, **kwargs)
+            histogram.observe(time.perf_counter() - started)
+            return result
+
+        return timed_call
+
+    def note_plan(self, plan: SchedulerOutput) -> None:
+        """Count a plan that is sent now."""
+        self._sent[plan.step_id] = time.perf_counter()
+        self._step_tokens.observe(plan.total_num_scheduled_tokens)
+        self._step_requests.observe(plan.num_requests)
+
+    def note_result(self, step_id: int) -> None:
+        """Count a plan that is answered now."""
+        now, sent = time.perf_counter(), self._sent.pop(step_id, None)
+        if sent is not None:
+            self._round_trip.observe(now - sent)
+            self._step.observe(now - max(sent, self._answered))
+        self._answered = now
+
+    def note_loss(self, reason: str) -> None:
+        """Count a lost worker; nothing that it was sent is answered any more."""
+        self.losses.labels(reason).inc()
+        self._sent.clear()
+
+    def _histogram(self, name: str, text: str, limits: tuple[float, ...]) -> Histogram:
+        return Histogram(f"tetrad:engine_{name}", text, limits, registry=self.registry)
+
+    def _counter(self, name: str, text: str, label: str) -> Counter:
+        return Counter(f"tetrad:engine_{name}", text, [label], registry=self.registry)
+
+
+class SleepState(Protocol):
+    """Whether an engine sleeps, and how deeply."""
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether it sleeps."""
+
+    @property
+    def level(self) -> int:
+        """At which it sleeps; 0: at none."""
+
+
+class Watched(Protocol):
+    """The parts of an engine that its metrics read."""
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Its scheduler."""
+
+    @property
+    def sessions(self) -> Sessions:
+        """Its sessions."""
+
+    @property
+    def sleeper(self) -> SleepState:
+        """Its sleep."""
+
+
+class _Pulled:
+    """Reads an engine when somebody scrapes, on another thread: numbers that may be a step apart from each other."""
+
+    def __init__(self, engine: Watched) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        scheduler, sessions = self._engine.scheduler, self._engine.sessions
+        stats, pool = take_stats(scheduler), scheduler.kv_cache.pool
+        yield _gauge("requests_running", "Requests in the running batch.", stats.num_running_reqs)
+        waiting = GaugeMetricFamily("tetrad:engine_requests_waiting", "Requests that wait, by what for.", labels=["reason"])
+        num_for_grammars = scheduler.roster.num_waiting_for_grammars
+        waiting.add_metric(["capacity"], stats.num_waiting_reqs - num_for_grammars)
+        waiting.add_metric(["grammar"], num_for_grammars)
+        yield waiting
+        yield _gauge("tokens_waiting", "Tokens of the requests that wait.", scheduler.roster.num_waiting_tokens)
+        yield _gauge("sessions", "Frontends with an open session.", len(sessions))
+        yield _gauge("kv_usage", "Share of KV blocks in use, 0 to 1.", stats.kv_cache_usage)
+        yield _gauge("kv_blocks", "KV blocks that can be used.", pool.num_blocks - 1)
+        yield _counter("kv_blocks_cached", "KV blocks that became a part of the prefix cache.", pool.num_cached)
+        yield _counter("kv_blocks_evicted", "KV blocks whose content the prefix cache lost to others.", pool.num_evicted)
+        yield _counter("prefix_cache_queries", "Tokens looked up in the prefix cache.", stats.prefix_cache_queries)
+        yield _counter("prefix_cache_hits", "Tokens found in the prefix cache.", stats.prefix_cache_hits)
+        yield _counter(
+            "prefix_cache_host_hits", "Those of them that were in the second tier.", scheduler.kv_cache.stats.host_hits
+        )
+        tier = scheduler.kv_cache.second_tier
+        yield _gauge("host_blocks", "KV blocks in host memory, the second tier (swap_space).", tier.num_blocks)
+        yield _gauge("host_usage", "Share of them that hold something, 0 to 1.", tier.num_used / (tier.num_blocks or 1))
+        yield _counter("blocks_swapped_out", "KV blocks copied to the second tier.", tier.num_swapped_out)
+        yield _counter("blocks_swapped_in", "KV blocks copied back.", tier.num_swapped_in)
+        yield _counter("preemptions", "Requests preempted.", stats.num_preemptions)
+        yield _counter("steps", "Steps planned.", stats.step_counter)
+        level = self._engine.sleeper.level if self._engine.sleeper.is_asleep else 0
+        sleep = GaugeMetricFamily("tetrad:engine_sleep_state", "1 for how the engine sleeps.", labels=["sleep_state"])
+        for number, name in enumerate(_SLEEP_STATES):
+            sleep.add_metric([name], float(number == level))
+        yield sleep
+        yield _counter("output_messages", "Messages to frontends.", sessions.num_output_messages)
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"tetrad:engine_{name}", text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(f"tetrad:engine_{name}", text, value=value)

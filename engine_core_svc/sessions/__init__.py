@@ -1,0 +1,1 @@
+"""The frontends, their requests, and the outputs on their way to them."""

@@ -1,0 +1,128 @@
+"""Sessions: which frontend asked for what, and where its outputs go.
+
+Owned by the engine, on the event loop. A session's requests end with it. Knows request ids and outboxes, not tokens.
+"""
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from tetrad.engine_core_svc.core.plan import EngineCoreOutput
+from tetrad.engine_core_svc.core.request import Request
+from tetrad.engine_core_svc.scheduler.stats import SchedulerStats
+from tetrad.engine_core_svc.sessions.outbox import Message, Outbox, StepOutputs
+from tetrad.services.errors import AlreadyExists
+
+_STATS_INTERVAL_S = 0.1
+"""How often a session without outputs hears how busy the engine is: its frontend chooses engines by that."""
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One frontend's stream.
+
+    Attributes:
+        key: the engine's number for it.
+        client_id: the frontend's name, for logs.
+        outbox: what it still has to be told.
+        request_keys: request id -> the engine's key, unfinished requests only.
+        handles: handles in use.
+        told: the last stats it was sent, and when, on the monotonic clock.
+    """
+
+    key: int
+    client_id: str
+    outbox: Outbox = field(default_factory=Outbox)
+    request_keys: dict[str, int] = field(default_factory=dict)
+    handles: set[int] = field(default_factory=set)
+    told: tuple[SchedulerStats | None, float] = field(default_factory=lambda: (None, time.monotonic()))
+
+    def wants(self, stats: SchedulerStats, now: float) -> bool:
+        """Return whether it should hear of these stats without outputs: it heard none for a while, or all has ended since."""
+        last, told_at = self.told
+        if stats.is_idle:
+            return last is not None and not last.is_idle
+        return now - told_at >= _STATS_INTERVAL_S
+
+    def tell(self, step: StepOutputs, stats: SchedulerStats, now: float) -> None:
+        """Send outputs, if any, with stats."""
+        step.stats, self.told = stats, (stats, now)
+        self.outbox.put(step)
+
+    def check_free(self, request_id: str, handle: int) -> None:
+        """AlreadyExists if an unfinished request has this id or this handle."""
+        if request_id in self.request_keys:
+            raise AlreadyExists(f"Request id {request_id} is in use.", field="request_id")
+        if handle in self.handles:
+            raise AlreadyExists(f"Handle {handle} is in use.", field="handle")
+
+
+class Sessions:
+    """All open sessions."""
+
+    def __init__(self) -> None:
+        self._keys = itertools.count(1)
+        self._by_key: dict[int, Session] = {}
+        self.num_output_messages = 0
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._by_key.values())
+
+    def open(self, client_id: str) -> Session:
+        """Return a new session."""
+        session = Session(next(self._keys), client_id)
+        self._by_key[session.key] = session
+        return session
+
+    def of(self, request: Request) -> Session | None:
+        """Return the session that a request belongs to; None if it is closed."""
+        return self._by_key.get(request.session_key)
+
+    def close(self, session: Session) -> list[int]:
+        """Forget a session; return the keys of its unfinished requests, which the caller ends."""
+        self._by_key.pop(session.key, None)
+        session.outbox.close()
+        return list(session.request_keys.values())
+
+    def enlist(self, request: Request) -> None:
+        """Note that a request runs for its session."""
+        session = self._by_key[request.session_key]
+        session.request_keys[request.request_id] = request.key
+        session.handles.add(request.handle)
+
+    def strike(self, requests: Iterable[Request]) -> None:
+        """Forget requests that have ended."""
+        for request in requests:
+            session = self._by_key.get(request.session_key)
+            if session is not None:
+                session.request_keys.pop(request.request_id, None)
+                session.handles.discard(request.handle)
+
+    def publish(self, step_id: int, outputs: Iterable[EngineCoreOutput], stats: SchedulerStats) -> None:
+        """Put one message into the outbox of each session that has outputs, or has not heard of stats lately."""
+        steps: dict[int, StepOutputs] = {}
+        for output in outputs:
+            key = output.request.session_key
+            step = steps.get(key)
+            if step is None:
+                step = steps[key] = StepOutputs(step_id)
+            step.outputs.append(output)
+            if output.finish_reason is not None:
+                self.strike([output.request])
+        now = time.monotonic()
+        for session in self:
+            step = steps.get(session.key)
+            if step is not None:
+                session.tell(step, stats, now)
+                self.num_output_messages += 1
+            elif session.wants(stats, now):
+                session.tell(StepOutputs(step_id), stats, now)
+
+    def tell_all(self, message: Message) -> None:
+        """Put the same message into every outbox."""
+        for session in self:
+            session.outbox.put(message)

@@ -1,0 +1,1 @@
+"""The link to the worker: plans out, results in, and its loss."""

@@ -1,0 +1,204 @@
+"""Executor: carries plans to the worker and results back over its Execute stream.
+
+Called by the step loop, on the event loop. Results are put aside and `on_change` is called; nothing here waits for a step. When
+the stream ends, breaks, brings what does not fit or brings nothing for too long, `lost` says why, and the executor is of no
+more use: recovery makes a new one. Knows nothing of requests.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import grpc
+
+from tetrad.engine_core_svc.core.plan import ModelRunnerOutput, SchedulerOutput
+from tetrad.engine_core_svc.worker.in_flight import InFlight, fault
+from tetrad.engine_core_svc.worker.watchdog import Watchdog
+from tetrad.engine_core_svc.worker.wire import decode_result, encode_plan
+from tetrad.services.errors import FailedPrecondition, InternalError, TetradError, Unavailable
+from tetrad.services.log import get_logger
+from tetrad.services.running_time import running_timeout
+from tetrad.services.status import from_rpc_error
+from tetrad.services.version import SCHEMA_REVISION
+from tetrad.v1 import worker_pb2, worker_pb2_grpc
+
+_CLOSE_TIMEOUT_S = 1.0
+_HANDSHAKE_TIMEOUT_S = 10.0
+_CUT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Why a worker is given up.
+
+    Attributes:
+        error: for people, and for requests that cannot go on.
+        is_crash: whether what ran may be to blame; None: only if another instance answers next time.
+    """
+
+    error: TetradError
+    is_crash: bool | None
+
+
+class Executor:
+    """One Execute stream.
+
+    Args:
+        channel: to the worker; stays the caller's.
+        depth: steps that may be in flight.
+        epoch: of this engine core.
+        vocab_size: of the worker's model.
+        step_timeout_s: longest time without a result while plans are in flight.
+        on_change: called on the event loop when a result is there or the stream is lost.
+
+    Attributes:
+        lost: why the worker is given up; None while it is not.
+        instance_id: which process answers; empty: it does not say.
+        shares_params: whether it reads parameters that several requests of a plan share.
+    """
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        *,
+        depth: int,
+        epoch: int,
+        vocab_size: int,
+        step_timeout_s: float,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._stub = worker_pb2_grpc.WorkerServiceStub(channel)
+        self._depth = depth
+        self._epoch = epoch
+        self._step_timeout_s = step_timeout_s
+        self._on_change = on_change
+        self._outbound: asyncio.Queue[worker_pb2.ExecuteRequest] = asyncio.Queue()
+        self._unanswered = InFlight(vocab_size)
+        self._results: list[ModelRunnerOutput] = []
+        self._watchdog = Watchdog(step_timeout_s, self._give_up_waiting)
+        self._call: grpc.aio.StreamStreamCall | None = None
+        self._reader: asyncio.Task[None]
+        self._writer: asyncio.Task[None]
+        self.lost: Loss | None = None
+        self.instance_id = ""
+        self.shares_params = False
+
+    async def start(self) -> None:
+        """Open the stream and shake hands.
+
+        Raises what the worker answers, Unavailable if it does not answer, FailedPrecondition for another revision.
+        """
+        call = self._stub.Execute(wait_for_ready=True)
+        hello = worker_pb2.ExecuteHello(schema_revision=SCHEMA_REVISION, epoch=self._epoch)
+        try:
+            async with running_timeout(_HANDSHAKE_TIMEOUT_S):
+                await call.write(worker_pb2.ExecuteRequest(hello=hello))
+                first = await call.read()
+        except TimeoutError:
+            call.cancel()
+            raise Unavailable(f"The worker did not open its Execute stream within {_HANDSHAKE_TIMEOUT_S:g} s.") from None
+        except asyncio.InvalidStateError:  # it ended before the hello was written
+            raise Unavailable("The worker refused the Execute stream.") from None
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from error
+        if not isinstance(first, worker_pb2.ExecuteResponse):
+            raise Unavailable("The worker closed the Execute stream before it was ready.")
+        if first.ready.schema_revision != SCHEMA_REVISION:
+            raise FailedPrecondition(
+                f"The worker speaks schema revision {first.ready.schema_revision}, this engine core {SCHEMA_REVISION}."
+            )
+        self.instance_id = first.ready.instance_id
+        self.shares_params = first.ready.supports_shared_sampling_params
+        self._call = call
+        self._reader = asyncio.create_task(self._read(call), name="executor.read")
+        self._writer = asyncio.create_task(self._write(call), name="executor.write")
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another plan may be sent."""
+        return self.lost is None and self.num_in_flight < self._depth
+
+    @property
+    def num_in_flight(self) -> int:
+        """Plans whose result was not taken yet."""
+        return len(self._unanswered) + len(self._results)
+
+    def dispatch(self, plan: SchedulerOutput) -> None:
+        """Send a plan; its result comes in the same order."""
+        if not self._unanswered:
+            self._watchdog.watch()
+        self._unanswered.add(plan)
+        self._outbound.put_nowait(encode_plan(plan, shares_params=self.shares_params))
+
+    def take_results(self) -> list[ModelRunnerOutput]:
+        """Return the results that have come since the last call."""
+        results, self._results = self._results, []
+        return results
+
+    async def close(self) -> None:
+        """End the stream: in good order if the worker answers within a moment. The worker then forgets every request."""
+        self._watchdog.close()
+        if self._call is None:
+            return
+        self._writer.cancel()
+        with contextlib.suppress(TimeoutError, grpc.RpcError, asyncio.InvalidStateError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._call.done_writing()
+                await asyncio.wait([self._reader])
+        self._reader.cancel()
+        self._call.cancel()
+        await asyncio.gather(self._reader, self._writer, return_exceptions=True)
+
+    async def _write(self, call: grpc.aio.StreamStreamCall) -> None:
+        """Send plans in order; when the stream breaks, the reader says why."""
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+            while True:
+                await call.write(await self._outbound.get())
+
+    async def _read(self, call: grpc.aio.StreamStreamCall) -> None:
+        """Put results aside until the stream ends; a worker that sends anything else is given up."""
+        try:
+            while (response := await call.read()) is not grpc.aio.EOF:
+                self._take(response)
+            self._lose(Loss(Unavailable("The worker has ended the stream in good order; it is stopping."), is_crash=False))
+        except grpc.RpcError as error:
+            self._lose(_loss_of(error))
+        except TetradError as error:
+            self._lose(Loss(error, is_crash=True))
+        except Exception as error:
+            log.exception("executor.read_failed")
+            self._lose(Loss(InternalError(f"The worker's result could not be read: {error}."), is_crash=True))
+
+    def _take(self, response: worker_pb2.ExecuteResponse | None) -> None:
+        if response is None:  # what gRPC makes of bytes that are no message
+            raise fault("it sent bytes that are no ExecuteResponse")
+        if not response.HasField("output"):
+            raise fault("it sent something other than a result")
+        result = decode_result(response.output)
+        self._unanswered.take(result)
+        self._results.append(result)
+        if self._unanswered:
+            self._watchdog.watch()
+        else:
+            self._watchdog.rest()
+        self._on_change()
+
+    def _give_up_waiting(self) -> None:
+        text = f"No step has come back for {self._step_timeout_s:g} s."
+        self._lose(Loss(Unavailable(text, reason="STEP_TIMEOUT"), is_crash=True))
+
+    def _lose(self, loss: Loss) -> None:
+        """Give the worker up, for the first reason there is."""
+        self.lost = self.lost or loss
+        self._watchdog.rest()
+        self._on_change()
+
+
+def _loss_of(error: grpc.RpcError) -> Loss:
+    mapped = from_rpc_error(error)
+    if isinstance(mapped, FailedPrecondition):  # another engine core has the worker, or its model was changed
+        return Loss(mapped, is_crash=False)
+    return Loss(mapped, is_crash=None if error.code() in _CUT else True)

@@ -1,0 +1,68 @@
+"""In flight: the plans that a worker has not answered yet, and whether its results answer them.
+
+Used by one executor. A result that does not belong to the oldest plan, or names requests that this plan does not run, would
+corrupt the scheduler's state: the worker loses its connection. What is wrong with one request (result_check.py) becomes that
+request's failure. Knows keys and token ids; no streams.
+"""
+
+from collections import deque
+
+from tetrad.engine_core_svc.core.plan import ModelRunnerOutput, SchedulerOutput
+from tetrad.engine_core_svc.worker.result_check import ResultCheck
+from tetrad.services.errors import InternalError
+from tetrad.services.log import get_logger
+
+log = get_logger()
+
+
+class InFlight:
+    """Plans in order, the oldest first.
+
+    Args:
+        vocab_size: token ids are smaller.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self._check = ResultCheck(vocab_size)
+        self._plans: deque[SchedulerOutput] = deque()
+        # Requests that have failed: plans made before that was known still name them, and results may or may not.
+        self._failed: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def add(self, plan: SchedulerOutput) -> None:
+        """Note a plan that is sent."""
+        self._plans.append(plan)
+
+    def take(self, result: ModelRunnerOutput) -> None:
+        """Remove the oldest plan, which this result must answer; InternalError, reason WORKER_FAULT, if it does not.
+
+        A request for which the result is wrong fails; only its failure stays in the result.
+        """
+        plan = self._plans.popleft() if self._plans else None
+        if plan is None or result.step_id != plan.step_id:
+            raise fault(f"it answered step {result.step_id}, but step {plan.step_id if plan else 'none'} was next")
+        named = {*result.keys, *result.failures, *result.logprobs, *result.prompt_logprobs}
+        if strangers := named - plan.num_scheduled_tokens().keys():
+            raise fault(f"its result of step {plan.step_id} names requests {sorted(strangers)}, which the step does not have")
+        # Not when that plan is sent: those before it still name the request in vain.
+        self._failed.difference_update(plan.removed_keys)
+        self._check.note_plan(plan)
+        for key, problem in self._check.find_problems(plan, result).items():
+            if key not in self._failed and key not in result.failures:
+                log.error("result.wrong", step_id=plan.step_id, key=key, problem=problem)
+                result.failures[key] = request_fault(problem)
+        self._failed |= result.failures.keys()
+        if self._failed:
+            result.drop(self._failed)
+
+
+def request_fault(problem: str) -> InternalError:
+    """Return the error of a request for which a worker's result is wrong."""
+    return InternalError(f"The worker's result for this request was wrong: {problem}.", reason="WORKER_FAULT")
+
+
+def fault(what: str) -> InternalError:
+    """Return the error of a worker that does not keep to the contract."""
+    return InternalError(f"The worker does not keep to its contract: {what}.", reason="WORKER_FAULT")

@@ -1,0 +1,116 @@
+"""Result check: finds the requests for which a worker's result is not what their plan asked for.
+
+Used by InFlight, for each result in the order of the plans. A wrong entry concerns its own request: the others keep theirs, and
+the worker keeps its connection. Costs little for requests without log-probabilities.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import chain
+
+from tetrad.engine_core_svc.core.plan import Logprobs, ModelRunnerOutput, NewRequestData, SchedulerOutput
+from tetrad.engine_core_svc.core.request import LogprobWidths
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What a request that the worker knows asks for besides tokens.
+
+    Attributes:
+        widths: of its log-probabilities.
+        num_prompt_positions: of the prompt's; its first token has none.
+        is_prompt_due: whether those must come with the next token.
+    """
+
+    widths: LogprobWidths
+    num_prompt_positions: int
+    is_prompt_due: bool
+
+    @classmethod
+    def of(cls, new: NewRequestData) -> "_Asked":
+        num_positions = new.num_prompt_tokens - 1
+        # A request that is resumed with output has brought those of its prompt before.
+        has_output = len(new.token_ids) > new.num_prompt_tokens
+        return cls(new.logprobs, num_positions, bool(new.logprobs.prompt) and num_positions > 0 and not has_output)
+
+
+_NOTHING = _Asked(LogprobWidths(), 0, is_prompt_due=False)
+
+
+class ResultCheck:
+    """Compares results with plans.
+
+    Args:
+        vocab_size: token ids are smaller.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._asked: dict[int, _Asked] = {}  # by key, only of requests that ask for log-probabilities
+
+    def note_plan(self, plan: SchedulerOutput) -> None:
+        """Take in which requests the worker knows from this plan on."""
+        for key in plan.removed_keys:
+            self._asked.pop(key, None)
+        for new in plan.new_requests:
+            if new.logprobs.sampled or new.logprobs.prompt:
+                self._asked[new.key] = _Asked.of(new)
+
+    def find_problems(self, plan: SchedulerOutput, result: ModelRunnerOutput) -> dict[int, str]:
+        """Return key -> what is wrong with its part of a result; a request that the worker failed may be among them."""
+        problems: dict[int, str] = {}
+        self._check_logprobs(result, problems)
+        self._check_tokens(result, problems)
+        brought, wanted = set(result.keys), set(plan.sampling_keys)
+        if len(brought) != len(result.keys):
+            counts = Counter(result.keys)
+            problems.update({key: f"it is named {count} times" for key, count in counts.items() if count > 1})
+        problems.update(dict.fromkeys(wanted - brought, "it has no token"))
+        problems.update(dict.fromkeys(brought - wanted, "it has a token before the end of its prompt is computed"))
+        return problems
+
+    def _check_tokens(self, result: ModelRunnerOutput, problems: dict[int, str]) -> None:
+        rows = result.token_ids
+        if all(len(row) == 1 for row in rows) and max(chain.from_iterable(rows), default=0) < self._vocab_size:
+            return
+        for key, row in zip(result.keys, rows, strict=True):
+            if len(row) != 1:
+                problems[key] = f"it has {len(row)} tokens, and one was planned"
+            elif row[0] >= self._vocab_size:
+                problems[key] = f"it has token {row[0]}, and the vocabulary has {self._vocab_size}"
+
+    def _check_logprobs(self, result: ModelRunnerOutput, problems: dict[int, str]) -> None:
+        concerned = {*result.logprobs, *result.prompt_logprobs}
+        if self._asked:
+            concerned.update(key for key in result.keys if key in self._asked)
+        if not concerned:
+            return
+        brought = set(result.keys)
+        for key in concerned:
+            asked, has_token = self._asked.get(key, _NOTHING), key in brought
+            width = asked.widths.sampled if has_token else 0
+            prompt = result.prompt_logprobs.get(key)
+            problem = _compare("log-probabilities", result.logprobs.get(key), num_positions=1, width=width)
+            if prompt is not None or (has_token and asked.is_prompt_due):
+                of_prompt = "log-probabilities of its prompt"
+                problem = problem or _compare(
+                    of_prompt, prompt, num_positions=asked.num_prompt_positions, width=asked.widths.prompt
+                )
+            if has_token:
+                asked.is_prompt_due = False
+            if problem:
+                problems[key] = problem
+
+
+def _compare(name: str, found: Logprobs | None, *, num_positions: int, width: int) -> str:
+    """Return what is wrong with log-probabilities; nothing if they have this shape. Width 0: there must be none."""
+    if found is None:
+        return f"it has no {name}" if width else ""
+    if not width:
+        return f"it has {name}, and none were planned"
+    if found.has_shape(num_positions, width):
+        return ""
+    return (
+        f"it has {name} for {found.num_positions} positions of {found.width} candidates in {len(found.logprobs)} bytes, and "
+        f"{num_positions} positions of {width} were planned"
+    )
