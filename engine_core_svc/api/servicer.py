@@ -8,8 +8,8 @@ import grpc
 from tetrad.engine_core_svc.api.wire import encode_message
 from tetrad.engine_core_svc.engine.engine import Engine
 from tetrad.engine_core_svc.engine.submission_wire import SharedSampling, decode_submission
-from tetrad.engine_core_svc.sessions.outbox import Message
 from tetrad.engine_core_svc.sessions import sessions
+from tetrad.engine_core_svc.sessions.outbox import Message
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, TetradError, Unavailable
 from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
 from tetrad.services.version import SCHEMA_REVISION
