@@ -35,7 +35,9 @@ def available_memory() -> AvailableMemory:
     found = [AvailableMemory(free, "the machine's free memory")]
     limit, used = _read(_CGROUP / "memory.max").strip(), _read(_CGROUP / "memory.current").strip()
     if limit.isdigit() and used.isdigit():
-        found.append(AvailableMemory(max(0, int(limit) - int(used)), "the container's memory limit"))
+        # Pages of files, as of weights that were read, are given up for memory that is wanted.
+        taken = int(used) - _stat(_read(_CGROUP / "memory.stat"), "inactive_file")
+        found.append(AvailableMemory(max(0, int(limit) - taken), "the container's memory limit"))
     space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if space != resource.RLIM_INFINITY:
         pages = _read(Path("/proc/self/statm")).split()
@@ -59,6 +61,10 @@ def give_back_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
     if trim is not None:
         trim(0)
+
+
+def _stat(text: str, name: str) -> int:
+    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith(f"{name} ")), 0)
 
 
 def _read(path: Path) -> str:
