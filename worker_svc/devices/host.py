@@ -56,6 +56,12 @@ def size_text(size_bytes: int) -> str:
     return f"{size_bytes / (1 << 30):.2f} GiB" if size_bytes >= 1 << 30 else f"{size_bytes / (1 << 20):.0f} MiB"
 
 
+def size_on_disk(path: Path) -> int:
+    """Return the bytes of a model's weights: a .gguf file, or the safetensors files of a directory."""
+    files = path.glob("*.safetensors") if path.is_dir() else (path,)
+    return sum(file.stat().st_size for file in files if file.exists())
+
+
 def give_back_memory() -> None:
     """Return to the system what the allocator keeps of freed objects; does nothing where the C library has no such call."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
