@@ -82,7 +82,11 @@ class EngineCoreSettings(ServiceSettings):
         description="Seconds that the worker may take for a step, or go without progress while it loads or warms up, "
         "before it is given up like one that died. Requests that wait as long without any step make health report a stall.",
     )
-    profile_dir: str = Field("profiles", description="Directory that StopProfile writes the engine core's trace to.")
+    profile_dir: str = Field(
+        "",
+        description="Directory that StopProfile writes the engine core's trace to. Empty: profiles in Tetrad's cache "
+        "directory.",
+    )
     seed: int = Field(0, ge=0, description="Seed of random weights.")
 
     @field_validator("block_size")
