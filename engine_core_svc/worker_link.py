@@ -141,8 +141,12 @@ class WorkerLink:
 
     async def call(self, method: str, request: Any) -> Any:
         """Call a unary method of the worker's lifecycle service; its error as ours."""
+        return await self.call_within(self._settings.step_timeout_s, method, request)
+
+    async def call_within(self, timeout_s: float | None, method: str, request: Any) -> Any:
+        """Call such a method with a limit of its own; None: none."""
         try:
-            return await getattr(self._stub, method)(request, timeout=self._settings.step_timeout_s)
+            return await getattr(self._stub, method)(request, timeout=timeout_s)
         except grpc.RpcError as error:
             raise from_rpc_error(error) from error
 
@@ -171,6 +175,7 @@ class WorkerLink:
             model=settings.model,
             dtype=settings.dtype,
             quantization=settings.quantization,
+            hf_overrides_json=settings.hf_overrides,
             random_weights=settings.load_format == "dummy",
             seed=settings.seed,
         )

@@ -2,7 +2,8 @@
 
     TetradError
     ├── InvalidRequest       INVALID_ARGUMENT     the caller must change the request
-    │   └── PromptTooLong
+    │   ├── PromptTooLong
+    │   └── UnsupportedArgument                   an argument of vLLM's that Tetrad has no use for; Python only
     ├── Unauthenticated      UNAUTHENTICATED
     ├── PermissionDenied     PERMISSION_DENIED    known or not: not this caller
     ├── NotFound             NOT_FOUND            no such model, adapter, method
@@ -85,6 +86,12 @@ class PromptTooLong(InvalidRequest):
     reason = "PROMPT_TOO_LONG"
 
 
+class UnsupportedArgument(InvalidRequest, NotImplementedError):
+    """An argument or a method of vLLM's that cannot work yet; the message says why."""
+
+    reason = "UNSUPPORTED_ARGUMENT"
+
+
 class Unauthenticated(TetradError):
     """No credentials, or wrong ones."""
 
@@ -147,7 +154,7 @@ class Unavailable(TetradError):
     reason = "UNAVAILABLE"
 
 
-class Unsupported(TetradError):
+class Unsupported(TetradError, NotImplementedError):
     """This server cannot do that at all."""
 
     code = Code.UNIMPLEMENTED
