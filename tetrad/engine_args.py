@@ -153,8 +153,9 @@ class EngineArgs(OlderEngineArguments):
         for older, name in ALIASES.items():
             if getattr(self, older) is not None:
                 setattr(self, name, getattr(self, older))
-        if self.hf_overrides is not None and not callable(self.hf_overrides) and not isinstance(self.hf_overrides, Mapping):
-            text = f"hf_overrides must be a dict or a function, got {type(self.hf_overrides).__name__}."
+        overrides: Any = self.hf_overrides
+        if overrides is not None and not callable(overrides) and not isinstance(overrides, Mapping):
+            text = f"hf_overrides must be a dict or a function, got {type(overrides).__name__}."
             raise InvalidRequest(text, field="hf_overrides")
         if self.generation_config not in ("auto", "vllm"):
             raise InvalidRequest(
