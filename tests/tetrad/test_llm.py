@@ -289,7 +289,7 @@ def test_a_wrong_type_is_a_type_error_that_says_what_was_expected(llm, call, tex
         (lambda llm: llm.chat(MESSAGES, PARAMS, chat_template_content_format="html"), "must be 'auto', 'string' or 'openai'"),
         (lambda llm: llm.chat(MESSAGES, PARAMS, continue_final_message=True), "Cannot set both"),
         (lambda llm: llm.beam_search(["a", ""], BEAMS), "empty"),
-        (lambda llm: llm.beam_search([[504] * 512], BEAMS), "longer than the maximum model length"),
+        (lambda llm: llm.beam_search([[504] * 512], BEAMS), "maximum context length is 512 tokens.* requested 513 tokens"),
         (lambda llm: llm.beam_search("a", BEAMS, concurrency_limit=0), "concurrency_limit must be at least 1"),
     ],
 )
