@@ -23,6 +23,7 @@ class KVCacheLayout:
         max_model_len: longest prompt plus output, in tokens.
         max_num_batched_tokens: tokens computed in one step.
         num_host_blocks: of the second tier; 0: there is none.
+        cache_dtype: type of keys and values, as the worker calls it; empty: unknown.
     """
 
     num_blocks: int
@@ -30,10 +31,16 @@ class KVCacheLayout:
     max_model_len: int
     max_num_batched_tokens: int
     num_host_blocks: int = 0
+    cache_dtype: str = ""
 
 
 def plan_layout(
-    settings: EngineCoreSettings, *, block_size_bytes: int, available_bytes: int, max_position_embeddings: int
+    settings: EngineCoreSettings,
+    *,
+    block_size_bytes: int,
+    available_bytes: int,
+    max_position_embeddings: int,
+    cache_dtype: str = "",
 ) -> KVCacheLayout:
     """Return the layout.
 
@@ -66,6 +73,7 @@ def plan_layout(
         max_model_len,
         _check_step(settings, max_model_len),
         _host_blocks(settings, block_size_bytes),
+        cache_dtype,
     )
 
 

@@ -41,6 +41,7 @@ class WorkerFacts:
     max_position_embeddings: int
     version: str = ""
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    weights_dtype: str = ""
 
 
 class WorkerLink:
@@ -194,6 +195,7 @@ class WorkerLink:
             model.max_position_embeddings,
             info.version,
             max_message_bytes=min(settings.max_message_bytes, their_limit),
+            weights_dtype=model.weights_dtype,
         )
 
     async def _find_layout(self, facts: WorkerFacts) -> KVCacheLayout:
@@ -210,6 +212,7 @@ class WorkerLink:
             block_size_bytes=sum(group.block_size_bytes for group in spec.groups),
             available_bytes=memory.available_bytes,
             max_position_embeddings=facts.max_position_embeddings,
+            cache_dtype=" and ".join(sorted({group.dtype for group in spec.groups})),
         )
         log.info("kv_cache.planned", num_blocks=layout.num_blocks, max_model_len=layout.max_model_len)
         return layout
