@@ -7,7 +7,6 @@ LLM takes, in llm_arguments.py.
 
 import dataclasses
 import functools
-import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -15,22 +14,18 @@ from typing import Any, Self
 
 from tetrad.arguments import (
     Conversation,
-    check_content_format,
     conversations_of,
     guided_by,
     lora_requests_of,
-    priorities_of,
     prompts_of,
-    sampling_params_of,
-    tokenization_of,
-    tools_of,
 )
-from tetrad.batch import BatchItem, BatchRunner
+from tetrad.batch import BatchRunner
+from tetrad.batch_requests import Adapters, BatchRequests, Params, Priorities, Prompts, template_of
 from tetrad.drop_in.missing_methods import MissingFromLLM
 from tetrad.drop_in.shared_verdicts import NO_ADAPTER, NO_MEDIA
 from tetrad.engine_args import EngineArgs
 from tetrad.frontend.beam_search import BeamSearchOutput, BeamSearchParams
-from tetrad.frontend.outputs import LoRARequest, RequestOutput
+from tetrad.frontend.outputs import RequestOutput
 from tetrad.frontend.prompts import PromptType
 from tetrad.frontend.sampling_params import SamplingParams
 from tetrad.llm_arguments import engine_arguments, make_llm
@@ -42,11 +37,6 @@ from tetrad.running_llm import RunningLLM
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.model_files import DEFAULT_MODEL
 from tetrad.services.verdicts import takes
-
-Prompts = PromptType | Sequence[PromptType] | None
-Params = SamplingParams | Sequence[SamplingParams] | None
-Adapters = LoRARequest | Sequence[LoRARequest | None] | None
-Priorities = int | Sequence[int] | None
 
 
 class LLM(Operations, MissingFromLLM):
@@ -81,11 +71,10 @@ class LLM(Operations, MissingFromLLM):
     ) -> None:
         args = engine_arguments(model, positional, arguments)
         self._args = args if target is None else None
-        self._chat_template = _template_of(chat_template)
-        self._seeds = None if args.seed is None else random.Random(args.seed)
+        template = template_of(chat_template)
         self._running = RunningLLM(make_llm(args, target, admin_target))
-        self._frontend = self._running.frontend
-        self._batches = BatchRunner(self._frontend)
+        self._batches = BatchRunner(self._running.frontend)
+        self._requests = BatchRequests(self._running, self._batches, seed=args.seed, chat_template=template)
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> Self:
@@ -137,8 +126,10 @@ class LLM(Operations, MissingFromLLM):
         """
         NO_ADAPTER.check("prompt_adapter_request", prompt_adapter_request)
         every = prompts_of(inputs if prompts is None else prompts, prompt_token_ids)
-        params = guided_by(guided_options_request, self._params(sampling_params, len(every)))
-        items = self._items(every, params, lora_request, priority, tokenization_kwargs)
+        params = guided_by(guided_options_request, self._requests.params_of(sampling_params, len(every)))
+        items = self._requests.of_prompts(
+            every, params, lora_request=lora_request, priority=priority, tokenization_kwargs=tokenization_kwargs
+        )
         with ProgressBar(len(items), use_tqdm=use_tqdm) as bar:
             return self._running.run(self._batches.run(items, bar.add))
 
@@ -157,7 +148,10 @@ class LLM(Operations, MissingFromLLM):
         Arguments and errors are those of `generate`.
         """
         every = prompts_of(prompts)
-        items = self._items(every, self._params(sampling_params, len(every)), lora_request, priority, tokenization_kwargs)
+        params = self._requests.params_of(sampling_params, len(every))
+        items = self._requests.of_prompts(
+            every, params, lora_request=lora_request, priority=priority, tokenization_kwargs=tokenization_kwargs
+        )
         with ProgressBar(len(items), use_tqdm=use_tqdm, what="Adding requests", shows_speed=False) as bar:
             return self._running.run(self._batches.enqueue(items, bar.step))
 
@@ -218,11 +212,19 @@ class LLM(Operations, MissingFromLLM):
             InvalidRequest: bad messages or parameters, or what the template refuses.
         """
         conversations = conversations_of(messages)
-        template = self._template(chat_template, chat_template_content_format)
-        template |= {"add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message}
-        template |= {"tools": tools_of(tools), "chat_template_kwargs": chat_template_kwargs}
-        params = self._params(sampling_params, len(conversations))
-        items = self._turns(conversations, template, params, lora_request, priority, tokenization_kwargs)
+        items = self._requests.of_conversations(
+            conversations,
+            self._requests.params_of(sampling_params, len(conversations)),
+            chat_template=chat_template,
+            content_format=chat_template_content_format,
+            tools=tools,
+            tokenization_kwargs=tokenization_kwargs,
+            lora_request=lora_request,
+            priority=priority,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            chat_template_kwargs=chat_template_kwargs,
+        )
         with ProgressBar(len(items), use_tqdm=use_tqdm) as bar:
             return self._running.run(self._batches.run(items, bar.add))
 
@@ -244,11 +246,19 @@ class LLM(Operations, MissingFromLLM):
     ) -> list[str]:
         """Start turns and return their ids at once, as `enqueue` does. Arguments and errors are those of `chat`."""
         conversations = conversations_of(messages)
-        template = self._template(chat_template, chat_template_content_format)
-        template |= {"add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message}
-        template |= {"tools": tools_of(tools), "chat_template_kwargs": chat_template_kwargs}
-        params = self._params(sampling_params, len(conversations))
-        items = self._turns(conversations, template, params, lora_request, priority, tokenization_kwargs)
+        items = self._requests.of_conversations(
+            conversations,
+            self._requests.params_of(sampling_params, len(conversations)),
+            chat_template=chat_template,
+            content_format=chat_template_content_format,
+            tools=tools,
+            tokenization_kwargs=tokenization_kwargs,
+            lora_request=lora_request,
+            priority=priority,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            chat_template_kwargs=chat_template_kwargs,
+        )
         with ProgressBar(len(items), use_tqdm=use_tqdm, what="Adding requests", shows_speed=False) as bar:
             return self._running.run(self._batches.enqueue(items, bar.step))
 
@@ -289,67 +299,10 @@ class LLM(Operations, MissingFromLLM):
 
     def get_default_sampling_params(self) -> SamplingParams:
         """Return what `generate` samples with if nothing is given."""
-        return self._frontend.get_default_sampling_params()
+        return self._running.frontend.get_default_sampling_params()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-    def _template(self, chat_template: str | None, content_format: str) -> dict[str, Any]:
-        check_content_format(content_format)
-        return {"chat_template": chat_template or self._chat_template, "keep_parts": content_format == "openai"}
-
-    def _turns(
-        self,
-        conversations: Sequence[Conversation],
-        template: Mapping[str, Any],
-        params: Sequence[SamplingParams],
-        lora_request: Adapters,
-        priority: Priorities,
-        tokenization_kwargs: Mapping[str, Any] | None,
-    ) -> list[BatchItem]:
-        """Return the requests of conversations, rendered."""
-        special = tokenization_of(tokenization_kwargs).get("add_special_tokens", False)
-        render = functools.partial(self._frontend.texts.encode_chat, add_special_tokens=special, **template)
-        prompts = self._running.run(self._batches.render_chats([functools.partial(render, each) for each in conversations]))
-        return self._items(prompts, params, lora_request, priority, tokenization_kwargs)
-
-    def _items(
-        self,
-        prompts: Sequence[PromptType],
-        params: Sequence[SamplingParams],
-        lora_request: Adapters,
-        priority: Priorities,
-        tokenization_kwargs: Mapping[str, Any] | None,
-    ) -> list[BatchItem]:
-        adapters = lora_requests_of(lora_request, len(prompts))
-        numbers = priorities_of(priority, len(prompts))
-        options = tokenization_of(tokenization_kwargs)
-        return [
-            BatchItem(prompt, self._seeded(each), number, adapter, options)
-            for prompt, each, number, adapter in zip(prompts, params, numbers, adapters, strict=True)
-        ]
-
-    def _params(self, params: Params, num_prompts: int) -> list[SamplingParams]:
-        return sampling_params_of(self.get_default_sampling_params() if params is None else params, num_prompts)
-
-    def _seeded(self, params: SamplingParams) -> SamplingParams:
-        if self._seeds is None or params.seed is not None:
-            return params
-        return dataclasses.replace(params, seed=self._seeds.getrandbits(62))
-
-
-def _template_of(given: Path | str | None) -> str | None:
-    """Return a template, read from its file if it is in one."""
-    if isinstance(given, str) and ("{" in given or "\n" in given):
-        return given
-    if given is None:
-        return None
-    try:
-        return Path(given).read_text()
-    except OSError as error:
-        raise InvalidRequest(
-            f"chat_template={str(given)!r} is no template and cannot be read: {error}.", field="chat_template"
-        ) from error

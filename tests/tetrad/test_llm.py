@@ -426,8 +426,13 @@ class Recorder(StatLoggerBase):
         self.is_initialized = True
 
 
-def test_a_programs_own_stat_logger_is_told_what_was_done(smollm2):
-    args = EngineArgs(str(smollm2), device="sim", max_model_len=512)
+def shorter(config):
+    config.max_position_embeddings = 512
+    return config
+
+
+def test_a_programs_own_stat_logger_is_told_what_was_done_by_a_model_whose_config_the_program_changed(smollm2):
+    args = EngineArgs(str(smollm2), device="sim", hf_overrides=shorter)
     engine = LLMEngine.from_engine_args(args, usage_context=UsageContext.API_SERVER, stat_loggers=[Recorder])
     engine.add_request("a", [504] * 40, PARAMS)
     steps(engine)

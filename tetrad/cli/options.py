@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from tetrad.engine_args import SETTING_OF, EngineArgs
 from tetrad.services.command_line import CommandLineParser
+from tetrad.services.errors import InvalidRequest
 from tetrad.services.verdicts import verdicts_of
 
 PROGRAMS_ALONE = ("disable_log_stats", "max_num_queued_reqs", "max_num_queued_tokens")
@@ -29,6 +30,9 @@ _HELP = {
 
 _NO_FLAG = ("model", *PROGRAMS_ALONE)
 """`model` is added by itself."""
+
+
+_NAMED_MODEL = "named_model"
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -53,7 +57,8 @@ def add_engine_options(parser: argparse.ArgumentParser, *, model_flag: bool = Fa
         parser.add_argument("--model", default=EngineArgs.model, metavar="MODEL", help=f"{kinds}.")
     else:
         text = f"{kinds} (default: {EngineArgs.model})"
-        parser.add_argument("model", nargs="?", default=EngineArgs.model, metavar="MODEL", help=text)
+        parser.add_argument("model", nargs="?", default=None, metavar="MODEL", help=text)
+        parser.add_argument("--model", dest=_NAMED_MODEL, default=None, metavar="MODEL", help="The same, as a flag.")
     group = parser.add_argument_group("engine")
     for field in dataclasses.fields(EngineArgs):
         if field.name in _NO_FLAG or field.name in verdicts_of(EngineArgs):
@@ -67,9 +72,17 @@ def add_engine_options(parser: argparse.ArgumentParser, *, model_flag: bool = Fa
 
 
 def engine_args(options: argparse.Namespace) -> EngineArgs:
-    """Return the EngineArgs that a parser with `add_engine_options` read."""
+    """Return the EngineArgs that a parser with `add_engine_options` read; InvalidRequest if it names two models."""
     names = {field.name for field in dataclasses.fields(EngineArgs)}
-    return EngineArgs(**{name: value for name, value in vars(options).items() if name in names})
+    given = {name: value for name, value in vars(options).items() if name in names}
+    return EngineArgs(**given | {"model": _model_of(options)})
+
+
+def _model_of(options: argparse.Namespace) -> str:
+    models = {each for each in (options.model, getattr(options, _NAMED_MODEL, None)) if each is not None}
+    if len(models) > 1:
+        raise InvalidRequest(f"Two models are given: {' and '.join(sorted(models))}. Give one.", field="model")
+    return models.pop() if models else EngineArgs.model
 
 
 def _help(name: str) -> str:
