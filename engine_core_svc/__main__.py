@@ -112,7 +112,12 @@ async def start_engine(settings: EngineCoreSettings, link: WorkerLink, metrics: 
     )
     admission = Admission(
         AdmissionLimits(
-            layout.max_model_len, facts.vocab_size, settings.priority_order, block_size=layout.block_size, messages=messages
+            layout.max_model_len,
+            facts.vocab_size,
+            settings.priority_order,
+            priorities_count=settings.scheduling_policy == "priority",
+            block_size=layout.block_size,
+            messages=messages,
         )
     )
     tokenizer = TokenizerLink(
@@ -147,7 +152,8 @@ def describe(settings: EngineCoreSettings, link: WorkerLink) -> engine_core_pb2.
         num_gpu_blocks=layout.num_blocks,
         block_size=layout.block_size,
         dtype=facts.dtype,
-        kv_cache_dtype=layout.dtype,
+        weights_dtype=facts.weights_dtype,
+        kv_cache_dtype=layout.cache_dtype,
         tensor_parallel_size=1,
         pipeline_parallel_size=1,
         data_parallel_size=1,

@@ -28,6 +28,7 @@ class EngineCoreSettings(ServiceSettings):
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="Type of the activations.")
     quantization: str = Field("", description="Quantization method. Empty: as the model's files are.")
+    hf_overrides: str = Field("", description="JSON object of values in place of those of the model's config. Empty: none.")
     load_format: Literal["auto", "dummy"] = Field("auto", description="dummy: random weights, for tests.")
     max_model_len: int | Literal["auto"] | None = Field(
         None,
