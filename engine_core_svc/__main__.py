@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Literal, NoReturn, TypeVar
 
 from tetrad.engine_core_svc.api.admin import EngineCoreAdminServicer
@@ -36,7 +35,7 @@ from tetrad.services.errors import Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.metrics import shown
 from tetrad.services.process import run_service
-from tetrad.services.profiling import StepProfiler
+from tetrad.services.profiling import StepProfiler, profile_directory
 from tetrad.services.settings import load_settings
 from tetrad.services.tracing import open_tracer
 from tetrad.services.version import SCHEMA_REVISION, VERSION
@@ -57,7 +56,7 @@ async def serve(settings: EngineCoreSettings, shutdown: asyncio.Event) -> None:
 
 
 async def _serve(settings: EngineCoreSettings, shutdown: asyncio.Event, metrics: EngineMetrics) -> None:
-    profiler = StepProfiler("engine-core", Path(settings.profile_dir), trace_points)
+    profiler = StepProfiler("engine-core", profile_directory(settings.profile_dir), trace_points)
     servicer, admin = EngineCoreServicer(), EngineCoreAdminServicer(profiler)
     tracer = open_tracer("engine-core", settings.otlp_endpoint)
     ports = Ports(settings, servicer, admin)
@@ -113,7 +112,12 @@ async def start_engine(settings: EngineCoreSettings, link: WorkerLink, metrics: 
     )
     admission = Admission(
         AdmissionLimits(
-            layout.max_model_len, facts.vocab_size, settings.priority_order, block_size=layout.block_size, messages=messages
+            layout.max_model_len,
+            facts.vocab_size,
+            settings.priority_order,
+            priorities_count=settings.scheduling_policy == "priority",
+            block_size=layout.block_size,
+            messages=messages,
         )
     )
     tokenizer = TokenizerLink(
@@ -148,7 +152,8 @@ def describe(settings: EngineCoreSettings, link: WorkerLink) -> engine_core_pb2.
         num_gpu_blocks=layout.num_blocks,
         block_size=layout.block_size,
         dtype=facts.dtype,
-        kv_cache_dtype=layout.dtype,
+        weights_dtype=facts.weights_dtype,
+        kv_cache_dtype=layout.cache_dtype,
         tensor_parallel_size=1,
         pipeline_parallel_size=1,
         data_parallel_size=1,

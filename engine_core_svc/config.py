@@ -28,6 +28,7 @@ class EngineCoreSettings(ServiceSettings):
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="Type of the activations.")
     quantization: str = Field("", description="Quantization method. Empty: as the model's files are.")
+    hf_overrides: str = Field("", description="JSON object of values in place of those of the model's config. Empty: none.")
     load_format: Literal["auto", "dummy"] = Field("auto", description="dummy: random weights, for tests.")
     max_model_len: int | Literal["auto"] | None = Field(
         None,
@@ -82,7 +83,11 @@ class EngineCoreSettings(ServiceSettings):
         description="Seconds that the worker may take for a step, or go without progress while it loads or warms up, "
         "before it is given up like one that died. Requests that wait as long without any step make health report a stall.",
     )
-    profile_dir: str = Field("profiles", description="Directory that StopProfile writes the engine core's trace to.")
+    profile_dir: str = Field(
+        "",
+        description="Directory that StopProfile writes the engine core's trace to. Empty: profiles in Tetrad's cache "
+        "directory.",
+    )
     seed: int = Field(0, ge=0, description="Seed of random weights.")
 
     @field_validator("block_size")

@@ -174,7 +174,10 @@ class FrontendSettings(ServiceSettings):
     reasoning_parser: str = Field(
         "auto", description="How the model marks its reasoning. auto: as its chat template says; none: reasoning stays text."
     )
-    profile_dir: str = Field("profiles", description="Directory that /stop_profile writes the frontend's trace to.")
+    profile_dir: str = Field(
+        "",
+        description="Directory that /stop_profile writes the frontend's trace to. Empty: profiles in Tetrad's cache directory.",
+    )
     responses_store: str = Field(
         "",
         description="Where /v1/responses keeps responses: a file of this frontend alone, `:memory:` (until it ends) or `none`. "

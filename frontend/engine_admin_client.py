@@ -4,7 +4,8 @@ An order that one engine does not take is an error, though others may have taken
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -179,6 +180,32 @@ class EngineAdminClient:
     async def stop_profile(self) -> list[str]:
         """End what is recorded; return the paths of the files, as those see them who wrote them. NotFound if nothing is."""
         return await stop_all(*(self._stop_profile(stub) for stub in self._reachable()))
+
+    async def collective_rpc(
+        self, method: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
+    ) -> list[Any]:
+        """Call a registered method of every worker, and return their results.
+
+        Args:
+            method: its name.
+            args, kwargs: of what JSON has.
+            timeout_s: longest wait; None: as long as it takes.
+
+        Raises:
+            NotFound: no such method.
+            InvalidRequest: arguments that it does not take.
+            DeadlineExceeded: the time is over.
+        """
+        request = engine_core_pb2.EngineCoreAdminServiceCollectiveRpcRequest(
+            method=method, args_json=json.dumps(list(args)), kwargs_json=json.dumps(dict(kwargs or {})), timeout_s=timeout_s
+        )
+        # The engine cores keep the time; this one is for those that do not answer at all.
+        patience_s = None if timeout_s is None else timeout_s + _TIMEOUT_S
+        try:
+            answers = await asyncio.gather(*(stub.CollectiveRpc(request, timeout=patience_s) for stub in self._reachable()))
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+        return [json.loads(result) for answer in answers for result in answer.results_json]
 
     async def _stop_profile(self, stub: engine_core_pb2_grpc.EngineCoreAdminServiceStub) -> list[str]:
         request = engine_core_pb2.EngineCoreAdminServiceStopProfileRequest()

@@ -17,6 +17,7 @@ class EngineInfo:
     num_gpu_blocks: int
     block_size: int
     dtype: str
+    weights_dtype: str
     kv_cache_dtype: str
     tensor_parallel_size: int
     pipeline_parallel_size: int

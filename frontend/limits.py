@@ -50,8 +50,8 @@ class Limits:
         most = self.max_prompt_chars
         if number > most:
             raise PromptTooLong(
-                f"The prompt has {number} characters, but at most {most} can fit the maximum model length of "
-                f"{self.max_model_len} tokens. Please reduce the length of the input prompt.",
+                f"This model's maximum context length is {self.max_model_len} tokens. However, you requested more tokens "
+                f"(the prompt has {number} characters, but at most {most} can fit). Please reduce the length of the prompt.",
                 field=field,
             )
 
@@ -59,19 +59,8 @@ class Limits:
         """Refuse a prompt that is empty, has unknown ids, or leaves no room for one token."""
         if not ids:
             raise InvalidRequest("The decoder prompt cannot be empty", field="prompt")
-        limit = self.max_model_len
-        if len(ids) > limit:
-            raise PromptTooLong(
-                f"The decoder prompt (length {len(ids)}) is longer than the maximum model length of {limit}. "
-                "Please reduce the length of the input prompt.",
-                field="prompt",
-            )
-        if len(ids) == limit:
-            raise PromptTooLong(
-                f"The decoder prompt (length {len(ids)}) plus the number of requested output tokens (at least 1) is longer "
-                f"than the maximum model length of {limit}. Please reduce the length of the input prompt.",
-                field="prompt",
-            )
+        if len(ids) >= self.max_model_len:
+            raise PromptTooLong.of_tokens(len(ids), self.max_model_len, field="prompt")
         if max(ids) >= self._vocab_size or min(ids) < 0:
             wrong = next(i for i in ids if not 0 <= i < self._vocab_size)
             text = f"Token id {wrong} in the prompt is out of vocabulary. Vocabulary size: {self._vocab_size}"

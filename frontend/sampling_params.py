@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Self
 
+from tetrad.frontend.foreign_sampling import ForeignSamplingParams, check_foreign
 from tetrad.frontend.sampling_values import (
     biases,
     check_extra_args,
@@ -23,6 +24,7 @@ from tetrad.frontend.sampling_values import (
     wrong,
 )
 from tetrad.frontend.structured_outputs import StructuredOutputsParams
+from tetrad.services.errors import UnsupportedArgument
 
 GREEDY_BELOW = 1e-5
 _COLDEST = 0.01
@@ -83,7 +85,7 @@ _IMMUTABLE = frozenset({type(None), bool, int, float, str, RequestOutputKind})
 
 
 @dataclass
-class SamplingParams:
+class SamplingParams(ForeignSamplingParams):
     """How to sample one request.
 
     Args:
@@ -118,7 +120,8 @@ class SamplingParams:
         skip_reading_prefix_cache: compute the whole prompt; None: exactly when prompt_logprobs are asked for.
         thinking_token_budget: most tokens of reasoning; its end is then forced. Only for models that have a reasoning parser.
         repetition_detection: ends outputs that repeat themselves.
-        extra_args: for custom logits processors and connectors.
+        extra_args: refused unless empty: there are no custom logits processors and no connectors.
+        guided_decoding: older name of `structured_outputs`.
 
     Raises:
         InvalidRequest: a value out of range; the message names value and limit, `field` the parameter.
@@ -158,7 +161,13 @@ class SamplingParams:
     extra_args: dict[str, Any] | None = None
     _stops: tuple[str, ...] = field(init=False, repr=False, compare=False, default=())
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, *foreign: Any) -> None:
+        *others, guided_decoding = foreign
+        check_foreign(tuple(others))
+        if guided_decoding is not None:
+            if self.structured_outputs is not None:
+                raise wrong("guided_decoding", "guided_decoding is structured_outputs' older name: give one of them.")
+            self.structured_outputs = guided_decoding
         self._check_counts()
         self._check_ranges()
         self._check_lists()
@@ -183,6 +192,11 @@ class SamplingParams:
     def stops(self) -> tuple[str, ...]:
         """The stop strings, in the order given."""
         return self._stops
+
+    @classmethod
+    def from_optional(cls, **fields: Any) -> Self:
+        """Return parameters; a field that is None has its default, but for max_tokens, where None means something."""
+        return cls(**{name: value for name, value in fields.items() if value is not None or name == "max_tokens"})
 
     def clone(self) -> Self:
         """Return an independent copy."""
@@ -284,3 +298,6 @@ class SamplingParams:
                 raise wrong(name, f"{name} must be {kind.__name__}, got {value!r}.")
         if self.extra_args is not None:
             check_extra_args("extra_args", self.extra_args)
+        if self.extra_args:
+            text = f"extra_args={self.extra_args!r} is not supported: there are no custom logits processors and no connectors."
+            raise UnsupportedArgument(text, field="extra_args")

@@ -95,6 +95,6 @@ class SchedulerMetrics:
         labels = ["model_name", "engine", "block_size", "num_gpu_blocks", "cache_dtype"]
         family = GaugeMetricFamily(f"{self._prefix}:cache_config_info", "1; the KV cache of an engine core.", labels=labels)
         for number, info in self._engines.items():
-            values = (number, info.block_size, info.num_gpu_blocks, info.kv_cache_dtype)
+            values = (number, info.block_size, info.num_gpu_blocks, info.kv_cache_dtype or info.dtype)
             family.add_metric([self._model_name, *map(str, values)], 1)
         return family

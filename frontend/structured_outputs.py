@@ -1,7 +1,7 @@
 """StructuredOutputsParams: the language an output must belong to. Checked here for form only; the engine core compiles it."""
 
 import json as json_module
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from tetrad.services.errors import InvalidRequest
@@ -71,6 +71,19 @@ class StructuredOutputsParams:
     def json_schema(self) -> str:
         """The schema as JSON text."""
         return self.json if isinstance(self.json, str) else json_module.dumps(self.json)
+
+
+@dataclass
+class GuidedDecodingParams(StructuredOutputsParams):
+    """What older versions of vLLM call StructuredOutputsParams; the further arguments have no effect: there is one backend."""
+
+    backend: InitVar[Any] = field(default=None, kw_only=True)
+    backend_was_auto: InitVar[Any] = field(default=False, kw_only=True)
+    disable_fallback: InitVar[Any] = field(default=False, kw_only=True)
+
+    def __post_init__(self, *backend: Any) -> None:
+        del backend
+        super().__post_init__()
 
 
 def _check_schema(value: str | dict[str, Any]) -> None:

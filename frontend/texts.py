@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tetrad.frontend.admission import Admission, estimated_tokens
-from tetrad.frontend.chat.messages import num_chars, plain_messages
+from tetrad.frontend.chat.messages import in_parts, num_chars, plain_messages
 from tetrad.frontend.deadlines import earliest_deadline, within
 from tetrad.frontend.metrics import FrontendMetrics, counting_errors
 from tetrad.frontend.prompts import TokensPrompt, normalize_prompt
@@ -53,8 +53,11 @@ class Texts:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         add_special_tokens: bool = False,
+        keep_parts: bool = False,
     ) -> TokensPrompt:
         """Return the prompt of a conversation, as text and ids.
+
+        `keep_parts` leaves contents as lists of text parts to a template that reads such; else they are joined to one text.
 
         Raises:
             InvalidRequest: no messages, or what the model's template refuses; PromptTooLong if they are far too long.
@@ -64,6 +67,8 @@ class Texts:
         if add_generation_prompt and continue_final_message:
             text = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
             raise InvalidRequest(text, field="continue_final_message")
+        if keep_parts:
+            plain = in_parts(messages, plain)
         limits, size = self._model.limits, num_chars([plain, tools, documents, chat_template_kwargs])
         limits.check_num_chars(size, field="messages")
         # The place is given up with the rendering; whoever goes on to `add_request` takes it in the same tick.

@@ -2,7 +2,8 @@
 
     TetradError
     ├── InvalidRequest       INVALID_ARGUMENT     the caller must change the request
-    │   └── PromptTooLong
+    │   ├── PromptTooLong
+    │   └── UnsupportedArgument                   an argument of vLLM's that Tetrad has no use for; Python only
     ├── Unauthenticated      UNAUTHENTICATED
     ├── PermissionDenied     PERMISSION_DENIED    known or not: not this caller
     ├── NotFound             NOT_FOUND            no such model, adapter, method
@@ -23,6 +24,7 @@ and never end a process.
 
 from collections.abc import Mapping
 from enum import Enum
+from typing import Self
 
 
 class Code(Enum):
@@ -80,9 +82,24 @@ class InvalidRequest(TetradError, ValueError):
 
 
 class PromptTooLong(InvalidRequest):
-    """The prompt does not fit the model's context."""
+    """The prompt does not fit the model's context. Clients look for the reason and for how the message begins."""
 
-    reason = "PROMPT_TOO_LONG"
+    reason = "CONTEXT_LENGTH_EXCEEDED"
+
+    @classmethod
+    def of_tokens(cls, num_prompt_tokens: int, max_model_len: int, *, field: str) -> Self:
+        """Return the error of a prompt of so many tokens, which leaves no room for one more."""
+        return cls(
+            f"This model's maximum context length is {max_model_len} tokens. However, you requested {num_prompt_tokens + 1} "
+            f"tokens ({num_prompt_tokens} in the prompt, at least 1 in the output). Please reduce the length of the prompt.",
+            field=field,
+        )
+
+
+class UnsupportedArgument(InvalidRequest, NotImplementedError):
+    """An argument or a method of vLLM's that cannot work yet; the message says why."""
+
+    reason = "UNSUPPORTED_ARGUMENT"
 
 
 class Unauthenticated(TetradError):
@@ -147,7 +164,7 @@ class Unavailable(TetradError):
     reason = "UNAVAILABLE"
 
 
-class Unsupported(TetradError):
+class Unsupported(TetradError, NotImplementedError):
     """This server cannot do that at all."""
 
     code = Code.UNIMPLEMENTED

@@ -96,9 +96,9 @@ async def _abort(context: grpc.aio.ServicerContext, method: str, error: Exceptio
 
 def answered_error(method: str, error: Exception) -> TetradError:
     """Return what a method's caller is told of an error; one that is a bug of ours is logged."""
-    if isinstance(error, NotImplementedError):  # the generated base class, for a method that the servicer does not have
-        return Unsupported(f"{method} is not supported by this server.")
     if isinstance(error, TetradError):
         return error
+    if isinstance(error, NotImplementedError):  # the generated base class, for a method that the servicer does not have
+        return Unsupported(f"{method} is not supported by this server.")
     log.error("rpc.failed", method=method, exc_info=error)
     return InternalError(f"{method} failed; the server's log has the details.")

@@ -73,6 +73,13 @@ def configure_library_logging(level: str = "warning") -> None:
     )
 
 
+def get_report_logger() -> structlog.typing.FilteringBoundLogger:
+    """Return a logger for what a program asked to be told: it writes at info, whatever level the program's events have."""
+    wrapper = structlog.make_filtering_bound_logger(_LEVELS["info"])
+    logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(None, wrapper_class=wrapper)
+    return logger
+
+
 def get_logger() -> structlog.typing.FilteringBoundLogger:
     """Return the process's logger."""
     logger: structlog.typing.FilteringBoundLogger = structlog.get_logger()

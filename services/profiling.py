@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from tetrad.services.errors import AlreadyExists, FailedPrecondition, InvalidRequest, NotFound
+from tetrad.services.model_files import CacheSettings
 from tetrad.services.trace import Points, Recording
 
 # A file's name has at most 255 bytes, and the service and the time follow the prefix.
@@ -59,6 +60,11 @@ async def stop_all(*stops: Awaitable[list[str]]) -> list[str]:
     if failures or len(errors) == len(results):
         raise (failures or errors)[0]
     return [path for each in results if not isinstance(each, BaseException) for path in each]
+
+
+def profile_directory(setting: str) -> Path:
+    """Return where a service's profiles go: as its setting says, or into the cache directory, whatever directory it runs in."""
+    return Path(setting) if setting else CacheSettings().directory() / "profiles"
 
 
 def profile_path(directory: Path, prefix: str, service: str) -> Path:

@@ -34,6 +34,8 @@ _MAX_CHARS = 1_000
 """Of a message: it may quote what a client sent, stands in the status twice, and travels in metadata, which is limited."""
 
 _BY_REASON: dict[str, type[TetradError]] = {cls.reason: cls for cls in (PromptTooLong, ModelError, PoisonousRequest)}
+_RENAMED = {"PROMPT_TOO_LONG": PromptTooLong.reason}
+"""Reasons as services of earlier releases say them."""
 _BY_CODE: dict[int, type[TetradError]] = {
     cls.code.value: cls
     for cls in (
@@ -82,6 +84,7 @@ def from_status(status: status_pb2.Status) -> TetradError:
                 retry_after_s = retry.retry_delay.ToMilliseconds() / 1000
         except DecodeError:  # code and message say enough without it
             continue
+    reason = _RENAMED.get(reason or "", reason)
     cls = _BY_REASON.get(reason or "") or _BY_CODE.get(status.code, InternalError)
     return cls(status.message, field=field, reason=reason, metadata=metadata, retry_after_s=retry_after_s)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tetrad.frontend.outputs import CompletionOutput as CompletionOutput
     from tetrad.frontend.outputs import LoRARequest as LoRARequest
     from tetrad.frontend.outputs import RequestOutput as RequestOutput
+    from tetrad.frontend.prompts import PromptType as PromptType
     from tetrad.frontend.prompts import TextPrompt as TextPrompt
     from tetrad.frontend.prompts import TokensPrompt as TokensPrompt
     from tetrad.frontend.sampling_params import SamplingParams as SamplingParams
@@ -41,6 +42,7 @@ _EXPORTS = {
     "RequestOutput": ("tetrad.frontend.outputs", "RequestOutput"),
     "CompletionOutput": ("tetrad.frontend.outputs", "CompletionOutput"),
     "LoRARequest": ("tetrad.frontend.outputs", "LoRARequest"),
+    "PromptType": ("tetrad.frontend.prompts", "PromptType"),
     "TextPrompt": ("tetrad.frontend.prompts", "TextPrompt"),
     "TokensPrompt": ("tetrad.frontend.prompts", "TokensPrompt"),
     "__version__": ("tetrad.services.version", "VERSION"),
@@ -58,6 +60,7 @@ __all__ = [
     "EngineArgs",
     "LLMEngine",
     "LoRARequest",
+    "PromptType",
     "RequestOutput",
     "SamplingParams",
     "TextPrompt",

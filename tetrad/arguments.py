@@ -4,29 +4,70 @@ A wrong type is a TypeError, a list of the wrong length an InvalidRequest (a Val
 parameters is checked where it is used.
 """
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tetrad.frontend.outputs import LoRARequest
-from tetrad.frontend.prompts import PromptType
+from tetrad.frontend.prompts import PromptType, TokensPrompt
 from tetrad.frontend.sampling_params import SamplingParams
-from tetrad.services.errors import InvalidRequest, Unsupported
+from tetrad.frontend.structured_outputs import StructuredOutputsParams
+from tetrad.services.errors import InvalidRequest
 
 T = TypeVar("T")
 
 Conversation = Sequence[dict[str, Any]]
 
+_GUIDED = {
+    "guided_json": "json",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+    "guided_json_object": "json_object",
+    "guided_whitespace_pattern": "whitespace_pattern",
+}
+"""Older names of constraints -> fields of StructuredOutputsParams."""
+_GUIDED_ANYWAY = ("guided_decoding_backend",)
 _TOKENIZATION = ("add_special_tokens", "truncate_prompt_tokens", "truncation_side")
 
 
-def prompts_of(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:
-    """Return a list of prompts; a list of integers is one prompt."""
+def prompts_of(
+    prompts: PromptType | Sequence[PromptType] | None, token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None
+) -> list[PromptType]:
+    """Return a list of prompts; a list of integers is one prompt.
+
+    Args:
+        prompts: one, or a list.
+        token_ids: ids of one prompt, or of each, as older programs give them; `prompts` are their texts then.
+    """
+    if token_ids is not None:
+        return _with_texts(_of_ids(token_ids), prompts)
+    if prompts is None:
+        raise InvalidRequest("Either prompts or prompt_token_ids must be provided.", field="prompts")
     if isinstance(prompts, str | dict):
         return [prompts]
     many: list[Any] = _listed("prompts", prompts, "a prompt (text, token ids, TextPrompt or TokensPrompt) or a list of them")
     if many and all(isinstance(part, int) for part in many):
         return [many]
     return many
+
+
+def _of_ids(token_ids: Sequence[int] | Sequence[Sequence[int]]) -> list[list[int]]:
+    every: list[Any] = _listed("prompt_token_ids", token_ids, "the ids of a prompt, or a list of such lists")
+    if every and all(isinstance(each, int) for each in every):
+        return [every]
+    return [list(_listed(f"prompt_token_ids[{place}]", ids, "a list of token ids")) for place, ids in enumerate(every)]
+
+
+def _with_texts(every: list[list[int]], texts: PromptType | Sequence[PromptType] | None) -> list[PromptType]:
+    if texts is None:
+        return [TokensPrompt(prompt_token_ids=ids) for ids in every]
+    listed = [texts] if isinstance(texts, str | dict) else list(texts)
+    if len(listed) != len(every):
+        raise InvalidRequest("The lengths of prompts and prompt_token_ids must be the same.", field="prompt_token_ids")
+    if not all(isinstance(text, str) for text in listed):
+        raise TypeError("prompts must be texts where prompt_token_ids are given")
+    return [TokensPrompt(prompt_token_ids=ids, prompt=str(text)) for ids, text in zip(every, listed, strict=True)]
 
 
 def conversations_of(messages: Conversation | Sequence[Conversation]) -> list[Conversation]:
@@ -48,6 +89,24 @@ def sampling_params_of(params: SamplingParams | Sequence[SamplingParams], num_pr
     return _per_prompt("sampling_params", params, SamplingParams, num_prompts)
 
 
+def guided_by(options: Mapping[str, Any] | None, params: Sequence[SamplingParams]) -> list[SamplingParams]:
+    """Return parameters with the constraint that older programs give beside them: {"guided_json": ...} and the like."""
+    if not options:
+        return list(params)
+    unknown = sorted(set(options) - set(_GUIDED) - set(_GUIDED_ANYWAY))
+    if unknown:
+        text = f"guided_options_request has unknown keys: {', '.join(unknown)}; it may have {', '.join(_GUIDED)}."
+        raise InvalidRequest(text, field="guided_options_request")
+    fields = {_GUIDED[name]: value for name, value in options.items() if name in _GUIDED and value is not None}
+    if not fields:
+        return list(params)
+    if any(each.structured_outputs is not None for each in params):
+        text = "guided_options_request cannot be used together with structured_outputs of sampling_params."
+        raise InvalidRequest(text, field="guided_options_request")
+    constraint = StructuredOutputsParams(**fields)
+    return [dataclasses.replace(each, structured_outputs=constraint) for each in params]
+
+
 def lora_requests_of(requests: LoRARequest | Sequence[LoRARequest | None] | None, num_prompts: int) -> list[LoRARequest | None]:
     """Return one LoRARequest, or None, per prompt."""
     if requests is None:
@@ -55,11 +114,11 @@ def lora_requests_of(requests: LoRARequest | Sequence[LoRARequest | None] | None
     return _per_prompt("lora_request", requests, LoRARequest, num_prompts, optional=True)
 
 
-def priorities_of(priority: Sequence[int] | None, num_prompts: int) -> list[int]:
+def priorities_of(priority: int | Sequence[int] | None, num_prompts: int) -> list[int]:
     """Return one priority per prompt."""
-    if priority is None:
-        return [0] * num_prompts
-    numbers: list[Any] = _listed("priority", priority, "a list with one integer per prompt")
+    if priority is None or (isinstance(priority, int) and not isinstance(priority, bool)):
+        return [priority or 0] * num_prompts
+    numbers: list[Any] = _listed("priority", priority, "an integer or a list with one per prompt")
     _check_length("priority", len(numbers), num_prompts)
     for place, number in enumerate(numbers):
         if isinstance(number, bool) or not isinstance(number, int):
@@ -92,14 +151,8 @@ def tools_of(tools: Sequence[dict[str, Any]] | None) -> list[dict[str, Any]] | N
 
 def check_content_format(wanted: str) -> None:
     """Refuse a form of message contents that templates here are not given."""
-    if wanted == "openai":
-        text = (
-            "chat_template_content_format='openai' is not supported: text parts are joined to one string for every template;"
-            " use 'auto' or 'string'."
-        )
-        raise Unsupported(text, field="chat_template_content_format")
-    if wanted not in ("auto", "string"):
-        text = f"chat_template_content_format must be 'auto' or 'string', got {wanted!r}."
+    if wanted not in ("auto", "string", "openai"):
+        text = f"chat_template_content_format must be 'auto', 'string' or 'openai', got {wanted!r}."
         raise InvalidRequest(text, field="chat_template_content_format")
 
 

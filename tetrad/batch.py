@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ from tetrad.frontend.output_stream import OutputStream
 from tetrad.frontend.outputs import LoRARequest, RequestOutput
 from tetrad.frontend.prompts import PromptType, TokensPrompt
 from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.request_counter import RequestCounter
 
 # Prompts that are tokenized at the same time; the engine itself may have any number of requests.
 _MAX_ENCODING = 32
@@ -39,11 +39,14 @@ class BatchRunner:
 
     Args:
         llm: what generates.
+
+    Attributes:
+        numbers: of requests; each number is the id of one.
     """
 
     def __init__(self, llm: AsyncLLM) -> None:
         self._llm = llm
-        self._numbers = itertools.count()
+        self.numbers = RequestCounter()
         self._encoding = asyncio.Semaphore(_MAX_ENCODING)
         self._enqueued: list[OutputStream] = []
 
@@ -118,7 +121,7 @@ class BatchRunner:
         return await _all(search(*pair) for pair in zip(prompts, lora_requests, strict=True))
 
     def _new_id(self) -> str:
-        return str(next(self._numbers))
+        return str(next(self.numbers))
 
     async def _run_one(self, item: BatchItem, request_id: str, on_finished: OnFinished) -> RequestOutput:
         return await _finish(await self._start(item, request_id), on_finished)

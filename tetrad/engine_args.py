@@ -1,17 +1,22 @@
 """EngineArgs: vLLM's engine arguments, split into the settings of the four services in one place.
 
 Called by LLM, LLMEngine, AsyncLLM and `tetrad serve`. Knows which argument is whose setting; the settings know what is valid.
-An argument that is left at its default is not passed on, so the services' environment variables hold. What vLLM has and
-Tetrad does not is refused, unless it cannot change an answer (see `EngineArgs`).
+An argument that is left at its default is not passed on, so the services' environment variables hold. Arguments that vLLM has
+and Tetrad has no use for are in drop_in/.
 """
 
+import argparse
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Self, TypeVar
 
 from pydantic import ValidationError
 
+from tetrad.drop_in.config_overrides import Overrides, changes, overrides_json
+from tetrad.drop_in.older_engine_arguments import ALIASES, OlderEngineArguments
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.frontend.config import FrontendSettings
 from tetrad.local_stack import StackSettings
@@ -24,6 +29,7 @@ from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.models.check import check_config
 
 S = TypeVar("S", bound=Settings)
+Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
 
 SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
     **{
@@ -47,6 +53,8 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
             "scheduling_policy",
             "priority_order",
             "seed",
+            "max_num_queued_reqs",
+            "max_num_queued_tokens",
         )
     },
     "device": (WorkerSettings, "device"),
@@ -62,34 +70,15 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
 }
 """Engine argument -> the service setting that it is."""
 
-ONLY_DEFAULT = (
-    "tokenizer_mode",
-    "skip_tokenizer_init",
-    "trust_remote_code",
-    "allowed_local_media_path",
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "data_parallel_size",
-    "hf_overrides",
-    "mm_processor_kwargs",
-    "task",
-    "override_pooler_config",
-    "compilation_config",
-)
-"""Arguments of vLLM's that may only have their default."""
-
-NO_EFFECT = ("max_seq_len_to_capture", "disable_custom_all_reduce", "disable_log_stats")
-"""Arguments of vLLM's that tune its own machinery: any value is taken."""
-
 _MAX_TOKENIZERS = 64
 
 
 @dataclass
-class EngineArgs:
+class EngineArgs(OlderEngineArguments):
     """What an engine is made of. Names and meanings are vLLM's; `None` leaves the choice to the service.
 
-    Arguments in NO_EFFECT are accepted without effect; every other one that Tetrad has no use for (ONLY_DEFAULT) may only
-    have its default.
+    Arguments of vLLM's that Tetrad has no use for are taken by name: without effect where they cannot change an answer, else
+    only with a value that asks for nothing. docs/vllm.md lists them all.
 
     Args:
         model: a built-in name, a directory, a .gguf file or a Hugging Face id.
@@ -113,12 +102,17 @@ class EngineArgs:
             less is free; on a GPU what gpu_memory_utilization leaves.
         cpu_offload_gb: on a GPU, GiB of its memory to save by keeping weights of layers in host memory, from where every step
             copies them.
+        max_num_queued_reqs, max_num_queued_tokens: what may wait; more is refused. None: 8192 requests, 4 Mi tokens.
+        hf_overrides: values in place of those of the model's config; or a function, which gets the config and returns it
+            changed (see drop_in/config_overrides.py).
+        disable_log_stats: do not log every 10 s how much is done; LLM does not unless told so.
         log_level: least severe level that the services log to stderr.
         otlp_traces_endpoint: OpenTelemetry collector for the spans of all services: http://host:4317. None: none are made.
 
     Raises:
         TypeError: an unknown argument.
-        InvalidRequest: a value that Tetrad does not support.
+        InvalidRequest: a wrong value.
+        UnsupportedArgument: a value of vLLM's that cannot work yet; an InvalidRequest and a NotImplementedError.
     """
 
     model: str = DEFAULT_MODEL
@@ -159,29 +153,20 @@ class EngineArgs:
     log_level: str = "warning"
     otlp_traces_endpoint: str | None = None
 
-    tokenizer_mode: str = "auto"
-    skip_tokenizer_init: bool = False
-    trust_remote_code: bool = False
-    allowed_local_media_path: str = ""
-    tensor_parallel_size: int = 1
-    pipeline_parallel_size: int = 1
-    data_parallel_size: int = 1
-    hf_overrides: dict[str, Any] | None = None
-    mm_processor_kwargs: dict[str, Any] | None = None
-    task: str = "auto"
-    override_pooler_config: object | None = None
-    compilation_config: object | None = None
-
-    max_seq_len_to_capture: int = 8192
-    disable_custom_all_reduce: bool = False
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
+    hf_overrides: Overrides | None = None
     disable_log_stats: bool = False
 
     def __post_init__(self) -> None:
-        for name in ONLY_DEFAULT:
-            value, default = getattr(self, name), _DEFAULTS[name]
-            # Some callers spell "no overrides" as an empty mapping.
-            if value != default and not (value == {} and default is None):
-                raise InvalidRequest(f"{name}={value!r} is not supported; leave it at {default!r}.", field=name)
+        self.check_foreign()
+        for older, name in ALIASES.items():
+            if getattr(self, older) is not None:
+                setattr(self, name, getattr(self, older))
+        overrides: Any = self.hf_overrides
+        if overrides is not None and not callable(overrides) and not isinstance(overrides, Mapping):
+            text = f"hf_overrides must be a dict or a function, got {type(overrides).__name__}."
+            raise InvalidRequest(text, field="hf_overrides")
         if self.generation_config not in ("auto", "vllm"):
             raise InvalidRequest(
                 f"generation_config={self.generation_config!r} is not supported; use 'auto' or 'vllm'.",
@@ -209,15 +194,16 @@ class EngineArgs:
         if self.otlp_traces_endpoint is not None:
             shared["otlp_endpoint"] = self.otlp_traces_endpoint
         worker = _build(WorkerSettings, {**shared, **self._chosen(WorkerSettings)})
-        check = partial(check_config, device=worker.device)
-        model = str(resolve_model(self.model, revision=self.revision, report=report, check=check))
+        check = partial(self._check_config, device=worker.device)
+        path = resolve_model(self.model, revision=self.revision, report=report, check=check)
+        model = str(path)
         tokenizer: dict[str, Any] = {"model": model, **shared, **self._chosen(TokenizerSettings)}
         if self.tokenizer is not None:
             revision = self.tokenizer_revision or self.revision
             tokenizer["tokenizer"] = str(resolve_model(self.tokenizer, revision=revision, report=report, with_weights=False))
         return StackSettings(
             tokenizer=_build(TokenizerSettings, tokenizer),
-            engine_core=_build(EngineCoreSettings, {"model": model, **shared, **self._chosen(EngineCoreSettings)}),
+            engine_core=_build(EngineCoreSettings, {"model": model, **shared, **self._engine_core_fields(path)}),
             worker=worker,
             frontend=_build(
                 FrontendSettings, {**shared, **self.frontend_fields(), **self._chosen(FrontendSettings), **frontend}
@@ -233,6 +219,28 @@ class EngineArgs:
             "served_model_names": (names,) if isinstance(names, str) else tuple(names),
             "use_generation_config": self.generation_config == "auto",
         }
+
+    def _check_config(self, config: Mapping[str, Any], device: str) -> None:
+        check_config({**config, **changes(config, self.hf_overrides or {})}, device)
+
+    def _engine_core_fields(self, path: Path) -> dict[str, Any]:
+        fields = self._chosen(EngineCoreSettings)
+        if self.hf_overrides:
+            fields["hf_overrides"] = overrides_json(path, self.hf_overrides)
+        return fields
+
+    @staticmethod
+    def add_cli_args(parser: Parser) -> Parser:
+        """Add a flag for each argument, as vLLM's programs expect, and return the parser."""
+        from tetrad.drop_in.command_line import add_flags
+
+        return add_flags(parser)
+
+    @classmethod
+    def from_cli_args(cls, args: argparse.Namespace) -> Self:
+        """Return the arguments that such a parser read; what it read besides is left alone."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in vars(args).items() if name in names})
 
     def _chosen(self, cls: type[ServiceSettings]) -> dict[str, Any]:
         """Return the settings of one service that differ from the arguments' defaults."""

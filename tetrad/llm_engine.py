@@ -1,76 +1,67 @@
 """LLMEngine: requests in, steps out, for programs that drive generation themselves; vLLM's class of the same name.
 
-A thin bridge over AsyncLLM: each request has one task on the background event loop that moves its outputs into one queue;
-`step` empties the queue. The engine core works ahead meanwhile. Not for several threads at once.
+A thin bridge over AsyncLLM; the requests under way are EngineRequests', on the background event loop. The engine core works
+ahead between steps. Not for several threads at once.
 """
 
-import asyncio
-import weakref
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from tetrad.arguments import tokenization_of
 from tetrad.async_llm import AsyncLLM
+from tetrad.config import (
+    DecodingConfig,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    VllmConfig,
+    config_of,
+)
+from tetrad.drop_in.missing_methods import MissingFromLLMEngine
+from tetrad.drop_in.shared_verdicts import NO_HINTS, NO_SESSION, ONE_ID, USAGE
 from tetrad.engine_args import EngineArgs
-from tetrad.event_loop_thread import EventLoopThread
-from tetrad.frontend.async_llm import AsyncLLM as Frontend
-from tetrad.frontend.output_stream import OutputStream
+from tetrad.engine_requests import EngineRequests
 from tetrad.frontend.outputs import LoRARequest, RequestOutput
 from tetrad.frontend.prompts import PromptType
 from tetrad.frontend.sampling_params import SamplingParams
-from tetrad.services.errors import InvalidRequest, TetradError
-from tetrad.services.log import get_logger
+from tetrad.llm_services import LocalServices
+from tetrad.operations import Operations
+from tetrad.running_llm import RunningLLM
+from tetrad.services.verdicts import ignored, takes
+from tetrad.stat_loggers import StatLoggerFactory
+from tetrad.tokenizer import Tokenizer
 
-log = get_logger()
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """The model that is served. `max_model_len`: longest prompt plus output, in tokens."""
-
-    model: str
-    dtype: str
-    max_model_len: int
-    vocab_size: int
+_PROCESSES = ignored(False, "The services are always processes of their own.")
 
 
-@dataclass(frozen=True)
-class SchedulerConfig:
-    """How steps are made up: requests that run at the same time, tokens of one step, and whether priorities count."""
+class LLMEngine(Operations, MissingFromLLMEngine):
+    """An engine and the services it needs, started with it and ended with it. Made by `from_engine_args`.
 
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    policy: str
+    Args:
+        running: services that take requests.
+        args: that they were started with; None: somebody else started them.
+    """
 
-
-@dataclass(frozen=True)
-class ParallelConfig:
-    """Over how many devices the engine is spread."""
-
-    tensor_parallel_size: int
-    pipeline_parallel_size: int
-    data_parallel_size: int
-
-
-class LLMEngine:
-    """An engine and the services it needs, started with it and ended with it. Made by `from_engine_args`."""
-
-    def __init__(self, args: EngineArgs) -> None:
-        self._loop = EventLoopThread()
-        self._requests = self._loop.run(_make(args))
-        self._finalizer = weakref.finalize(self, _close, self._requests, self._loop)
-        try:
-            self._frontend = self._loop.run(self._requests.start())
-        except BaseException:
-            self._finalizer()
-            raise
+    def __init__(self, running: RunningLLM, args: EngineArgs | None) -> None:
+        self._running, self._args = running, args
+        self._frontend = running.frontend
+        self._requests = running.run(_requests(self._frontend))
 
     @classmethod
-    def from_engine_args(cls, engine_args: EngineArgs) -> Self:
-        """Return an engine whose services take work. Raises what LLM raises."""
-        return cls(engine_args)
+    @takes(usage_context=USAGE, enable_multiprocessing=_PROCESSES)
+    def from_engine_args(cls, engine_args: EngineArgs, stat_loggers: Sequence[StatLoggerFactory] | None = None) -> Self:
+        """Return an engine whose services take work. Raises what LLM raises.
 
+        Args:
+            engine_args: what it is made of; unless they say `disable_log_stats`, a line every 10 s tells how much is done.
+            stat_loggers: what makes further loggers; see stat_loggers.py.
+        """
+        services, log_stats = LocalServices(engine_args), not engine_args.disable_log_stats
+        make = functools.partial(AsyncLLM, services, args=engine_args, stat_loggers=stat_loggers, log_stats=log_stats)
+        return cls(RunningLLM(make), engine_args)
+
+    @takes(session_id=NO_SESSION, kv_hints=NO_HINTS)
     def add_request(
         self,
         request_id: str,
@@ -81,6 +72,7 @@ class LLMEngine:
         tokenization_kwargs: dict[str, Any] | None = None,
         trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,
+        prompt_text: str | None = None,
     ) -> None:
         """Send a request to the engine, which begins at once.
 
@@ -92,7 +84,8 @@ class LLMEngine:
             lora_request: adapter to run with.
             tokenization_kwargs: `add_special_tokens`, `truncate_prompt_tokens`, `truncation_side`.
             trace_headers: W3C traceparent and tracestate of the span that this request belongs under.
-            priority: larger is more urgent.
+            priority: see docs/requests.md.
+            prompt_text: of a prompt of ids, for its outputs.
 
         Raises:
             TypeError: `request_id` is not a string, or an unknown tokenization argument.
@@ -100,7 +93,9 @@ class LLMEngine:
         """
         if not isinstance(request_id, str):
             raise TypeError(f"request_id must be a string, got {type(request_id).__name__}")
-        self._loop.run(
+        if prompt_text is not None and isinstance(prompt, list):
+            prompt = {"prompt_token_ids": prompt, "prompt": prompt_text}
+        self._running.run(
             self._requests.add(
                 request_id,
                 prompt,
@@ -118,126 +113,80 @@ class LLMEngine:
 
         Returns nothing at once if no request is unfinished. Raises the TetradError of a request that failed.
         """
-        return self._loop.run(self._requests.next_outputs())
+        return self._running.run(self._requests.next_outputs())
 
+    @takes(internal=ONE_ID)
     def abort_request(self, request_ids: str | Iterable[str]) -> None:
-        """End requests; no output follows for them. Unknown and finished ids are ignored."""
+        """End requests: `step` returns one last output of each, with finish_reason "abort". Unknown ids are ignored."""
         ids = [request_ids] if isinstance(request_ids, str) else list(request_ids)
-        self._loop.run(self._requests.abort(ids))
+        self._running.run(self._requests.abort(ids))
 
     def has_unfinished_requests(self) -> bool:
         """Return whether `step` has anything left to return."""
-        return self.get_num_unfinished_requests() > 0
+        return self._requests.has_outputs
+
+    def has_unfinished_requests_for_virtual_engine(self, virtual_engine: int) -> bool:
+        """Return what `has_unfinished_requests` does: there is one engine."""
+        del virtual_engine
+        return self.has_unfinished_requests()
+
+    def has_unfinished_requests_dp(self, has_unfinished: bool) -> bool:
+        """Return `has_unfinished`: engine cores do not wait for each other."""
+        return has_unfinished
 
     def get_num_unfinished_requests(self) -> int:
-        """Return how many requests have not had their last output."""
+        """Return how many requests go on."""
         return self._requests.num_unfinished
+
+    def execute_dummy_batch(self) -> None:
+        """Return: it keeps ranks in step that compute together, and there is one."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self.get_tokenizer()
+
+    @property
+    def vllm_config(self) -> VllmConfig:
+        """What the engine runs with."""
+        return config_of(self._frontend, self._args)
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """The model that is served."""
+        return self.vllm_config.model_config
+
+    def get_vllm_config(self) -> VllmConfig:
+        """Return what the engine runs with."""
+        return self.vllm_config
 
     def get_model_config(self) -> ModelConfig:
         """Return the model that is served."""
-        info = self._frontend.engine_info
-        return ModelConfig(self._frontend.model_names.root, info.dtype, info.max_model_len, info.vocab_size)
+        return self.vllm_config.model_config
 
     def get_scheduler_config(self) -> SchedulerConfig:
         """Return how steps are made up."""
-        info = self._frontend.engine_info
-        return SchedulerConfig(
-            info.max_num_seqs, info.max_num_batched_tokens, "priority" if info.priority_scheduling else "fcfs"
-        )
+        return self.vllm_config.scheduler_config
 
     def get_parallel_config(self) -> ParallelConfig:
         """Return over how many devices the engine is spread."""
-        info = self._frontend.engine_info
-        return ParallelConfig(info.tensor_parallel_size, info.pipeline_parallel_size, info.data_parallel_size)
+        return self.vllm_config.parallel_config
+
+    def get_decoding_config(self) -> DecodingConfig:
+        """Return what constrains outputs."""
+        return self.vllm_config.decoding_config
+
+    def get_lora_config(self) -> None:
+        """Return None: adapters are not supported."""
 
     def do_log_stats(self) -> None:
-        """Log how much there is to do, at info."""
-        log.info("engine.stats", num_unfinished=self.get_num_unfinished_requests(), num_steps=self._frontend.num_engine_steps)
+        """Let the stat loggers write what was done since they last did; one that logs the line, if there is none."""
+        self._running.run(self._running.llm.do_log_stats())
 
-    def close(self) -> None:
-        """End the services, within 5 s; this happens by itself when the program ends."""
-        self._finalizer()
-
-
-class _Requests:
-    """The unfinished requests of an engine; lives on the event loop.
-
-    Invariant: an id is in `_pumps` until its last output was handed out, its error was raised, or it was aborted.
-    """
-
-    def __init__(self, llm: AsyncLLM) -> None:
-        self._llm = llm
-        self._frontend: Frontend | None = None
-        self._pumps: dict[str, asyncio.Task[None]] = {}
-        self._outputs: asyncio.Queue[tuple[str, RequestOutput | TetradError]] = asyncio.Queue()
-
-    @property
-    def num_unfinished(self) -> int:
-        return len(self._pumps)
-
-    async def start(self) -> Frontend:
-        self._frontend = await self._llm.start()
-        return self._frontend
-
-    async def add(self, request_id: str, prompt: PromptType, params: SamplingParams, **options: Any) -> None:
-        if request_id in self._pumps:
-            raise InvalidRequest(f"Request id {request_id} is in use by an unfinished request.", field="request_id")
-        assert self._frontend is not None
-        stream = await self._frontend.add_request(request_id, prompt, params, **options)
-        self._pumps[request_id] = asyncio.create_task(self._pump(request_id, stream))
-
-    async def next_outputs(self) -> list[RequestOutput]:
-        outputs: list[RequestOutput] = []
-        while self._pumps and not outputs:
-            entries = [await self._outputs.get()]
-            while not self._outputs.empty():
-                entries.append(self._outputs.get_nowait())
-            outputs = self._take(entries)
-        return outputs
-
-    async def abort(self, request_ids: Iterable[str]) -> None:
-        for request_id in request_ids:
-            pump = self._pumps.pop(request_id, None)
-            if pump is not None:
-                pump.cancel()
-
-    async def close(self) -> None:
-        await self.abort(list(self._pumps))
-        await self._llm.close()
-
-    def _take(self, entries: list[tuple[str, RequestOutput | TetradError]]) -> list[RequestOutput]:
-        outputs = []
-        for place, (request_id, output) in enumerate(entries):
-            if request_id not in self._pumps:  # aborted meanwhile
-                continue
-            if isinstance(output, TetradError):
-                del self._pumps[request_id]
-                # What was taken with it must not be lost.
-                for entry in entries[place + 1 :]:
-                    self._outputs.put_nowait(entry)
-                raise output
-            if output.finished:
-                del self._pumps[request_id]
-            outputs.append(output)
-        return outputs
-
-    async def _pump(self, request_id: str, stream: OutputStream) -> None:
-        try:
-            async for output in stream:
-                self._outputs.put_nowait((request_id, output))
-        except TetradError as error:
-            self._outputs.put_nowait((request_id, error))
-        finally:
-            stream.close()
+    def do_log_stats_with_interval(self) -> None:
+        """Return: the line comes every 10 s by itself."""
 
 
-async def _make(args: EngineArgs) -> _Requests:
+async def _requests(frontend: Any) -> EngineRequests:
     """Make the requests on the loop they belong to."""
-    return _Requests(AsyncLLM.from_engine_args(args))
-
-
-def _close(requests: _Requests, loop: EventLoopThread) -> None:
-    try:
-        loop.run(requests.close())
-    finally:
-        loop.close()
+    return EngineRequests(frontend)

@@ -59,7 +59,9 @@ class WorkerSettings(ServiceSettings):
         gt=0,
         description="Seconds that a step may outlive its stream before the device counts as stuck and the process ends.",
     )
-    profile_dir: str = Field("profiles", description="Directory that StopProfile writes its traces to.")
+    profile_dir: str = Field(
+        "", description="Directory that StopProfile writes its traces to. Empty: profiles in Tetrad's cache directory."
+    )
     sim_seconds_per_step: float = Field(0.0, ge=0, description="sim: a step's fixed cost, in seconds.")
     sim_seconds_per_token: float = Field(0.0, ge=0, description="sim: cost of each scheduled token, in seconds.")
     sim_seconds_per_context_token: float = Field(

@@ -5,11 +5,10 @@ import os
 import resource
 import uuid
 from functools import partial
-from pathlib import Path
 
 from tetrad.services.log import get_logger
 from tetrad.services.metrics import shown
-from tetrad.services.profiling import StepProfiler
+from tetrad.services.profiling import StepProfiler, profile_directory
 from tetrad.services.server import Server
 from tetrad.services.tracing import open_tracer
 from tetrad.v1 import worker_pb2_grpc
@@ -117,7 +116,7 @@ async def _serve(served: WorkerServer, shutdown: asyncio.Event) -> None:
 
 
 def _profiler(settings: WorkerSettings) -> Profiler:
-    directory = Path(settings.profile_dir)
+    directory = profile_directory(settings.profile_dir)
     if settings.device == "sim":
         return StepProfiler("worker", directory, partial(trace_points, "sim"))
     return TorchProfiler(directory)

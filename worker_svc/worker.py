@@ -9,12 +9,11 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
 from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest
 from tetrad.services.log import get_logger
 from tetrad.services.model_files import resolve_model
-from tetrad.worker_svc.devices.host import size_text
+from tetrad.worker_svc.devices.host import size_on_disk, size_text
 from tetrad.worker_svc.devices.interface import (
     Device,
     KvGroup,
@@ -243,7 +242,7 @@ class Worker:
 
     def _load(self, request: LoadRequest, report: Progress) -> None:
         started = time.monotonic()
-        what = f"Loading {request.path} ({size_text(_size_on_disk(request.path))} on disk)"
+        what = f"Loading {request.path} ({size_text(size_on_disk(request.path))} on disk)"
         with memory_for(what, None, _SMALLER_MODEL):
             self._model = self._device.load_model(request, report)
         self._model_load_s = time.monotonic() - started
@@ -298,11 +297,6 @@ def step_failed(step_id: int, error: Exception) -> InternalError:
 def stale_epoch() -> FailedPrecondition:
     """Return the error of an engine core whose worker another one has taken over."""
     return FailedPrecondition("Another engine core has taken this worker over; a worker serves one.", reason="STALE_EPOCH")
-
-
-def _size_on_disk(path: Path) -> int:
-    files = path.glob("*.safetensors") if path.is_dir() else (path,)
-    return sum(file.stat().st_size for file in files if file.exists())
 
 
 def _report_nothing(done: int, total: int) -> None:

@@ -1,6 +1,7 @@
 """EngineCoreAdminService: what operators and routers ask of an engine."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator
 
@@ -10,7 +11,7 @@ from tetrad.engine_core_svc.api.kv_events_wire import encode_kv_events
 from tetrad.engine_core_svc.api.wire import encode_stats
 from tetrad.engine_core_svc.engine.engine import Engine
 from tetrad.engine_core_svc.scheduler.stats import take_stats
-from tetrad.services.errors import FailedPrecondition, Unavailable
+from tetrad.services.errors import FailedPrecondition, InvalidRequest, Unavailable
 from tetrad.services.profiling import StepProfiler, stop_all
 from tetrad.v1 import engine_core_pb2 as pb
 from tetrad.v1 import engine_core_pb2_grpc, worker_pb2
@@ -150,13 +151,22 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
         self, request: pb.EngineCoreAdminServiceCollectiveRpcRequest, context: grpc.aio.ServicerContext
     ) -> pb.EngineCoreAdminServiceCollectiveRpcResponse:
         """Call a registered method on the worker."""
-        response = await self._engine.link.call(
+        response = await self._engine.link.call_within(
+            _timeout_of(request),
             "CollectiveRpc",
             worker_pb2.WorkerLifecycleServiceCollectiveRpcRequest(
                 method=request.method, args_json=request.args_json, kwargs_json=request.kwargs_json
             ),
         )
         return pb.EngineCoreAdminServiceCollectiveRpcResponse(results_json=[response.result_json])
+
+
+def _timeout_of(request: pb.EngineCoreAdminServiceCollectiveRpcRequest) -> float | None:
+    if not request.HasField("timeout_s"):
+        return None
+    if not 0 < request.timeout_s < math.inf:
+        raise InvalidRequest(f"timeout_s must be above 0 and finite, got {request.timeout_s:g}.", field="timeout_s")
+    return request.timeout_s
 
 
 def _load_of(engine: Engine) -> pb.EngineLoad:

@@ -14,6 +14,9 @@ from tetrad.engine_core_svc.core.request import LogprobWidths, Request, RequestS
 from tetrad.engine_core_svc.engine.sampling_wire import check_sampling, logprob_widths, message_sizes
 from tetrad.engine_core_svc.engine.submission_wire import Submission
 from tetrad.services.errors import InvalidRequest, PromptTooLong
+from tetrad.services.log import get_logger
+
+log = get_logger()
 
 _FIELDS_BYTES = 256
 """Of the numbers of a request in a plan, and of the names of its trace headers."""
@@ -27,6 +30,7 @@ class AdmissionLimits:
         max_model_len: prompt plus output, in tokens.
         vocab_size: ids are smaller.
         priority_order: whether larger or smaller priorities are more urgent to the clients.
+        priorities_count: whether the scheduler looks at them.
         block_size: tokens per KV block.
         messages: bytes of a step's messages.
     """
@@ -34,6 +38,7 @@ class AdmissionLimits:
     max_model_len: int
     vocab_size: int
     priority_order: Literal["high_first", "low_first"] = "high_first"
+    priorities_count: bool = True
     block_size: int = 16
     messages: MessageLimits = DEFAULT_LIMITS
 
@@ -45,6 +50,7 @@ class Admission:
         self._limits = limits
         self._last_measured: _Measured | None = None
         self._keys = itertools.count(1)
+        self._has_warned = False
 
     def accept(self, submission: Submission, session_key: int) -> Request:
         """Return the request; InvalidRequest or PromptTooLong, naming value and limit, if it cannot run."""
@@ -53,6 +59,7 @@ class Admission:
         max_tokens = submission.stop.max_tokens
         limit = self._limits.max_model_len
         key = next(self._keys)
+        self._warn_of_priority(submission)
         sign = 1 if self._limits.priority_order == "high_first" else -1
         request = Request(
             key=key,
@@ -78,6 +85,18 @@ class Admission:
         self._check_sizes(request)
         return request
 
+    def _warn_of_priority(self, submission: Submission) -> None:
+        """Say once that priorities have no effect here, when a request has one."""
+        if submission.priority and not self._limits.priorities_count and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "priority.ignored",
+                request_id=submission.request_id,
+                priority=submission.priority,
+                scheduling_policy="fcfs",
+                remedy="start with --scheduling-policy priority",
+            )
+
     def _check_sizes(self, request: Request) -> None:
         """InvalidRequest, naming size and limit, for what fits no message to or from the worker, however few others run."""
         sizes, limits = request.sizes, self._limits.messages
@@ -99,11 +118,7 @@ class Admission:
         if not prompt:
             raise InvalidRequest("The decoder prompt cannot be empty.", field="prompt_token_ids")
         if len(prompt) >= limits.max_model_len:
-            raise PromptTooLong(
-                f"The decoder prompt (length {len(prompt)}) plus the number of requested output tokens (at least 1) is longer "
-                f"than the maximum model length of {limits.max_model_len}. Shorten the prompt.",
-                field="prompt_token_ids",
-            )
+            raise PromptTooLong.of_tokens(len(prompt), limits.max_model_len, field="prompt_token_ids")
         largest = max(prompt + output)
         if largest >= limits.vocab_size:
             raise InvalidRequest(

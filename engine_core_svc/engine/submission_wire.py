@@ -13,6 +13,9 @@ from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.services.request_context import RequestContext
 from tetrad.v1 import engine_core_pb2, types_pb2
 
+_UNREAD_MESSAGES = ("pooling_params", "lora_request", "prompt_embeds", "reasoning_ended", "kv_transfer_params")
+_UNREAD_VALUES = ("mm_features", "prompt_is_token_ids", "resumable", "session_id")
+"""Fields of a request that nothing reads yet, with and without presence: refused, as they would change what is generated."""
 _PARAMS = ("sampling_params", "sampling_params_index", "pooling_params")
 
 
@@ -109,15 +112,18 @@ def _timeout_s(message: engine_core_pb2.EngineCoreRequest) -> float | None:
 def _refuse_unsupported(message: engine_core_pb2.EngineCoreRequest) -> None:
     if sum(map(message.HasField, _PARAMS)) != 1:
         raise InvalidRequest(f"Exactly one of {', '.join(_PARAMS)} must be set.", field="sampling_params")
-    for field in ("pooling_params", "lora_request", "prompt_embeds"):
+    for field in _UNREAD_MESSAGES:
         if message.HasField(field):
             raise Unsupported(f"This engine does not support {field}.", field=field)
-    if message.mm_features:
-        raise Unsupported("This engine does not support mm_features.", field="mm_features")
+    for field in _UNREAD_VALUES:
+        if getattr(message, field):
+            raise Unsupported(f"This engine does not support {field}.", field=field)
 
 
 def _split_constraint(params: types_pb2.SamplingParams) -> tuple[types_pb2.SamplingParams, Constraint | None]:
-    """Take the constraint out of parameters: the worker gets masks instead."""
+    """Take the constraint out of parameters: the worker gets masks instead. Unsupported for what nobody would read."""
+    if params.extra_args.fields:
+        raise Unsupported("This engine does not support extra_args: it has no custom logits processors.", field="extra_args")
     if not params.HasField("structured_outputs"):
         return params, None
     constraint = _constraint(params)

@@ -24,7 +24,7 @@ class KVCacheLayout:
         max_model_len: longest prompt plus output, in tokens.
         max_num_batched_tokens: tokens computed in one step.
         num_host_blocks: of the second tier; 0: there is none.
-        dtype: of keys and values, as the worker names it.
+        cache_dtype: type of keys and values, as the worker calls it; empty: unknown.
     """
 
     num_blocks: int
@@ -32,11 +32,16 @@ class KVCacheLayout:
     max_model_len: int
     max_num_batched_tokens: int
     num_host_blocks: int = 0
-    dtype: str = ""
+    cache_dtype: str = ""
 
 
 def plan_layout(
-    settings: EngineCoreSettings, *, block_size_bytes: int, available_bytes: int, max_position_embeddings: int
+    settings: EngineCoreSettings,
+    *,
+    block_size_bytes: int,
+    available_bytes: int,
+    max_position_embeddings: int,
+    cache_dtype: str = "",
 ) -> KVCacheLayout:
     """Return the layout.
 
@@ -70,6 +75,7 @@ def plan_layout(
         max_model_len,
         _check_step(settings, max_model_len),
         _host_blocks(settings, block_size_bytes),
+        cache_dtype,
     )
 
 

@@ -6,7 +6,7 @@ knows nothing of requests.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
@@ -41,6 +41,7 @@ class WorkerFacts:
     max_position_embeddings: int
     version: str = ""
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    weights_dtype: str = ""
 
 
 class WorkerLink:
@@ -141,8 +142,12 @@ class WorkerLink:
 
     async def call(self, method: str, request: Any) -> Any:
         """Call a unary method of the worker's lifecycle service; its error as ours."""
+        return await self.call_within(self._settings.step_timeout_s, method, request)
+
+    async def call_within(self, timeout_s: float | None, method: str, request: Any) -> Any:
+        """Call such a method with a limit of its own; None: none."""
         try:
-            return await getattr(self._stub, method)(request, timeout=self._settings.step_timeout_s)
+            return await getattr(self._stub, method)(request, timeout=timeout_s)
         except grpc.RpcError as error:
             raise from_rpc_error(error) from error
 
@@ -171,6 +176,7 @@ class WorkerLink:
             model=settings.model,
             dtype=settings.dtype,
             quantization=settings.quantization,
+            hf_overrides_json=settings.hf_overrides,
             random_weights=settings.load_format == "dummy",
             seed=settings.seed,
         )
@@ -189,6 +195,7 @@ class WorkerLink:
             model.max_position_embeddings,
             info.version,
             max_message_bytes=min(settings.max_message_bytes, their_limit),
+            weights_dtype=model.weights_dtype,
         )
 
     async def _find_layout(self, facts: WorkerFacts) -> KVCacheLayout:
@@ -205,10 +212,13 @@ class WorkerLink:
             block_size_bytes=sum(group.block_size_bytes for group in spec.groups),
             available_bytes=memory.available_bytes,
             max_position_embeddings=facts.max_position_embeddings,
+            cache_dtype=" and ".join(sorted({group.dtype for group in spec.groups})),
         )
-        layout = replace(layout, dtype=next((group.dtype for group in spec.groups), ""))
         log.info(
-            "kv_cache.planned", num_blocks=layout.num_blocks, max_model_len=layout.max_model_len, kv_cache_dtype=layout.dtype
+            "kv_cache.planned",
+            num_blocks=layout.num_blocks,
+            max_model_len=layout.max_model_len,
+            kv_cache_dtype=layout.cache_dtype,
         )
         return layout
 

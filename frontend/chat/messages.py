@@ -25,6 +25,18 @@ def plain_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [_plain(f"{_FIELD}[{place}]", message) for place, message in enumerate(messages)]
 
 
+def in_parts(messages: Sequence[dict[str, Any]], plain: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return plain messages with their contents as lists of text parts, for templates that are to read those.
+
+    Args:
+        messages: as the client wrote them.
+        plain: what `plain_messages` made of them.
+    """
+    return [
+        {**made, "content": _parts(given.get("content"), made["content"])} for given, made in zip(messages, plain, strict=True)
+    ]
+
+
 def num_chars(value: object) -> int:
     """Return the characters of all texts in messages, tools and the like, names of fields left out."""
     number, left = 0, [value]
@@ -76,6 +88,11 @@ def _content(where: str, message: dict[str, Any]) -> str:
         text = f"{where}.content must be a string or a list of parts, got {type(content).__name__}."
         raise InvalidRequest(text, field=f"{where}.content")
     return content
+
+
+def _parts(given: object, text: str) -> list[dict[str, str]]:
+    texts = [_text(_FIELD, part) for part in given] if isinstance(given, list) else [text]
+    return [{"type": "text", "text": each} for each in texts]
 
 
 def _text(where: str, part: object) -> str:

@@ -4,7 +4,6 @@ responses that /v1/responses keeps.
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
@@ -39,7 +38,7 @@ from tetrad.frontend.http.short_way import ShortWay
 from tetrad.frontend.profiling import Profiling
 from tetrad.frontend.trace_points import trace_points
 from tetrad.services.errors import TetradError
-from tetrad.services.profiling import StepProfiler
+from tetrad.services.profiling import StepProfiler, profile_directory
 from tetrad.services.request_context import REQUEST_ID
 from tetrad.services.version import VERSION
 
@@ -101,7 +100,9 @@ def create_app(llm: AsyncLLM, settings: FrontendSettings, guard: Guard) -> ASGIA
     app.state.settings = settings
     app.state.guard = guard
     app.state.bodies = BodyBudget(settings.max_total_body_bytes)
-    app.state.profiling = Profiling(StepProfiler("frontend", Path(settings.profile_dir), trace_points), llm.engine_admin)
+    app.state.profiling = Profiling(
+        StepProfiler("frontend", profile_directory(settings.profile_dir), trace_points), llm.engine_admin
+    )
     app.state.responses = ResponsesService.of(settings)
     for module in _MODULES:
         app.include_router(module.router)

@@ -28,7 +28,7 @@ _STATUS = {
 }
 _TYPES = {401: "authentication_error", 403: "permission_error", 409: "invalid_request_error", 429: "rate_limit_error"}
 # OpenAI's own codes where it has one.
-_CODES = {"PROMPT_TOO_LONG": "context_length_exceeded", "INVALID_ARGUMENT": "invalid_value"}
+_CODES = {"INVALID_ARGUMENT": "invalid_value"}
 _RETRY_AFTER_S = 1.0
 # What a value of another JSON type is told, by pydantic's name of the failure.
 _FORMS = {

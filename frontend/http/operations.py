@@ -81,7 +81,8 @@ _INFO_SCHEMA = obj(
         num_gpu_blocks=field("integer", "KV blocks in all."),
         block_size=field("integer", "Tokens of a KV block."),
         dtype=field("string", "Of the activations."),
-        kv_cache_dtype=field("string", "Of keys and values in the KV cache."),
+        weights_dtype=field("string", "What most of the weights are stored in; empty: unknown."),
+        kv_cache_dtype=field("string", "Of keys and values in the KV cache; empty: unknown."),
         tensor_parallel_size=field("integer", "Workers that share each layer."),
         pipeline_parallel_size=field("integer", "Workers that share the layers."),
         data_parallel_size=field("integer", "Engine cores with the same model."),
@@ -177,7 +178,7 @@ async def server_info(request: Request) -> Response:
         "model": llm.model_names.root,
         "served_model_names": llm.model_names.names,
         "max_model_len": llm.max_model_len,
-        "engine": asdict(llm.engine_info),
+        "engine": asdict(llm.engine_info) | {"data_parallel_size": llm.num_engines},
         "tokenizer": {
             "vocab_size": tokenizer.vocab_size,
             "tokenizer_hash": tokenizer.tokenizer_hash,

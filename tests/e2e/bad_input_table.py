@@ -173,12 +173,18 @@ PROMPTS = (
     prompt("empty text", "", "The decoder prompt cannot be empty"),
     prompt("no ids", [], "The decoder prompt cannot be empty"),
     prompt(
-        "as long as the context", [5] * MAX_LEN, f"The decoder prompt (length {MAX_LEN}) plus the number of requested output"
+        "as long as the context",
+        [5] * MAX_LEN,
+        f"maximum context length is {MAX_LEN} tokens. However, you requested {MAX_LEN + 1} tokens",
     ),
-    prompt("longer than the context", [5] * (MAX_LEN + 1), f"is longer than the maximum model length of {MAX_LEN}."),
+    prompt(
+        "longer than the context",
+        [5] * (MAX_LEN + 1),
+        f"maximum context length is {MAX_LEN} tokens. However, you requested {MAX_LEN + 2} tokens",
+    ),
     prompt("unknown id", [1, VOCAB], f"Token id {VOCAB} in the prompt is out of vocabulary. Vocabulary size: {VOCAB}"),
     prompt("negative id", [-1], "Token id -1 in the prompt is out of vocabulary.", NO_GRPC),
-    prompt("ten million characters", "word " * 2_000_000, "The prompt has 10000000 characters, but at most"),
+    prompt("ten million characters", "word " * 2_000_000, "(the prompt has 10000000 characters, but at most"),
     Row(
         "cache_salt", "cache_salt must have at most 128 characters", "cache_salt", apis=NO_PYTHON, fields={"cache_salt": "a/b"}
     ),
@@ -252,7 +258,7 @@ CHATS = (
     ),
     chat("template that is no Jinja", [USER], "The chat template is not valid", "chat_template", chat_template="{% if %}"),
     chat("template that refuses", [USER], "not today", "chat_template", chat_template="{{ raise_exception('not today') }}"),
-    chat("too long", [{"role": "user", "content": "word " * 9000}], "longer than the maximum model length", "prompt"),
+    chat("too long", [{"role": "user", "content": "word " * 9000}], "This model's maximum context length is", "prompt"),
 )
 
 TOOLS = (

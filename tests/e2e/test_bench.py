@@ -32,7 +32,7 @@ def test_a_server_that_refuses_everything_is_an_error_of_one_line(sim_server):
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.count("\n") == 1
     assert "The server answers none of these requests: HTTP status 400: " in result.stderr
-    assert "maximum model length" in result.stderr
+    assert "maximum context length" in result.stderr
 
 
 def test_a_trace_has_the_parts_of_a_step_in_all_four_processes_inside_each_other(tmp_path):

@@ -61,6 +61,8 @@ def test_the_command_line_fetches_the_trace_of_a_service(sim_server, tmp_path):
 
     assert run.returncode == 0
     assert "Wrote trace.json" in said
+    assert [Path(path).is_file() for path in said.splitlines()[1:]] == [True] * len(SERVICES)
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
     assert CALL_OF["worker"] in names_in(tmp_path / "trace.json")
 
 

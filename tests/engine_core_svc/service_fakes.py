@@ -109,6 +109,11 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
     async def WarmUp(self, request, context):
         yield worker_pb2.WarmUpResponse(completed=1, total=1)
 
+    async def CollectiveRpc(self, request, context):
+        if request.method == "hang":
+            await asyncio.Event().wait()
+        return worker_pb2.WorkerLifecycleServiceCollectiveRpcResponse(result_json=request.args_json)
+
     async def Sleep(self, request, context):
         self.orders.append(request.level)
         if self.sleep_error is not None:
@@ -245,6 +250,20 @@ class Client:
             **fields,
         )
         self.outbound.put_nowait(pb.SessionRequest(add=pb.AddRequests(requests=[request])))
+
+    def add_at_once(self, arrivals: dict[int, int]):
+        """Add requests in one message: handle -> arrival in nanoseconds."""
+        requests = [
+            pb.EngineCoreRequest(
+                request_id=f"r{handle}",
+                handle=handle,
+                prompt_token_ids=pack_u32([handle]),
+                sampling_params=types_pb2.SamplingParams(max_tokens=4),
+                arrival_time_unix_nanos=arrival,
+            )
+            for handle, arrival in arrivals.items()
+        ]
+        self.outbound.put_nowait(pb.SessionRequest(add=pb.AddRequests(requests=requests)))
 
     def abort(self, *request_ids):
         self.outbound.put_nowait(pb.SessionRequest(abort=pb.AbortRequests(request_ids=request_ids)))

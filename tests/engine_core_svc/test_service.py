@@ -5,6 +5,8 @@ import time
 
 import grpc
 import pytest
+from google.protobuf.struct_pb2 import Struct, Value
+from structlog.testing import capture_logs
 
 from tests.engine_core_svc.service_fakes import MAX_LEN, VOCAB_SIZE, WAIT_S, Stack
 from tetrad.engine_core_svc.engine import admission
@@ -12,10 +14,13 @@ from tetrad.engine_core_svc.engine.submission_wire import SharedSampling, decode
 from tetrad.engine_core_svc.sessions import sessions
 from tetrad.services.columns import pack_u32
 from tetrad.services.errors import FailedPrecondition
+from tetrad.services.status import from_rpc_error
 from tetrad.v1 import engine_core_pb2 as pb
 from tetrad.v1 import (
     types_pb2,
 )
+
+STRUCT = Struct(fields={"a": Value(number_value=1)})
 
 
 async def test_a_session_begins_with_what_the_engine_is(stack):
@@ -65,11 +70,17 @@ async def test_only_the_first_and_last_outputs_of_a_request_are_rich(stack):
     [
         ([], {}, "cannot be empty"),
         ([VOCAB_SIZE], {}, f"Token id {VOCAB_SIZE} is out of vocabulary. Vocabulary size: {VOCAB_SIZE}"),
-        ([1] * MAX_LEN, {}, f"length {MAX_LEN}.*maximum model length of {MAX_LEN}"),
+        ([1] * MAX_LEN, {}, f"^This model's maximum context length is {MAX_LEN} tokens.*requested {MAX_LEN + 1} tokens"),
         ([1], {"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
         ([1], {"sampling_params": None}, "Exactly one of sampling_params, sampling_params_index, pooling_params"),
         ([1], {"lora_request": types_pb2.LoraRequest(id=1)}, "does not support lora_request"),
         ([1], {"resumed_output_token_ids": pack_u32([1] * 4)}, "leave nothing to generate"),
+        ([1], {"resumable": True}, "does not support resumable"),
+        ([1], {"session_id": "s"}, "does not support session_id"),
+        ([1], {"reasoning_ended": False}, "does not support reasoning_ended"),
+        ([1], {"prompt_is_token_ids": b"\1"}, "does not support prompt_is_token_ids"),
+        ([1], {"kv_transfer_params": STRUCT}, "does not support kv_transfer_params"),
+        ([1], {"sampling_params": types_pb2.SamplingParams(extra_args=STRUCT)}, "does not support extra_args"),
     ],
 )
 async def test_bad_requests_are_answered_alone(stack, prompt, fields, text):
@@ -350,3 +361,30 @@ async def test_a_context_that_the_pool_cannot_hold_ends_the_start_naming_the_num
 async def test_an_automatic_context_is_fitted_to_the_pool(directory):
     async with Stack(directory, num_gpu_blocks_override=4, max_model_len="auto") as stack:
         assert (await stack.client()).ready.max_model_len == 48
+
+
+async def test_the_time_of_a_collective_call_is_kept(stack):
+    await stack.client()
+    call = pb.EngineCoreAdminServiceCollectiveRpcRequest
+
+    with pytest.raises(grpc.aio.AioRpcError) as late:
+        await stack.admin.CollectiveRpc(call(method="hang", timeout_s=0.05), timeout=WAIT_S)
+    with pytest.raises(grpc.aio.AioRpcError) as wrong:
+        await stack.admin.CollectiveRpc(call(method="echo", timeout_s=0), timeout=WAIT_S)
+
+    assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert from_rpc_error(wrong.value).field == "timeout_s"
+    answer = await stack.admin.CollectiveRpc(call(method="echo", args_json="[7]"), timeout=WAIT_S)
+    assert list(answer.results_json) == ["[7]"]
+
+
+async def test_a_priority_without_effect_is_said_once_in_the_log(stack):
+    client = await stack.client()
+
+    with capture_logs() as logs:
+        client.add(1, [1], priority=3)
+        client.add(2, [1], priority=4)
+        await client.until_finished(2)
+
+    [event] = [event for event in logs if event["event"] == "priority.ignored"]
+    assert (event["request_id"], event["priority"], event["scheduling_policy"]) == ("r1", 3, "fcfs")

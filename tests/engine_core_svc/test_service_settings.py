@@ -32,6 +32,29 @@ async def test_policy_and_priority_order_decide_who_is_served_first(directory, s
     assert list(client.finished) == order
 
 
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+async def test_requests_of_one_message_are_served_in_the_order_of_their_arrival(directory, policy):
+    """The first one runs before there is a choice."""
+    async with Stack(directory, max_num_seqs=1, scheduling_policy=policy) as stack:
+        client = await stack.client()
+        stack.worker.go.clear()
+        client.add(1, [1])
+        client.add_at_once({2: 3_000, 3: 1_000, 4: 2_000})
+        await stack.until_load(lambda load: load.stats.num_running_reqs + load.stats.num_waiting_reqs == 4)
+
+        stack.worker.go.set()
+        await client.until_finished(1, 2, 3, 4)
+
+    assert list(client.finished) == [1, 3, 4, 2]
+
+
+async def test_overrides_of_the_models_config_reach_the_worker(directory):
+    async with Stack(directory, hf_overrides='{"rope_theta": 5}') as stack:
+        await stack.client()
+
+        assert stack.worker.last_load.hf_overrides_json == '{"rope_theta": 5}'
+
+
 @pytest.mark.parametrize(("load_format", "is_random"), [("auto", False), ("dummy", True)])
 async def test_the_load_format_decides_whether_weights_are_made_up(directory, load_format, is_random):
     async with Stack(directory, load_format=load_format) as stack:

@@ -82,7 +82,7 @@ def test_what_the_server_refuses_is_refused_in_its_words(url, model):
 
     answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
 
-    assert (answer.status_code, "maximum model length of 2048" in answer.text) == (400, True), answer.text
+    assert (answer.status_code, "maximum context length is 2048 tokens" in answer.text) == (400, True), answer.text
 
 
 @pytest.mark.parametrize(

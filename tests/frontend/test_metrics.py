@@ -51,7 +51,7 @@ async def test_what_is_refused_is_counted_by_its_reason(llm):
         for _ in range(5):
             await llm.add_request("r", "hello", SamplingParams(max_tokens=500))
 
-    assert value(llm, "request_errors_total", reason="PROMPT_TOO_LONG") == 1
+    assert value(llm, "request_errors_total", reason="CONTEXT_LENGTH_EXCEEDED") == 1
     assert value(llm, "request_errors_total", reason="OVERLOADED") == 1
     assert value(llm, "admission_rejections_total", reason="OVERLOADED") == 1
     assert value(llm, "requests_unfinished") == 4

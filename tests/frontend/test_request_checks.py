@@ -21,9 +21,21 @@ async def test_max_tokens_is_clamped_to_the_context(llm, engine):
     [
         ("", InvalidRequest, "The decoder prompt cannot be empty"),
         ([], InvalidRequest, "The decoder prompt cannot be empty"),
-        ("x" * 513, PromptTooLong, r"\(length 513\) is longer than the maximum model length of 512"),
-        ("x" * 512, PromptTooLong, r"plus the number of requested output tokens \(at least 1\)"),
-        ("x" * 100_000, PromptTooLong, "100000 characters, but at most 65536"),
+        (
+            "x" * 513,
+            PromptTooLong,
+            r"^This model's maximum context length is 512 tokens\. However, you requested 514 tokens \(513 in the prompt,",
+        ),
+        (
+            "x" * 512,
+            PromptTooLong,
+            r"^This model's maximum context length is 512 tokens\. .* 513 tokens \(512 in the prompt, at least 1 in",
+        ),
+        (
+            "x" * 100_000,
+            PromptTooLong,
+            "^This model's maximum context length is 512 tokens.*100000 characters, but at most 65536",
+        ),
         ([1, 258], InvalidRequest, "Token id 258 in the prompt is out of vocabulary. Vocabulary size: 258"),
         ([1, -1], InvalidRequest, "Token id -1"),
         ([1, "a"], InvalidRequest, "only integers, got 'a'"),

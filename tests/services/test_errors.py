@@ -49,6 +49,12 @@ async def test_field_reason_metadata_and_retry_time_arrive(serve):
     assert (error.field, error.reason, error.metadata, error.retry_after_s) == ("prompt", "QUEUE_FULL", {"queued": "7"}, 1.5)
 
 
+def test_the_reason_that_earlier_releases_have_for_a_prompt_that_is_too_long_is_understood():
+    error = from_status(to_status(PromptTooLong("too long", reason="PROMPT_TOO_LONG")))
+
+    assert (type(error), error.reason) == (PromptTooLong, "CONTEXT_LENGTH_EXCEEDED")
+
+
 async def test_a_stream_delivers_what_came_before_its_error(serve):
     async def fail(request):
         raise PromptTooLong("too long")

@@ -1,12 +1,16 @@
 """Profiles of a running service: one at a time, in the directory that is meant, and nothing is left of them."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.frontend.config import FrontendSettings
 from tetrad.services.errors import AlreadyExists, FailedPrecondition, InvalidRequest, NotFound, Unavailable
-from tetrad.services.profiling import StepProfiler, stop_all
+from tetrad.services.profiling import StepProfiler, profile_directory, stop_all
 from tetrad.services.trace import Point
+from tetrad.worker_svc.config import WorkerSettings
 
 
 class Kitchen:
@@ -17,6 +21,15 @@ class Kitchen:
 @pytest.fixture
 def profiler(tmp_path):
     return StepProfiler("kitchen", tmp_path / "profiles", lambda: (Point(Kitchen, "cook", "cook"),))
+
+
+def test_profiles_go_to_the_cache_directory_unless_a_setting_names_another(tmp_path, monkeypatch):
+    """Not into the working directory, which may be a checkout."""
+    monkeypatch.setenv("TETRAD_CACHE_DIR", str(tmp_path))
+
+    for settings in (FrontendSettings(), EngineCoreSettings(), WorkerSettings()):
+        assert profile_directory(settings.profile_dir) == tmp_path / "profiles"
+    assert profile_directory("/mine") == Path("/mine")
 
 
 def test_a_profile_has_the_calls_between_start_and_stop(profiler, tmp_path):

@@ -49,6 +49,17 @@ async def test_what_went_wrong_is_said(pieces, words):
     assert words in client_of(*pieces).error
 
 
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"HTTP/1.1 502 Bad Gateway\r\nserver: x\r\n\r\n<html>\nno upstream", "HTTP status 502: no upstream"),
+        (b"HTTP/1.1 400 Bad Request\r\nserver: x\r\n\r\n", "HTTP status 400: no reason"),
+    ],
+)
+async def test_an_answer_of_another_program_is_said_without_its_headers(answer, error):
+    assert client_of(answer).error == error
+
+
 @pytest.mark.parametrize(("percentile", "value"), [(0, 1.0), (50, 2.0), (75, 3.0), (100, 4.0)])
 def test_percentiles_are_interpolated(percentile, value):
     assert percentile_of([1.0, 2.0, 4.0], percentile) == value

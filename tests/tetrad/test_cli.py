@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from tetrad.cli.options import add_engine_options, new_parser
+from tetrad.cli.options import add_engine_options, engine_args, new_parser
 from tetrad.cli.server_options import add_server_options, server_fields
+from tetrad.services.model_files import DEFAULT_MODEL
 
 
 def tetrad(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -78,6 +79,28 @@ def test_a_model_that_does_not_exist_is_one_line():
 
     assert_one_line(result, "/no/such/model.gguf", "smollm2-135m-instruct")
     assert result.returncode == 78
+
+
+@pytest.mark.parametrize(
+    ("given", "model"), [((), DEFAULT_MODEL), (("m",), "m"), (("--model", "m"), "m"), (("m", "--model", "m"), "m")]
+)
+def test_the_model_is_an_argument_or_a_flag(given, model):
+    parser = new_parser("serve", "")
+    add_engine_options(parser)
+
+    assert engine_args(parser.parse_args([*given])).model == model
+
+
+def test_two_models_are_one_line():
+    assert_one_line(tetrad("serve", "one", "--model", "two"), "one and two")
+
+
+def test_overrides_of_the_config_are_a_json_object():
+    parser = new_parser("serve", "")
+    add_engine_options(parser)
+
+    assert engine_args(parser.parse_args(["--hf-overrides", '{"rope_theta": 5}'])).hf_overrides == {"rope_theta": 5}
+    assert_one_line(tetrad("serve", "--hf-overrides", "[1]"), "--hf-overrides", "is not a JSON object")
 
 
 def test_a_port_that_is_taken_is_one_line_before_anything_starts():

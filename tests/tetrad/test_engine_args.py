@@ -1,16 +1,21 @@
 """EngineArgs: vLLM's names go to the service whose settings they are; nothing is dropped silently."""
 
 import dataclasses
+import json
 
 import pytest
 
 from tetrad import LLM, AsyncEngineArgs, EngineArgs
-from tetrad.engine_args import NO_EFFECT, ONLY_DEFAULT, SETTING_OF
-from tetrad.services.errors import InvalidRequest, NotFound
+from tetrad.drop_in.older_engine_arguments import ALIASES
+from tetrad.engine_args import SETTING_OF
+from tetrad.services.errors import InvalidRequest, NotFound, TetradError
+from tetrad.services.verdicts import verdicts_of
 
 FIELDS = {field.name for field in dataclasses.fields(EngineArgs)}
 DERIVED = {"model", "tokenizer", "revision", "tokenizer_revision", "served_model_name", "generation_config", "log_level"}
-DERIVED |= {"tokenizer_pool_size", "otlp_traces_endpoint"}
+DERIVED |= {"tokenizer_pool_size", "otlp_traces_endpoint", "hf_overrides", "disable_log_stats"}
+VERDICTS = verdicts_of(EngineArgs)
+REFUSED = {name: verdict for name, verdict in VERDICTS.items() if verdict.kind == "refused"}
 
 
 @pytest.fixture
@@ -21,7 +26,7 @@ def model(tmp_path):
 
 
 def test_every_argument_has_exactly_one_meaning():
-    kinds = [set(SETTING_OF), set(ONLY_DEFAULT), set(NO_EFFECT), DERIVED]
+    kinds = [set(SETTING_OF), set(VERDICTS), DERIVED]
 
     assert set().union(*kinds) == FIELDS
     assert sum(map(len, kinds)) == len(FIELDS)
@@ -72,21 +77,61 @@ def test_a_value_that_a_service_refuses_names_the_argument(model):
         EngineArgs(model=model, max_num_seqs=0).stack_settings()
 
 
-@pytest.mark.parametrize(("name", "value"), [("tensor_parallel_size", 2), ("task", "embed"), ("hf_overrides", {"a": 1})])
-def test_what_tetrad_cannot_do_is_refused(name, value):
-    with pytest.raises(InvalidRequest, match=name):
-        EngineArgs(**{name: value})
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_tetrad_cannot_do_is_refused_with_the_name_the_reason_and_an_error_that_is_a_not_implemented_error(name):
+    with pytest.raises(TetradError, match=f"^{name}='what nobody knows' is not supported: ") as refused:
+        EngineArgs(**{name: "what nobody knows"})
+
+    assert isinstance(refused.value, NotImplementedError)
+    assert isinstance(refused.value, ValueError)
+    assert REFUSED[name].why in str(refused.value)
 
 
-@pytest.mark.parametrize("name", [*ONLY_DEFAULT, *NO_EFFECT])
-def test_vllms_own_defaults_are_accepted(name):
-    default = EngineArgs.__dataclass_fields__[name].default
+def test_vllms_own_defaults_are_accepted():
+    EngineArgs(**{name: verdict.default for name, verdict in VERDICTS.items()})
 
-    assert getattr(EngineArgs(**{name: default}), name) == default
+
+def test_what_asks_for_what_is_so_anyway_is_accepted():
+    EngineArgs(task="generate", runner="generate", tokenizer_mode="slow", mm_processor_kwargs={}, model_impl="vllm")
 
 
 def test_tuning_of_vllms_machinery_is_accepted():
-    EngineArgs(enforce_eager=True, max_seq_len_to_capture=1024, disable_custom_all_reduce=True)
+    ignored = {name: "what nobody knows" for name in VERDICTS if name not in REFUSED and name not in ALIASES}
+
+    EngineArgs(enforce_eager=True, **ignored)
+
+
+def test_an_older_name_is_the_argument_that_it_is_now():
+    assert EngineArgs(chunked_prefill_enabled=False).enable_chunked_prefill is False
+
+
+def test_overrides_of_the_config_reach_the_engine_core(model):
+    settings = EngineArgs(model=model, hf_overrides={"rope_theta": 5.0}).stack_settings()
+
+    assert settings.engine_core.hf_overrides == '{"rope_theta": 5.0}'
+
+
+def test_a_function_that_overrides_the_config_is_called_with_it_and_what_it_changed_goes_on(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "rope_theta": 10000.0, "rope_scaling": {"factor": 2}}')
+
+    def change(config):
+        config.rope_theta *= 2
+        config.rope_scaling["factor"] = 4
+        config.update({"max_position_embeddings": 64})
+        return config
+
+    settings = EngineArgs(model=str(tmp_path), hf_overrides=change).stack_settings()
+
+    changed = {"rope_theta": 20000.0, "rope_scaling": {"factor": 4}, "max_position_embeddings": 64}
+    assert json.loads(settings.engine_core.hf_overrides) == changed
+
+
+@pytest.mark.parametrize("overrides", [7, {"a": object()}, lambda config: None])
+def test_overrides_that_are_none_are_refused_by_name(overrides, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+
+    with pytest.raises(InvalidRequest, match="hf_overrides"):
+        EngineArgs(model=str(tmp_path), hf_overrides=overrides).stack_settings()
 
 
 @pytest.mark.parametrize("cls", [EngineArgs, AsyncEngineArgs])

@@ -7,6 +7,8 @@ from tqdm import tqdm
 
 from tetrad import LLM, AsyncLLM, BeamSearchParams, EngineArgs, LLMEngine, LoRARequest, SamplingParams
 from tetrad.services.errors import InvalidRequest, TetradError
+from tetrad.usage.usage_lib import UsageContext
+from tetrad.v1.metrics.loggers import StatLoggerBase
 
 PARAMS = SamplingParams(max_tokens=4, ignore_eos=True)
 BEAMS = BeamSearchParams(beam_width=2, max_tokens=4)
@@ -240,12 +242,14 @@ MESSAGES = [{"role": "user", "content": "Hi"}]
     ("call", "text"),
     [
         (lambda llm: llm.generate(7, PARAMS), "prompts must be a prompt .* got int"),
-        (lambda llm: llm.generate(None, PARAMS), "prompts must be a prompt .* got NoneType"),
         (lambda llm: llm.generate(b"Hello", PARAMS), "prompts must be a prompt .* got bytes"),
         (lambda llm: llm.generate({"a", "b"}, PARAMS), "prompts must be a prompt .* got set"),
         (lambda llm: llm.generate("a", {"temperature": 0}), "sampling_params must be a SamplingParams .* got dict"),
         (lambda llm: llm.generate(["a", "b"], [PARAMS, 4]), r"sampling_params\[1\] must be a SamplingParams, got int"),
-        (lambda llm: llm.generate("a", PARAMS, priority=1), "priority must be a list .* got int"),
+        (lambda llm: llm.generate("a", PARAMS, priority="1"), "priority must be an integer or a list .* got str"),
+        (lambda llm: llm.generate("a", PARAMS, prompt_token_ids="a"), "prompt_token_ids must be the ids .* got str"),
+        (lambda llm: llm.chat(MESSAGES, PARAMS, False, None, "{{ x }}"), "priority must be .* got str"),
+        (lambda llm: llm.wait_for_completion(dict), "RequestOutput, not <class 'dict'>"),
         (lambda llm: llm.generate("a", PARAMS, priority=["1"]), r"priority\[0\] must be an integer, got str"),
         (lambda llm: llm.generate("a", PARAMS, lora_request="x"), "lora_request must be a LoRARequest .* got str"),
         (lambda llm: llm.generate("a", PARAMS, use_tqdm="yes"), "use_tqdm must be a bool or a callable .* got str"),
@@ -272,10 +276,20 @@ def test_a_wrong_type_is_a_type_error_that_says_what_was_expected(llm, call, tex
         (lambda llm: llm.generate("a", PARAMS, lora_request=LoRARequest("x", 1)), "LoRA is not enabled"),
         (lambda llm: llm.chat([[]], PARAMS), "messages cannot be empty"),
         (lambda llm: llm.chat(MESSAGES, PARAMS, tools=[{"type": "web"}]), r"tools\[0\] must be"),
-        (lambda llm: llm.chat(MESSAGES, PARAMS, chat_template_content_format="openai"), "'openai' is not supported"),
+        (lambda llm: llm.generate(None, PARAMS), "Either prompts or prompt_token_ids must be provided."),
+        (lambda llm: llm.generate("a", PARAMS, [[1], [2]]), "lengths of prompts and prompt_token_ids must be the same"),
+        (lambda llm: llm.generate("a", PARAMS, guided_options_request={"guided_colour": 1}), "unknown keys: guided_colour"),
+        (lambda llm: llm.generate("a", PARAMS, mm_processor_kwargs={"a": 1}), "mm_processor_kwargs=.* is not supported"),
+        (lambda llm: llm.generate("a", PARAMS, prompt_adapter_request=1), "prompt_adapter_request=1 is not supported"),
+        (lambda llm: llm.collective_rpc(print), "a function does not run in the workers"),
+        (lambda llm: llm.collective_rpc("sing"), "no collective method 'sing'"),
+        (lambda llm: llm.collective_rpc("get_pid", timeout=0), "timeout_s must be above 0"),
+        (lambda llm: llm.apply_model(print), "apply_model is not supported: the model is in another process"),
+        (lambda llm: llm.start_profile(max_iterations=3), "max_iterations=3 is not supported"),
+        (lambda llm: llm.chat(MESSAGES, PARAMS, chat_template_content_format="html"), "must be 'auto', 'string' or 'openai'"),
         (lambda llm: llm.chat(MESSAGES, PARAMS, continue_final_message=True), "Cannot set both"),
         (lambda llm: llm.beam_search(["a", ""], BEAMS), "empty"),
-        (lambda llm: llm.beam_search([[504] * 512], BEAMS), "longer than the maximum model length"),
+        (lambda llm: llm.beam_search([[504] * 512], BEAMS), "maximum context length is 512 tokens.* requested 513 tokens"),
         (lambda llm: llm.beam_search("a", BEAMS, concurrency_limit=0), "concurrency_limit must be at least 1"),
     ],
 )
@@ -304,19 +318,50 @@ def test_a_request_id_that_is_in_use_is_a_value_error(engine):
     with pytest.raises(ValueError, match="twice"):
         engine.add_request("twice", "Hello", PARAMS)
     engine.abort_request("twice")
+    steps(engine)
 
 
 def test_an_id_is_free_again_after_its_abort(engine):
     engine.add_request("again", "Hello", SamplingParams(max_tokens=400, ignore_eos=True))
     engine.abort_request(["again", "never heard of"])
-    assert not engine.has_unfinished_requests()
+    assert engine.get_num_unfinished_requests() == 0
 
     engine.add_request("again", "Hello", PARAMS)
+
+    assert len(steps(engine)[-1].outputs[0].token_ids) == 4
+
+
+def test_an_abort_brings_one_last_output_that_says_so(engine):
+    engine.add_request("aborted", "Hello", SamplingParams(max_tokens=400, ignore_eos=True))
+    engine.add_request("other", "Hello", PARAMS)
+    engine.abort_request("aborted")
+
+    finished = [output for output in steps(engine) if output.finished]
+
+    assert {output.request_id: output.outputs[0].finish_reason for output in finished} == {
+        "aborted": "abort",
+        "other": "length",
+    }
+    assert len(finished) == 2
+
+
+def test_the_sum_of_the_log_probabilities_comes_with_them(engine):
+    engine.add_request("sum", "Hello", SamplingParams(max_tokens=4, ignore_eos=True, logprobs=0))
+    engine.add_request("none", "Hello", PARAMS)
+
+    last = {output.request_id: output.outputs[0] for output in steps(engine)}
+
+    chosen = [next(iter(position.values())).logprob for position in last["sum"].logprobs]
+    assert last["sum"].cumulative_logprob == pytest.approx(sum(chosen))
+    assert last["none"].cumulative_logprob is None
+
+
+def steps(engine):
+    """Return all that is left to come."""
     outputs = []
     while engine.has_unfinished_requests():
         outputs += engine.step()
-
-    assert len(outputs[-1].outputs[0].token_ids) == 4
+    return outputs
 
 
 @pytest.mark.parametrize(
@@ -338,3 +383,65 @@ def test_the_configs_say_what_runs(engine):
     assert engine.get_scheduler_config().max_num_seqs == 16
     assert engine.get_scheduler_config().policy == "fcfs"
     assert engine.get_parallel_config().tensor_parallel_size == 1
+    assert engine.get_parallel_config().data_parallel_size == 1
+    assert engine.vllm_config.cache_config.block_size == 16
+    assert engine.get_decoding_config().guided_decoding_backend == "guidance"
+    assert engine.get_lora_config() is None
+
+
+def test_template_that_reads_parts_gets_them_where_a_caller_says_so(llm):
+    template = "{% for m in messages %}{% for part in m.content %}<{{ part.text }}>{% endfor %}{% endfor %}"
+    messages = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
+
+    [output] = llm.chat(messages, PARAMS, use_tqdm=False, chat_template=template, chat_template_content_format="openai")
+
+    assert output.prompt == "<a><b>"
+
+
+def test_turns_can_be_enqueued(llm):
+    ids = llm.enqueue_chat([MESSAGES, MESSAGES], PARAMS, use_tqdm=False)
+
+    assert [output.request_id for output in llm.wait_for_completion(use_tqdm=False)] == ids
+
+
+def test_a_registered_method_of_every_worker_can_be_called(llm):
+    [pid] = llm.collective_rpc("get_pid", timeout=5)
+
+    assert isinstance(pid, int)
+
+
+class Recorder(StatLoggerBase):
+    """A program's own logger."""
+
+    made = None
+
+    def __init__(self, vllm_config, engine_index=0):
+        self.max_model_len, self.recorded, self.is_initialized = vllm_config.model_config.max_model_len, [], False
+        type(self).made = self
+
+    def record(self, scheduler_stats, iteration_stats, mm_cache_stats=None, engine_idx=0):
+        self.recorded.append((scheduler_stats, iteration_stats))
+
+    def log_engine_initialized(self):
+        self.is_initialized = True
+
+
+def shorter(config):
+    config.max_position_embeddings = 512
+    return config
+
+
+def test_a_programs_own_stat_logger_is_told_what_was_done_by_a_model_whose_config_the_program_changed(smollm2):
+    args = EngineArgs(str(smollm2), device="sim", hf_overrides=shorter)
+    engine = LLMEngine.from_engine_args(args, usage_context=UsageContext.API_SERVER, stat_loggers=[Recorder])
+    engine.add_request("a", [504] * 40, PARAMS)
+    steps(engine)
+
+    engine.do_log_stats()
+
+    engine.close()
+    logger = Recorder.made
+    [(scheduler, iteration)] = logger.recorded
+    assert (logger.max_model_len, logger.is_initialized) == (512, True)
+    assert (iteration.num_prompt_tokens, iteration.num_generation_tokens) == (40, 4)
+    assert scheduler.prefix_cache_stats.queries == 40

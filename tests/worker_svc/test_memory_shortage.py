@@ -12,6 +12,7 @@ import torch
 
 from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.devices import host
 from tetrad.worker_svc.devices.cpu import CpuDevice
 from tetrad.worker_svc.devices.host import available_memory_bytes
 from tetrad.worker_svc.memory_shortage import memory_for
@@ -66,6 +67,15 @@ def test_a_kv_cache_larger_than_the_memory_is_refused():
 
 def test_a_kv_cache_that_nobody_asked_for_takes_what_is_free_at_most():
     assert 0 < available() <= min(4 << 30, available_memory_bytes())
+
+
+def test_pages_of_files_do_not_count_against_a_containers_limit(tmp_path, monkeypatch):
+    files = {"memory.max": "1000000\n", "memory.current": "900000\n", "memory.stat": "anon 1\ninactive_file 400000\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(host, "_CGROUP", tmp_path)
+
+    assert host.available_memory() == host.AvailableMemory(500_000, "the container's memory limit")
 
 
 def test_a_limit_on_address_space_is_a_limit_on_memory():

@@ -114,6 +114,13 @@ def test_random_weights_follow_the_seed(tiny_llama, load, make_driver):
     assert outputs[0] == outputs[1] != outputs[2]
 
 
+def test_it_is_told_what_weights_are_stored_in_and_what_is_computed_in(smollm2, tiny_llama, load):
+    from_gguf, from_floats = load(smollm2).info, load(tiny_llama[0]).info
+
+    assert (from_gguf.weights_dtype, from_gguf.dtype) == ("Q4_1", "float32")
+    assert (from_floats.weights_dtype, from_floats.dtype) == ("float32", "float32")
+
+
 def test_overrides_change_the_config(tiny_llama, load):
     model = load(tiny_llama[0], hf_overrides_json='{"max_position_embeddings": 77}')
 

@@ -35,7 +35,8 @@ def run(arguments: list[str]) -> int:
             measured = uvloop.run(_measure(options, Path(directory)))
             _report_steps(Path(directory), measured, options.trace)
     figures = figures_of(measured)
-    print(table_of(figures))
+    if figures["completed"]:  # of nothing there is no latency
+        print(table_of(figures))
     if options.result is not None:
         options.result.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
     errors = [client.error for client in measured.clients if client.error]

@@ -2,12 +2,18 @@
 
 import argparse
 import dataclasses
+import json
 import types
 import typing
 from typing import Any, Literal
 
-from tetrad.engine_args import NO_EFFECT, ONLY_DEFAULT, SETTING_OF, EngineArgs
+from tetrad.engine_args import SETTING_OF, EngineArgs
 from tetrad.services.command_line import CommandLineParser
+from tetrad.services.errors import InvalidRequest
+from tetrad.services.verdicts import verdicts_of
+
+PROGRAMS_ALONE = ("disable_log_stats", "max_num_queued_reqs", "max_num_queued_tokens")
+"""Engine arguments without a flag: a server has flags of its own for what may wait."""
 
 _HELP = {
     "tokenizer": "Where the tokenizer is, if not with the model.",
@@ -17,8 +23,16 @@ _HELP = {
     "generation_config": "auto: sampling defaults of the model's authors; vllm: none.",
     "tokenizer_pool_size": "Tokenizer services to run, each of which can answer for another. Unset: 2; 1 in programs.",
     "otlp_traces_endpoint": "OpenTelemetry collector for the spans of all services, as http://host:4317. Unset: none are made.",
+    "hf_overrides": "JSON object of values in place of those of the model's config. Unset: none.",
     "log_level": "Least severe level that the services log: debug, info, warning or error.",
 }
+
+
+_NO_FLAG = ("model", *PROGRAMS_ALONE)
+"""`model` is added by itself."""
+
+
+_NAMED_MODEL = "named_model"
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -43,10 +57,11 @@ def add_engine_options(parser: argparse.ArgumentParser, *, model_flag: bool = Fa
         parser.add_argument("--model", default=EngineArgs.model, metavar="MODEL", help=f"{kinds}.")
     else:
         text = f"{kinds} (default: {EngineArgs.model})"
-        parser.add_argument("model", nargs="?", default=EngineArgs.model, metavar="MODEL", help=text)
+        parser.add_argument("model", nargs="?", default=None, metavar="MODEL", help=text)
+        parser.add_argument("--model", dest=_NAMED_MODEL, default=None, metavar="MODEL", help="The same, as a flag.")
     group = parser.add_argument_group("engine")
     for field in dataclasses.fields(EngineArgs):
-        if field.name == "model" or field.name in ONLY_DEFAULT or field.name in NO_EFFECT:
+        if field.name in _NO_FLAG or field.name in verdicts_of(EngineArgs):
             continue
         group.add_argument(
             f"--{field.name.replace('_', '-')}",
@@ -57,9 +72,17 @@ def add_engine_options(parser: argparse.ArgumentParser, *, model_flag: bool = Fa
 
 
 def engine_args(options: argparse.Namespace) -> EngineArgs:
-    """Return the EngineArgs that a parser with `add_engine_options` read."""
+    """Return the EngineArgs that a parser with `add_engine_options` read; InvalidRequest if it names two models."""
     names = {field.name for field in dataclasses.fields(EngineArgs)}
-    return EngineArgs(**{name: value for name, value in vars(options).items() if name in names})
+    given = {name: value for name, value in vars(options).items() if name in names}
+    return EngineArgs(**given | {"model": _model_of(options)})
+
+
+def _model_of(options: argparse.Namespace) -> str:
+    models = {each for each in (options.model, getattr(options, _NAMED_MODEL, None)) if each is not None}
+    if len(models) > 1:
+        raise InvalidRequest(f"Two models are given: {' and '.join(sorted(models))}. Give one.", field="model")
+    return models.pop() if models else EngineArgs.model
 
 
 def _help(name: str) -> str:
@@ -78,6 +101,8 @@ def _kind(name: str, annotation: Any) -> dict[str, Any]:
         return {"action": argparse.BooleanOptionalAction}
     if name == "served_model_name":
         return {"nargs": "+", "metavar": "NAME"}
+    if name == "hf_overrides":
+        return {"type": _json_object, "metavar": "JSON"}
     choices = _choices(name)
     if choices:
         return {"choices": choices}
@@ -92,6 +117,16 @@ def _choices(name: str) -> tuple[str, ...]:
     owner, setting = SETTING_OF[name]
     annotation = owner.model_fields[setting].annotation
     return typing.get_args(annotation) if typing.get_origin(annotation) is Literal else ()
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
+    return value
 
 
 def _int_or_text(text: str) -> int | str:

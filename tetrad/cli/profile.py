@@ -31,7 +31,8 @@ def run(arguments: list[str]) -> int:
         print("\n".join(map(str, paths)))
     else:
         _copy(next(path for path in paths if f"-{options.service}-" in path.name), options.output)
-        print(f"Wrote {options.output}; open it at https://ui.perfetto.dev")
+        print(f"Wrote {options.output}; open it at https://ui.perfetto.dev. All traces of this profile:")
+        print("\n".join(map(str, paths)))
     return 0
 
 

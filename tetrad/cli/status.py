@@ -4,6 +4,8 @@ Looks at one server over HTTP, which names the services that it depends on. With
 this machine, through their sockets.
 """
 
+import socket
+import struct
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -26,6 +28,8 @@ _GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"
 _RATES = {"request_success": "requests_per_s", "prompt_tokens": "prompt_tokens_per_s", "generation_tokens": "tokens_per_s"}
 """Counter -> its growth since the look before."""
 _CHECK_TIMEOUT_S = 2.0
+_CREDENTIALS = struct.Struct("3i")
+"""Process, user and group of the other end."""
 
 
 def run(arguments: list[str]) -> int:
@@ -128,5 +132,19 @@ async def _stack(sockets: list[Path]) -> list[str]:
             state = "ready" if ready else "not ready"
         except TetradError as error:
             state = f"unreachable ({error.message})"
-        lines.append(f"{name:<11} unix:{path}  {state}")
+        lines.append(f"{name:<11} unix:{path}  {state}{_pid_text(path)}")
     return lines
+
+
+def _pid_text(path: Path) -> str:
+    """Return the process that listens on a socket, as the system knows it; nothing where that cannot be known."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return ""
+    try:
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.settimeout(_CHECK_TIMEOUT_S)
+            peer.connect(str(path))
+            pid, _, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    except OSError:
+        return ""
+    return f"  pid {pid}" if pid else ""  # 0: a process of another namespace

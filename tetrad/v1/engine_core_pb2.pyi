@@ -175,7 +175,7 @@ class EngineNotice(_message.Message):
     def __init__(self, kind: _Optional[_Union[EngineNoticeKind, str]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class EngineInfo(_message.Message):
-    __slots__ = ("engine_index", "epoch", "model", "max_model_len", "num_gpu_blocks", "block_size", "dtype", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_num_seqs", "max_num_batched_tokens", "version", "schema_revision", "vocab_size", "device", "supports_lora", "priority_scheduling", "supports_shared_sampling_params", "max_message_bytes", "kv_cache_dtype")
+    __slots__ = ("engine_index", "epoch", "model", "max_model_len", "num_gpu_blocks", "block_size", "dtype", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_num_seqs", "max_num_batched_tokens", "version", "schema_revision", "vocab_size", "device", "supports_lora", "priority_scheduling", "supports_shared_sampling_params", "max_message_bytes", "weights_dtype", "kv_cache_dtype")
     ENGINE_INDEX_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -196,6 +196,7 @@ class EngineInfo(_message.Message):
     PRIORITY_SCHEDULING_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_SHARED_SAMPLING_PARAMS_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_DTYPE_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     engine_index: int
     epoch: int
@@ -217,8 +218,9 @@ class EngineInfo(_message.Message):
     priority_scheduling: bool
     supports_shared_sampling_params: bool
     max_message_bytes: int
+    weights_dtype: str
     kv_cache_dtype: str
-    def __init__(self, engine_index: _Optional[int] = ..., epoch: _Optional[int] = ..., model: _Optional[str] = ..., max_model_len: _Optional[int] = ..., num_gpu_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., dtype: _Optional[str] = ..., tensor_parallel_size: _Optional[int] = ..., pipeline_parallel_size: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., version: _Optional[str] = ..., schema_revision: _Optional[int] = ..., vocab_size: _Optional[int] = ..., device: _Optional[str] = ..., supports_lora: _Optional[bool] = ..., priority_scheduling: _Optional[bool] = ..., supports_shared_sampling_params: _Optional[bool] = ..., max_message_bytes: _Optional[int] = ..., kv_cache_dtype: _Optional[str] = ...) -> None: ...
+    def __init__(self, engine_index: _Optional[int] = ..., epoch: _Optional[int] = ..., model: _Optional[str] = ..., max_model_len: _Optional[int] = ..., num_gpu_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., dtype: _Optional[str] = ..., tensor_parallel_size: _Optional[int] = ..., pipeline_parallel_size: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., version: _Optional[str] = ..., schema_revision: _Optional[int] = ..., vocab_size: _Optional[int] = ..., device: _Optional[str] = ..., supports_lora: _Optional[bool] = ..., priority_scheduling: _Optional[bool] = ..., supports_shared_sampling_params: _Optional[bool] = ..., max_message_bytes: _Optional[int] = ..., weights_dtype: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ...) -> None: ...
 
 class EngineCoreOutputs(_message.Message):
     __slots__ = ("decode", "outputs", "step_id", "engine_index", "timestamp_monotonic_s", "scheduler_stats")

@@ -94,6 +94,7 @@ class CpuDevice:
             weights_size_bytes=weights_size_bytes,
             num_layers=config.num_layers,
             hidden_size=config.hidden_size,
+            weights_dtype=source.stored_type,
         )
         del source, weights
         give_back_memory()

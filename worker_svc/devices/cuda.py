@@ -153,6 +153,7 @@ class CudaDevice:
             weights_size_bytes=linears.weights_size_bytes,
             num_layers=config.num_layers,
             hidden_size=config.hidden_size,
+            weights_dtype=source.stored_type,
         )
         del source, weights
         gc.collect()

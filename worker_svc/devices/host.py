@@ -35,7 +35,9 @@ def available_memory() -> AvailableMemory:
     found = [AvailableMemory(free, "the machine's free memory")]
     limit, used = _read(_CGROUP / "memory.max").strip(), _read(_CGROUP / "memory.current").strip()
     if limit.isdigit() and used.isdigit():
-        found.append(AvailableMemory(max(0, int(limit) - int(used)), "the container's memory limit"))
+        # Pages of files, as of weights that were read, are given up for memory that is wanted.
+        taken = int(used) - _stat(_read(_CGROUP / "memory.stat"), "inactive_file")
+        found.append(AvailableMemory(max(0, int(limit) - taken), "the container's memory limit"))
     space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if space != resource.RLIM_INFINITY:
         pages = _read(Path("/proc/self/statm")).split()
@@ -54,11 +56,21 @@ def size_text(size_bytes: int) -> str:
     return f"{size_bytes / (1 << 30):.2f} GiB" if size_bytes >= 1 << 30 else f"{size_bytes / (1 << 20):.0f} MiB"
 
 
+def size_on_disk(path: Path) -> int:
+    """Return the bytes of a model's weights: a .gguf file, or the safetensors files of a directory."""
+    files = path.glob("*.safetensors") if path.is_dir() else (path,)
+    return sum(file.stat().st_size for file in files if file.exists())
+
+
 def give_back_memory() -> None:
     """Return to the system what the allocator keeps of freed objects; does nothing where the C library has no such call."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
     if trim is not None:
         trim(0)
+
+
+def _stat(text: str, name: str) -> int:
+    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith(f"{name} ")), 0)
 
 
 def _read(path: Path) -> str:

@@ -40,6 +40,7 @@ class ModelInfo:
     weights_size_bytes: int
     num_layers: int
     hidden_size: int
+    weights_dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ class GgufSource:
         self._file = GgufFile(path)
         self.config = self._file.config
         self.total_bytes = self._file.total_bytes
+        self.stored_type = self._file.stored_type
         self._head_dim = read_config(self.config).head_dim
 
     def has(self, name: str) -> bool:

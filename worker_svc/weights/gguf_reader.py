@@ -5,6 +5,7 @@ from it: a truncated file fails at once, in one line, and no tensor is made larg
 """
 
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,14 @@ class GgufFile:
         self._data: npt.NDArray[np.uint8] = np.asarray(np.memmap(path, mode="r"))
         self.architecture = str(self.field("general.architecture"))
         self.config = self._read_config()
+
+    @property
+    def stored_type(self) -> str:
+        """The type that most of the bytes are stored in, as GGUF calls it."""
+        sizes: Counter[int] = Counter()
+        for tensor in self._tensors.values():
+            sizes[tensor.kind] += self._sizes[tensor.name]
+        return gguf.GGMLQuantizationType(sizes.most_common(1)[0][0]).name if sizes else ""
 
     def field(self, key: str) -> Any:
         """Return a metadata value, or None."""

@@ -25,6 +25,7 @@ class RandomSource:
 
     def __init__(self, config: Mapping[str, Any], facts: ModelConfig, seed: int, device: torch.device = _HOST) -> None:
         self.config = config
+        self.stored_type = "float32"
         self._seed, self._device = seed, device
         self._shapes = tensor_shapes(facts)
         self.total_bytes = sum(4 * torch.Size(shape).numel() for shape in self._shapes.values())

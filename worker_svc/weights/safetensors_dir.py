@@ -31,6 +31,14 @@ class SafetensorsSource:
         self._unread = set(self._file_of)
         self.total_bytes = sum((directory / file).stat().st_size for file in self._files)
 
+    @property
+    def stored_type(self) -> str:
+        """The quantization's name, or what config.json says of floats."""
+        quantization = self.config.get("quantization_config")
+        if isinstance(quantization, Mapping):
+            return str(quantization.get("quant_method", ""))
+        return str(self.config.get("dtype") or self.config.get("torch_dtype") or "")
+
     def has(self, name: str) -> bool:
         """Return whether one of the files has this tensor."""
         return name in self._file_of

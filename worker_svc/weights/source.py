@@ -45,6 +45,10 @@ class WeightSource(Protocol):
     def total_bytes(self) -> int:
         """Bytes of all tensors as stored."""
 
+    @property
+    def stored_type(self) -> str:
+        """Type that most of the bytes are stored in: "bfloat16", "Q4_1", or a quantization's name."""
+
     def has(self, name: str) -> bool:
         """Return whether there is a tensor of this name."""
 

@@ -41,6 +41,11 @@ class SplitProjections:
         """Bytes of all tensors as stored."""
         return self._source.total_bytes
 
+    @property
+    def stored_type(self) -> str:
+        """As the files have them."""
+        return self._source.stored_type
+
     def has(self, name: str) -> bool:
         """Return whether there is a tensor of this name, or one that it is a part of."""
         return self._source.has(self._whole(name)[0])

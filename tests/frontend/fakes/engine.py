@@ -213,6 +213,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
             num_gpu_blocks=100,
             block_size=16,
             dtype="float32",
+            weights_dtype="Q4_1",
             kv_cache_dtype="int8",
             max_num_seqs=64,
             max_num_batched_tokens=2048,

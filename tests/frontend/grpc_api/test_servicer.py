@@ -4,10 +4,12 @@ import asyncio
 
 import grpc
 import pytest
+from google.protobuf.struct_pb2 import Struct, Value
 
 from tests.frontend.fakes import TEXT
 from tetrad.services.channel import open_channel
 from tetrad.services.columns import unpack_u32
+from tetrad.services.errors import PromptTooLong
 from tetrad.services.status import from_rpc_error
 from tetrad.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 
@@ -84,6 +86,16 @@ async def test_chat(stub):
     assert texts == {0: TEXT[:5], 1: TEXT[:5]}
 
 
+@pytest.mark.parametrize("text", ["x" * 600, "x" * 90_000])
+async def test_a_prompt_over_the_context_has_the_reason_and_the_words_that_clients_look_for(stub, text):
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        [response async for response in stub.Generate(generate(text=text))]
+
+    error = from_rpc_error(caught.value)
+    assert (error.reason, type(error)) == ("CONTEXT_LENGTH_EXCEEDED", PromptTooLong)
+    assert error.message.startswith("This model's maximum context length is 512 tokens. However, you requested ")
+
+
 @pytest.mark.parametrize(
     ("fields", "code", "field"),
     [
@@ -91,6 +103,11 @@ async def test_chat(stub):
         ({"model": "x"}, grpc.StatusCode.NOT_FOUND, "model"),
         ({"sampling_params": types_pb2.SamplingParams(temperature=3)}, grpc.StatusCode.INVALID_ARGUMENT, "temperature"),
         ({"sampling_params": types_pb2.SamplingParams(max_tokens=0)}, grpc.StatusCode.INVALID_ARGUMENT, "max_tokens"),
+        (
+            {"sampling_params": types_pb2.SamplingParams(extra_args=Struct(fields={"a": Value(number_value=1)}))},
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "extra_args",
+        ),
         ({"request_id": "a\nb"}, grpc.StatusCode.INVALID_ARGUMENT, "request_id"),
         ({"truncation_side": "up"}, grpc.StatusCode.INVALID_ARGUMENT, "truncation_side"),
         ({"text_options": inference_pb2.TextOptions(bad_words=[""])}, grpc.StatusCode.INVALID_ARGUMENT, "bad_words"),

@@ -139,11 +139,23 @@ async def test_unknown_path_and_method(http):
     assert response.headers["allow"] == "POST"
 
 
-async def test_prompt_over_the_context_names_both_numbers(http):
-    error = check_error(await http.post(COMPLETIONS, json={"prompt": "x" * 600}), 400, "(length 600)", "prompt")
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (COMPLETIONS, {"prompt": "x" * 600}),
+        (COMPLETIONS, {"prompt": "x" * 90_000}),
+        (CHAT, {"messages": [{"role": "user", "content": "x" * 600}]}),
+        (CHAT, {"messages": [{"role": "user", "content": "x" * 90_000}]}),
+        ("/v1/responses", {"input": "x" * 600}),
+    ],
+)
+async def test_a_prompt_over_the_context_has_the_code_and_the_words_that_clients_look_for(http, path, body, stream):
+    response = await http.post(path, json=body | {"stream": stream})
 
-    assert "512" in error["message"]
-    assert error["code"] == "context_length_exceeded"
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, "context_length_exceeded")
+    assert error["message"].startswith("This model's maximum context length is 512 tokens. However, you requested ")
 
 
 async def test_ten_megabytes_are_refused_at_once(http, tokenizer):

@@ -34,6 +34,8 @@ async def test_server_info_tells_what_is_served_and_no_secrets(serve_frontend):
     info = response.json()
     assert (info["version"], info["served_model_names"], info["max_model_len"]) == (VERSION, ["fake"], 512)
     assert (info["engine"]["num_gpu_blocks"], info["limits"]["max_n"]) == (100, 7)
+    assert [info["engine"][name] for name in ("weights_dtype", "dtype", "kv_cache_dtype")] == ["Q4_1", "float32", "int8"]
+    assert info["engine"]["data_parallel_size"] == 1
     assert "secret" not in response.text
 
 

@@ -21,7 +21,7 @@ PREFLIGHT = {"origin": "https://a.example", "access-control-request-method": "GE
         ({"stop": "abcd"}, "A stop string may have at most 3 characters, got 4."),
         ({"bad_words": ["a", "b"]}, "bad_words may hold at most 1 words, got 2."),
         ({"bad_words": ["abcd"]}, "A bad word may have at most 3 characters, got 4."),
-        ({"prompt": "x" * 513}, "The prompt has 513 characters, but at most 512 can fit"),
+        ({"prompt": "x" * 513}, "the prompt has 513 characters, but at most 512 can fit"),
         ({"prompt": ["a", "b", "c"]}, "at most 2"),
         ({"prompt": [[1]] * 17}, "The body holds more than 16 objects and lists"),
         ({"prompt": [1] * 18}, "The body holds more than 16 values"),

@@ -16,6 +16,7 @@ _USAGE = re.compile(rb'"completion_tokens": ?(\d+)')
 _MESSAGE = re.compile(rb'"message": ?("(?:[^"\\]|\\.)*")')
 # Enough for the event that counts the tokens and what closes the stream.
 _TAIL_BYTES = 2048
+_MAX_REASON_CHARS = 300
 
 
 class StreamClient(asyncio.Protocol):
@@ -72,7 +73,8 @@ class StreamClient(asyncio.Protocol):
             self.done.set_result(None)
 
     def _reason(self) -> str:
-        """Return the message of the server's error, or the end of whatever it sent."""
+        """Return the message of the server's error, or the last line of the body that it sent, cut."""
         if found := _MESSAGE.findall(self._tail):
             return str(json.loads(found[-1]))
-        return self._tail[-300:].decode(errors="replace").strip()
+        lines = self._tail.rpartition(b"\r\n\r\n")[2].decode(errors="replace").strip().splitlines()
+        return lines[-1][-_MAX_REASON_CHARS:] if lines else "no reason"

@@ -1,0 +1,57 @@
+"""Sampling parameters of vLLM that have no meaning here: a verdict for each. The base of SamplingParams.
+
+They are arguments and not fields: what a request carries has none of them.
+"""
+
+from dataclasses import InitVar, dataclass, field
+from typing import Any
+
+from tetrad.services.verdicts import Verdict, ignored, refused
+
+_PROMPT_LOGPROBS = "`prompt_logprobs` has the top tokens of the whole prompt."
+_EXPERTS = "Outputs do not have experts."
+_CODE = "Code of a program does not run in the worker; `logit_bias`, `allowed_token_ids` and `bad_words` do."
+_BEAMS = "`beam_search` of LLM and AsyncLLM searches."
+
+SAMPLING_VERDICTS: dict[str, Verdict] = {
+    "watermarking": refused(None, "Watermarks are not supported.", False),
+    "prompt_logprob_token_ids": refused(None, _PROMPT_LOGPROBS),
+    "prompt_logprob_start": refused(None, _PROMPT_LOGPROBS),
+    "flat_logprobs": refused(False, "Log-probabilities are one dict a token."),
+    "skip_clone": ignored(False, "Parameters are copied where they are changed."),
+    "output_text_buffer_length": ignored(0, "The frontend finds out how much text a stop string holds back."),
+    "routed_experts_prompt_start": refused(0, _EXPERTS),
+    "trace_decode_token_ids": refused(None, "Answers are generated, not replayed."),
+    "best_of": refused(None, "Of vLLM before 0.9: `n` is what there is.", 1),
+    "use_beam_search": refused(False, _BEAMS),
+    "early_stopping": refused(False, _BEAMS),
+    "length_penalty": refused(1.0, _BEAMS),
+    "logits_processors": refused(None, _CODE),
+}
+
+
+@dataclass
+class ForeignSamplingParams:
+    """Arguments without a meaning of their own."""
+
+    watermarking: InitVar[Any] = field(default=None, kw_only=True)
+    prompt_logprob_token_ids: InitVar[Any] = field(default=None, kw_only=True)
+    prompt_logprob_start: InitVar[Any] = field(default=None, kw_only=True)
+    flat_logprobs: InitVar[Any] = field(default=False, kw_only=True)
+    skip_clone: InitVar[Any] = field(default=False, kw_only=True)
+    output_text_buffer_length: InitVar[Any] = field(default=0, kw_only=True)
+    routed_experts_prompt_start: InitVar[Any] = field(default=0, kw_only=True)
+    trace_decode_token_ids: InitVar[Any] = field(default=None, kw_only=True)
+    best_of: InitVar[Any] = field(default=None, kw_only=True)
+    use_beam_search: InitVar[Any] = field(default=False, kw_only=True)
+    early_stopping: InitVar[Any] = field(default=False, kw_only=True)
+    length_penalty: InitVar[Any] = field(default=1.0, kw_only=True)
+    logits_processors: InitVar[Any] = field(default=None, kw_only=True)
+    guided_decoding: InitVar[Any] = field(default=None, kw_only=True)
+
+
+def check_foreign(values: tuple[Any, ...]) -> None:
+    """UnsupportedArgument for the first value that asks for what Tetrad does not do; values are in the order of the table."""
+    for (name, verdict), value in zip(SAMPLING_VERDICTS.items(), values, strict=True):
+        if value is not verdict.default:
+            verdict.check(name, value)

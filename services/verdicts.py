@@ -1,0 +1,107 @@
+"""Verdicts: what becomes of an argument of vLLM's that has no meaning of its own in Tetrad, and why.
+
+Used on the caller's side alone; `tools/vllm_page.py` writes the same verdicts into docs/vllm.md. An argument whose value cannot
+change an answer is ignored. One whose value would change it is refused, unless the value asks for nothing.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from tetrad.services.errors import UnsupportedArgument
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_KEY = "verdict"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One argument's.
+
+    Attributes:
+        kind: "ignored": any value is taken, without effect; "refused": another value than these raises.
+        default: what vLLM has if nothing is given.
+        why: a sentence, for the error and for the page.
+        others: further values that a refused argument may have: they ask for what is the case anyway.
+    """
+
+    kind: Literal["ignored", "refused"]
+    default: Any
+    why: str
+    others: tuple[Any, ...] = ()
+
+    def check(self, name: str, value: object) -> None:
+        """Return if the argument may have this value; UnsupportedArgument, saying why, otherwise."""
+        if self.kind == "ignored" or any(_is(value, known) for known in (self.default, *self.others)):
+            return
+        # Some callers spell "nothing" as an empty container.
+        if not self.default and isinstance(value, dict | list | set | tuple) and not value:
+            return
+        text = f"{name}={value!r} is not supported: {self.why} Leave it at {self.default!r}."
+        raise UnsupportedArgument(text, field=name)
+
+
+def ignored(default: Any, why: str) -> Verdict:
+    """Return the verdict of an argument that cannot change an answer."""
+    return Verdict("ignored", default, why)
+
+
+def refused(default: Any, why: str, *others: Any) -> Verdict:
+    """Return the verdict of an argument that asks for what Tetrad does not do; `others` are values that do not."""
+    return Verdict("refused", default, why, others)
+
+
+def argument(verdict: Verdict) -> Any:
+    """Return a field of a dataclass with this verdict."""
+    default = verdict.default
+    if isinstance(default, dict | list | set):
+        return field(default_factory=lambda: type(default)(default), metadata={_KEY: verdict}, kw_only=True, repr=False)
+    return field(default=default, metadata={_KEY: verdict}, kw_only=True, repr=False)
+
+
+def verdicts_of(cls: type) -> dict[str, Verdict]:
+    """Return the verdicts of a dataclass's fields, by their names."""
+    fields: dict[str, Any] = getattr(cls, "__dataclass_fields__", {})
+    return {name: each.metadata[_KEY] for name, each in fields.items() if _KEY in each.metadata}
+
+
+def takes(**verdicts: Verdict) -> Callable[[F], F]:
+    """Let a method take further arguments by name, which are checked and go no further."""
+
+    def decorate(method: F) -> F:
+        @functools.wraps(method)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            for name, verdict in verdicts.items():
+                if name in kwargs:
+                    verdict.check(name, kwargs.pop(name))
+            return method(*args, **kwargs)
+
+        signature = inspect.signature(method)
+        further = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=each.default) for name, each in verdicts.items()
+        ]
+        checked.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *further])  # type: ignore[attr-defined]
+        checked.verdicts = verdicts  # type: ignore[attr-defined]
+        return checked  # type: ignore[return-value]
+
+    return decorate
+
+
+def missing(name: str, why: str) -> Any:
+    """Return a method that says why it cannot do anything yet."""
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        del args, kwargs
+        raise UnsupportedArgument(f"{name} is not supported: {why}", field=name)
+
+    refuse.__name__ = refuse.__qualname__ = name
+    refuse.__doc__ = f"Raise UnsupportedArgument, a NotImplementedError: {why}"
+    refuse.why_missing = why  # type: ignore[attr-defined]
+    return refuse
+
+
+def _is(value: object, known: object) -> bool:
+    return value is known or (type(value) is type(known) and bool(value == known))

@@ -1,0 +1,92 @@
+"""Config overrides: what `hf_overrides` says of a model's config, as the JSON object that goes to the worker.
+
+A function is called here, in the caller's process, with the config that the worker would read; what it changed is what goes on.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tetrad.services.errors import InvalidRequest
+
+
+class ModelConfigView:
+    """A model's config with its values as attributes, as transformers' PretrainedConfig has them.
+
+    Args:
+        values: of config.json, or of GGUF metadata in that form.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.update(values)
+
+    def update(self, values: Mapping[str, Any]) -> None:
+        """Replace values."""
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a value, or `default` if there is none."""
+        return getattr(self, name, default)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values."""
+        return dict(vars(self))
+
+    def __getitem__(self, name: str) -> Any:
+        return vars(self)[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self, name, value)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(vars(self))
+
+
+Overrides = Mapping[str, Any] | Callable[[Any], Any]
+"""Values by their names in config.json, or a function from the config (a ModelConfigView) to the config as it is to be."""
+
+
+def overrides_json(model: Path, overrides: Overrides) -> str:
+    """Return the JSON object of the values to replace.
+
+    Args:
+        model: directory or .gguf file whose config a function gets.
+        overrides: what the program gave.
+
+    Raises:
+        InvalidRequest: a value that is no JSON, or a function that returns no config.
+        ModelError: a function is given, but the config cannot be read.
+    """
+    if callable(overrides):
+        # Reading a model is the worker's code, which other programs do not need.
+        from tetrad.worker_svc.weights.model_config import read_model_config
+
+        values = changes(read_model_config(model), overrides)
+    else:
+        values = dict(overrides)
+    try:
+        return json.dumps(values)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"hf_overrides cannot be sent to the worker: {error}.", field="hf_overrides") from error
+
+
+def changes(config: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
+    """Return the values that overrides replace in a config; InvalidRequest for a function that returns no config."""
+    if not callable(overrides):
+        return dict(overrides)
+    changed = overrides(ModelConfigView(json.loads(json.dumps(config, default=_listed))))
+    if isinstance(changed, Mapping):
+        after = dict(changed)
+    elif hasattr(changed, "to_dict"):
+        after = changed.to_dict()
+    else:
+        text = f"hf_overrides must return the config that it was given, got {type(changed).__name__}."
+        raise InvalidRequest(text, field="hf_overrides")
+    # A value that was removed is as good as null.
+    return {name: after.get(name) for name in {**config, **after} if after.get(name) != config.get(name)}
+
+
+def _listed(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else list(value)

@@ -1,0 +1,305 @@
+"""EngineArgs of vLLM 0.32 that Tetrad has no use for: a verdict for each, and why.
+
+The base of EngineArgs, so that programs made for vLLM can name them. What older versions had is in older_engine_arguments.py.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tetrad.services.verdicts import argument, ignored, refused, verdicts_of
+
+_ONE_DEVICE = "One worker runs the whole model."
+_PARALLEL = "It tunes parallel workers; one worker runs the whole model."
+_EXPERTS = "It tunes mixtures of experts; such a model is refused when it is loaded."
+_KERNELS = "It tunes vLLM's kernels and graphs; Tetrad has its own, with the same answers."
+_STATE_SPACE = "It tunes state-space models; such a model is refused when it is loaded."
+_MEDIA = "No model here reads images, sounds or videos; a prompt with one is refused."
+_NO_MEDIA = "No model here reads images, sounds or videos."
+_NO_LORA = "Adapters are not supported."
+_LORA = "It has no meaning without adapters, which `enable_lora` asks for."
+_LOADING = "It tunes how vLLM reads weights; they are the same weights."
+_FILES = "A model's files are found by `model` alone."
+_DRAFTS = "Speculative decoding is not supported."
+_CONNECTORS = "KV connectors are not supported."
+_OFFLOAD_MORE = "`cpu_offload_gb` is the one way to offload weights."
+_OFFLOAD = "It has no meaning without the offloading that it tunes."
+_CACHE = "The KV cache has one layout."
+_CACHE_TUNING = "It tunes vLLM's KV cache; answers are the same."
+_SCHEDULER = "The scheduler has no such limit."
+_SCHEDULING = "It tunes vLLM's scheduler; `pipeline_depth` and `max_decode_slowdown` tune this one. Answers are the same."
+_PLUGINS = "Code of others does not run in the services."
+_OUTPUTS = "Outputs do not have that."
+_METRICS = "There are no such metrics."
+_METRICS_TUNING = "It has no meaning for the metrics and spans that there are."
+_LOGS = "`log_level` is what there is to say about logs."
+_ALWAYS = "It is always so."
+_TRUST = "A model's own code never runs; a model that needs it is refused."
+_RECOVERY = "Recovery is always on (docs/recovery.md)."
+
+
+@dataclass
+class ForeignEngineArguments:
+    """Arguments of vLLM 0.32 without a meaning of their own; `EngineArgs` checks them."""
+
+    tensor_parallel_size: Any = argument(refused(1, _ONE_DEVICE))
+    pipeline_parallel_size: Any = argument(refused(1, _ONE_DEVICE))
+    nnodes: Any = argument(refused(1, _ONE_DEVICE))
+    node_rank: Any = argument(refused(0, _ONE_DEVICE))
+    prefill_context_parallel_size: Any = argument(refused(1, _ONE_DEVICE))
+    decode_context_parallel_size: Any = argument(refused(1, _ONE_DEVICE))
+    data_parallel_rank: Any = argument(refused(None, _ONE_DEVICE))
+    data_parallel_start_rank: Any = argument(refused(None, _ONE_DEVICE))
+    data_parallel_size_local: Any = argument(refused(None, _ONE_DEVICE))
+    data_parallel_hybrid_lb: Any = argument(refused(False, _ONE_DEVICE))
+    data_parallel_external_lb: Any = argument(refused(False, _ONE_DEVICE))
+    data_parallel_multi_port_external_lb: Any = argument(refused(False, _ONE_DEVICE))
+    enable_hc_sp: Any = argument(refused(False, _ONE_DEVICE))
+    enable_elastic_ep: Any = argument(refused(False, _ONE_DEVICE))
+    device_ids: Any = argument(refused(None, _ONE_DEVICE))
+    enable_batch_sharded_sampling: Any = argument(refused(None, _ONE_DEVICE))
+    distributed_executor_backend: Any = argument(ignored(None, _PARALLEL))
+    master_addr: Any = argument(ignored("127.0.0.1", _PARALLEL))
+    master_port: Any = argument(ignored(29501, _PARALLEL))
+    distributed_timeout_seconds: Any = argument(ignored(None, _PARALLEL))
+    cpu_distributed_timeout_seconds: Any = argument(ignored(None, _PARALLEL))
+    numa_bind: Any = argument(ignored(False, _PARALLEL))
+    numa_bind_nodes: Any = argument(ignored(None, _PARALLEL))
+    numa_bind_cpus: Any = argument(ignored(None, _PARALLEL))
+    dcp_comm_backend: Any = argument(ignored(None, _PARALLEL))
+    dcp_q_replicate: Any = argument(ignored(None, _PARALLEL))
+    dcp_kv_cache_interleave_size: Any = argument(ignored(1, _PARALLEL))
+    cp_kv_cache_interleave_size: Any = argument(ignored(None, _PARALLEL))
+    data_parallel_address: Any = argument(ignored(None, _PARALLEL))
+    data_parallel_rpc_port: Any = argument(ignored(None, _PARALLEL))
+    data_parallel_backend: Any = argument(ignored("mp", _PARALLEL))
+    dp_sync_interval: Any = argument(ignored(16, _PARALLEL))
+    disable_nccl_for_dp_synchronization: Any = argument(ignored(None, _PARALLEL))
+    max_parallel_loading_workers: Any = argument(ignored(None, _PARALLEL))
+    disable_custom_all_reduce: Any = argument(ignored(False, _PARALLEL))
+    ray_workers_use_nsight: Any = argument(ignored(False, _PARALLEL))
+    enable_nccl_comm_suspend: Any = argument(ignored(False, _PARALLEL))
+    enable_expert_parallel: Any = argument(ignored(False, _EXPERTS))
+    enable_ep_weight_filter: Any = argument(ignored(False, _EXPERTS))
+    moe_backend: Any = argument(ignored("auto", _EXPERTS))
+    all2all_backend: Any = argument(ignored("allgather_reducescatter", _EXPERTS))
+    elastic_ep_max_dp_size: Any = argument(ignored(None, _EXPERTS))
+    enable_dbo: Any = argument(ignored(False, _EXPERTS))
+    ubatch_size: Any = argument(ignored(0, _EXPERTS))
+    dbo_decode_token_threshold: Any = argument(ignored(32, _EXPERTS))
+    dbo_prefill_token_threshold: Any = argument(ignored(512, _EXPERTS))
+    eplb_config: Any = argument(ignored(None, _EXPERTS))
+    enable_eplb: Any = argument(ignored(False, _EXPERTS))
+    expert_placement_strategy: Any = argument(ignored("linear", _EXPERTS))
+    cudagraph_capture_sizes: Any = argument(ignored(None, _KERNELS))
+    max_cudagraph_capture_size: Any = argument(ignored(None, _KERNELS))
+    ir_op_priority: Any = argument(ignored(None, _KERNELS))
+    linear_backend: Any = argument(ignored("auto", _KERNELS))
+    sparse_indexer_topk_backend: Any = argument(ignored("auto", _KERNELS))
+    disable_cascade_attn: Any = argument(ignored(None, _KERNELS))
+    compilation_config: Any = argument(ignored(None, _KERNELS))
+    attention_config: Any = argument(ignored(None, _KERNELS))
+    kernel_config: Any = argument(ignored(None, _KERNELS))
+    enable_flashinfer_autotune: Any = argument(ignored(None, _KERNELS))
+    attention_backend: Any = argument(ignored(None, _KERNELS))
+    optimization_level: Any = argument(ignored(None, _KERNELS))
+    performance_mode: Any = argument(ignored("balanced", _KERNELS))
+    kv_sharing_fast_prefill: Any = argument(ignored(False, _KERNELS))
+    swa_bounded_replay: Any = argument(ignored(True, _KERNELS))
+    use_fp64_gumbel: Any = argument(ignored(False, _KERNELS))
+    gdn_prefill_backend: Any = argument(ignored(None, _KERNELS))
+    kda_prefill_backend: Any = argument(ignored(None, _KERNELS))
+    kda_decode_backend: Any = argument(ignored(None, _KERNELS))
+    jit_monitor_mode: Any = argument(ignored("warn", _KERNELS))
+    jit_monitor_verbose: Any = argument(ignored(False, _KERNELS))
+    mamba_config: Any = argument(ignored(None, _STATE_SPACE))
+    mamba_cache_dtype: Any = argument(ignored("auto", _STATE_SPACE))
+    mamba_ssm_cache_dtype: Any = argument(ignored("auto", _STATE_SPACE))
+    mamba_block_size: Any = argument(ignored(None, _STATE_SPACE))
+    mamba_cache_mode: Any = argument(ignored("none", _STATE_SPACE))
+    enable_mamba_shared_prefix_checkpoint: Any = argument(ignored(False, _STATE_SPACE))
+    replayssm_buffer_len: Any = argument(ignored(16, _STATE_SPACE))
+    use_replayssm: Any = argument(ignored(False, _STATE_SPACE))
+    mamba_backend: Any = argument(ignored(None, _STATE_SPACE))
+    mamba_ssu_algorithm: Any = argument(ignored(None, _STATE_SPACE))
+    enable_mamba_cache_stochastic_rounding: Any = argument(ignored(False, _STATE_SPACE))
+    mamba_cache_philox_rounds: Any = argument(ignored(0, _STATE_SPACE))
+    engram_config: Any = argument(ignored(None, _STATE_SPACE))
+    allowed_local_media_path: Any = argument(ignored("", _MEDIA))
+    allowed_media_domains: Any = argument(ignored(None, _MEDIA))
+    language_model_only: Any = argument(ignored(False, _MEDIA))
+    limit_mm_per_prompt: Any = argument(ignored(None, _MEDIA))
+    interleave_mm_strings: Any = argument(ignored(False, _MEDIA))
+    media_io_kwargs: Any = argument(ignored({}, _MEDIA))
+    mm_processor_cache_gb: Any = argument(ignored(4, _MEDIA))
+    mm_processor_cache_type: Any = argument(ignored("lru", _MEDIA))
+    mm_hasher_algorithm: Any = argument(ignored("blake3", _MEDIA))
+    mm_shm_cache_max_object_size_mb: Any = argument(ignored(128, _MEDIA))
+    mm_encoder_tp_mode: Any = argument(ignored("weights", _MEDIA))
+    mm_encoder_attn_backend: Any = argument(ignored(None, _MEDIA))
+    mm_encoder_attn_dtype: Any = argument(ignored(None, _MEDIA))
+    mm_encoder_fp8_scale_path: Any = argument(ignored(None, _MEDIA))
+    mm_encoder_fp8_scale_save_margin: Any = argument(ignored(1.5, _MEDIA))
+    skip_mm_profiling: Any = argument(ignored(False, _MEDIA))
+    video_pruning_rate: Any = argument(ignored(None, _MEDIA))
+    video_pruning_method: Any = argument(ignored("evs", _MEDIA))
+    mm_tensor_ipc: Any = argument(ignored("direct_rpc", _MEDIA))
+    mm_processor_device: Any = argument(ignored("auto", _MEDIA))
+    mm_ipc_gpu_memory_gb: Any = argument(ignored(0, _MEDIA))
+    mm_device_do_normalize: Any = argument(ignored(True, _MEDIA))
+    disable_chunked_mm_input: Any = argument(ignored(False, _MEDIA))
+    enable_shm_tensor_arena: Any = argument(ignored(False, _MEDIA))
+    mm_processor_kwargs: Any = argument(refused(None, _NO_MEDIA))
+    enable_mm_embeds: Any = argument(refused(False, _NO_MEDIA))
+    mm_encoder_only: Any = argument(refused(False, _NO_MEDIA))
+    mm_encoder_fp8_scale_save_path: Any = argument(refused(None, _NO_MEDIA))
+    ec_transfer_config: Any = argument(refused(None, _NO_MEDIA))
+    ec_manager_config: Any = argument(refused(None, _NO_MEDIA))
+    enable_lora: Any = argument(refused(False, _NO_LORA))
+    default_mm_loras: Any = argument(refused(None, _NO_LORA))
+    max_loras: Any = argument(ignored(1, _LORA))
+    max_lora_rank: Any = argument(ignored(16, _LORA))
+    fully_sharded_loras: Any = argument(ignored(False, _LORA))
+    max_cpu_loras: Any = argument(ignored(None, _LORA))
+    lora_dtype: Any = argument(ignored("auto", _LORA))
+    lora_target_modules: Any = argument(ignored(None, _LORA))
+    enable_tower_connector_lora: Any = argument(ignored(False, _LORA))
+    specialize_active_lora: Any = argument(ignored(False, _LORA))
+    enable_mixed_moe_lora_format: Any = argument(ignored(False, _LORA))
+    enable_moe_shared_loras: Any = argument(ignored(False, _LORA))
+    max_lora_cls_labels: Any = argument(ignored(None, _LORA))
+    safetensors_load_strategy: Any = argument(ignored(None, _LOADING))
+    safetensors_prefetch_num_threads: Any = argument(ignored(None, _LOADING))
+    safetensors_prefetch_block_size: Any = argument(ignored(None, _LOADING))
+    ignore_patterns: Any = argument(ignored(None, _LOADING))
+    use_tqdm_on_load: Any = argument(ignored(True, _LOADING))
+    pt_load_map_location: Any = argument(ignored("cpu", _LOADING))
+    model_weights: Any = argument(refused("", _FILES))
+    hf_config_path: Any = argument(refused(None, _FILES))
+    download_dir: Any = argument(refused(None, _FILES))
+    model_loader_extra_config: Any = argument(refused({}, _FILES))
+    model_class_overrides: Any = argument(refused({}, _FILES))
+    speculative_config: Any = argument(refused(None, _DRAFTS))
+    spec_method: Any = argument(refused(None, _DRAFTS))
+    spec_model: Any = argument(refused(None, _DRAFTS))
+    spec_tokens: Any = argument(refused(None, _DRAFTS))
+    kv_transfer_config: Any = argument(refused(None, _CONNECTORS))
+    kv_offloading_size: Any = argument(refused(None, _CONNECTORS))
+    cpu_offload_params: Any = argument(refused(set(), _OFFLOAD_MORE))
+    offload_group_size: Any = argument(refused(0, _OFFLOAD_MORE))
+    offload_params: Any = argument(refused(set(), _OFFLOAD_MORE))
+    offload_backend: Any = argument(ignored("auto", _OFFLOAD))
+    offload_num_in_group: Any = argument(ignored(1, _OFFLOAD))
+    offload_prefetch_step: Any = argument(ignored(1, _OFFLOAD))
+    kv_offloading_backend: Any = argument(ignored("native", _OFFLOAD))
+    disable_sliding_window: Any = argument(refused(False, _CACHE))
+    kv_cache_memory_bytes: Any = argument(refused(None, _CACHE))
+    kv_cache_dtype_skip_layers: Any = argument(refused([], _CACHE))
+    prefix_cache_retention_interval: Any = argument(refused(0, _CACHE))
+    prefix_match_unit: Any = argument(refused(None, _CACHE))
+    prefix_caching_hash_algo: Any = argument(ignored("sha256", _CACHE_TUNING))
+    disable_hybrid_kv_cache_manager: Any = argument(ignored(None, _CACHE_TUNING))
+    watermark: Any = argument(ignored(0.0, _CACHE_TUNING))
+    max_num_scheduled_tokens: Any = argument(refused(None, _SCHEDULER))
+    long_prefill_token_threshold_adaptive: Any = argument(refused(False, _SCHEDULER))
+    max_num_active_seqs: Any = argument(refused(None, _SCHEDULER))
+    scheduler_reserve_full_isl: Any = argument(ignored(True, _SCHEDULING))
+    prefill_schedule_interval: Any = argument(ignored(1, _SCHEDULING))
+    async_scheduling: Any = argument(ignored(None, _SCHEDULING))
+    scheduler_cls: Any = argument(refused(None, _PLUGINS))
+    worker_extension_cls: Any = argument(refused("", _PLUGINS))
+    logits_processors: Any = argument(refused(None, _PLUGINS))
+    io_processor_plugin: Any = argument(refused(None, _PLUGINS))
+    reasoning_parser_plugin: Any = argument(refused(None, _PLUGINS))
+    additional_config: Any = argument(refused({}, _PLUGINS))
+    worker_cls: Any = argument(refused("auto", _PLUGINS))
+    enable_return_routed_experts: Any = argument(refused(False, _OUTPUTS))
+    return_sampling_mask: Any = argument(refused(False, _OUTPUTS))
+    aux_output_config: Any = argument(refused(None, _OUTPUTS))
+    enable_prompt_embeds: Any = argument(refused(False, _OUTPUTS))
+    enable_trace_replay: Any = argument(refused(False, _OUTPUTS))
+    kv_cache_metrics: Any = argument(refused(False, _METRICS))
+    cudagraph_metrics: Any = argument(refused(False, _METRICS))
+    enable_mfu_metrics: Any = argument(refused(False, _METRICS))
+    enable_mm_processor_stats: Any = argument(refused(False, _METRICS))
+    custom_histogram_buckets: Any = argument(refused(None, _METRICS))
+    enable_layerwise_nvtx_tracing: Any = argument(refused(False, _METRICS))
+    enable_logging_iteration_details: Any = argument(refused(False, _METRICS))
+    kv_cache_metrics_sample: Any = argument(ignored(0.01, _METRICS_TUNING))
+    show_hidden_metrics_for_version: Any = argument(ignored(None, _METRICS_TUNING))
+    collect_detailed_traces: Any = argument(ignored(None, _METRICS_TUNING))
+    aggregate_engine_logging: Any = argument(ignored(False, _METRICS_TUNING))
+    logging_config: Any = argument(refused(None, _LOGS))
+    log_config_file: Any = argument(refused(None, _LOGS))
+    enable_sleep_mode: Any = argument(ignored(False, _ALWAYS))
+    enable_cumem_allocator: Any = argument(ignored(False, _ALWAYS))
+    sleep_mode_offload_cudagraph: Any = argument(ignored(False, _ALWAYS))
+    trust_remote_code: Any = argument(ignored(False, _TRUST))
+    code_revision: Any = argument(ignored(None, _TRUST))
+    fault_tolerance_config: Any = argument(ignored(None, _RECOVERY))
+    enable_fault_tolerance: Any = argument(ignored(False, _RECOVERY))
+    data_parallel_size: Any = argument(
+        refused(
+            1,
+            (
+                "One LLM has one engine core; a frontend with several `--engine-targets` spreads requests over them "
+                "(docs/routing.md)."
+            ),
+        )
+    )
+    hf_token: Any = argument(refused(None, "The variable HF_TOKEN has the token."))
+    pooler_config: Any = argument(refused(None, "Pooling is not supported."))
+    per_request_spec_decode_metrics: Any = argument(
+        ignored("none", "It has no meaning without speculative decoding, which `speculative_config` asks for.")
+    )
+    kv_events_config: Any = argument(
+        refused(
+            None,
+            ("An engine core sends KV events over gRPC to any number of readers, without being told so (docs/contracts.md)."),
+        )
+    )
+    profiler_config: Any = argument(
+        ignored(None, "Profiles are written by `start_profile` and `stop_profile`, without being configured.")
+    )
+    sleep_preserve_parameter_names: Any = argument(refused([], "Level 2 drops all weights."))
+    skip_tokenizer_init: Any = argument(
+        ignored(False, ("The tokenizer is loaded all the same: prompts of ids work, and their answers have text, too."))
+    )
+    renderer_num_workers: Any = argument(ignored(1, "`tokenizer_pool_size` says how many tokenizers there are."))
+    watermark_config: Any = argument(refused(None, "Watermarks are not supported."))
+    diffusion_config: Any = argument(refused(None, "Diffusion models are not supported."))
+    quantization_config: Any = argument(refused(None, "The model's files say how they are quantized."))
+    allow_deprecated_quantization: Any = argument(
+        ignored(False, "The model's files say how they are quantized; what cannot be read is refused.")
+    )
+    weight_transfer_config: Any = argument(refused(None, "Weights are read once, from the model's files."))
+    reasoning_config: Any = argument(refused(None, "`reasoning_parser` is all that there is to say about reasoning."))
+    override_generation_config: Any = argument(
+        refused({}, "`generation_config` and the parameters of a request are what there is.")
+    )
+    shutdown_timeout: Any = argument(ignored(0, "`close` ends the services within 5 s."))
+    fail_on_environ_validation: Any = argument(ignored(False, "An unknown TETRAD_ variable is always refused."))
+    stream_interval: Any = argument(refused(1, "SamplingParams has `stream_interval`."))
+    tokens_only: Any = argument(refused(False, "It is a flag of vLLM's server."))
+    runner: Any = argument(refused("auto", "Pooling is not supported: the model generates.", "generate"))
+    convert: Any = argument(refused("auto", "Pooling is not supported: the model generates.", "none"))
+    tokenizer_mode: Any = argument(
+        refused("auto", "The tokenizer is the model's, as transformers reads it.", "hf", "fast", "slow")
+    )
+    config_format: Any = argument(refused("auto", "config.json or GGUF metadata are read.", "hf"))
+    model_impl: Any = argument(refused("auto", "Models are Tetrad's own.", "vllm"))
+    logprobs_mode: Any = argument(refused("raw_logprobs", "Log-probabilities are those before penalties and temperature."))
+    structured_outputs_config: Any = argument(
+        refused(
+            None,
+            "One backend, llguidance, has all kinds of constraints.",
+            {"backend": "auto"},
+            {"backend": "guidance"},
+            {"backend": "xgrammar"},
+            {"backend": "outlines"},
+        )
+    )
+
+    def check_foreign(self) -> None:
+        """UnsupportedArgument for the first argument with a value that asks for what Tetrad does not do."""
+        for name, verdict in verdicts_of(type(self)).items():
+            verdict.check(name, getattr(self, name))

@@ -1,0 +1,65 @@
+"""EngineArgs of versions of vLLM before 0.32 that Tetrad has no use for, and those that have another name now.
+
+Between ForeignEngineArguments and EngineArgs.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tetrad.drop_in.engine_arguments import ForeignEngineArguments
+from tetrad.services.verdicts import argument, ignored, refused
+
+_MACHINERY = "It tunes machinery of older versions of vLLM; answers are the same."
+_ADAPTERS = "Adapters are not supported."
+_DRAFTS = "Speculative decoding is not supported."
+_BACKEND = "One backend, llguidance, has all kinds of constraints."
+_OVERRIDES = "`hf_overrides` changes a model's config."
+_LOGS = "`log_level` says what is logged; a request is one line at info."
+
+ALIASES = {"chunked_prefill_enabled": "enable_chunked_prefill"}
+"""Older name -> the argument that it is now."""
+
+
+@dataclass
+class OlderEngineArguments(ForeignEngineArguments):
+    """Arguments of older versions without a meaning of their own; `EngineArgs` checks them."""
+
+    task: Any = argument(refused("auto", "Pooling is not supported: the model generates.", "generate", None))
+    override_pooler_config: Any = argument(refused(None, "Pooling is not supported."))
+    override_neuron_config: Any = argument(refused(None, "There is no such device."))
+    rope_scaling: Any = argument(refused(None, _OVERRIDES))
+    rope_theta: Any = argument(refused(None, _OVERRIDES))
+    enable_prompt_adapter: Any = argument(refused(False, _ADAPTERS))
+    qlora_adapter_name_or_path: Any = argument(refused(None, _ADAPTERS))
+    speculative_model: Any = argument(refused(None, _DRAFTS))
+    num_speculative_tokens: Any = argument(refused(None, _DRAFTS))
+    kv_cache_memory: Any = argument(refused(None, "`gpu_memory_utilization` and `num_gpu_blocks_override` size the KV cache."))
+    max_num_partial_prefills: Any = argument(refused(1, "`long_prefill_token_threshold` is what there is."))
+    max_long_partial_prefills: Any = argument(refused(1, "`long_prefill_token_threshold` is what there is."))
+
+    guided_decoding_backend: Any = argument(ignored("auto", _BACKEND))
+    guided_decoding_disable_fallback: Any = argument(ignored(False, _BACKEND))
+    enable_reasoning: Any = argument(ignored(None, "`reasoning_parser` alone says how reasoning is found."))
+    enable_log_requests: Any = argument(ignored(False, _LOGS))
+    disable_log_requests: Any = argument(ignored(False, _LOGS))
+    max_log_len: Any = argument(ignored(None, _LOGS))
+    chunked_prefill_enabled: Any = argument(ignored(None, "It is `enable_chunked_prefill` now."))
+
+    max_seq_len_to_capture: Any = argument(ignored(8192, _MACHINERY))
+    max_context_len_to_capture: Any = argument(ignored(None, _MACHINERY))
+    cuda_graph_sizes: Any = argument(ignored(None, _MACHINERY))
+    disable_async_output_proc: Any = argument(ignored(False, _MACHINERY))
+    disable_mm_preprocessor_cache: Any = argument(ignored(False, _MACHINERY))
+    disable_frontend_multiprocessing: Any = argument(ignored(False, _MACHINERY))
+    enable_multiprocessing: Any = argument(ignored(False, _MACHINERY))
+    full_cuda_graph: Any = argument(ignored(False, _MACHINERY))
+    multi_step_stream_outputs: Any = argument(ignored(True, _MACHINERY))
+    num_lookahead_slots: Any = argument(ignored(0, _MACHINERY))
+    num_scheduler_steps: Any = argument(ignored(1, _MACHINERY))
+    preemption_mode: Any = argument(ignored(None, _MACHINERY))
+    scheduler_delay_factor: Any = argument(ignored(0.0, _MACHINERY))
+    tokenizer_pool_type: Any = argument(ignored("ray", _MACHINERY))
+    tokenizer_pool_extra_config: Any = argument(ignored(None, _MACHINERY))
+    use_v2_block_manager: Any = argument(ignored(True, _MACHINERY))
+    worker_use_ray: Any = argument(ignored(False, _MACHINERY))
+    engine_use_ray: Any = argument(ignored(False, _MACHINERY))

@@ -1,0 +1,17 @@
+"""Verdicts of arguments that methods of several classes have in common."""
+
+from tetrad.services.verdicts import ignored, refused
+
+_PROFILES = "A recording lasts from `start_profile` to `stop_profile`."
+_REASONING = "Requests say it in `structured_outputs.start_after_token_ids`."
+
+NO_ADAPTER = refused(None, "Adapters are not supported.")
+NO_CONNECTOR = ignored(False, "There is no KV connector to reset.")
+NO_DELAY = refused(None, _PROFILES)
+NO_END = refused(None, _PROFILES)
+NO_HINTS = refused(None, "The KV cache takes no hints.")
+NO_MEDIA = refused(None, "No model here reads images, sounds or videos.")
+NO_REASONING = refused(None, _REASONING)
+NO_SESSION = refused(None, "Requests of a conversation are not kept together.")
+ONE_ID = ignored(False, "A request has one id.")
+USAGE = ignored(None, "Nothing is reported to anybody.")

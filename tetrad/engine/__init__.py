@@ -1,0 +1,1 @@
+"""The engine's classes, in the places where vLLM has them."""

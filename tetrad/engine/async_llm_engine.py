@@ -1,0 +1,1 @@
+"""AsyncLLM under its older name, where programs made for vLLM import them from."""

@@ -1,0 +1,111 @@
+"""EngineRequests: the requests that a program steps through. Called by LLMEngine alone, on the event loop of the AsyncLLM.
+
+Each request has one task that moves its outputs into one queue; `next_outputs` empties the queue.
+Invariant: a request is in `_unfinished` until its last output was taken, its error was raised, or it was aborted, and then in
+`_ending` until its last output was taken.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tetrad.frontend.async_llm import AsyncLLM
+from tetrad.frontend.output_stream import OutputStream
+from tetrad.frontend.outputs import RequestOutput
+from tetrad.frontend.prompts import PromptType
+from tetrad.frontend.sampling_params import SamplingParams
+from tetrad.services.errors import InvalidRequest, TetradError
+
+
+@dataclass(eq=False)
+class _Live:
+    """A request, its outputs, and what moves them."""
+
+    request_id: str
+    stream: OutputStream
+    pump: "asyncio.Task[None] | None" = field(default=None)
+
+
+_Entry = tuple[_Live, RequestOutput | TetradError]
+
+
+class EngineRequests:
+    """Requests of one program.
+
+    Args:
+        frontend: takes them.
+    """
+
+    def __init__(self, frontend: AsyncLLM) -> None:
+        self._frontend = frontend
+        self._unfinished: dict[str, _Live] = {}
+        self._ending: set[_Live] = set()
+        self._outputs: asyncio.Queue[_Entry] = asyncio.Queue()
+        self._failure: _Entry | None = None
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that go on."""
+        return len(self._unfinished)
+
+    @property
+    def has_outputs(self) -> bool:
+        """Whether `next_outputs` has anything left to return."""
+        return bool(self._unfinished or self._ending)
+
+    async def add(self, request_id: str, prompt: PromptType, params: SamplingParams, **options: Any) -> None:
+        """Send a request to the engine. Errors: see AsyncLLM.add_request; InvalidRequest if the id is in use."""
+        if request_id in self._unfinished:
+            raise InvalidRequest(f"Request id {request_id} is in use by an unfinished request.", field="request_id")
+        stream = await self._frontend.add_request(request_id, prompt, params, **options)
+        live = self._unfinished[request_id] = _Live(request_id, stream)
+        live.pump = asyncio.create_task(self._pump(live))
+
+    async def next_outputs(self) -> list[RequestOutput]:
+        """Wait for progress, and return all of it; nothing at once if there is nothing to wait for.
+
+        Raises:
+            TetradError: of a request that failed, when all that came before it was returned.
+        """
+        if not self.has_outputs:
+            return []
+        outputs: list[RequestOutput] = []
+        entry = self._failure or await self._outputs.get()
+        self._failure = None
+        while True:
+            live, output = entry
+            if isinstance(output, TetradError):
+                if outputs:
+                    self._failure = entry
+                    return outputs
+                self._forget(live)
+                raise output
+            if output.finished:
+                self._forget(live)
+            outputs.append(output)
+            if self._outputs.empty():
+                return outputs
+            entry = self._outputs.get_nowait()
+
+    async def abort(self, request_ids: Iterable[str]) -> None:
+        """End requests; each has one last output, and its id is free at once."""
+        for request_id in request_ids:
+            live = self._unfinished.pop(request_id, None)
+            if live is not None:
+                self._ending.add(live)
+                live.stream.abort()
+
+    def _forget(self, live: _Live) -> None:
+        self._ending.discard(live)
+        if self._unfinished.get(live.request_id) is live:
+            del self._unfinished[live.request_id]
+
+    async def _pump(self, live: _Live) -> None:
+        try:
+            async for output in live.stream:
+                self._outputs.put_nowait((live, output))
+        except TetradError as error:
+            self._outputs.put_nowait((live, error))
+        finally:
+            live.stream.close()

@@ -1,0 +1,1 @@
+"""LLM, in the place where vLLM has it."""

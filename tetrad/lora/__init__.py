@@ -1,0 +1,1 @@
+"""Adapters, in the place where vLLM has them."""

@@ -1,0 +1,27 @@
+"""RequestCounter: numbers for requests; vLLM's Counter."""
+
+
+class RequestCounter:
+    """Counts up by one each time.
+
+    Args:
+        start: first number.
+
+    Attributes:
+        counter: next number.
+    """
+
+    def __init__(self, start: int = 0) -> None:
+        self.counter = start
+
+    def __iter__(self) -> "RequestCounter":
+        return self
+
+    def __next__(self) -> int:
+        number = self.counter
+        self.counter += 1
+        return number
+
+    def reset(self) -> None:
+        """Begin again at 0."""
+        self.counter = 0

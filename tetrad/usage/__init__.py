@@ -1,0 +1,1 @@
+"""Usage contexts, in the place where vLLM has them."""

@@ -1,0 +1,14 @@
+"""UsageContext, where programs made for vLLM import it from. Nothing is reported to anybody."""
+
+from enum import StrEnum
+
+
+class UsageContext(StrEnum):
+    """What an engine is used from."""
+
+    UNKNOWN_CONTEXT = "UNKNOWN_CONTEXT"
+    LLM_CLASS = "LLM_CLASS"
+    API_SERVER = "API_SERVER"
+    OPENAI_API_SERVER = "OPENAI_API_SERVER"
+    OPENAI_BATCH_RUNNER = "OPENAI_BATCH_RUNNER"
+    ENGINE_CONTEXT = "ENGINE_CONTEXT"

@@ -1,0 +1,13 @@
+"""Small things, where programs made for vLLM import them from."""
+
+import uuid
+
+from tetrad.drop_in.command_line import FlexibleArgumentParser as FlexibleArgumentParser
+from tetrad.request_counter import RequestCounter
+
+Counter = RequestCounter
+
+
+def random_uuid() -> str:
+    """Return 32 random hexadecimal digits."""
+    return uuid.uuid4().hex

@@ -1,0 +1,1 @@
+"""Counter, where programs made for vLLM import them from."""

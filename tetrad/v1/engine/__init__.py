@@ -1,0 +1,1 @@
+"""The engine's classes, in the places where vLLM V1 has them."""

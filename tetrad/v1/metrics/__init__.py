@@ -1,0 +1,1 @@
+"""Metrics, in the places where vLLM V1 has them."""
