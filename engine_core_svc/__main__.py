@@ -21,7 +21,7 @@ from tetrad.engine_core_svc.kv_cache.second_tier import HostTier, NoSecondTier
 from tetrad.engine_core_svc.observability.metrics import EngineMetrics
 from tetrad.engine_core_svc.observability.request_spans import RequestSpans
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
-from tetrad.engine_core_svc.scheduler.prefill_throttle import MeasuringPacer, NoPacer
+from tetrad.engine_core_svc.scheduler.prefill_throttle import MeasuringThrottle, NoThrottle
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
 from tetrad.engine_core_svc.structured_output.filler import ThreadFiller
@@ -101,7 +101,7 @@ async def start_engine(settings: EngineCoreSettings, link: WorkerLink, metrics: 
         messages=messages,
     )
     slowdown = settings.max_decode_slowdown if settings.enable_chunked_prefill else 0
-    pacer = MeasuringPacer(slowdown) if slowdown else NoPacer()
+    throttle = MeasuringThrottle(slowdown) if slowdown else NoThrottle()
     kv_events = KvEventLog(layout.block_size, epoch=link.epoch)
     kv_cache = KVCacheManager(
         layout.num_blocks,
@@ -124,7 +124,7 @@ async def start_engine(settings: EngineCoreSettings, link: WorkerLink, metrics: 
         settings.tokenizer_targets, facts.vocab_size, max_message_bytes=settings.max_message_bytes, tls=settings.tls
     )
     engine = Engine(
-        Scheduler(limits, kv_cache, Grammars(ThreadFiller(settings.grammar_threads)), pacer),
+        Scheduler(limits, kv_cache, Grammars(ThreadFiller(settings.grammar_threads)), throttle),
         admission,
         link,
         GrammarCompiler(tokenizer.vocabulary, Trial(settings.grammar_timeout_s), metrics.grammar_seconds.observe),

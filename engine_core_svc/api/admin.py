@@ -176,7 +176,7 @@ def _load_of(engine: Engine) -> pb.EngineLoad:
         num_gpu_blocks=scheduler.kv_cache.pool.num_blocks,
         num_free_blocks=scheduler.kv_cache.pool.num_free,
         num_sessions=len(engine.sessions),
-        num_waiting_tokens=scheduler.roster.num_waiting_tokens,
+        num_waiting_tokens=scheduler.states.num_waiting_tokens,
         num_output_messages=engine.sessions.num_output_messages,
         paused=engine.orders.is_paused,
         sleeping=engine.sleeper.is_asleep,

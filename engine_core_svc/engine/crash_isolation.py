@@ -44,7 +44,7 @@ class Suspects:
 
     def note_loss(self) -> None:
         """Keep in mind who was under way on the worker that was lost; call it before the scheduler forgets the worker."""
-        self._under_way = self._scheduler.roster.in_flight
+        self._under_way = self._scheduler.states.in_flight
 
     def judge(self, *, crashed: bool) -> list[Request]:
         """Say whether the last loss was a crash; return the requests that it convicts, which the caller ends."""

@@ -24,7 +24,7 @@ from tetrad.engine_core_svc.engine.deadlines import Deadlines
 from tetrad.engine_core_svc.engine.guard import Guard
 from tetrad.engine_core_svc.engine.observers import Observers
 from tetrad.engine_core_svc.engine.orders import Orders
-from tetrad.engine_core_svc.engine.plan_timing import Lookahead
+from tetrad.engine_core_svc.engine.plan_timing import PlanTiming
 from tetrad.engine_core_svc.engine.queue_limits import QueueLimits
 from tetrad.engine_core_svc.engine.recovery import Recovery
 from tetrad.engine_core_svc.engine.sleep import Sleeper
@@ -97,7 +97,7 @@ class Engine:
         self._changed = asyncio.Event()
         self.orders = Orders(scheduler, self.sleeper, abort_all=self._abort_all, on_change=self._wake)
         self._guard = Guard(self._changed.set)
-        self._lookahead = Lookahead(self._changed.set)
+        self._plan_timing = PlanTiming(self._changed.set)
         self._recovery = Recovery(
             scheduler,
             self._suspects,
@@ -134,7 +134,7 @@ class Engine:
             if self.sleeper.note_worker():
                 self.orders.resume()
             self.worker_since_s = time.monotonic()
-            self._lookahead.shares_cores = self.link.computes_on_cores
+            self._plan_timing.shares_cores = self.link.computes_on_cores
             self.scheduler.shares_params = executor.shares_params
             try:
                 loss = await self._run_steps(executor)
@@ -171,7 +171,7 @@ class Engine:
         for result in executor.take_results():
             self._last_step_id = result.step_id
             self._metrics.note_result(result.step_id)
-            self._lookahead.note_result(result.compute_s)
+            self._plan_timing.note_result(result.compute_s)
             self._publish(self._update(result))
         if ended := self.scheduler.finish_constrained():
             self._publish(ended)
@@ -180,7 +180,7 @@ class Engine:
             self._note_admissions(plan)
             self._metrics.note_plan(plan)
             executor.dispatch(plan)
-            self._lookahead.note_dispatched(executor.num_in_flight, lets_in=bool(plan.new_requests))
+            self._plan_timing.note_dispatched(executor.num_in_flight, lets_in=bool(plan.new_requests))
         if self._idle_is_news and executor.num_in_flight == 0:
             self._tell_that_idle()
         self._stall_watch.note_step(is_standing=executor.num_in_flight == 0 and self._has_work)
@@ -192,13 +192,13 @@ class Engine:
         self.observers.notify()
 
     def _may_plan(self, executor: Executor) -> bool:
-        return not self.orders.is_frozen and executor.has_room and self._lookahead.is_due(executor.num_in_flight)
+        return not self.orders.is_frozen and executor.has_room and self._plan_timing.is_due(executor.num_in_flight)
 
     @property
     def _has_work(self) -> bool:
         """Whether a request could be planned, if there were room: it waits for neither an operator nor its grammar."""
-        roster = self.scheduler.roster
-        return len(roster.requests) > roster.num_waiting_for_grammars and not self.orders.is_paused
+        states = self.scheduler.states
+        return len(states.requests) > states.num_waiting_for_grammars and not self.orders.is_paused
 
     # Looked up at each step, not once: a profile may stand in between by then.
 
@@ -313,7 +313,7 @@ class Engine:
 
     async def close(self) -> None:
         """Let go of what runs beside the step loop."""
-        self._lookahead.rest()
+        self._plan_timing.rest()
         self._recovery.close()
         self._stall_watch.close()
         await self._preparations.close()
@@ -372,8 +372,8 @@ class Engine:
         if not submission.resumed:  # else it has been let in before
             self.sleeper.check_awake()
             self._queue_limits.check(
-                num_reqs=self.scheduler.roster.num_waiting,
-                num_tokens=self.scheduler.roster.num_waiting_tokens,
+                num_reqs=self.scheduler.states.num_waiting,
+                num_tokens=self.scheduler.states.num_waiting_tokens,
                 new_tokens=len(submission.prompt_token_ids),
             )
 

@@ -1,4 +1,4 @@
-"""Lookahead: when the next step is planned while one runs: as late as the worker never waits for it.
+"""PlanTiming: when the next step is planned while one runs: as late as the worker never waits for it.
 
 What arrives behind a plan waits for that whole step before its own begins; a plan made early in a long step keeps it out for
 nothing. Where a worker computes on the cores that first tokens need on their way out, in steps that are shorter than that way,
@@ -24,7 +24,7 @@ _HEAD_START_S = 0.001
 """From a step's result until its first tokens are with their clients, if nobody else wants the cores."""
 
 
-class Lookahead:
+class PlanTiming:
     """The time of the next plan.
 
     Args:

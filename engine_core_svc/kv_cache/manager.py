@@ -3,7 +3,7 @@
 Called from scheduler/ only. Keeps each request's block table and hash count; knows nothing of queues, budgets or devices.
 Blocks are registered as cached when they are planned, before they are written: requests of the same step share them, because
 the worker writes all keys and values of a layer before it reads any (vLLM's rule). What a failed request leaves unwritten is
-taken back (unwritten.py).
+taken back (pending_writes.py).
 """
 
 from collections.abc import Collection, Sequence
@@ -13,7 +13,7 @@ from tetrad.engine_core_svc.core.plan import Swaps
 from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.kv_cache.block_pool import BlockPool
 from tetrad.engine_core_svc.kv_cache.events import KvEvents, NoKvEvents
-from tetrad.engine_core_svc.kv_cache.pending_writes import Unwritten
+from tetrad.engine_core_svc.kv_cache.pending_writes import PendingWrites
 from tetrad.engine_core_svc.kv_cache.prefix_hash import extend_block_hashes
 from tetrad.engine_core_svc.kv_cache.second_tier import NoSecondTier, SecondTier
 
@@ -56,7 +56,7 @@ class KVCacheManager:
         self.block_size = block_size
         self.stats = PrefixCacheStats()
         self._enable_caching = enable_caching
-        self._unwritten = Unwritten()
+        self._pending_writes = PendingWrites()
 
     def blocks_for(self, num_tokens: int) -> int:
         """Return how many blocks hold `num_tokens` tokens."""
@@ -91,7 +91,7 @@ class KVCacheManager:
         request.block_ids = self._bring_back(request, prefix)
         request.num_computed_tokens = len(prefix) * self.block_size
         request.num_cached_blocks = len(prefix)
-        self._unwritten.note_found(request.key, request.block_hashes[: len(prefix)])
+        self._pending_writes.note_found(request.key, request.block_hashes[: len(prefix)])
         if self._enable_caching:
             self.stats.queries += request.num_tokens
             self.stats.hits += request.num_computed_tokens
@@ -125,25 +125,25 @@ class KVCacheManager:
     def rebuild(self) -> None:
         """Start over with all blocks free and nothing cached: their content is gone with the worker."""
         self.second_tier.clear()
-        self._unwritten.clear()
+        self._pending_writes.clear()
         self.pool = BlockPool(self.pool.num_blocks, self._events, self.second_tier)
         self._events.cleared()
 
     def note_sent(self, step_id: int) -> Swaps:
         """Return what must be copied before the plan that was just made is run."""
-        self._unwritten.note_sent(step_id)
+        self._pending_writes.note_sent(step_id)
         return self.second_tier.take_swaps()
 
     def note_returned(self, step_id: int) -> None:
         """A plan's blocks are written."""
-        self._unwritten.note_returned(step_id)
+        self._pending_writes.note_returned(step_id)
 
-    def forget_unwritten(self, failed: Collection[int]) -> Collection[int]:
+    def forget_pending(self, failed: Collection[int]) -> Collection[int]:
         """Let nobody find the blocks that requests, which have failed in the oldest plan in flight, were to write.
 
         Returns the keys of the requests that have found them before, and must be computed again.
         """
-        fallout = self._unwritten.fallout(failed)
+        fallout = self._pending_writes.fallout(failed)
         for block_hash in fallout.hashes:
             self.pool.forget(block_hash)
         return fallout.misled
@@ -172,6 +172,6 @@ class KVCacheManager:
         extend_block_hashes(request, self.block_size)
         for index in range(request.num_cached_blocks, num_full):
             self.pool.cache(request.block_ids[index], request.block_hashes[index])
-        self._unwritten.note_registered(request.key, request.block_hashes[request.num_cached_blocks : num_full])
+        self._pending_writes.note_registered(request.key, request.block_hashes[request.num_cached_blocks : num_full])
         self._events.stored(request, request.num_cached_blocks, num_full)
         request.num_cached_blocks = num_full

@@ -1,4 +1,4 @@
-"""Unwritten: blocks that are registered as cached while the plan that writes them is in flight.
+"""PendingWrites: blocks that are registered as cached while the plan that writes them is in flight.
 
 Called by the cache manager. A request that the worker fails alone writes nothing from the failed step on, though others may
 have found its blocks by then, and more others those of these: all of them have read what was never written. Results come in
@@ -30,7 +30,7 @@ class Fallout:
     misled: Collection[int]
 
 
-class Unwritten:
+class PendingWrites:
     """What the plans in flight count on, in the order in which it was planned."""
 
     def __init__(self) -> None:

@@ -131,11 +131,11 @@ class _Pulled:
         stats, pool = take_stats(scheduler), scheduler.kv_cache.pool
         yield _gauge("requests_running", "Requests in the running batch.", stats.num_running_reqs)
         waiting = GaugeMetricFamily("tetrad:engine_requests_waiting", "Requests that wait, by what for.", labels=["reason"])
-        num_for_grammars = scheduler.roster.num_waiting_for_grammars
+        num_for_grammars = scheduler.states.num_waiting_for_grammars
         waiting.add_metric(["capacity"], stats.num_waiting_reqs - num_for_grammars)
         waiting.add_metric(["grammar"], num_for_grammars)
         yield waiting
-        yield _gauge("tokens_waiting", "Tokens of the requests that wait.", scheduler.roster.num_waiting_tokens)
+        yield _gauge("tokens_waiting", "Tokens of the requests that wait.", scheduler.states.num_waiting_tokens)
         yield _gauge("sessions", "Frontends with an open session.", len(sessions))
         yield _gauge("kv_usage", "Share of KV blocks in use, 0 to 1.", stats.kv_cache_usage)
         yield _gauge("kv_blocks", "KV blocks that can be used.", pool.num_blocks - 1)

@@ -1,7 +1,7 @@
 """StepBudget: what one plan may still compute.
 
 Made and used by the scheduler, for one plan. Two purses: all tokens of the step, and those of prompts, which may be held to
-less so that the requests that decode beside them are not kept waiting (pacer.py). Knows no requests; the bytes that they add to
+fewer for the sake of the requests that decode beside them (prefill_throttle.py). Knows no requests; the bytes that they add to
 the step's messages are in a budget beside it.
 """
 

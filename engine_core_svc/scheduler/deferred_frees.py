@@ -1,6 +1,6 @@
-"""Fence: blocks of requests that ended while a plan in flight still names them; given back when that plan has returned.
+"""DeferredFrees: blocks of requests that ended while a plan in flight still names them; given back when that plan has returned.
 
-Called by the roster and by results. Knows step ids and block ids; a step's result means that all steps before it have returned
+Called by the states and by results. Knows step ids and block ids; a step's result means that all steps before it have returned
 too.
 """
 
@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 
-class Fence:
+class DeferredFrees:
     """Blocks that wait for a step.
 
     Args:
@@ -21,7 +21,7 @@ class Fence:
         self.last_returned_step = -1
 
     def __iter__(self) -> Iterator[Sequence[int]]:
-        """Iterate over the block tables behind the fence."""
+        """Iterate over the block tables whose release is deferred."""
         return (block_ids for _, block_ids in self._waiting)
 
     def add(self, step_id: int, block_ids: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""Pacers: how many tokens of prompts a step may compute while others decode.
+"""Throttles: how many tokens of prompts a step may compute while others decode.
 
 Asked by the scheduler for each plan, told of each plan and each result. A prompt of thousands of tokens that fills a step holds
 up every stream for as long as it takes; cut into small pieces it costs the same and holds up nobody for long. How small depends
@@ -23,7 +23,7 @@ _LONGEST_S = 3600.0
 """No step takes longer; a worker that says so is not believed."""
 
 
-class Pacer(Protocol):
+class PrefillThrottle(Protocol):
     """What a scheduler asks and tells."""
 
     def prompt_tokens(self, num_decoding: int, num_waiting: int) -> int | None:
@@ -44,7 +44,7 @@ class Pacer(Protocol):
         """The steps on their way will not come back."""
 
 
-class NoPacer:
+class NoThrottle:
     """Prompts fill every step, as in vLLM."""
 
     def prompt_tokens(self, num_decoding: int, num_waiting: int) -> int | None:
@@ -67,7 +67,7 @@ class _Planned:
     num_prompt_tokens: int
 
 
-class MeasuringPacer:
+class MeasuringThrottle:
     """Holds a step with decodes to a multiple of what it takes without prompts.
 
     Args:

@@ -1,4 +1,4 @@
-"""Roster: every unfinished request, and where each stands: waiting for its grammar, waiting, or running with blocks.
+"""RequestStates: every unfinished request, and where each stands: waiting for its grammar, waiting, or running with blocks.
 
 Owned by the scheduler, which says when a request moves, as results do; here is what a move entails. The worker is told of those
 that run no more by the next plan. Knows nothing of budgets and plans.
@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
-from tetrad.engine_core_svc.scheduler.deferred_frees import Fence
+from tetrad.engine_core_svc.scheduler.deferred_frees import DeferredFrees
 from tetrad.engine_core_svc.scheduler.policy import OrderKey, RequestQueue, RequestSet
 from tetrad.engine_core_svc.scheduler.running import RunningList
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
 
 
-class Roster:
+class RequestStates:
     """The requests of one scheduler.
 
     Args:
@@ -27,7 +27,7 @@ class Roster:
         requests: all of them, by key.
         waiting: those that could run if there were room.
         running: those that hold blocks.
-        fence: blocks of ended requests that a plan in flight still names.
+        deferred_frees: blocks of ended requests that a plan in flight still names.
         num_preemptions: since start.
     """
 
@@ -35,7 +35,7 @@ class Roster:
         self.requests: dict[int, Request] = {}
         self.waiting = RequestQueue(key)
         self.running = RunningList(key)
-        self.fence = Fence(kv_cache.release)
+        self.deferred_frees = DeferredFrees(kv_cache.release)
         self.num_preemptions = 0
         self._kv_cache, self._grammars = kv_cache, grammars
         self._waiting_for_grammar = RequestSet()
@@ -59,7 +59,7 @@ class Roster:
     @property
     def in_flight(self) -> list[Request]:
         """Requests that a plan names whose result has not come."""
-        return [request for request in self.requests.values() if request.last_step_id > self.fence.last_returned_step]
+        return [request for request in self.requests.values() if request.last_step_id > self.deferred_frees.last_returned_step]
 
     def add(self, request: Request) -> None:
         """Take a request over; it waits from now on, in the queue unless its grammar is still to come."""
@@ -114,7 +114,7 @@ class Roster:
         request.move_to(status)
         self._grammars.remove(request)
         del self.requests[request.key]
-        self.fence.add(request.last_step_id, request.block_ids)
+        self.deferred_frees.add(request.last_step_id, request.block_ids)
         request.block_ids = []
 
     def take_removed_keys(self) -> list[int]:
@@ -129,4 +129,4 @@ class Roster:
             request.num_placeholders = 0
             request.last_step_id = -1
         self._removed_keys.clear()
-        self.fence.clear()
+        self.deferred_frees.clear()

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from tetrad.engine_core_svc.core.plan import FINISH_REASONS, EngineCoreOutput, ModelRunnerOutput, PrefillStats
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
-from tetrad.engine_core_svc.scheduler.request_states import Roster
+from tetrad.engine_core_svc.scheduler.request_states import RequestStates
 from tetrad.engine_core_svc.scheduler.stopping import check_stop
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
 
@@ -18,18 +18,18 @@ class Results:
     """Applies results.
 
     Args:
-        roster: the requests.
+        states: the requests.
         kv_cache: their block tables.
         grammars: of the constrained ones.
     """
 
-    def __init__(self, roster: Roster, kv_cache: KVCacheManager, grammars: Grammars) -> None:
-        self._roster, self._kv_cache, self._grammars = roster, kv_cache, grammars
+    def __init__(self, states: RequestStates, kv_cache: KVCacheManager, grammars: Grammars) -> None:
+        self._states, self._kv_cache, self._grammars = states, kv_cache, grammars
 
     def apply(self, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
         """Apply one step's result; return what it brought."""
         outputs: list[EngineCoreOutput] = []
-        requests = self._roster.requests
+        requests = self._states.requests
         if result.failures:
             self._recompute_misled(result)
         self._grammars.refuse_misfits(result)
@@ -41,9 +41,9 @@ class Results:
         self._grammars.advance(result.step_id, outputs)
         for key, error in result.failures.items():
             if (request := requests.get(key)) is not None:
-                self._roster.finish(request, RequestStatus.FINISHED_ERROR)
+                self._states.finish(request, RequestStatus.FINISHED_ERROR)
                 outputs.append(EngineCoreOutput(request, [], FINISH_REASONS[request.status], error=error))
-        self._roster.fence.note_returned(result.step_id)
+        self._states.deferred_frees.note_returned(result.step_id)
         self._kv_cache.note_returned(result.step_id)
         return outputs
 
@@ -61,7 +61,7 @@ class Results:
             verdict = check_stop(request)
             if verdict is not None:
                 status, output.stop_reason = verdict
-                self._roster.finish(request, status)
+                self._states.finish(request, status)
                 output.finish_reason = FINISH_REASONS[status]
                 break
         return output
@@ -71,15 +71,15 @@ class Results:
 
         They may have failed of what they read: such failures are taken out of the result, now and in steps to come.
         """
-        failures, requests = result.failures, self._roster.requests
+        failures, requests = result.failures, self._states.requests
         for request in [request for key in failures if (request := requests.get(key)) is not None]:
             if request.ignores(result.step_id):
                 del failures[request.key]
-        for key in self._kv_cache.forget_unwritten(failures.keys()):
+        for key in self._kv_cache.forget_pending(failures.keys()):
             failures.pop(key, None)
             request = requests.get(key)
             if request is None:
                 continue
             if request.status is RequestStatus.RUNNING:
-                self._roster.preempt(request)
+                self._states.preempt(request)
             request.num_placeholders, request.ignored_until = 0, request.last_step_id

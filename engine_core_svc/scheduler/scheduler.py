@@ -22,8 +22,8 @@ from tetrad.engine_core_svc.scheduler.budget import StepBudget
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.message_budget import MessageBudget
 from tetrad.engine_core_svc.scheduler.policy import ORDER_KEYS
-from tetrad.engine_core_svc.scheduler.prefill_throttle import NoPacer, Pacer
-from tetrad.engine_core_svc.scheduler.request_states import Roster
+from tetrad.engine_core_svc.scheduler.prefill_throttle import NoThrottle, PrefillThrottle
+from tetrad.engine_core_svc.scheduler.request_states import RequestStates
 from tetrad.engine_core_svc.scheduler.results import Results
 from tetrad.engine_core_svc.structured_output.filler import InlineFiller
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
@@ -40,7 +40,7 @@ class Scheduler:
         limits: see SchedulerLimits.
         kv_cache: the block tables; not shared with anyone.
         grammars: of the constrained requests; not shared with anyone. None: masks are computed at once, on this thread.
-        pacer: holds prompts back for those that decode. None: nothing does.
+        throttle: holds prompts back for those that decode. None: nothing does.
 
     Attributes:
         shares_params: whether parameters that several new requests share are in a plan once; so the worker has to read them.
@@ -51,35 +51,35 @@ class Scheduler:
         limits: SchedulerLimits,
         kv_cache: KVCacheManager,
         grammars: Grammars | None = None,
-        pacer: Pacer | None = None,
+        throttle: PrefillThrottle | None = None,
     ) -> None:
         self.limits = limits
         self.kv_cache = kv_cache
         self.grammars = Grammars(InlineFiller()) if grammars is None else grammars
-        self.pacer = NoPacer() if pacer is None else pacer
-        self.roster = Roster(ORDER_KEYS[limits.policy], kv_cache, self.grammars)
-        self.requests, self.waiting, self.running = self.roster.requests, self.roster.waiting, self.roster.running
+        self.throttle = NoThrottle() if throttle is None else throttle
+        self.states = RequestStates(ORDER_KEYS[limits.policy], kv_cache, self.grammars)
+        self.requests, self.waiting, self.running = self.states.requests, self.states.waiting, self.states.running
         self.step_counter = 0
         self.admitting = True
         self.shares_params = True
-        self._results = Results(self.roster, kv_cache, self.grammars)
+        self._results = Results(self.states, kv_cache, self.grammars)
         self._num_sampling = 0  # requests that the last plan brings a token; they decode from then on
 
     # --- requests come and go ---------------------------------------------------------------------------------------
 
     def add_request(self, request: Request) -> None:
-        """Take a request over; see Roster.add."""
-        self.roster.add(request)
+        """Take a request over; see RequestStates.add."""
+        self.states.add(request)
 
     def grammar_ready(self, request: Request, state: GrammarState) -> None:
         """Let a request that waited for its grammar into the queue."""
-        self.roster.grammar_ready(request, state)
+        self.states.grammar_ready(request, state)
 
     def finish_requests(self, keys: Iterable[int], status: RequestStatus) -> list[Request]:
         """End requests from outside; unknown and finished ones are ignored. Return those that really ended."""
         ended = [request for key in keys if (request := self.requests.get(key)) is not None]
         for request in ended:
-            self.roster.finish(request, status)
+            self.states.finish(request, status)
         return ended
 
     def finish_constrained(self) -> list[EngineCoreOutput]:
@@ -102,17 +102,17 @@ class Scheduler:
         """Plan the next step; None if there is nothing to compute now."""
         plan = SchedulerOutput(step_id=self.step_counter)
         make_room = self.limits.policy == "priority" and self._preempt_for_urgent_arrival()
-        preemptions_before = self.roster.num_preemptions
+        preemptions_before = self.states.num_preemptions
         budget = self._budget()
         self._schedule_running(plan, budget)
-        if self.roster.num_preemptions == preemptions_before or make_room:
+        if self.states.num_preemptions == preemptions_before or make_room:
             self._schedule_waiting(plan, budget)
         self._num_sampling = len(plan.sampling_keys)
         if plan.num_requests == 0:
             return None
         num_decodes = plan.total_num_scheduled_tokens - budget.num_prompt_tokens
-        self.pacer.note_planned(plan.step_id, num_decodes, budget.num_prompt_tokens)
-        plan.removed_keys = self.roster.take_removed_keys()
+        self.throttle.note_planned(plan.step_id, num_decodes, budget.num_prompt_tokens)
+        plan.removed_keys = self.states.take_removed_keys()
         plan.grammar_masks = self.grammars.masks(plan)
         plan.swaps = self.kv_cache.note_sent(plan.step_id)
         self.step_counter += 1
@@ -122,7 +122,7 @@ class Scheduler:
         most, threshold = self.limits.max_num_batched_tokens, self.limits.long_prefill_token_threshold
         num_decoding = min(self._num_sampling, len(self.running))
         num_waiting = len(self.running) - num_decoding + len(self.waiting)
-        paced = self.pacer.prompt_tokens(num_decoding, num_waiting)
+        paced = self.throttle.prompt_tokens(num_decoding, num_waiting)
         is_alone = num_decoding + num_waiting <= 1
         return StepBudget(
             most,
@@ -144,7 +144,7 @@ class Scheduler:
             while blocks is None:
                 # The last in order has not been planned in this step, unless it is the request itself.
                 victim = self.running[-1]
-                self.roster.preempt(victim)
+                self.states.preempt(victim)
                 if victim is request:
                     return
                 blocks = self.kv_cache.extend(request, num_new)
@@ -195,7 +195,7 @@ class Scheduler:
 
     def _add_new_request(self, plan: SchedulerOutput, request: Request, num_new: int, budget: StepBudget) -> None:
         budget.messages.describe(request)
-        self.roster.start(request)
+        self.states.start(request)
         if not request.first_output_sent:
             # A request that is resumed after a crash may find its output cached, too: the same was asked before.
             request.num_cached_tokens = min(request.num_computed_tokens, request.num_prompt_tokens)
@@ -260,7 +260,7 @@ class Scheduler:
         if not victims or self.kv_cache.blocks_missing(first) > reclaimable:
             return False
         while self.running and self.running[-1].priority < first.priority and not self._could_run(first):
-            self.roster.preempt(self.running[-1])
+            self.states.preempt(self.running[-1])
         return True
 
     def _could_run(self, request: Request) -> bool:
@@ -270,7 +270,7 @@ class Scheduler:
         """From now on plan nothing but this request, nothing at all if there is no such request; None: everything again."""
         if key is not None:
             for request in [request for request in self.running if request.key != key]:
-                self.roster.preempt(request)
+                self.states.preempt(request)
         self.waiting.only = key
 
     # --- results and losses -----------------------------------------------------------------------------------------
@@ -278,18 +278,18 @@ class Scheduler:
     def update(self, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
         """Apply one step's result; return what it brought, for requests that still want it."""
         outputs = self._results.apply(result)
-        self.pacer.note_returned(result.step_id, result.compute_s)
+        self.throttle.note_returned(result.step_id, result.compute_s)
         return outputs
 
     def forget_worker(self) -> None:
         """The worker is gone with all blocks' content and all results in flight: recompute everything, order kept."""
-        self.roster.forget_worker()
-        self.pacer.forget_steps()
+        self.states.forget_worker()
+        self.throttle.forget_steps()
         self.grammars.forget_worker()
         self.kv_cache.rebuild()
 
     def reset_prefix_cache(self, *, preempt_running: bool = False) -> bool:
         """Forget all cached prefixes. False while blocks are in use, unless everything running may be preempted."""
         if preempt_running:
-            self.roster.preempt_all()
+            self.states.preempt_all()
         return self.kv_cache.reset_prefix_cache()

@@ -27,10 +27,10 @@ def take_stats(scheduler: Scheduler) -> SchedulerStats:
     """Return the scheduler's numbers at this moment."""
     return SchedulerStats(
         num_running_reqs=len(scheduler.running),
-        num_waiting_reqs=scheduler.roster.num_waiting,
+        num_waiting_reqs=scheduler.states.num_waiting,
         kv_cache_usage=scheduler.kv_cache.pool.usage,
         prefix_cache_queries=scheduler.kv_cache.stats.queries,
         prefix_cache_hits=scheduler.kv_cache.stats.hits,
-        num_preemptions=scheduler.roster.num_preemptions,
+        num_preemptions=scheduler.states.num_preemptions,
         step_counter=scheduler.step_counter,
     )

@@ -1,6 +1,6 @@
 """StepTimes: what a step's decodes and a prompt's token cost, learned from the steps that were.
 
-Used by the pacer alone. Knows no requests, reads no clock.
+Used by the throttle alone. Knows no requests, reads no clock.
 """
 
 _GAIN = 0.3

@@ -19,7 +19,7 @@ from tetrad.engine_core_svc.kv_cache.events import KvEvents
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.kv_cache.second_tier import HostTier
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
-from tetrad.engine_core_svc.scheduler.prefill_throttle import Pacer
+from tetrad.engine_core_svc.scheduler.prefill_throttle import PrefillThrottle
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.structured_output.compiled import CompiledGrammar
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language
@@ -160,7 +160,7 @@ def make_bench() -> Callable[..., Bench]:
         num_blocks: int = 10_000,
         block_size: int = 16,
         enable_caching: bool = True,
-        pacer: Pacer | None = None,
+        throttle: PrefillThrottle | None = None,
         events: KvEvents | None = None,
         num_host_blocks: int = 0,
         grammars: Grammars | None = None,
@@ -168,7 +168,7 @@ def make_bench() -> Callable[..., Bench]:
     ) -> Bench:
         tier = HostTier(num_host_blocks) if num_host_blocks else None
         kv_cache = KVCacheManager(num_blocks, block_size, enable_caching=enable_caching, events=events, second_tier=tier)
-        return Bench(Scheduler(SchedulerLimits(**limits), kv_cache, grammars, pacer))
+        return Bench(Scheduler(SchedulerLimits(**limits), kv_cache, grammars, throttle))
 
     return make
 

@@ -123,7 +123,7 @@ class Walk(RuleBasedStateMachine):
             assert bool(request.block_ids) == (request.status is RequestStatus.RUNNING)
             for block in request.block_ids:
                 held[block] += 1
-        for blocks in scheduler.roster.fence:
+        for blocks in scheduler.states.deferred_frees:
             for block in blocks:
                 held[block] += 1
         free = pool.free_blocks()

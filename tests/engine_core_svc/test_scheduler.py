@@ -119,7 +119,7 @@ def test_nobody_is_admitted_in_a_step_that_preempted(make_bench):
 
     scheduled = bench.step()
 
-    assert bench.scheduler.roster.num_preemptions == 1
+    assert bench.scheduler.states.num_preemptions == 1
     assert list(scheduled) == [1]
 
 
@@ -316,15 +316,15 @@ def test_golden_same_tokens_however_they_were_scheduled(make_bench, depth, limit
     bench = make_bench(**limits)
 
     assert outputs(bench) == outputs(make_bench())
-    assert (bench.scheduler.roster.num_preemptions > 0) == ("num_blocks" in limits)
+    assert (bench.scheduler.states.num_preemptions > 0) == ("num_blocks" in limits)
 
 
 def test_nothing_is_in_flight_of_a_worker_that_was_lost(make_bench):
     bench = make_bench()
     request = bench.add(5)
     bench.plan()
-    before = list(bench.scheduler.roster.in_flight)
+    before = list(bench.scheduler.states.in_flight)
 
     bench.scheduler.forget_worker()
 
-    assert (before, bench.scheduler.roster.in_flight) == ([request], [])
+    assert (before, bench.scheduler.states.in_flight) == ([request], [])

@@ -114,7 +114,7 @@ def test_a_request_without_its_grammar_is_skipped_and_comes_back_to_its_place(be
     bench.scheduler.limits = type(bench.scheduler.limits)(max_num_seqs=1)
     other, last = bench.add(5, max_tokens=1), bench.add(5)
 
-    assert bench.scheduler.roster.num_waiting == 3
+    assert bench.scheduler.states.num_waiting == 3
     assert set(bench.step()) == {other.key}
     bench.scheduler.grammar_ready(unready, GrammarState(Constraint(Language("regex", "")), letters))
 
@@ -129,7 +129,7 @@ def test_a_request_may_end_before_its_grammar_is_there(bench):
     bench.scheduler.finish_requests([request.key], RequestStatus.FINISHED_ABORTED)
 
     assert not bench.scheduler.has_requests
-    assert bench.scheduler.roster.num_waiting == 0
+    assert bench.scheduler.states.num_waiting == 0
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -139,7 +139,7 @@ def test_preempted_requests_go_on_where_they_stood(make_bench, letters, vocabula
 
     bench.run(depth=depth)
 
-    assert bench.scheduler.roster.num_preemptions > 0
+    assert bench.scheduler.states.num_preemptions > 0
     assert all(len(text_of(request, vocabulary)) == 5 for request in requests[:4])
     assert bench.num_free == 7
 

@@ -21,13 +21,13 @@ class Group:
 GROUPS = (
     Group(
         "scheduling",
-        ("scheduler/*.py", "kv_cache/*.py", "outbox.py", "in_flight.py"),
+        ("scheduler/*.py", "kv_cache/*.py", "sessions/outbox.py", "worker/in_flight.py"),
         (
             "test_block_pool.py",
             "test_in_flight.py",
             "test_kv_events.py",
             "test_outbox.py",
-            "test_pacer.py",
+            "test_prefill_throttle.py",
             "test_prefix_cache.py",
             "test_random_walk.py",
             "test_scheduler.py",
@@ -35,12 +35,12 @@ GROUPS = (
             "test_step_times.py",
             "test_stopping.py",
             "test_structured_output_scheduling.py",
-            "test_unwritten.py",
+            "test_pending_writes.py",
         ),
     ),
     Group(
         "sessions",
-        ("sessions.py", "recovery.py", "wire.py"),
+        ("sessions/sessions.py", "engine/recovery.py", "engine/submission_wire.py", "api/wire.py", "worker/wire.py"),
         ("test_recovery.py", "test_sessions.py", "test_wire.py", "test_wire_messages.py"),
     ),
 )

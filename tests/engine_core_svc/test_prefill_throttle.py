@@ -2,7 +2,7 @@
 
 import pytest
 
-from tetrad.engine_core_svc.scheduler.prefill_throttle import MeasuringPacer, NoPacer
+from tetrad.engine_core_svc.scheduler.prefill_throttle import MeasuringThrottle, NoThrottle
 
 DECODES_S, TOKEN_S = 0.040, 0.001
 """Seconds: of a step's decodes, and of a token of a prompt."""
@@ -16,10 +16,10 @@ def device(tokens: list[int]) -> float:
 
 @pytest.fixture
 def make_paced(make_bench):
-    """Return a maker of benches on that device; 16 requests decode, and the pacer has seen them do it."""
+    """Return a maker of benches on that device; 16 requests decode, and the throttle has seen them do it."""
 
-    def make(pacer, takes_s=device, num_decoding=16, **limits):
-        bench = make_bench(pacer=pacer, **limits)
+    def make(throttle, takes_s=device, num_decoding=16, **limits):
+        bench = make_bench(throttle=throttle, **limits)
         bench.takes_s = takes_s
         for _ in range(num_decoding):
             bench.add(100, max_tokens=5000)
@@ -39,7 +39,7 @@ def seconds_until_computed(bench, request) -> list[float]:
 
 
 def test_a_long_prompt_is_cut_so_that_steps_take_at_most_twice_as_long(make_paced):
-    bench = make_paced(MeasuringPacer(2.0))
+    bench = make_paced(MeasuringThrottle(2.0))
 
     seconds = seconds_until_computed(bench, bench.add(2000))
 
@@ -47,14 +47,14 @@ def test_a_long_prompt_is_cut_so_that_steps_take_at_most_twice_as_long(make_pace
     assert len(seconds) == pytest.approx(2000 * TOKEN_S / DECODES_S, rel=0.15)
 
 
-def test_without_a_pacer_the_prompt_holds_up_everyone(make_paced):
-    bench = make_paced(NoPacer())
+def test_without_a_throttle_the_prompt_holds_up_everyone(make_paced):
+    bench = make_paced(NoThrottle())
 
     assert len(seconds_until_computed(bench, bench.add(2000))) == 1
 
 
 def test_where_nothing_decodes_prompts_fill_the_step(make_bench):
-    bench = make_bench(pacer=MeasuringPacer(2.0))
+    bench = make_bench(throttle=MeasuringThrottle(2.0))
     bench.takes_s = device
     bench.add(100, max_tokens=10)
     bench.run()
@@ -66,14 +66,14 @@ def test_where_nothing_decodes_prompts_fill_the_step(make_bench):
 
 def test_a_burst_is_let_in_though_a_few_decode(make_paced):
     """Sixty that wait for one that decodes are given sixty times the time of its step."""
-    bench = make_paced(MeasuringPacer(2.0), num_decoding=1)
+    bench = make_paced(MeasuringThrottle(2.0), num_decoding=1)
     burst = [bench.add(20) for _ in range(60)]
 
     assert len(bench.step()) == 1 + len(burst)
 
 
 def test_steps_that_nobody_notices_are_not_shortened(make_paced):
-    bench = make_paced(MeasuringPacer(2.0), takes_s=lambda tokens: device(tokens) / 1000)
+    bench = make_paced(MeasuringThrottle(2.0), takes_s=lambda tokens: device(tokens) / 1000)
     request = bench.add(2000)
 
     bench.step()
@@ -83,7 +83,7 @@ def test_steps_that_nobody_notices_are_not_shortened(make_paced):
 
 def test_what_was_learned_follows_the_device(make_paced):
     """Prompts cost twice as much from now on, and there is always one: after some steps they are cut half as long."""
-    bench = make_paced(MeasuringPacer(2.0))
+    bench = make_paced(MeasuringThrottle(2.0))
     bench.takes_s = lambda tokens: DECODES_S * (1 in tokens) + 2 * TOKEN_S * sum(count for count in tokens if count > 1)
     for _ in range(4):
         request = bench.add(1000, max_tokens=1)
@@ -97,7 +97,7 @@ def test_what_was_learned_follows_the_device(make_paced):
 
 
 def test_a_prompt_goes_on_even_if_a_few_of_its_tokens_take_longer_than_all_decodes(make_paced):
-    bench = make_paced(MeasuringPacer(1.0), takes_s=lambda tokens: 50 * device(tokens))
+    bench = make_paced(MeasuringThrottle(1.0), takes_s=lambda tokens: 50 * device(tokens))
     request = bench.add(2000)
 
     bench.step()
@@ -107,7 +107,7 @@ def test_a_prompt_goes_on_even_if_a_few_of_its_tokens_take_longer_than_all_decod
 
 def test_a_prompt_in_pieces_does_not_starve_those_behind_it_in_order(make_paced):
     """It is more urgent, so it stands before them, and takes none of the tokens they need."""
-    bench = make_paced(MeasuringPacer(2.0), policy="priority", max_num_batched_tokens=64, num_decoding=4)
+    bench = make_paced(MeasuringThrottle(2.0), policy="priority", max_num_batched_tokens=64, num_decoding=4)
     long = bench.add(2000, priority=1)
     bench.step()
 
@@ -118,7 +118,7 @@ def test_a_prompt_in_pieces_does_not_starve_those_behind_it_in_order(make_paced)
 
 
 def test_short_prompts_beside_decodes_teach_what_long_ones_cost(make_bench):
-    bench = make_bench(pacer=MeasuringPacer(2.0))
+    bench = make_bench(throttle=MeasuringThrottle(2.0))
     bench.takes_s = device
     for _ in range(16):
         bench.add(20, max_tokens=500)
@@ -132,7 +132,7 @@ def test_short_prompts_beside_decodes_teach_what_long_ones_cost(make_bench):
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_everything_ends_whatever_is_paced(make_bench, depth):
-    bench = make_bench(pacer=MeasuringPacer(1.5), max_num_seqs=8, num_blocks=400, enable_caching=False)
+    bench = make_bench(throttle=MeasuringThrottle(1.5), max_num_seqs=8, num_blocks=400, enable_caching=False)
     bench.takes_s = device
     for number in range(40):
         bench.add(1 + 97 * number % 700, max_tokens=1 + number % 13)
@@ -141,40 +141,40 @@ def test_everything_ends_whatever_is_paced(make_bench, depth):
 
 
 def test_steps_that_were_lost_with_their_worker_teach_nothing():
-    pacer = MeasuringPacer(2.0)
-    pacer.note_planned(0, 0, 1000)
-    pacer.forget_steps()
-    pacer.note_planned(1, 0, 100)
-    pacer.note_returned(1, 0.1)
-    pacer.note_planned(2, 4, 0)
-    pacer.note_returned(2, 0.04)
+    throttle = MeasuringThrottle(2.0)
+    throttle.note_planned(0, 0, 1000)
+    throttle.forget_steps()
+    throttle.note_planned(1, 0, 100)
+    throttle.note_returned(1, 0.1)
+    throttle.note_planned(2, 4, 0)
+    throttle.note_returned(2, 0.04)
 
-    assert pacer.prompt_tokens(4, 1) == pytest.approx(40, abs=1)
+    assert throttle.prompt_tokens(4, 1) == pytest.approx(40, abs=1)
 
 
 @pytest.mark.parametrize("compute_s", [0.0, -1.0, float("nan"), float("inf"), 1e308])
 def test_a_worker_that_does_not_say_how_long_steps_took_is_not_paced(compute_s):
-    pacer = MeasuringPacer(2.0)
+    throttle = MeasuringThrottle(2.0)
     for step_id, (decodes, tokens) in enumerate([(0, 1000), (4, 0)]):
-        pacer.note_planned(step_id, decodes, tokens)
-        pacer.note_returned(step_id, compute_s)
+        throttle.note_planned(step_id, decodes, tokens)
+        throttle.note_returned(step_id, compute_s)
 
-    assert pacer.prompt_tokens(4, 1) is None
+    assert throttle.prompt_tokens(4, 1) is None
 
 
-def taught(pacer):
-    """Return the pacer when it knows that decodes take 40 ms and a token of a prompt 1 ms."""
+def taught(throttle):
+    """Return the throttle when it knows that decodes take 40 ms and a token of a prompt 1 ms."""
     for step_id, (decodes, tokens, seconds) in enumerate([(0, 1000, 1.0), (4, 0, 0.04)]):
-        pacer.note_planned(step_id, decodes, tokens)
-        pacer.note_returned(step_id, seconds)
-    return pacer
+        throttle.note_planned(step_id, decodes, tokens)
+        throttle.note_returned(step_id, seconds)
+    return throttle
 
 
 def test_one_paced_step_of_sixteen_has_nearly_no_prompt():
     """So that it stays known what decodes take alone."""
-    pacer = taught(MeasuringPacer(2.0))
+    throttle = taught(MeasuringThrottle(2.0))
 
-    tokens = [pacer.prompt_tokens(4, 1) for _ in range(48)]
+    tokens = [throttle.prompt_tokens(4, 1) for _ in range(48)]
 
     assert [number for number, count in enumerate(tokens, 1) if count == 1] == [16, 32, 48]
     assert set(tokens) == {1, 40}
@@ -182,51 +182,51 @@ def test_one_paced_step_of_sixteen_has_nearly_no_prompt():
 
 @pytest.mark.parametrize("known", [[(0, 1000, 1.0)], [(4, 0, 0.04)], []], ids=["prompts", "decodes", "nothing"])
 def test_nothing_is_paced_until_both_costs_are_known(known):
-    pacer = MeasuringPacer(2.0)
+    throttle = MeasuringThrottle(2.0)
     for step_id, (decodes, tokens, seconds) in enumerate(known):
-        pacer.note_planned(step_id, decodes, tokens)
-        pacer.note_returned(step_id, seconds)
+        throttle.note_planned(step_id, decodes, tokens)
+        throttle.note_returned(step_id, seconds)
 
-    assert pacer.prompt_tokens(4, 1) is None
+    assert throttle.prompt_tokens(4, 1) is None
 
 
 @pytest.mark.parametrize(("num_decoding", "num_waiting"), [(0, 1), (4, 0)])
 def test_nothing_is_paced_where_nobody_decodes_or_nobody_waits(num_decoding, num_waiting):
-    assert taught(MeasuringPacer(2.0)).prompt_tokens(num_decoding, num_waiting) is None
+    assert taught(MeasuringThrottle(2.0)).prompt_tokens(num_decoding, num_waiting) is None
 
 
 @pytest.mark.parametrize(
     ("num_decoding", "num_waiting", "tokens"), [(8, 2, 40), (8, 1, 40), (4, 2, 80), (1, 1, 160), (1, 10, 1600)]
 )
 def test_one_that_waits_outweighs_four_that_decode(num_decoding, num_waiting, tokens):
-    assert taught(MeasuringPacer(2.0)).prompt_tokens(num_decoding, num_waiting) == pytest.approx(tokens, abs=1)
+    assert taught(MeasuringThrottle(2.0)).prompt_tokens(num_decoding, num_waiting) == pytest.approx(tokens, abs=1)
 
 
 def test_a_step_of_an_hour_is_not_believed_and_a_short_one_is():
-    pacer = MeasuringPacer(2.0)
+    throttle = MeasuringThrottle(2.0)
     for step_id, seconds in enumerate((3600.0, 1.0)):
-        pacer.note_planned(step_id, 0, 1000)
-        pacer.note_returned(step_id, seconds)
-    pacer.note_planned(2, 4, 0)
-    pacer.note_returned(2, 0.04)
+        throttle.note_planned(step_id, 0, 1000)
+        throttle.note_returned(step_id, seconds)
+    throttle.note_planned(2, 4, 0)
+    throttle.note_returned(2, 0.04)
 
-    assert pacer.prompt_tokens(4, 1) == pytest.approx(40, abs=1)
+    assert throttle.prompt_tokens(4, 1) == pytest.approx(40, abs=1)
 
 
 def test_a_result_says_nothing_of_steps_that_were_planned_before_or_after_its_own():
-    pacer = MeasuringPacer(2.0)
+    throttle = MeasuringThrottle(2.0)
     for step_id in range(3):
-        pacer.note_planned(step_id, 0, 1000)
-    pacer.note_returned(1, 1.0)
-    pacer.note_planned(3, 4, 0)
-    pacer.note_returned(3, 0.04)
+        throttle.note_planned(step_id, 0, 1000)
+    throttle.note_returned(1, 1.0)
+    throttle.note_planned(3, 4, 0)
+    throttle.note_returned(3, 0.04)
 
-    assert pacer.prompt_tokens(4, 1) == pytest.approx(40, abs=1)
+    assert throttle.prompt_tokens(4, 1) == pytest.approx(40, abs=1)
 
 
 def test_a_step_that_does_not_say_how_long_it_took_changes_nothing_of_what_is_known():
-    pacer = taught(MeasuringPacer(2.0))
-    pacer.note_planned(2, 4, 0)
-    pacer.note_returned(2, 0.0)
+    throttle = taught(MeasuringThrottle(2.0))
+    throttle.note_planned(2, 4, 0)
+    throttle.note_returned(2, 0.0)
 
-    assert pacer.prompt_tokens(4, 1) == 40
+    assert throttle.prompt_tokens(4, 1) == 40

@@ -105,7 +105,7 @@ def test_blocks_that_are_forgotten_are_handed_out_before_cached_ones(bench):
     failing = bench.add([*COMMON, 1])
     bench.plan()
     blocks = list(failing.block_ids)
-    bench.scheduler.roster.preempt_all()
+    bench.scheduler.states.preempt_all()
     bench.deliver(failed=[failing.key])
 
     assert set(bench.scheduler.kv_cache.pool.free_blocks()[:4]) == set(blocks)
@@ -116,7 +116,7 @@ def test_what_was_evicted_before_it_was_written_is_not_brought_back(make_bench):
     bench = make_bench(num_blocks=8, block_size=BLOCK_SIZE, num_host_blocks=8)
     failing = bench.add([*COMMON, 1])
     bench.plan()
-    bench.scheduler.roster.preempt_all()
+    bench.scheduler.states.preempt_all()
     bench.scheduler.finish_requests([failing.key], RequestStatus.FINISHED_ABORTED)
     bench.add(26, max_tokens=1)
     evicting = bench.plan()
