@@ -33,8 +33,8 @@ from tetrad.engine_core_svc.worker.wire import decode_result, encode_plan
 from tetrad.frontend.wire import step_of
 from tetrad.services.columns import pack_u32, split_rows, unpack_u32
 from tetrad.v1 import tokenizer_pb2, types_pb2, worker_pb2
-from tetrad.worker_svc.plan import StepResult
-from tetrad.worker_svc.wire import read_plan, write_result
+from tetrad.worker_svc.api.wire import read_plan, write_result
+from tetrad.worker_svc.core.plan import StepResult
 
 _BATCHES = (1, 16, 64, 256)
 _REPEATS = 300

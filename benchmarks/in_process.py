@@ -20,9 +20,9 @@ from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.services.model_files import resolve_model
 from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.core.device import KvLayout, LoadRequest
+from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, SamplingSpec, StepPlan, StepResult, finished
 from tetrad.worker_svc.devices import open_device
-from tetrad.worker_svc.devices.interface import KvLayout, LoadRequest
-from tetrad.worker_svc.plan import CachedRequests, NewRequest, SamplingSpec, StepPlan, StepResult, finished
 
 _BLOCK_SIZE = 16
 _NUM_BLOCKS = 4096

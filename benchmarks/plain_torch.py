@@ -16,9 +16,9 @@ import torch.nn.functional as F  # noqa: N812 - the name it has everywhere
 
 from benchmarks.peers.lines import answer, take_stdout
 from tetrad.services.model_files import resolve_model
-from tetrad.worker_svc.models.config import ModelConfig, read_config
-from tetrad.worker_svc.weights.loader import WeightLoader
-from tetrad.worker_svc.weights.source import open_source
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.checkpoint.open import open_source
+from tetrad.worker_svc.model_facts.config import ModelConfig, read_config
 
 
 class PlainLlama:

@@ -19,13 +19,13 @@ import numpy as np
 from tetrad.services.model_files import resolve_model
 from tetrad.tokenizer_svc.loading import load_tokenizer
 from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.core.device import KvLayout, LoadRequest
+from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, SamplingSpec, StepPlan
 from tetrad.worker_svc.devices import open_device
-from tetrad.worker_svc.devices.interface import KvLayout, LoadRequest
-from tetrad.worker_svc.plan import CachedRequests, NewRequest, SamplingSpec, StepPlan
 
 if TYPE_CHECKING:
     # It imports torch, which must see how the device wants its threads.
-    from tetrad.worker_svc.model_runner import ModelRunner
+    from tetrad.worker_svc.runner.model_runner import ModelRunner
 
 MODEL = "smollm2-135m-instruct"
 NUM_ROWS = 64

@@ -18,9 +18,9 @@ from benchmarks.report import Bar, Section, add_bars, write_section
 from benchmarks.stack import MODEL
 from tetrad.services.model_files import resolve_model
 from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.core.device import KvLayout, LoadRequest
+from tetrad.worker_svc.core.plan import CachedRequests, Ints, NewRequest, Runner, SamplingSpec, StepPlan, finished
 from tetrad.worker_svc.devices import open_device
-from tetrad.worker_svc.devices.interface import KvLayout, LoadRequest
-from tetrad.worker_svc.plan import CachedRequests, Ints, NewRequest, Runner, SamplingSpec, StepPlan, finished
 
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _BATCH_CONTEXT = 128

@@ -17,8 +17,8 @@ from benchmarks.report import Bar, Section, add_bars, write_section
 from benchmarks.stack import MODEL, Stack, running
 from benchmarks.systems import TETRAD_FLOAT32, TETRAD_GGUF
 from tetrad.services.model_files import resolve_model
-from tetrad.worker_svc.models.config import read_config
-from tetrad.worker_svc.weights.model_config import read_model_config
+from tetrad.worker_svc.checkpoint.model_config import read_model_config
+from tetrad.worker_svc.model_facts.config import read_config
 
 _MAX_START_S = 6.0
 _WORKER_MARGIN_MB = 300.0

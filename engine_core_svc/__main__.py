@@ -10,6 +10,7 @@ from typing import Literal, NoReturn, TypeVar
 from tetrad.engine_core_svc.api.admin import EngineCoreAdminServicer
 from tetrad.engine_core_svc.api.ports import Ports
 from tetrad.engine_core_svc.api.servicer import EngineCoreServicer
+from tetrad.engine_core_svc.api.trace_points import trace_points
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.core.message_sizes import MessageLimits
 from tetrad.engine_core_svc.engine.admission import Admission, AdmissionLimits
@@ -28,7 +29,6 @@ from tetrad.engine_core_svc.structured_output.filler import ThreadFiller
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
 from tetrad.engine_core_svc.structured_output.tokenizer_link import TokenizerLink
 from tetrad.engine_core_svc.structured_output.trial import Trial
-from tetrad.engine_core_svc.trace_points import trace_points
 from tetrad.engine_core_svc.worker.kv_layout import KVCacheLayout
 from tetrad.engine_core_svc.worker.link import WorkerFacts, WorkerLink
 from tetrad.services.errors import Unavailable
@@ -37,7 +37,7 @@ from tetrad.services.metrics import shown
 from tetrad.services.process import run_service
 from tetrad.services.profiling import StepProfiler, profile_directory
 from tetrad.services.settings import load_settings
-from tetrad.services.tracing import open_tracer
+from tetrad.services.tracer import open_tracer
 from tetrad.services.version import SCHEMA_REVISION, VERSION
 from tetrad.v1 import engine_core_pb2
 

@@ -29,7 +29,8 @@ from tetrad.frontend.sampling_params import SamplingParams
 from tetrad.frontend.served_model import ServedModel
 from tetrad.frontend.texts import Texts
 from tetrad.services.log import get_logger
-from tetrad.services.tracing import Tracer, open_tracer
+from tetrad.services.tracer import open_tracer
+from tetrad.services.tracing import Tracer
 
 log = get_logger()
 

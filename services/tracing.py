@@ -109,20 +109,6 @@ class NoTracer:
         """Do nothing."""
 
 
-def open_tracer(service: str, endpoint: str | None) -> Tracer:
-    """Return what makes a service's spans.
-
-    Args:
-        service: its name ("worker").
-        endpoint: of the collector, see `ServiceSettings.otlp_endpoint`; None: tracing is off.
-    """
-    if endpoint is None:
-        return NoTracer()
-    from tetrad.services.otlp import OtlpTracer  # nobody pays for it who does not use it
-
-    return OtlpTracer(service, endpoint)
-
-
 @contextlib.contextmanager
 def spanned(tracer: Tracer, name: str, *, kind: Kind = "internal", attributes: Attributes = _NOTHING) -> Iterator[Span]:
     """Put a span around what is done while this is open, under the present context and as the context of what is inside."""

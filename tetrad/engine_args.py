@@ -26,7 +26,7 @@ from tetrad.services.model_files import DEFAULT_MODEL, Report, resolve_model
 from tetrad.services.settings import ServiceSettings, Settings, first_problem
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings
-from tetrad.worker_svc.models.check import check_config
+from tetrad.worker_svc.model_facts.check import check_config
 
 S = TypeVar("S", bound=Settings)
 Parser = TypeVar("Parser", bound=argparse.ArgumentParser)

@@ -13,7 +13,7 @@ from tetrad.services.metrics import shown
 from tetrad.services.process import run_service
 from tetrad.services.server import Server
 from tetrad.services.settings import load_settings
-from tetrad.services.tracing import open_tracer
+from tetrad.services.tracer import open_tracer
 from tetrad.tokenizer_svc.chat import ChatLimits, ChatRenderer
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.tokenizer_svc.loading import load_tokenizer

@@ -67,11 +67,11 @@ def draw(root: Path, service: str) -> Drawing:
 
 
 def modules_of(root: Path, service: str) -> dict[str, Path]:
-    """Return the modules of a service by name; empty `__init__` files are none."""
+    """Return the modules of a service by name; `__init__` files without code are none."""
     found = {}
     for path in sorted((root / service).rglob("*.py")):
-        if path.name == "__init__.py" and not path.read_text().strip():
-            continue
+        if path.name == "__init__.py" and len(ast.parse(path.read_text()).body) <= 1:
+            continue  # a docstring at most
         parts = ("tetrad", *path.relative_to(root).with_suffix("").parts)
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found

@@ -5,9 +5,9 @@ import sys
 
 from tetrad.services.process import run_service
 from tetrad.services.settings import load_settings
+from tetrad.worker_svc.api.trace_points import trace_points
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.service import serve
-from tetrad.worker_svc.trace_points import trace_points
 
 
 def main() -> None:

@@ -10,19 +10,19 @@ from tetrad.services.log import get_logger
 from tetrad.services.metrics import shown
 from tetrad.services.profiling import StepProfiler, profile_directory
 from tetrad.services.server import Server
-from tetrad.services.tracing import open_tracer
+from tetrad.services.tracer import open_tracer
 from tetrad.v1 import worker_pb2_grpc
-from tetrad.worker_svc.collective import CollectiveMethods
-from tetrad.worker_svc.compute_thread import ComputeThread
+from tetrad.worker_svc.api.lifecycle import LifecycleServicer
+from tetrad.worker_svc.api.servicer import WorkerServicer
+from tetrad.worker_svc.api.trace_points import trace_points
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.devices import open_device
-from tetrad.worker_svc.lifecycle import LifecycleServicer
-from tetrad.worker_svc.metrics import WorkerMetrics
-from tetrad.worker_svc.profiler import Profiler, TorchProfiler
-from tetrad.worker_svc.servicer import WorkerServicer
-from tetrad.worker_svc.stuck_device import StuckDevice
-from tetrad.worker_svc.trace_points import trace_points
-from tetrad.worker_svc.worker import Worker
+from tetrad.worker_svc.observability.metrics import WorkerMetrics
+from tetrad.worker_svc.worker.collective import CollectiveMethods
+from tetrad.worker_svc.worker.compute_thread import ComputeThread
+from tetrad.worker_svc.worker.profiler import Profiler, TorchProfiler
+from tetrad.worker_svc.worker.stuck_device import StuckDevice
+from tetrad.worker_svc.worker.worker import Worker
 
 log = get_logger()
 

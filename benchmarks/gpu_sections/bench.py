@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.gpu_sections.findings import file_name_of
 from benchmarks.options import Options
-from tetrad.worker_svc.cuda.accelerator import Accelerator, CudaAccelerator, HostAccelerator
+from tetrad.worker_svc.cuda.device.accelerator import Accelerator, CudaAccelerator, HostAccelerator
 
 Work = Callable[[], object]
 T = TypeVar("T")

@@ -10,15 +10,15 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_sections.bench import Bench
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.checkpoint.random import RandomSource
+from tetrad.worker_svc.checkpoint.source import WeightSource
+from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
 from tetrad.worker_svc.cuda.linears import DeviceLinears
 from tetrad.worker_svc.cuda.llama import DeviceLlama
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
-from tetrad.worker_svc.cuda.weight_offload import WeightOffload
-from tetrad.worker_svc.devices.interface import KvLayout
-from tetrad.worker_svc.models.check import supported_config
-from tetrad.worker_svc.weights.loader import WeightLoader
-from tetrad.worker_svc.weights.random import RandomSource
-from tetrad.worker_svc.weights.source import WeightSource
+from tetrad.worker_svc.model_facts.check import supported_config
 
 QWEN: Mapping[str, Any] = {
     "architectures": ["Qwen2ForCausalLM"],

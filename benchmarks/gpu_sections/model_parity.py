@@ -13,8 +13,9 @@ from benchmarks.gpu_sections.findings import Findings, last_line
 from benchmarks.gpu_sections.model import Loaded, load, load_transformers, make_runner, random_source
 from benchmarks.gpu_sections.plans import Batch, random_prompts, run_plans
 from benchmarks.gpu_sections.reference import Generated, generated, judge
-from tetrad.worker_svc.plan import Ints, SamplingSpec
-from tetrad.worker_svc.weights.source import WeightSource, open_source
+from tetrad.worker_svc.checkpoint.open import open_source
+from tetrad.worker_svc.checkpoint.source import WeightSource
+from tetrad.worker_svc.core.plan import Ints, SamplingSpec
 
 _LIMITS = {torch.bfloat16: 2e-2, torch.float32: 1e-4}
 """How far log-probabilities may be off, and how near a tie is one."""

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from benchmarks.gpu_sections.model import BLOCK_SIZE
-from tetrad.worker_svc.plan import CachedRequests, Ints, NewRequest, PendingStep, SamplingSpec, StepPlan, StepResult
+from tetrad.worker_svc.core.plan import CachedRequests, Ints, NewRequest, PendingStep, SamplingSpec, StepPlan, StepResult
 
 GREEDY = SamplingSpec(temperature=0.0)
 _IN_FLIGHT = 2

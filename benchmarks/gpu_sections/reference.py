@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tetrad.worker_svc.plan import Ints, StepResult
+from tetrad.worker_svc.core.plan import Ints, StepResult
 
 
 @dataclass(frozen=True)

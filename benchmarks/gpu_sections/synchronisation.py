@@ -15,7 +15,7 @@ from benchmarks.gpu_sections.bench import Bench
 from benchmarks.gpu_sections.findings import Findings, last_line
 from benchmarks.gpu_sections.model import load, make_runner, random_source
 from benchmarks.gpu_sections.plans import GREEDY, Batch, Executor, random_prompts, run_plans
-from tetrad.worker_svc.plan import GrammarRows, PendingStep, SamplingSpec, StepPlan, StepResult
+from tetrad.worker_svc.core.plan import GrammarRows, PendingStep, SamplingSpec, StepPlan, StepResult
 
 _SAMPLING: Mapping[str, SamplingSpec] = {
     "greedy": GREEDY,

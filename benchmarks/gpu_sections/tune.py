@@ -21,7 +21,7 @@ from benchmarks.gpu_sections.bench import Bench, open_bench
 from benchmarks.gpu_sections.findings import Findings
 from benchmarks.gpu_sections.trial import Trial
 from benchmarks.options import Options
-from tetrad.worker_svc.devices.host import usable_cores
+from tetrad.worker_svc.core.host import usable_cores
 from tetrad.worker_svc.kernels.attention_launch import shared_kib_of
 from tetrad.worker_svc.kernels.tile_shapes import load_tuned, save_tuned, tuned_path
 

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import save_file
 
 from tests.toy_tokenizer import EOS_IDS, SPECIALS, toy_tokenizer
-from tetrad.worker_svc.models.config import read_config
-from tetrad.worker_svc.weights.random import tensor_shapes
+from tetrad.worker_svc.checkpoint.random import tensor_shapes
+from tetrad.worker_svc.model_facts.config import read_config
 
 _CONFIG = {
     "architectures": ["LlamaForCausalLM"],

@@ -22,8 +22,8 @@ from tetrad.services.errors import InvalidRequest
 from tetrad.services.request_context import NO_CONTEXT
 from tetrad.v1.types_pb2 import SamplingParams, TokenIds
 from tetrad.v1.worker_pb2 import ExecuteRequest, ExecuteResponse
-from tetrad.worker_svc.plan import LogprobRows, PromptLogprobs, SampledLogprobs, StepResult
-from tetrad.worker_svc.wire import read_plan, write_result
+from tetrad.worker_svc.api.wire import read_plan, write_result
+from tetrad.worker_svc.core.plan import LogprobRows, PromptLogprobs, SampledLogprobs, StepResult
 
 VOCAB_SIZE = 49_152
 MESSAGE_BYTES = 32 << 20

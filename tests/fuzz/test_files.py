@@ -15,8 +15,8 @@ from tests.fuzz.model_bytes import directory_files, json_mutations, mutations, w
 from tetrad.services.errors import ModelError, NotFound
 from tetrad.tokenizer_svc.loading import load_tokenizer
 from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.core.device import LoadRequest
 from tetrad.worker_svc.devices.cpu import CpuDevice
-from tetrad.worker_svc.devices.interface import LoadRequest
 
 # Strategies over whole files have long names, which only a failure would show.
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")

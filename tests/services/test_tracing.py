@@ -10,7 +10,8 @@ from tests.otlp_receiver import ERROR, OtlpReceiver, has
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.request_context import NO_CONTEXT, RequestContext, bind_context
 from tetrad.services.settings import ServiceSettings
-from tetrad.services.tracing import open_tracer, spanned
+from tetrad.services.tracer import open_tracer
+from tetrad.services.tracing import spanned
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CALLER = RequestContext("r-1", f"00-{TRACE}-00f067aa0ba902b7-01", "vendor=1")

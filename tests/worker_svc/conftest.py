@@ -10,9 +10,9 @@ import torch
 
 from tests.worker_svc.service_client import connect
 from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.core.device import KvLayout, LoadRequest
+from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, Runner, SamplingSpec, StepPlan, StepResult, finished
 from tetrad.worker_svc.devices.cpu import CpuDevice, CpuModel
-from tetrad.worker_svc.devices.interface import KvLayout, LoadRequest
-from tetrad.worker_svc.plan import CachedRequests, NewRequest, Runner, SamplingSpec, StepPlan, StepResult, finished
 
 GREEDY = SamplingSpec(temperature=0.0)
 LAYOUT = KvLayout(num_blocks=400, block_size=16, max_model_len=1024, max_num_seqs=64, max_num_batched_tokens=2048)

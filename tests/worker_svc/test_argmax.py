@@ -9,10 +9,10 @@ from tests.worker_svc.native_programs import NO_HEADS, RUNNABLE, product, team_o
 from tests.worker_svc.test_native_products import activations, drawn, quantized
 from tests.worker_svc.test_sampler import Bench
 from tetrad.services.errors import InternalError
+from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec
 from tetrad.worker_svc.layers.argmax import argmax
 from tetrad.worker_svc.native.program import Epilogue, ProgramBuilder
 from tetrad.worker_svc.native.weights import pack_float, pack_gguf
-from tetrad.worker_svc.plan import GrammarRows, SamplingSpec
 
 GREEDY = SamplingSpec(temperature=0.0)
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tetrad.worker_svc.compute_thread import ComputeThread
+from tetrad.worker_svc.worker.compute_thread import ComputeThread
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def test_a_cancelled_call_that_has_not_begun_never_runs(compute):
 def test_a_call_that_never_ends_does_not_keep_the_process():
     code = (
         "import asyncio, threading\n"
-        "from tetrad.worker_svc.compute_thread import ComputeThread\n"
+        "from tetrad.worker_svc.worker.compute_thread import ComputeThread\n"
         "async def main():\n"
         "    compute, begun = ComputeThread(), threading.Event()\n"
         "    compute.submit(lambda: (begun.set(), threading.Event().wait()))\n"

@@ -5,10 +5,10 @@ import torch
 from safetensors.torch import save_file
 
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.checkpoint.open import open_source
 from tetrad.worker_svc.cuda.linears import DeviceLinears
 from tetrad.worker_svc.layers.rotary import interleave_heads
-from tetrad.worker_svc.weights.loader import WeightLoader
-from tetrad.worker_svc.weights.source import open_source
 
 IN, HEAD_DIM = 64, 16
 X = torch.randn(3, IN, generator=torch.Generator().manual_seed(1))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tetrad.worker_svc.input_batch import InputBatch
-from tetrad.worker_svc.plan import NewRequest, SamplingSpec
+from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.plan import NewRequest, SamplingSpec
 from tetrad.worker_svc.sampler.sampler import Sampler
 
 VOCAB_SIZE = 2000

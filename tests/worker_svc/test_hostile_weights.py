@@ -8,8 +8,8 @@ import pytest
 
 from tests.fuzz.model_bytes import CONFIG, directory_files, write_gguf
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.models.check import supported_config
-from tetrad.worker_svc.weights.source import open_source
+from tetrad.worker_svc.checkpoint.open import open_source
+from tetrad.worker_svc.model_facts.check import supported_config
 
 
 @pytest.fixture

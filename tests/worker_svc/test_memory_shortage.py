@@ -12,10 +12,10 @@ import torch
 
 from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.config import WorkerSettings
-from tetrad.worker_svc.devices import host
+from tetrad.worker_svc.core import host
+from tetrad.worker_svc.core.host import available_memory_bytes
+from tetrad.worker_svc.core.memory_shortage import memory_for
 from tetrad.worker_svc.devices.cpu import CpuDevice
-from tetrad.worker_svc.devices.host import available_memory_bytes
-from tetrad.worker_svc.memory_shortage import memory_for
 
 MODEL = SimpleNamespace(info=SimpleNamespace(hidden_size=64, vocab_size=272))
 FAR_TOO_MUCH = 1 << 60
@@ -80,7 +80,7 @@ def test_pages_of_files_do_not_count_against_a_containers_limit(tmp_path, monkey
 
 def test_a_limit_on_address_space_is_a_limit_on_memory():
     script = (
-        "from tetrad.worker_svc.devices.host import available_memory\n"
+        "from tetrad.worker_svc.core.host import available_memory\n"
         "found = available_memory()\n"
         "assert found.size_bytes < 1 << 30, found\n"
         "print(found.limited_by)"

@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from tests.worker_svc.conftest import tiny_config
 from tests.worker_svc.test_native_gguf import ALL_Q4_0, write
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.models.config import read_config
-from tetrad.worker_svc.weights.model_config import read_model_config
+from tetrad.worker_svc.checkpoint.model_config import read_model_config
+from tetrad.worker_svc.model_facts.config import read_config
 
 
 @pytest.fixture

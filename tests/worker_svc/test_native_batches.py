@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.core.device import KvLayout, LoadRequest
+from tetrad.worker_svc.core.plan import SamplingSpec
 from tetrad.worker_svc.devices.cpu import CpuDevice
-from tetrad.worker_svc.devices.interface import KvLayout, LoadRequest
-from tetrad.worker_svc.plan import SamplingSpec
 
 ALL_LOGPROBS = SamplingSpec(temperature=0.0, num_logprobs=0, num_prompt_logprobs=0)
 LAYOUT = KvLayout(num_blocks=600, block_size=16, max_model_len=1024, max_num_seqs=64, max_num_batched_tokens=4096)

@@ -9,9 +9,9 @@ import pytest
 from tests.worker_svc.conftest import save_tiny, tiny_config
 from tetrad.services.errors import InternalError, ModelError
 from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.core.device import LoadRequest
+from tetrad.worker_svc.core.plan import SamplingSpec
 from tetrad.worker_svc.devices.cpu import CpuDevice
-from tetrad.worker_svc.devices.interface import LoadRequest
-from tetrad.worker_svc.plan import SamplingSpec
 
 Kind = gguf.GGMLQuantizationType
 PROMPT_LOGPROBS = SamplingSpec(temperature=0.0, num_prompt_logprobs=0)

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from tests.worker_svc.native_programs import RUNNABLE, team_of
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.core.device import LoadRequest
 from tetrad.worker_svc.devices.cpu import CpuDevice
-from tetrad.worker_svc.devices.interface import LoadRequest
 from tetrad.worker_svc.native import build, library
 from tetrad.worker_svc.native.library import NoLibraryError, best_target, library_name, load_library
 

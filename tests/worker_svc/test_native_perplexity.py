@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from tetrad.tokenizer_svc.loading import load_tokenizer
+from tetrad.worker_svc.checkpoint.gguf_reader import GgufFile
 from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.core.device import KvLayout, LoadRequest
+from tetrad.worker_svc.core.host import usable_cores
+from tetrad.worker_svc.core.plan import SamplingSpec
 from tetrad.worker_svc.devices.cpu import CpuDevice
-from tetrad.worker_svc.devices.host import usable_cores
-from tetrad.worker_svc.devices.interface import KvLayout, LoadRequest
-from tetrad.worker_svc.plan import SamplingSpec
-from tetrad.worker_svc.weights.gguf_reader import GgufFile
 
 NUM_TOKENS = int(os.environ.get("TETRAD_PERPLEXITY_TOKENS", "900"))
 WINDOW = 600

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tests.worker_svc.native_programs import NO_HEADS, RUNNABLE, product, team_of
+from tetrad.worker_svc.checkpoint.source import QuantizedTensor
 from tetrad.worker_svc.native.program import Epilogue, ProgramBuilder
 from tetrad.worker_svc.native.weights import GGUF_FORMATS, pack_float, pack_gguf, pack_int8
-from tetrad.worker_svc.weights.source import QuantizedTensor
 
 Kind = gguf.GGMLQuantizationType
 ROWS = [*range(1, 10), 17, 20, 65, 130]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from tetrad.worker_svc.cuda.accelerator import HostAccelerator
-from tetrad.worker_svc.cuda.offload import Offload, tensors_in
+from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator
+from tetrad.worker_svc.cuda.device.offload import Offload, tensors_in
 from tetrad.worker_svc.layers.linear import PlainLinear
 
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from tetrad.worker_svc.plan import SamplingSpec
-from tetrad.worker_svc.weights.gguf_file import GgufSource
+from tetrad.worker_svc.checkpoint.gguf_file import GgufSource
+from tetrad.worker_svc.core.plan import SamplingSpec
 
 LOGPROBS = SamplingSpec(temperature=0.0, num_logprobs=0)
 PROMPTS = [np.random.default_rng(n).integers(17, 49152, n).tolist() for n in (1, 2, 9, 16, 33, 64, 120, 300)]

@@ -8,11 +8,11 @@ import pytest
 
 from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.core.device import LoadRequest
+from tetrad.worker_svc.core.plan import SamplingSpec
 from tetrad.worker_svc.devices import cpu_models
 from tetrad.worker_svc.devices.cpu import CpuDevice
-from tetrad.worker_svc.devices.interface import LoadRequest
 from tetrad.worker_svc.native.library import best_target, targets
-from tetrad.worker_svc.plan import SamplingSpec
 
 LLAMA3 = {
     "rope_scaling": {

@@ -17,7 +17,7 @@ from transformers import (
     SuppressTokensLogitsProcessor,
 )
 
-from tetrad.worker_svc.plan import SamplingSpec
+from tetrad.worker_svc.core.plan import SamplingSpec
 
 VOCAB_SIZE, EOS = 320, 2  # of the tiny model; the driver's EOS
 NUM_TOKENS = 48

@@ -14,10 +14,10 @@ import pytest
 
 from tetrad.tokenizer_svc.loading import load_tokenizer
 from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.core.device import KvLayout, LoadRequest
+from tetrad.worker_svc.core.host import usable_cores
+from tetrad.worker_svc.core.plan import SamplingSpec
 from tetrad.worker_svc.devices.cpu import CpuDevice
-from tetrad.worker_svc.devices.host import usable_cores
-from tetrad.worker_svc.devices.interface import KvLayout, LoadRequest
-from tetrad.worker_svc.plan import SamplingSpec
 
 PROMPTS = (
     "The capital of France is",

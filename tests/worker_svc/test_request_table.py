@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tetrad.services.errors import InvalidRequest, Unsupported
-from tetrad.worker_svc.plan import SamplingSpec
+from tetrad.worker_svc.core.plan import SamplingSpec
 
 
 @pytest.fixture

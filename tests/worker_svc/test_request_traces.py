@@ -9,9 +9,10 @@ import structlog
 from tests.otlp_receiver import ERROR, OtlpReceiver, has
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.request_context import RequestContext
-from tetrad.services.tracing import NoTracer, open_tracer
-from tetrad.worker_svc.plan import CachedRequests, NewRequest, SamplingSpec, StepPlan, StepResult
-from tetrad.worker_svc.request_traces import RequestTraces
+from tetrad.services.tracer import open_tracer
+from tetrad.services.tracing import NoTracer
+from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, SamplingSpec, StepPlan, StepResult
+from tetrad.worker_svc.observability.request_traces import RequestTraces
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CONTEXT = RequestContext("r-1", f"00-{TRACE}-00f067aa0ba902b7-01")

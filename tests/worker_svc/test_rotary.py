@@ -5,9 +5,9 @@ import torch
 
 from tests.worker_svc.conftest import tiny_config
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.checkpoint.gguf_metadata import config_from_metadata
 from tetrad.worker_svc.layers.rotary import TurnTable, interleave_heads, rotary_of, rotate_
-from tetrad.worker_svc.models.config import read_config
-from tetrad.worker_svc.weights.gguf_metadata import config_from_metadata
+from tetrad.worker_svc.model_facts.config import read_config
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tetrad.services.errors import InternalError, InvalidRequest
-from tetrad.worker_svc.input_batch import InputBatch
-from tetrad.worker_svc.plan import GrammarRows, NewRequest, SamplingSpec
+from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.plan import GrammarRows, NewRequest, SamplingSpec
 from tetrad.worker_svc.sampler.draw import block_sums, draw, weigh_
 from tetrad.worker_svc.sampler.philox import philox4x32, uniforms
 from tetrad.worker_svc.sampler.sampler import Sampler

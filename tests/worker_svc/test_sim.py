@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tetrad.worker_svc.config import WorkerSettings
-from tetrad.worker_svc.devices.interface import KvLayout, LoadRequest
+from tetrad.worker_svc.core.device import KvLayout, LoadRequest
+from tetrad.worker_svc.core.plan import SamplingSpec
 from tetrad.worker_svc.devices.sim import CostModel, SimDevice, SimRunner
-from tetrad.worker_svc.plan import SamplingSpec
 
 LAYOUT = KvLayout(num_blocks=20_000, block_size=16, max_model_len=1024, max_num_seqs=256, max_num_batched_tokens=4096)
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tetrad.services.errors import InternalError
-from tetrad.worker_svc.stuck_device import StuckDevice
+from tetrad.worker_svc.worker.stuck_device import StuckDevice
 
 
 async def test_an_end_that_comes_in_time_says_nothing():

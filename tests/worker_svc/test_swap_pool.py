@@ -8,11 +8,11 @@ from tests.worker_svc.service_client import error_of, new, step
 from tetrad.services.columns import pack_u32
 from tetrad.services.errors import FailedPrecondition
 from tetrad.v1 import worker_pb2
-from tetrad.worker_svc import swap_pool
-from tetrad.worker_svc.devices.interface import KvLayout
-from tetrad.worker_svc.kv_cache import KvCache, KvCacheSpec
-from tetrad.worker_svc.plan import CachedRequests, StepPlan
-from tetrad.worker_svc.swap_pool import SwapPool
+from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.core.plan import CachedRequests, StepPlan
+from tetrad.worker_svc.kv_cache import swap_pool
+from tetrad.worker_svc.kv_cache.cache import KvCache, KvCacheSpec
+from tetrad.worker_svc.kv_cache.swap_pool import SwapPool
 
 NONE = np.empty(0, np.int64)
 DTYPES = [torch.float32, torch.float16, torch.float8_e4m3fn]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.models.check import supported_config
-from tetrad.worker_svc.weights.gguf_file import GgufSource
-from tetrad.worker_svc.weights.model_config import read_model_config
-from tetrad.worker_svc.weights.source import open_source
+from tetrad.worker_svc.checkpoint.gguf_file import GgufSource
+from tetrad.worker_svc.checkpoint.model_config import read_model_config
+from tetrad.worker_svc.checkpoint.open import open_source
+from tetrad.worker_svc.model_facts.check import supported_config
 
 PROMPT = list(range(3, 40))
 
@@ -128,7 +128,7 @@ def test_overrides_change_the_config(tiny_llama, load):
 
 
 def test_progress_ends_at_all_bytes(tiny_llama, cpu):
-    from tetrad.worker_svc.devices.interface import LoadRequest
+    from tetrad.worker_svc.core.device import LoadRequest
 
     seen = []
     model = cpu.load_model(LoadRequest("tiny", tiny_llama[0]), lambda done, total: seen.append((done, total)))

@@ -61,7 +61,7 @@ def overrides_json(model: Path, overrides: Overrides) -> str:
     """
     if callable(overrides):
         # Reading a model is the worker's code, which other programs do not need.
-        from tetrad.worker_svc.weights.model_config import read_model_config
+        from tetrad.worker_svc.checkpoint.model_config import read_model_config
 
         values = changes(read_model_config(model), overrides)
     else:

@@ -9,8 +9,8 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from tetrad.worker_svc.input_batch import InputBatch
-from tetrad.worker_svc.step_inputs import StepInputs
+from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.step_inputs import StepInputs
 
 M = TypeVar("M")
 

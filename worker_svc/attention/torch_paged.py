@@ -13,8 +13,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from tetrad.worker_svc.input_batch import InputBatch
-from tetrad.worker_svc.step_inputs import StepInputs
+from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.step_inputs import StepInputs
 
 _GROUP_COST_PAGES = 24
 """A further group costs about as much as gathering this many padded pages."""

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tetrad.worker_svc.cuda.accelerator import Accelerator
+from tetrad.worker_svc.core.plan import Ints
+from tetrad.worker_svc.core.step_inputs import StepRows
+from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.kernels.attention_launch import prefill_block_rows
 from tetrad.worker_svc.kernels.decode_attention import decode_attention, num_splits_for
 from tetrad.worker_svc.kernels.prefill_attention import prefill_attention, tiles_of
-from tetrad.worker_svc.models.config import ModelConfig
-from tetrad.worker_svc.plan import Ints
-from tetrad.worker_svc.step_inputs import StepRows
+from tetrad.worker_svc.model_facts.config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)

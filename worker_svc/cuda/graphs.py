@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tetrad.worker_svc.cuda.accelerator import Accelerator, Graph
+from tetrad.worker_svc.core.step_inputs import StepRows
+from tetrad.worker_svc.cuda.device.accelerator import Accelerator, Graph
 from tetrad.worker_svc.kernels.gather_inputs import FIRST_TOKEN
-from tetrad.worker_svc.step_inputs import StepRows
 
 LADDER = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
 """Batch sizes; as vLLM has them. Larger steps run without a graph."""

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.layers.linear import Linear
 from tetrad.worker_svc.layers.rotary import interleave_heads
 from tetrad.worker_svc.quantization.context import product_context
 from tetrad.worker_svc.quantization.matrix import Matrix, can_fuse, fused
 from tetrad.worker_svc.quantization.plain import PlainScheme
 from tetrad.worker_svc.quantization.schemes import open_scheme
-from tetrad.worker_svc.weights.loader import WeightLoader
 
 
 class DeviceLinears:

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 import torch
 
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.cuda.attention import AttentionParts, PagedAttention
+from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
 from tetrad.worker_svc.cuda.linears import DeviceLinears
 from tetrad.worker_svc.cuda.output_layer import output_layer
-from tetrad.worker_svc.cuda.weight_offload import WeightOffload
 from tetrad.worker_svc.kernels.activation import silu_mul
 from tetrad.worker_svc.kernels.rms_norm import add_rms_norm, rms_norm
 from tetrad.worker_svc.kernels.rotate_and_cache import rotate_and_cache
-from tetrad.worker_svc.kv_cache import KvCacheSpec
+from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
 from tetrad.worker_svc.layers.linear import Linear, PlainLinear
 from tetrad.worker_svc.layers.rotary import interleave_heads, rotary_of
-from tetrad.worker_svc.models.config import ModelConfig
-from tetrad.worker_svc.weights.loader import WeightLoader
+from tetrad.worker_svc.model_facts.config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from tetrad.worker_svc.cuda.accelerator import Accelerator
+from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.core.plan import SamplingSpec, finished
+from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.llama import DeviceLlama
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
-from tetrad.worker_svc.devices.interface import KvLayout
-from tetrad.worker_svc.plan import SamplingSpec, finished
-from tetrad.worker_svc.swap_pool import blocks_at_once
-from tetrad.worker_svc.warm_up import dummy_plan
+from tetrad.worker_svc.kv_cache.swap_pool import blocks_at_once
+from tetrad.worker_svc.runner.warm_up import dummy_plan
 
 _MOST_SAMPLING_ROWS = 256
 """Rows of logits that a step is counted with; how many requests there will be is not known yet."""

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tetrad.services.errors import TetradError
-from tetrad.worker_svc.cuda.accelerator import Download
-from tetrad.worker_svc.cuda.prompt_logprobs import LaunchedPrompts
-from tetrad.worker_svc.cuda.sampler import DeviceSampled
-from tetrad.worker_svc.plan import StepResult
-from tetrad.worker_svc.prompt_logprobs import prompt_failures
-from tetrad.worker_svc.request_table import RequestTable
-from tetrad.worker_svc.step_result import step_result
+from tetrad.worker_svc.core.plan import StepResult
+from tetrad.worker_svc.core.request_table import RequestTable
+from tetrad.worker_svc.cuda.device.accelerator import Download
+from tetrad.worker_svc.cuda.sampling.prompt_logprobs import LaunchedPrompts
+from tetrad.worker_svc.cuda.sampling.sampler import DeviceSampled
+from tetrad.worker_svc.runner.prompt_logprobs import prompt_failures
+from tetrad.worker_svc.runner.step_result import step_result
 
 
 class LaunchLog:

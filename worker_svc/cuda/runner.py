@@ -13,24 +13,24 @@ import numpy.typing as npt
 import torch
 
 from tetrad.services.errors import FailedPrecondition
-from tetrad.worker_svc.cuda.accelerator import Accelerator
+from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.plan import Ints, StepPlan, StepResult, finished
+from tetrad.worker_svc.core.request_table import RequestTable
+from tetrad.worker_svc.core.step_inputs import StepRows, order_rows
 from tetrad.worker_svc.cuda.attention import AttentionParts, PagedAttention
+from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.graphs import DecodeGraphs
 from tetrad.worker_svc.cuda.llama import DeviceLlama
 from tetrad.worker_svc.cuda.pending import LaunchedStep, LaunchLog
-from tetrad.worker_svc.cuda.prompt_logprobs import LaunchedPrompts, launch_prompts
-from tetrad.worker_svc.cuda.sampler import DeviceSampler
+from tetrad.worker_svc.cuda.sampling.prompt_logprobs import LaunchedPrompts, launch_prompts
+from tetrad.worker_svc.cuda.sampling.sampler import DeviceSampler
+from tetrad.worker_svc.cuda.sampling.state import DeviceState
 from tetrad.worker_svc.cuda.sampling_warm_up import sampling_plans
-from tetrad.worker_svc.cuda.state import DeviceState
-from tetrad.worker_svc.devices.interface import KvLayout
-from tetrad.worker_svc.input_batch import InputBatch
 from tetrad.worker_svc.kernels.gather_inputs import NUM_KEYS, SLOT, Gathered, gather_inputs
-from tetrad.worker_svc.kv_cache import KvCache
-from tetrad.worker_svc.plan import Ints, StepPlan, StepResult, finished
-from tetrad.worker_svc.prompt_logprobs import AskedPrompts
-from tetrad.worker_svc.request_table import RequestTable
-from tetrad.worker_svc.step_inputs import StepRows, order_rows
-from tetrad.worker_svc.warm_up import dummy_plans
+from tetrad.worker_svc.kv_cache.cache import KvCache
+from tetrad.worker_svc.runner.prompt_logprobs import AskedPrompts
+from tetrad.worker_svc.runner.warm_up import dummy_plans
 
 
 class CudaModelRunner:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from tetrad.worker_svc.devices.interface import KvLayout
-from tetrad.worker_svc.plan import GrammarRows, SamplingSpec, StepPlan
-from tetrad.worker_svc.warm_up import dummy_plan
+from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec, StepPlan
+from tetrad.worker_svc.runner.warm_up import dummy_plan
 
 SAMPLINGS = (
     SamplingSpec(top_k=2, top_p=0.9, min_p=0.01, num_logprobs=1, num_prompt_logprobs=1),

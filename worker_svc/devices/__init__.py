@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING
 
-from tetrad.worker_svc.devices.interface import Device
+from tetrad.worker_svc.core.device import Device
 
 if TYPE_CHECKING:
     # Settings need pydantic; what runs a model by itself (benchmarks/gpu.py) needs none of them.

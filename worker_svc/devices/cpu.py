@@ -7,19 +7,19 @@ import torch
 
 from tetrad.services.errors import ModelError
 from tetrad.services.log import get_logger
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.checkpoint.model_config import apply_overrides
+from tetrad.worker_svc.checkpoint.open import open_weights
 from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.core.device import KvGroup, KvLayout, LoadedModel, LoadRequest, ModelInfo, Progress
+from tetrad.worker_svc.core.host import available_memory_bytes, give_back_memory, usable_cores
+from tetrad.worker_svc.core.layout_check import check_host_cache
 from tetrad.worker_svc.devices.cpu_models import CpuModels
-from tetrad.worker_svc.devices.host import available_memory_bytes, give_back_memory, usable_cores
-from tetrad.worker_svc.devices.interface import KvGroup, KvLayout, LoadedModel, LoadRequest, ModelInfo, Progress
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
-from tetrad.worker_svc.layout_check import check_host_cache
-from tetrad.worker_svc.model_runner import ModelRunner
-from tetrad.worker_svc.models.check import check_config
+from tetrad.worker_svc.model_facts.check import check_config
+from tetrad.worker_svc.model_facts.quantization import CHECKPOINT_METHODS
 from tetrad.worker_svc.models.registry import Model
-from tetrad.worker_svc.quantization.settings import CHECKPOINT_METHODS
-from tetrad.worker_svc.weights.loader import WeightLoader
-from tetrad.worker_svc.weights.model_config import apply_overrides
-from tetrad.worker_svc.weights.open import open_weights
+from tetrad.worker_svc.runner.model_runner import ModelRunner
 
 _FLOAT32_BYTES = 4
 _GIB = 1 << 30

@@ -8,17 +8,17 @@ import torch
 
 from tetrad.services.errors import ModelError
 from tetrad.services.log import get_logger
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.config import WorkerSettings
-from tetrad.worker_svc.devices.interface import LoadRequest
+from tetrad.worker_svc.core.device import LoadRequest
 from tetrad.worker_svc.layers.linear import PackedLinear, PlainLinear, can_pack
-from tetrad.worker_svc.models.config import ModelConfig
+from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.registry import Model, load_model
 from tetrad.worker_svc.native.library import NoLibraryError, best_target, load_library
 from tetrad.worker_svc.native.llama import MAX_HEAD_DIM, MatrixLoader, NativeLlama
 from tetrad.worker_svc.native.matrix_loaders import FloatMatrices, StoredMatrices
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import pack_int8
-from tetrad.worker_svc.weights.loader import WeightLoader
 
 _FLOAT32_BYTES = 4
 _KV_DTYPES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}

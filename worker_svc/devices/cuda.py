@@ -10,20 +10,20 @@ import torch
 
 from tetrad.services.errors import FailedPrecondition, ModelError
 from tetrad.services.log import get_logger
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.checkpoint.model_config import apply_overrides
+from tetrad.worker_svc.checkpoint.open import open_weights
 from tetrad.worker_svc.config import WorkerSettings
-from tetrad.worker_svc.cuda.accelerator import Accelerator, CudaAccelerator
+from tetrad.worker_svc.core.device import KvGroup, KvLayout, LoadedModel, LoadRequest, ModelInfo, Progress
+from tetrad.worker_svc.cuda.device.accelerator import Accelerator, CudaAccelerator
+from tetrad.worker_svc.cuda.device.offload import Offload, tensors_in
+from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
 from tetrad.worker_svc.cuda.linears import DeviceLinears
 from tetrad.worker_svc.cuda.llama import DeviceLlama
 from tetrad.worker_svc.cuda.memory_profile import worst_case_bytes
-from tetrad.worker_svc.cuda.offload import Offload, tensors_in
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
-from tetrad.worker_svc.cuda.weight_offload import WeightOffload
-from tetrad.worker_svc.devices.interface import KvGroup, KvLayout, LoadedModel, LoadRequest, ModelInfo, Progress
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
-from tetrad.worker_svc.models.check import check_config
-from tetrad.worker_svc.weights.loader import WeightLoader
-from tetrad.worker_svc.weights.model_config import apply_overrides
-from tetrad.worker_svc.weights.open import open_weights
+from tetrad.worker_svc.model_facts.check import check_config
 
 LEAST_CAPABILITY = (8, 0)
 """Ampere: the first with bfloat16."""

@@ -13,16 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tetrad.services.errors import InternalError, TetradError
+from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
 from tetrad.worker_svc.config import WorkerSettings
-from tetrad.worker_svc.devices.interface import KvGroup, KvLayout, LoadedModel, LoadRequest, ModelInfo, Progress
+from tetrad.worker_svc.core.device import KvGroup, KvLayout, LoadedModel, LoadRequest, ModelInfo, Progress
+from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.plan import GrammarRows, Ints, NewRequest, StepPlan, StepResult
+from tetrad.worker_svc.core.request_table import RequestTable
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
 from tetrad.worker_svc.devices.sim_logprobs import SimLogprobs
-from tetrad.worker_svc.input_batch import InputBatch
-from tetrad.worker_svc.models.check import check_config
-from tetrad.worker_svc.models.config import ModelConfig
-from tetrad.worker_svc.plan import GrammarRows, Ints, NewRequest, StepPlan, StepResult
-from tetrad.worker_svc.request_table import RequestTable
-from tetrad.worker_svc.weights.model_config import apply_overrides, read_model_config
+from tetrad.worker_svc.model_facts.check import check_config
+from tetrad.worker_svc.model_facts.config import ModelConfig
 
 _SPECIAL_IDS = 100
 """Ids at either end of the vocabulary that are never produced."""

@@ -6,7 +6,7 @@ Called by the simulated device, on the compute thread. The token comes first, th
 import numpy as np
 import numpy.typing as npt
 
-from tetrad.worker_svc.plan import Ints, LogprobRows, NewRequest, PromptLogprobs, SampledLogprobs, SamplingSpec
+from tetrad.worker_svc.core.plan import Ints, LogprobRows, NewRequest, PromptLogprobs, SampledLogprobs, SamplingSpec
 
 
 class SimLogprobs:

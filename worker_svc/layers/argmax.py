@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from tetrad.worker_svc.plan import Floats, Ints
+from tetrad.worker_svc.core.plan import Floats, Ints
 
 
 def argmax(logits: torch.Tensor) -> tuple[Ints, Floats]:

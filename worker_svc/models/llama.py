@@ -9,16 +9,16 @@ from typing import Any
 import torch
 
 from tetrad.worker_svc.attention.torch_paged import TorchPagedAttention
-from tetrad.worker_svc.kv_cache import KvCacheSpec
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.core.plan import Floats, Ints
+from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
 from tetrad.worker_svc.layers.argmax import argmax
 from tetrad.worker_svc.layers.attention import SelfAttention
 from tetrad.worker_svc.layers.linear import Linear, LinearFactory
 from tetrad.worker_svc.layers.mlp import GatedMlp
 from tetrad.worker_svc.layers.norm import RmsNorm
 from tetrad.worker_svc.layers.rotary import interleave_heads, rotary_of
-from tetrad.worker_svc.models.config import ModelConfig
-from tetrad.worker_svc.plan import Floats, Ints
-from tetrad.worker_svc.weights.loader import WeightLoader
+from tetrad.worker_svc.model_facts.config import ModelConfig
 
 
 class DecoderLayer:

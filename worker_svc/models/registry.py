@@ -4,13 +4,13 @@ from typing import Any, Protocol
 
 import torch
 
-from tetrad.worker_svc.kv_cache import KvCacheSpec
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.core.plan import Floats, Ints
+from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
 from tetrad.worker_svc.layers.linear import LinearFactory
-from tetrad.worker_svc.models.check import ARCHITECTURES
-from tetrad.worker_svc.models.config import ModelConfig
+from tetrad.worker_svc.model_facts.check import ARCHITECTURES
+from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.llama import LlamaModel
-from tetrad.worker_svc.plan import Floats, Ints
-from tetrad.worker_svc.weights.loader import WeightLoader
 
 
 class Model(Protocol):

@@ -11,17 +11,17 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from tetrad.worker_svc.input_batch import InputBatch
-from tetrad.worker_svc.kv_cache import KvCacheSpec
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.plan import Floats, Ints
+from tetrad.worker_svc.core.step_inputs import StepInputs
+from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
 from tetrad.worker_svc.layers.rotary import TurnTable, rotary_of
-from tetrad.worker_svc.models.config import ModelConfig
+from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.native.program import Epilogue, Pages, Program, ProgramBuilder, Tokens
 from tetrad.worker_svc.native.structures import Heads, KvType
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import NativeMatrix
-from tetrad.worker_svc.plan import Floats, Ints
-from tetrad.worker_svc.step_inputs import StepInputs
-from tetrad.worker_svc.weights.loader import WeightLoader
 
 MAX_HEAD_DIM = 256
 """As kv_pages.h has it."""

@@ -6,10 +6,10 @@ import gguf
 import numpy as np
 import torch
 
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.checkpoint.source import QuantizedTensor
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import GGUF_FORMATS, NativeMatrix, pack_float, pack_gguf, pack_int8
-from tetrad.worker_svc.weights.loader import WeightLoader
-from tetrad.worker_svc.weights.source import QuantizedTensor
 
 _PackFloats = Callable[..., NativeMatrix]
 

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tetrad.worker_svc.checkpoint.source import QuantizedTensor
 from tetrad.worker_svc.native.structures import MatrixFields
 from tetrad.worker_svc.native.team import Team
-from tetrad.worker_svc.weights.source import QuantizedTensor
 
 _ALIGNMENT = 64
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
+from tetrad.worker_svc.checkpoint.loader import FLOATS, WeightLoader
 from tetrad.worker_svc.kernels.int4_matmul import pack_int4
+from tetrad.worker_svc.model_facts.quantization import check_groups, choose, group_size_of
 from tetrad.worker_svc.quantization.int4 import Int4Form
 from tetrad.worker_svc.quantization.matrix import Matrix
 from tetrad.worker_svc.quantization.plain import PlainScheme
-from tetrad.worker_svc.quantization.settings import check_groups, choose, group_size_of
-from tetrad.worker_svc.weights.loader import FLOATS, WeightLoader
 
 _PER_WORD = 8
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)

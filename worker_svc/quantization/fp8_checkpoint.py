@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.checkpoint.loader import FLOATS, WeightLoader
+from tetrad.worker_svc.model_facts.quantization import choose
 from tetrad.worker_svc.quantization.fp8 import fp8_matrix
 from tetrad.worker_svc.quantization.matrix import Matrix
 from tetrad.worker_svc.quantization.plain import PlainScheme
-from tetrad.worker_svc.quantization.settings import choose
-from tetrad.worker_svc.weights.loader import FLOATS, WeightLoader
 
 _BLOCK = 128
 _SCALES = ("weight_scale_inv", "weight_scale")

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import torch
 
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.layers.linear import Linear
-from tetrad.worker_svc.weights.loader import WeightLoader
 
 
 class Form(Protocol):

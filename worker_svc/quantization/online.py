@@ -5,12 +5,12 @@ The output layer and the embedding stay floats: they are few, and a rounded outp
 
 from collections.abc import Callable, Mapping
 
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.quantization.fp8 import quantize_fp8
 from tetrad.worker_svc.quantization.int4 import group_for_int4, quantize_int4
 from tetrad.worker_svc.quantization.int8 import quantize_int8
 from tetrad.worker_svc.quantization.matrix import Matrix
 from tetrad.worker_svc.quantization.plain import PlainScheme
-from tetrad.worker_svc.weights.loader import WeightLoader
 
 _KEPT = ("lm_head", "model.embed_tokens")
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import torch
 
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.layers.linear import Linear, PlainLinear
 from tetrad.worker_svc.quantization.context import ProductContext
 from tetrad.worker_svc.quantization.matrix import Matrix
-from tetrad.worker_svc.weights.loader import WeightLoader
 
 
 @dataclass(frozen=True, slots=True)

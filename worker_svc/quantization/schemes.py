@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.model_facts.quantization import CHECKPOINT_METHODS, choose
 from tetrad.worker_svc.quantization.awq import AwqScheme
 from tetrad.worker_svc.quantization.fp8_checkpoint import open_compressed_tensors, open_fp8
 from tetrad.worker_svc.quantization.gptq import GptqScheme
 from tetrad.worker_svc.quantization.matrix import Scheme
 from tetrad.worker_svc.quantization.online import ONLINE, OnlineScheme
 from tetrad.worker_svc.quantization.plain import PlainScheme
-from tetrad.worker_svc.quantization.settings import CHECKPOINT_METHODS, choose
 
 _CHECKPOINTS: Mapping[str, Callable[[Mapping[str, Any], PlainScheme], Scheme]] = {
     "awq": AwqScheme,

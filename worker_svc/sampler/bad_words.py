@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from tetrad.worker_svc.input_batch import InputBatch
-from tetrad.worker_svc.plan import Ints, NewRequest
+from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.plan import Ints, NewRequest
 from tetrad.worker_svc.sampler.processors import MASKED, PerSlot
 
 Words = tuple[tuple[int, ...], ...]

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tetrad.worker_svc.plan import Floats, Ints
+from tetrad.worker_svc.core.plan import Floats, Ints
 from tetrad.worker_svc.sampler.philox import uniforms
 
 BLOCK = 256

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tetrad.services.errors import InternalError, InvalidRequest, TetradError
-from tetrad.worker_svc.plan import Floats
+from tetrad.worker_svc.core.plan import Floats
 from tetrad.worker_svc.sampler.processors import MASKED
 
 

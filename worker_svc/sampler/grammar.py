@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from tetrad.worker_svc.plan import GrammarRows, Ints
+from tetrad.worker_svc.core.plan import GrammarRows, Ints
 from tetrad.worker_svc.sampler.processors import MASKED
 
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from tetrad.worker_svc.input_batch import InputBatch
-from tetrad.worker_svc.plan import Floats, Ints, NewRequest
+from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.plan import Floats, Ints, NewRequest
 from tetrad.worker_svc.sampler.processors import PerSlot, scatter_index
 
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from tetrad.worker_svc.input_batch import InputBatch
-from tetrad.worker_svc.plan import Ints, NewRequest
+from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.plan import Ints, NewRequest
 from tetrad.worker_svc.sampler.processors import MASKED, PerSlot, scatter_index
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tetrad.worker_svc.input_batch import InputBatch
-from tetrad.worker_svc.plan import Floats, Ints, NewRequest
+from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.plan import Floats, Ints, NewRequest
 from tetrad.worker_svc.sampler.processors import PerSlot
 
 _FIRST_WIDTH = 256

@@ -7,7 +7,7 @@ Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3" (SC 20
 import numpy as np
 import numpy.typing as npt
 
-from tetrad.worker_svc.plan import Ints
+from tetrad.worker_svc.core.plan import Ints
 
 Words = npt.NDArray[np.uint64]
 """32-bit words in 64-bit lanes, so that a product keeps its high half."""

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from tetrad.services.errors import TetradError
-from tetrad.worker_svc.input_batch import InputBatch
+from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.plan import Floats, GrammarRows, Ints, LogprobRows, NewRequest
 from tetrad.worker_svc.layers.argmax import argmax
-from tetrad.worker_svc.plan import Floats, GrammarRows, Ints, LogprobRows, NewRequest
 from tetrad.worker_svc.sampler.allowed_ids import AllowedIds
 from tetrad.worker_svc.sampler.bad_words import BadWords
 from tetrad.worker_svc.sampler.draw import block_sums, draw, weigh_

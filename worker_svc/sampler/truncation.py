@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tetrad.worker_svc.plan import Floats, Ints
+from tetrad.worker_svc.core.plan import Floats, Ints
 from tetrad.worker_svc.sampler.draw import BLOCK
 from tetrad.worker_svc.sampler.wide_rows import RowLimits, wide_threshold
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tetrad.worker_svc.plan import Floats
+from tetrad.worker_svc.core.plan import Floats
 
 _BUCKET_BITS = 15
 

@@ -7,12 +7,12 @@ from tests.worker_svc.conftest import save_tiny, tiny_config
 from tests.worker_svc.cuda.conftest import SMALL
 from tetrad.services.errors import FailedPrecondition, ModelError
 from tetrad.worker_svc.config import WorkerSettings
-from tetrad.worker_svc.cuda.accelerator import HostAccelerator
-from tetrad.worker_svc.cuda.processors import penalties
+from tetrad.worker_svc.core.device import LoadRequest
+from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator
+from tetrad.worker_svc.cuda.sampling import penalties
 from tetrad.worker_svc.devices import open_device
 from tetrad.worker_svc.devices.cuda import CudaDevice
-from tetrad.worker_svc.devices.interface import LoadRequest
-from tetrad.worker_svc.swap_pool import SwapPool
+from tetrad.worker_svc.kv_cache.swap_pool import SwapPool
 
 CUDA = WorkerSettings(device="cuda")
 

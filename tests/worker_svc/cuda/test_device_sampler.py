@@ -7,12 +7,12 @@ from triton.runtime import interpreter
 
 from tests.worker_svc.kernels import sampling_kernels
 from tetrad.services.errors import InvalidRequest
-from tetrad.worker_svc.cuda.accelerator import CudaAccelerator, HostAccelerator
-from tetrad.worker_svc.cuda.sampler import DeviceSampler
-from tetrad.worker_svc.cuda.state import DeviceState
-from tetrad.worker_svc.devices.interface import KvLayout
-from tetrad.worker_svc.input_batch import InputBatch
-from tetrad.worker_svc.plan import GrammarRows, NewRequest, SamplingSpec
+from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.plan import GrammarRows, NewRequest, SamplingSpec
+from tetrad.worker_svc.cuda.device.accelerator import CudaAccelerator, HostAccelerator
+from tetrad.worker_svc.cuda.sampling.sampler import DeviceSampler
+from tetrad.worker_svc.cuda.sampling.state import DeviceState
 from tetrad.worker_svc.sampler.sampler import Sampler
 
 V = 300

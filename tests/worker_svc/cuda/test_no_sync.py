@@ -15,8 +15,8 @@ from triton.runtime import interpreter
 
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
 from tests.worker_svc.cuda.conftest import TINY
-from tetrad.worker_svc.devices.interface import KvLayout
-from tetrad.worker_svc.plan import GrammarRows, SamplingSpec
+from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec
 
 OPERATIONS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique_dim", "_unique2", "bincount"}
 METHODS = ("numpy", "tolist", "cpu", "__array__")

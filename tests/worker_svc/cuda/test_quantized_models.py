@@ -21,7 +21,7 @@ from tests.worker_svc.quantization.checkpoints import (
     drawn,
     gptq_checkpoint,
 )
-from tetrad.worker_svc.plan import SamplingSpec
+from tetrad.worker_svc.core.plan import SamplingSpec
 
 HIDDEN, MIDDLE, QUERIES, KEYS = 64, 96, 64, 32
 CONFIG = tiny_config(

@@ -10,11 +10,11 @@ import torch
 from tests.worker_svc.conftest import GREEDY, Driver, save_tiny, tiny_config
 from tests.worker_svc.cuda.conftest import SMALL, TINY, PipelinedDriver
 from tetrad.services.errors import FailedPrecondition
+from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec
 from tetrad.worker_svc.cuda.graphs import DecodeGraphs
 from tetrad.worker_svc.cuda.output_layer import output_layer
-from tetrad.worker_svc.devices.interface import KvLayout
 from tetrad.worker_svc.layers.linear import PlainLinear
-from tetrad.worker_svc.plan import GrammarRows, SamplingSpec
 
 PROMPTS = [np.random.default_rng(length).integers(0, 320, length).tolist() for length in (1, 5, 16, 19)]
 FOUR = KvLayout(num_blocks=40, block_size=16, max_model_len=64, max_num_seqs=4, max_num_batched_tokens=16)

@@ -10,7 +10,7 @@ import torch
 
 from tests.worker_svc.service_client import connect, error_of, new, read_tokens, step
 from tetrad.services.errors import InternalError
-from tetrad.worker_svc.cuda.accelerator import Download, HostAccelerator
+from tetrad.worker_svc.cuda.device.accelerator import Download, HostAccelerator
 from tetrad.worker_svc.devices.cuda import CudaDevice
 
 

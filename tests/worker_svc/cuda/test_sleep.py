@@ -7,10 +7,10 @@ from tests.worker_svc.conftest import Driver
 from tests.worker_svc.cuda.conftest import SMALL
 from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.config import WorkerSettings
-from tetrad.worker_svc.cuda.accelerator import HostAccelerator
-from tetrad.worker_svc.cuda.offload import tensors_in
+from tetrad.worker_svc.core.device import LoadRequest
+from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator
+from tetrad.worker_svc.cuda.device.offload import tensors_in
 from tetrad.worker_svc.devices.cuda import CudaDevice
-from tetrad.worker_svc.devices.interface import LoadRequest
 
 
 @pytest.fixture

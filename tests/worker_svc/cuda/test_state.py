@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from tetrad.worker_svc.cuda.accelerator import HostAccelerator
-from tetrad.worker_svc.cuda.state import DeviceState
-from tetrad.worker_svc.input_batch import InputBatch
-from tetrad.worker_svc.plan import NewRequest, SamplingSpec
+from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.plan import NewRequest, SamplingSpec
+from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator
+from tetrad.worker_svc.cuda.sampling.state import DeviceState
 
 
 def request(handle: int, tokens: list[int], blocks: list[int]) -> NewRequest:

@@ -9,9 +9,9 @@ from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
 from tests.worker_svc.cuda.conftest import SMALL, TINY
 from tetrad.services.errors import InternalError, InvalidRequest
 from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.core.device import LoadRequest
+from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec, finished
 from tetrad.worker_svc.devices.cpu import CpuDevice
-from tetrad.worker_svc.devices.interface import LoadRequest
-from tetrad.worker_svc.plan import GrammarRows, SamplingSpec, finished
 
 FAILING, OTHER = 1, 2
 BROKEN_TOKEN = 8

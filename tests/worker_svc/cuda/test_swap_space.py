@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from tests.worker_svc.cuda.conftest import SMALL
-from tetrad.worker_svc.plan import CachedRequests, StepPlan
+from tetrad.worker_svc.core.plan import CachedRequests, StepPlan
 
 NONE = np.empty(0, np.int64)
 

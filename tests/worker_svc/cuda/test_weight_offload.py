@@ -10,12 +10,12 @@ from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
 from tests.worker_svc.cuda.conftest import TINY
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.config import WorkerSettings
-from tetrad.worker_svc.cuda import weight_offload
-from tetrad.worker_svc.cuda.accelerator import HostAccelerator
-from tetrad.worker_svc.cuda.offload import tensors_in
-from tetrad.worker_svc.cuda.weight_offload import WeightOffload
+from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.cuda.device import weight_offload
+from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator
+from tetrad.worker_svc.cuda.device.offload import tensors_in
+from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
 from tetrad.worker_svc.devices import open_device
-from tetrad.worker_svc.devices.interface import KvLayout
 
 NUM_LAYERS = 5
 LAYOUT = KvLayout(num_blocks=20, block_size=16, max_model_len=32, max_num_seqs=2, max_num_batched_tokens=16)

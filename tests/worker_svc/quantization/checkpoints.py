@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.checkpoint.open import open_source
 from tetrad.worker_svc.cuda.linears import DeviceLinears
-from tetrad.worker_svc.weights.loader import WeightLoader
-from tetrad.worker_svc.weights.source import open_source
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Which of eight columns a word has in its lowest 4 bits, in the next, ..."""

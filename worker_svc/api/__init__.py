@@ -1,0 +1,1 @@
+"""The gRPC servicers of the worker, and their wire."""

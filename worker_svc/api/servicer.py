@@ -1,0 +1,244 @@
+"""WorkerService: the Execute stream. Receives plans and sends results; everything between happens on the compute thread.
+
+Runs on the event loop, which is never blocked by a step: plans are queued as they arrive, so the device begins the next one
+while the last result is still being written. One stream at a time has the worker; one that is superseded, or that the worker
+ends because it drains, is told so. Lifecycle RPCs are in lifecycle.py.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest, TetradError, Unavailable
+from tetrad.services.log import get_logger
+from tetrad.services.tracing import Tracer
+from tetrad.services.version import SCHEMA_REVISION
+from tetrad.v1 import worker_pb2, worker_pb2_grpc
+from tetrad.worker_svc.api.wire import read_plan, write_result
+from tetrad.worker_svc.core.plan import PendingStep, StepPlan, StepResult
+from tetrad.worker_svc.observability.metrics import WorkerMetrics
+from tetrad.worker_svc.observability.request_traces import RequestTraces
+from tetrad.worker_svc.worker.compute_thread import ComputeThread
+from tetrad.worker_svc.worker.stuck_device import StuckDevice
+from tetrad.worker_svc.worker.worker import Worker, finish, stale_epoch
+
+_HELLO_TIMEOUT_S = 10.0
+_QUIET_S = 0.05
+"""An engine core that has sent nothing for so long waits for results: its pipeline is full."""
+_SETTLE_TIMEOUT_S = 1.0
+
+log = get_logger()
+
+_Requests = AsyncIterator[worker_pb2.ExecuteRequest]
+
+
+class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
+    """Executes plans in the order of the stream.
+
+    Args:
+        worker: owned by `compute`.
+        compute: the compute thread.
+        waiting: a thread that waits for the device.
+        rank, instance_id: for ExecuteReady.
+        max_queued_steps: plans read ahead of the device.
+        stuck: told of every stream's end.
+        metrics: of the worker.
+        tracer: makes the spans of requests.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        compute: ComputeThread,
+        waiting: ComputeThread,
+        *,
+        rank: int,
+        instance_id: str,
+        max_queued_steps: int,
+        stuck: StuckDevice,
+        metrics: WorkerMetrics,
+        tracer: Tracer,
+    ) -> None:
+        self._worker, self._compute, self._waiting, self._stuck = worker, compute, waiting, stuck
+        self._metrics, self._tracer = metrics, tracer
+        self._ready = worker_pb2.ExecuteReady(
+            schema_revision=SCHEMA_REVISION, rank=rank, instance_id=instance_id, supports_shared_sampling_params=True
+        )
+        self._max_queued_steps = max_queued_steps
+        self._streams: set[_Stream] = set()
+        self._none_open = asyncio.Event()
+        self._none_open.set()
+        self._draining = False
+
+    async def Execute(self, request_iterator: _Requests, context: Any) -> AsyncIterator[worker_pb2.ExecuteResponse]:
+        """Run the plans of one engine core until its stream ends."""
+        epoch = await _read_hello(request_iterator)
+        self._check_open()
+        stream_id = await self._compute.submit(self._worker.begin_stream, epoch)
+        for other in self._streams:
+            other.stop(stale_epoch())
+        log.info("stream.started", peer=context.peer(), epoch=epoch)
+        traces = RequestTraces(self._tracer)
+
+        def execute(plan: StepPlan) -> StepResult | PendingStep:
+            return self._worker.execute(stream_id, plan)  # looked up at each step: a profile may stand in between by then
+
+        stream = _Stream(execute, self._compute, self._waiting, self._metrics, traces, self._max_queued_steps)
+        self._streams.add(stream)
+        self._none_open.clear()
+        try:
+            self._check_open()
+            yield worker_pb2.ExecuteResponse(ready=self._ready)
+            async for output in stream.run(request_iterator):
+                yield worker_pb2.ExecuteResponse(output=output)
+        finally:
+            traces.close()
+            self._streams.discard(stream)
+            if not self._streams:
+                self._none_open.set()
+            # Not awaited: this may run in a cancelled call, and the thread's order is all that matters.
+            if not self._compute.is_closed:
+                self._stuck.watch(self._compute.submit(self._worker.end_stream, stream_id))
+                self._stuck.watch(self._waiting.submit(_do_nothing))
+            log.info("stream.ended", epoch=epoch)
+
+    async def drain(self) -> None:
+        """Take no more plans, answer those that are here, and end the streams in good order."""
+        self._draining = True
+        for stream in self._streams:
+            stream.stop(None)
+        await self._none_open.wait()
+
+    def _check_open(self) -> None:
+        if self._draining:
+            raise Unavailable("The worker is draining.", reason="DRAINING")
+
+
+_Launched = tuple[int, asyncio.Future[StepResult | PendingStep]]
+"""Id of a step, and what the compute thread made of it."""
+
+
+class _Stream:
+    """The plans of one Execute stream, between the loop and the compute thread."""
+
+    def __init__(
+        self,
+        execute: Callable[[StepPlan], StepResult | PendingStep],
+        compute: ComputeThread,
+        waiting: ComputeThread,
+        metrics: WorkerMetrics,
+        traces: RequestTraces,
+        max_queued_steps: int,
+    ) -> None:
+        self._execute, self._compute, self._waiting = execute, compute, waiting
+        self._metrics, self._traces = metrics, traces
+        self._results: asyncio.Queue[_Launched | None] = asyncio.Queue()
+        self._room = asyncio.Semaphore(max_queued_steps)
+        self._arrived = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
+        self._is_stopped = False
+        self._error: TetradError | None = None
+
+    async def run(self, requests: _Requests) -> AsyncIterator[worker_pb2.ModelRunnerOutput]:
+        """Yield the plans' results in order; raise what ended the stream unless that was in good order."""
+        self._reader = asyncio.create_task(self._queue_plans(requests))
+        self._reader.add_done_callback(_mark_seen)
+        try:
+            while (launched := await self._results.get()) is not None:
+                self._room.release()
+                result = await self._result(*launched)
+                self._metrics.note_result(result)
+                self._traces.note_result(result)
+                yield _write(result)
+            if self._error is not None:
+                raise self._error
+            if self._is_stopped:
+                await self._settle()
+            else:
+                await self._reader
+        finally:
+            self._reader.cancel()
+
+    def stop(self, error: TetradError | None) -> None:
+        """Take no more plans; the stream ends behind those that are here, with this error or in good order."""
+        self._is_stopped, self._error = True, self._error or error
+        self._results.put_nowait(None)
+
+    async def _queue_plans(self, requests: _Requests) -> None:
+        """Hand each plan to the compute thread as it arrives; None ends the queue, whether the stream ended or broke."""
+        try:
+            async for request in requests:
+                self._arrived.set()
+                if not self._is_stopped:
+                    await self._room.acquire()
+                if self._is_stopped:
+                    continue  # it was sent before the stream's end is seen, and is made again elsewhere
+                queued_at = time.perf_counter()
+                plan = _read(request)
+                self._traces.note_plan(plan)
+                future = self._compute.submit(self._metrics.run_step, plan, queued_at, self._execute)
+                future.add_done_callback(_mark_seen)
+                self._results.put_nowait((plan.step_id, future))
+        finally:
+            self._results.put_nowait(None)
+
+    async def _result(self, step_id: int, launch: asyncio.Future[StepResult | PendingStep]) -> StepResult:
+        """Return what a step brought; the compute thread goes on with the next one while the device works on this one."""
+        done = await launch
+        return done if isinstance(done, StepResult) else await self._waiting.submit(finish, step_id, done)
+
+    async def _settle(self) -> None:
+        """Wait until nothing more comes: a stream that ends while the engine core writes to it looks broken there."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLE_TIMEOUT_S):
+                while True:
+                    self._arrived.clear()
+                    async with asyncio.timeout(_QUIET_S):
+                        await self._arrived.wait()
+
+
+def _read(request: worker_pb2.ExecuteRequest) -> StepPlan:
+    try:
+        if request.WhichOneof("message") != "step":
+            raise InvalidRequest("After the hello, every message of an Execute stream is a step.")
+        return read_plan(request.step)
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message, reason="INVALID_PLAN") from error
+
+
+def _write(result: StepResult) -> worker_pb2.ModelRunnerOutput:
+    try:
+        return write_result(result)
+    except Exception as error:
+        log.exception("step.failed", step_id=result.step_id)
+        raise InternalError(f"The result of step {result.step_id} cannot be sent: {error}", reason="STEP_FAILED") from error
+
+
+async def _read_hello(requests: _Requests) -> int:
+    try:
+        async with asyncio.timeout(_HELLO_TIMEOUT_S):
+            request = await anext(requests, None)
+    except TimeoutError:
+        raise InvalidRequest(f"No hello came within {_HELLO_TIMEOUT_S:g} s.") from None
+    if request is None:
+        raise InvalidRequest("The Execute stream ended before its hello.")
+    if request.WhichOneof("message") != "hello":
+        raise InvalidRequest("The first message of an Execute stream must be a hello.")
+    if request.hello.schema_revision != SCHEMA_REVISION:
+        raise FailedPrecondition(
+            f"The engine core speaks schema revision {request.hello.schema_revision}, this worker {SCHEMA_REVISION}; "
+            "run the same release on both sides."
+        )
+    return request.hello.epoch
+
+
+def _mark_seen(future: asyncio.Future[Any]) -> None:
+    """Look at the error of what nobody waits for any more, so that asyncio does not report it as forgotten."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _do_nothing() -> None:
+    """Done when everything before it is."""

@@ -1,0 +1,119 @@
+"""Weight loader: what a model asks for its tensors while it is built. Checks shapes, counts, reports progress."""
+
+from collections.abc import Collection, Container
+
+import torch
+
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.checkpoint.source import Progress, QuantizedTensor, WeightSource
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+"""Types of weights that are not quantized."""
+
+
+_MAX_NAMED = 3
+_WITHOUT_EFFECT = (
+    "rotary_emb.inv_freq",  # follows from the config
+    "rope_freqs.weight",  # read with the config
+    "lm_head.weight",  # of tied embeddings; every other model asks for it
+    ".k_scale",  # calibrated for keys and values in fp8; theirs is 1 here
+    ".v_scale",
+)
+"""Ends of the names of tensors that results do not depend on."""
+
+
+class WeightLoader:
+    """Reads tensors from a source, each once.
+
+    Args:
+        source: opened files.
+        report: told after each tensor how many of all bytes are loaded.
+    """
+
+    def __init__(self, source: WeightSource, report: Progress) -> None:
+        self._source, self._report = source, report
+        self._loaded_bytes = 0
+        self.num_parameters = 0
+
+    def has(self, name: str) -> bool:
+        """Return whether the model has a tensor of this name."""
+        return self._source.has(name)
+
+    def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return a tensor in float32; ModelError if it is missing, broken or of another shape."""
+        self._check_known(name)
+        tensor, stored_bytes = self._source.load(name)
+        self._check_shape(name, tuple(tensor.shape), shape)
+        self._count(tensor.numel(), stored_bytes)
+        return tensor
+
+    def get_stored(
+        self, name: str, *shapes: tuple[int, ...], dtypes: Collection[torch.dtype] = FLOATS, num_parameters: int | None = None
+    ) -> torch.Tensor:
+        """Return a tensor in the type it is stored in; ModelError if it is missing, broken, of another shape or another type.
+
+        Args:
+            name: of the tensor.
+            shapes: those it may have.
+            dtypes: those it may have.
+            num_parameters: that it stands for, if not one a value.
+
+        Returns:
+            Perhaps the mapped file itself: to be copied, and not to be written.
+        """
+        self._check_known(name)
+        tensor = self._source.load_stored(name)
+        self._check_shape(name, tuple(tensor.shape), *shapes)
+        if tensor.dtype not in dtypes:
+            expected = " or ".join(_name_of(dtype) for dtype in dtypes)
+            raise ModelError(f"Tensor {name} is of type {_name_of(tensor.dtype)}, but the config asks for {expected}.")
+        self._count(tensor.numel() if num_parameters is None else num_parameters, tensor.nbytes)
+        return tensor
+
+    def get_quantized(self, name: str, shape: tuple[int, int], kinds: Container[int]) -> QuantizedTensor | None:
+        """Return a matrix as it is stored, or None, if it is stored otherwise than in one of these GGUF types."""
+        self._check_known(name)
+        tensor = self._source.load_quantized(name)
+        if tensor is None or tensor.kind not in kinds:
+            return None
+        self._check_shape(name, tensor.shape, shape)
+        self._count(tensor.shape[0] * tensor.shape[1], tensor.rows.nbytes)
+        return tensor
+
+    def check_all_read(self, architecture: str) -> None:
+        """Raise ModelError if the files hold a tensor that the model has not asked for: its results would be wrong.
+
+        Such are adapters that were not merged, attention sinks, or the experts of another architecture.
+        """
+        unread = [name for name in self._source.unread() if not name.endswith(_WITHOUT_EFFECT)]
+        if unread:
+            shown = ", ".join(name[:100] for name in unread[:_MAX_NAMED])
+            more = f" and {len(unread) - _MAX_NAMED} more" if len(unread) > _MAX_NAMED else ""
+            raise ModelError(
+                f"The model's files have tensors that {architecture} does not use here: {shown}{more}. "
+                "Merge adapters into the weights first; other variants of the architecture are not supported."
+            )
+
+    def _check_known(self, name: str) -> None:
+        if not self._source.has(name):
+            packed = f"{name.removesuffix('weight')}qweight"
+            if name.endswith(".weight") and self._source.has(packed):
+                raise ModelError(
+                    f"The model's files have {packed}: it is quantized as AWQ or GPTQ, which needs the cuda device and a "
+                    "quantization_config in config.json."
+                )
+            raise ModelError(f"The model's files have no tensor {name}.")
+
+    def _check_shape(self, name: str, shape: tuple[int, ...], *expected: tuple[int, ...]) -> None:
+        if shape not in expected:
+            asked = " or ".join(str(each) for each in expected)
+            raise ModelError(f"Tensor {name} has shape {shape}, but the config asks for {asked}.")
+
+    def _count(self, num_parameters: int, stored_bytes: int) -> None:
+        self._loaded_bytes += stored_bytes
+        self.num_parameters += num_parameters
+        self._report(self._loaded_bytes, self._source.total_bytes)
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,31 @@
+"""Model config files: a model's facts without its weights, from config.json or GGUF metadata. Never imports torch."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tetrad.services.errors import ModelError
+from tetrad.services.model_directory import parse_json_object, read_model_json
+
+
+def read_model_config(path: Path) -> dict[str, Any]:
+    """Return the dict of config.json for a directory or a .gguf file; ModelError if it cannot be read."""
+    if path.suffix == ".gguf":
+        from tetrad.worker_svc.checkpoint.gguf_reader import GgufFile
+
+        return GgufFile(path).config
+    return read_config_file(path)
+
+
+def read_config_file(directory: Path) -> dict[str, Any]:
+    """Return the dict in a directory's config.json; ModelError if there is none or it is no JSON object."""
+    config = read_model_json(directory, "config.json")
+    if config is None:
+        raise ModelError(f"{directory} has no config.json.")
+    return config
+
+
+def apply_overrides(config: Mapping[str, Any], overrides_json: str) -> dict[str, Any]:
+    """Return the config with the values of a JSON object in place of its own; empty: unchanged."""
+    overrides = parse_json_object(overrides_json, "hf_overrides") if overrides_json else {}
+    return {**config, **overrides}

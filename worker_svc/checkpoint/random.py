@@ -1,0 +1,87 @@
+"""Random weights (load_format "dummy"): a model's shapes without its files; the same for the same seed and kind of device."""
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tetrad.worker_svc.model_facts.config import ModelConfig
+
+_HOST = torch.device("cpu")
+
+
+class RandomSource:
+    """A WeightSource that makes tensors up: norms are ones, everything else is drawn from N(0, 0.02).
+
+    Args:
+        config: of the model, in the form of config.json.
+        facts: the same, read.
+        seed: of every tensor, together with its name.
+        device: where tensors are drawn and stay; a GPU draws a billion numbers while a host draws a million.
+    """
+
+    _STD = 0.02
+
+    def __init__(self, config: Mapping[str, Any], facts: ModelConfig, seed: int, device: torch.device = _HOST) -> None:
+        self.config = config
+        self.stored_type = "float32"
+        self._seed, self._device = seed, device
+        self._shapes = tensor_shapes(facts)
+        self.total_bytes = sum(4 * torch.Size(shape).numel() for shape in self._shapes.values())
+
+    def has(self, name: str) -> bool:
+        """Return whether such a model has this tensor."""
+        return name in self._shapes
+
+    def unread(self) -> list[str]:
+        """Return nothing: tensors are made when they are asked for."""
+        return []
+
+    def load(self, name: str) -> tuple[torch.Tensor, int]:
+        """Return the tensor and its bytes."""
+        shape = self._shapes[name]
+        if len(shape) == 1 and name.endswith(".weight"):
+            tensor = torch.ones(shape, device=self._device)
+        else:
+            # torch's generator takes 32 bits of a seed to heart: both parts must be in them.
+            generator = torch.Generator(self._device).manual_seed(zlib.crc32(f"{self._seed}:{name}".encode()))
+            tensor = torch.randn(shape, generator=generator, device=self._device).mul_(self._STD)
+        return tensor, 4 * tensor.numel()
+
+    def load_stored(self, name: str) -> torch.Tensor:
+        """Return the tensor: what is made up is made up in float32."""
+        return self.load(name)[0]
+
+    def load_quantized(self, name: str) -> None:
+        """Return None: nothing is made up in a GGUF type."""
+
+
+def tensor_shapes(facts: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Return name and shape of every tensor of a model of the llama family."""
+    hidden, middle, dim = facts.hidden_size, facts.intermediate_size, facts.head_dim
+    query, key = facts.num_heads * dim, facts.num_kv_heads * dim
+    layer: dict[str, tuple[int, ...]] = {
+        "input_layernorm.weight": (hidden,),
+        "self_attn.q_proj.weight": (query, hidden),
+        "self_attn.k_proj.weight": (key, hidden),
+        "self_attn.v_proj.weight": (key, hidden),
+        "self_attn.o_proj.weight": (hidden, query),
+        "post_attention_layernorm.weight": (hidden,),
+        "mlp.gate_proj.weight": (middle, hidden),
+        "mlp.up_proj.weight": (middle, hidden),
+        "mlp.down_proj.weight": (hidden, middle),
+    }
+    if facts.architecture == "Qwen2ForCausalLM":
+        layer |= {f"self_attn.{n}_proj.bias": (size,) for n, size in (("q", query), ("k", key), ("v", key))}
+    if facts.architecture == "Qwen3ForCausalLM":
+        layer |= {f"self_attn.{n}_norm.weight": (dim,) for n in "qk"}
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (facts.vocab_size, hidden),
+        "model.norm.weight": (hidden,),
+    }
+    if not facts.tie_word_embeddings:
+        shapes["lm_head.weight"] = (facts.vocab_size, hidden)
+    for index in range(facts.num_layers):
+        shapes |= {f"model.layers.{index}.{name}": shape for name, shape in layer.items()}
+    return shapes

@@ -1,0 +1,102 @@
+"""Input batch: what the worker keeps of each request between steps, in rows ("slots") of preallocated arrays.
+
+Called by the model runner, on the compute thread. Knows token ids, block tables and counts; knows nothing of sampling,
+tensors or devices. Invariant: a handle has exactly one slot, and a slot at most one handle.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from tetrad.services.errors import InvalidRequest
+from tetrad.worker_svc.core.plan import Ints, NewRequest
+
+
+class InputBatch:
+    """Persistent state of up to `max_num_seqs` requests.
+
+    Args:
+        max_num_seqs: slots.
+        max_model_len: longest sequence, in tokens.
+        block_size: tokens per KV block.
+    """
+
+    def __init__(self, *, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
+        self.block_size = block_size
+        self.max_num_seqs = max_num_seqs
+        self.max_model_len = max_model_len
+        max_blocks = -(-max_model_len // block_size) + 1
+        # One token more than a sequence may have: the last one sampled is kept like any other.
+        self.token_ids: npt.NDArray[np.int32] = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
+        self.block_tables: npt.NDArray[np.int32] = np.zeros((max_num_seqs, max_blocks), np.int32)
+        self.num_blocks: Ints = np.zeros(max_num_seqs, np.int64)
+        self.num_tokens: Ints = np.zeros(max_num_seqs, np.int64)
+        self.num_prompt_tokens: Ints = np.zeros(max_num_seqs, np.int64)
+        self.handles: Ints = np.zeros(max_num_seqs, np.int64)
+        self._slot_of: dict[int, int] = {}
+        self._free = list(range(max_num_seqs - 1, -1, -1))
+
+    def __len__(self) -> int:
+        return len(self._slot_of)
+
+    def slot_of(self, handle: int) -> int | None:
+        """Return the slot of a request, or None if it is not known."""
+        return self._slot_of.get(handle)
+
+    def knows_all(self, handles: list[int]) -> bool:
+        """Return whether every one is known."""
+        return all(map(self._slot_of.__contains__, handles))
+
+    def slots_of(self, handles: list[int]) -> list[int]:
+        """Return the slots of known requests; KeyError if one is not."""
+        slot_of = self._slot_of
+        return [slot_of[handle] for handle in handles]
+
+    def add(self, request: NewRequest) -> int:
+        """Keep a request and return its slot.
+
+        Raises InvalidRequest when it does not fit: the engine core broke its own limits.
+        """
+        if request.handle in self._slot_of:
+            raise InvalidRequest(f"Handle {request.handle} is in use.")
+        if not self._free:
+            raise InvalidRequest(f"The worker was set up for {self.max_num_seqs} requests; none more fits.")
+        length, num_blocks = len(request.token_ids), len(request.block_ids)
+        if not 0 < length <= self.max_model_len or num_blocks > self.block_tables.shape[1]:
+            raise InvalidRequest(f"{length} tokens in {num_blocks} blocks do not fit max_model_len {self.max_model_len}.")
+        slot = self._free.pop()
+        self._slot_of[request.handle] = slot
+        self.handles[slot] = request.handle
+        self.token_ids[slot, :length] = request.token_ids
+        self.block_tables[slot, :num_blocks] = request.block_ids
+        self.num_blocks[slot] = num_blocks
+        self.num_tokens[slot] = length
+        self.num_prompt_tokens[slot] = request.num_prompt_tokens
+        return slot
+
+    def remove(self, handle: int) -> int | None:
+        """Forget a request; return the slot it had, None if it was not known."""
+        slot = self._slot_of.pop(handle, None)
+        if slot is not None:
+            self._free.append(slot)
+        return slot
+
+    def append_blocks(self, slots: Ints, counts: Ints, block_ids: Ints) -> None:
+        """Append `counts[i]` blocks to the table of `slots[i]`; `block_ids` holds them request after request."""
+        if not len(block_ids):
+            return
+        if int((self.num_blocks[slots] + counts).max()) > self.block_tables.shape[1]:
+            raise InvalidRequest(f"A block table is longer than max_model_len {self.max_model_len} needs.")
+        rows = np.repeat(slots, counts)
+        offsets = np.arange(len(block_ids)) - np.repeat(np.cumsum(counts) - counts, counts)
+        self.block_tables[rows, self.num_blocks[rows] + offsets] = block_ids
+        self.num_blocks[slots] += counts
+
+    def append_sampled(self, slots: Ints, token_ids: Ints) -> None:
+        """Append one sampled token to each request. Beyond max_model_len nothing is kept: no step can need it."""
+        ends = np.minimum(self.num_tokens[slots], self.max_model_len)
+        self.token_ids[slots, ends] = token_ids
+        self.num_tokens[slots] = ends + 1
+
+    def known_handles(self) -> list[int]:
+        """Return the handles of all requests."""
+        return list(self._slot_of)

@@ -1,0 +1,53 @@
+"""Layout check: whether what an engine core wants allocated can be, before anything is.
+
+Called by the worker, and by devices whose blocks are host memory. Without it an absurd number would be a MemoryError deep in a
+library, or pages that the system promises and then kills the process for. Knows sizes; no tensors.
+"""
+
+from tetrad.services.errors import FailedPrecondition
+from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.core.host import available_memory_bytes
+from tetrad.worker_svc.core.memory_shortage import not_available
+
+MAX_NUM_SEQS = 1 << 16
+MAX_CACHE_BYTES = 1 << 48
+"""256 TiB: no device has more, and sums stay far within 64 bits."""
+_ID_BYTES = 4
+LOWER_STEP = "Lower --max-num-batched-tokens, --max-num-seqs or --kv-cache-memory-gib."
+LOWER_KV_CACHE = "Lower --kv-cache-memory-gib, --num-gpu-blocks-override, --max-num-seqs or --max-model-len."
+
+
+def check_layout(layout: KvLayout, block_size_bytes: int) -> None:
+    """FailedPrecondition, naming value and limit, for limits whose tables or blocks no machine could hold."""
+    if layout.max_num_seqs > MAX_NUM_SEQS:
+        raise FailedPrecondition(f"max_num_seqs must be at most {MAX_NUM_SEQS}, got {layout.max_num_seqs}.")
+    for name in ("num_blocks", "num_host_blocks"):
+        size_bytes = getattr(layout, name) * block_size_bytes
+        if size_bytes > MAX_CACHE_BYTES:
+            raise FailedPrecondition(
+                f"{name} {getattr(layout, name)} of block_size {layout.block_size} take {size_bytes} bytes; "
+                f"a KV cache has at most {MAX_CACHE_BYTES}."
+            )
+    tables_bytes = layout.max_num_seqs * (layout.max_model_len + layout.max_model_len // layout.block_size) * _ID_BYTES
+    what = f"The tables of max_num_seqs {layout.max_num_seqs} of max_model_len {layout.max_model_len}"
+    _check_host(tables_bytes, what, "Lower --max-num-seqs or --max-model-len.")
+
+
+def check_host_cache(layout: KvLayout, block_size_bytes: int) -> None:
+    """FailedPrecondition if the blocks do not fit the memory that this process can still take."""
+    _check_host(
+        layout.num_blocks * block_size_bytes,
+        f"The KV cache of num_blocks {layout.num_blocks} of block_size {layout.block_size}",
+        LOWER_KV_CACHE,
+    )
+
+
+def check_host_blocks(num_host_blocks: int, block_size_bytes: int) -> None:
+    """FailedPrecondition if the second tier does not fit the memory that this process can still take."""
+    what = f"The second tier (swap_space) of num_host_blocks {num_host_blocks}"
+    _check_host(num_host_blocks * block_size_bytes, what, "Lower --swap-space.")
+
+
+def _check_host(size_bytes: int, what: str, advice: str) -> None:
+    if size_bytes > available_memory_bytes():
+        raise not_available(what, size_bytes, advice)

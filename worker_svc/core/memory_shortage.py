@@ -1,0 +1,54 @@
+"""Memory shortage: an allocation that the system refuses -> one error that says what was wanted, what there is, what to do.
+
+Used by the worker around loading, allocating and warming up on a host. Knows the ways in which libraries report a refusal;
+knows no tensors.
+"""
+
+import contextlib
+import errno
+from collections.abc import Iterator
+
+from tetrad.services.errors import FailedPrecondition
+from tetrad.worker_svc.core.host import available_memory, size_text
+
+_TEXTS = ("can't allocate memory", "Cannot allocate memory", "bad_alloc", "can't start new thread")
+"""What torch, the system, C++ and Python say."""
+
+
+@contextlib.contextmanager
+def memory_for(what: str, size_bytes: int | None, advice: str) -> Iterator[None]:
+    """Let the work inside end with FailedPrecondition if the system refuses memory; other errors pass.
+
+    Args:
+        what: needs memory ("The KV cache").
+        size_bytes: how much; None: not known.
+        advice: which option lowers that.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not _is_shortage(error):
+            raise
+        raise not_available(what, size_bytes, advice) from None
+
+
+def not_available(what: str, size_bytes: int | None, advice: str) -> FailedPrecondition:
+    """Return the error of something that does not fit into memory."""
+    available = available_memory()
+    needs = "more memory" if size_bytes is None else f"{size_bytes} bytes"
+    sizes = f"{'' if size_bytes is None else f'{size_text(size_bytes)} of '}{size_text(available.size_bytes)}"
+    return FailedPrecondition(
+        f"{what} needs {needs}; {available.size_bytes} are available ({sizes}, limited by {available.limited_by}). {advice}",
+        reason="NO_MEMORY",
+    )
+
+
+def _is_shortage(error: BaseException | None) -> bool:
+    """Return whether an error, or what caused it, is a refusal of memory."""
+    while error is not None:
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+            return True
+        if any(text in str(error) for text in _TEXTS):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -1,0 +1,47 @@
+"""Plan check: whether a plan stays within the layout, before anything of it touches a device.
+
+Called by the worker for every plan. On a device an index out of range is somebody else's memory. What a plan says of requests
+is checked against what is known of them by the request table.
+"""
+
+import numpy as np
+
+from tetrad.services.errors import InvalidRequest
+from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.core.plan import Ints, StepPlan
+
+
+def check_plan(plan: StepPlan, layout: KvLayout, vocab_size: int) -> None:
+    """InvalidRequest, naming value and limit, for blocks that do not exist, too many tokens or masks of another vocabulary."""
+    for new in plan.new_requests:
+        _check_blocks(new.block_ids, layout)
+    _check_blocks(plan.cached.new_block_ids, layout)
+    for copies, has_host_sources, has_host_targets in (
+        (plan.block_copies, False, False),
+        (plan.swap_out, False, True),
+        (plan.swap_in, True, False),
+    ):
+        if copies is not None:
+            if len(copies[0]) != len(copies[1]):
+                raise InvalidRequest(f"Step {plan.step_id} copies {len(copies[0])} blocks to {len(copies[1])}.")
+            _check_blocks(copies[0], layout, on_host=has_host_sources)
+            _check_blocks(copies[1], layout, on_host=has_host_targets)
+    if plan.blocks_to_zero is not None:
+        _check_blocks(plan.blocks_to_zero, layout)
+    num_tokens = int(plan.cached.num_scheduled_tokens.sum()) + sum(new.num_scheduled_tokens for new in plan.new_requests)
+    if num_tokens > layout.max_num_batched_tokens:
+        raise InvalidRequest(
+            f"Step {plan.step_id} has {num_tokens} tokens; the worker was set up for {layout.max_num_batched_tokens}."
+        )
+    num_words = (vocab_size + 31) // 32
+    if plan.grammar is not None and plan.grammar.bitmask.shape[1] != num_words:
+        raise InvalidRequest(f"Masks have {plan.grammar.bitmask.shape[1]} words; this vocabulary needs {num_words}.")
+
+
+def _check_blocks(block_ids: Ints, layout: KvLayout, *, on_host: bool = False) -> None:
+    if not len(block_ids):
+        return
+    largest, num_blocks = int(np.max(block_ids)), layout.num_host_blocks if on_host else layout.num_blocks
+    if largest >= num_blocks:
+        kind, owner = ("Host block", "second tier") if on_host else ("Block", "KV cache")
+        raise InvalidRequest(f"{kind} {largest} does not exist; the {owner} has {num_blocks} blocks.")

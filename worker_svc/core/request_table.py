@@ -1,0 +1,159 @@
+"""Request table: applies a plan's delta to what the worker knows, and says which rows run.
+
+Called by the runners (model and simulated), on the compute thread. One request that cannot run is answered with its error and
+set aside; plans already under way may still name it, silently, until the engine core removes it. A plan that contradicts what
+is known here is refused as a whole: both sides start over, and nothing is lost. Knows nothing of devices.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Protocol
+
+import numpy as np
+
+from tetrad.services.errors import InvalidRequest, TetradError
+from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.plan import CachedRequests, Ints, NewRequest, SamplingSpec, StepPlan
+
+
+class SlotListener(Protocol):
+    """Keeps state of its own by slot."""
+
+    def add(self, slot: int, request: NewRequest) -> None:
+        """A request moved in."""
+
+    def remove(self, slot: int) -> None:
+        """The slot is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRows:
+    """Rows that run in a step, and the requests that cannot."""
+
+    slots: Ints
+    num_computed: Ints
+    num_scheduled: Ints
+    failures: Sequence[tuple[int, TetradError]]
+
+
+class RequestTable:
+    """Requests of an input batch and of all who keep state beside it.
+
+    Args:
+        batch: the requests' tokens and blocks.
+        vocab_size: ids at or above it cannot be run.
+        listeners: told of every request that comes or goes.
+    """
+
+    def __init__(self, batch: InputBatch, vocab_size: int, listeners: Sequence[SlotListener]) -> None:
+        self._batch, self._vocab_size, self._listeners = batch, vocab_size, listeners
+        self._set_aside: set[int] = set()
+
+    def apply(self, plan: StepPlan) -> ScheduledRows:
+        """Forget, add and extend requests as the plan says, and return its rows.
+
+        InvalidRequest if it names unknown requests, or tokens or blocks that they do not have.
+        """
+        failures: list[tuple[int, TetradError]] = []
+        for handle in plan.removed_handles:
+            self._remove(handle)
+        cached = self._known(plan.cached)
+        slots = np.array(self._batch.slots_of(cached.handles.tolist()), np.int64)
+        self._batch.append_blocks(slots, cached.num_new_blocks, cached.new_block_ids)
+        num_computed, num_scheduled = cached.num_computed_tokens, cached.num_scheduled_tokens
+        if added := [new for new in plan.new_requests if self._try_add(new, failures)]:
+            slots = _joined(slots, self._batch.slots_of([new.handle for new in added]))
+            num_computed = _joined(num_computed, (new.num_computed_tokens for new in added))
+            num_scheduled = _joined(num_scheduled, (new.num_scheduled_tokens for new in added))
+        rows = ScheduledRows(slots, num_computed, num_scheduled, failures)
+        self._check_rows(rows)
+        return rows
+
+    def forget_all(self) -> None:
+        """Forget every request."""
+        for handle in self._batch.known_handles():
+            self._remove(handle)
+        self._set_aside.clear()
+
+    def _remove(self, handle: int) -> None:
+        self._set_aside.discard(handle)
+        slot = self._batch.remove(handle)
+        if slot is not None:
+            for listener in self._listeners:
+                listener.remove(slot)
+
+    def set_aside(self, handle: int) -> None:
+        """Forget a request that has failed; plans may go on naming it."""
+        self._remove(handle)
+        self._set_aside.add(handle)
+
+    def _try_add(self, new: NewRequest, failures: list[tuple[int, TetradError]]) -> bool:
+        try:
+            self._check(new)
+        except TetradError as error:
+            self.set_aside(new.handle)
+            failures.append((new.handle, error))
+            return False
+        slot = self._batch.add(new)
+        self._set_aside.discard(new.handle)
+        for listener in self._listeners:
+            listener.add(slot, new)
+        return True
+
+    def _check(self, new: NewRequest) -> None:
+        if new.refusal is not None:
+            raise new.refusal
+        largest = max(int(new.token_ids.max(initial=0)), _largest_id(new.sampling))
+        if largest >= self._vocab_size:
+            raise InvalidRequest(f"Token id {largest} is not in the vocabulary of {self._vocab_size} tokens.")
+
+    def _known(self, cached: CachedRequests) -> CachedRequests:
+        """Return the rows whose request is known, which are all but those that have failed before."""
+        handles = cached.handles.tolist()
+        if self._batch.knows_all(handles):
+            return cached
+        unknown = [index for index, handle in enumerate(handles) if self._batch.slot_of(handle) is None]
+        for handle in (handles[index] for index in unknown):
+            if handle not in self._set_aside:
+                raise InvalidRequest(f"The worker knows no request with handle {handle}.")
+        is_known = np.ones(len(handles), np.bool_)
+        is_known[unknown] = False
+        return CachedRequests(
+            handles=cached.handles[is_known],
+            num_scheduled_tokens=cached.num_scheduled_tokens[is_known],
+            num_computed_tokens=cached.num_computed_tokens[is_known],
+            num_new_blocks=cached.num_new_blocks[is_known],
+            new_block_ids=cached.new_block_ids[np.repeat(is_known, cached.num_new_blocks)],
+        )
+
+    def _check_rows(self, rows: ScheduledRows) -> None:
+        """InvalidRequest unless each request has one row, within the tokens and blocks that the worker knows of."""
+        batch, ends = self._batch, rows.num_computed + rows.num_scheduled
+        num_tokens, num_blocks = batch.num_tokens[rows.slots], batch.num_blocks[rows.slots]
+        fits = (rows.num_scheduled > 0) & (ends <= num_tokens) & (ends <= num_blocks * batch.block_size)
+        for row in np.flatnonzero(~fits).tolist():
+            handle = batch.handles[rows.slots[row]]
+            raise InvalidRequest(
+                f"The plan of request {handle} ends at token {ends[row]} after {rows.num_scheduled[row]} tokens, but the "
+                f"worker knows {num_tokens[row]} tokens and {num_blocks[row]} blocks of {batch.block_size}."
+            )
+        if len(set(rows.slots.tolist())) != len(rows.slots):
+            raise InvalidRequest("The plan names a request twice.")
+
+
+def _joined(column: Ints, more: Iterable[int]) -> Ints:
+    return np.concatenate([column, np.array(list(more), np.int64)])
+
+
+def _largest_id(sampling: SamplingSpec) -> int:
+    ids = chain(
+        sampling.logit_bias,
+        sampling.allowed_token_ids,
+        sampling.stop_token_ids,
+        sampling.logprob_token_ids,
+        sampling.thinking_start_ids,
+        sampling.thinking_end_ids,
+        *sampling.bad_words,
+    )
+    return max(ids, default=0)

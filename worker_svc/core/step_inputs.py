@@ -1,0 +1,74 @@
+"""Step inputs: from the rows of a plan to the arrays that one forward pass needs.
+
+Called by the model runner once per step, on the compute thread. Knows the input batch; knows nothing of tensors or models.
+Rows are ordered decodes first (longest first), then prefill chunks: attention then works on contiguous slices, and answers go
+by handle.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.plan import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class StepRows:
+    """R requests with T tokens in all. `first_token[r]` is where request r's tokens begin in columns over T."""
+
+    slots: Ints  # [R]
+    num_computed: Ints  # [R], tokens whose KV exists before this step
+    num_scheduled: Ints  # [R]
+    first_token: Ints  # [R]
+    num_decodes: int  # the first rows, with one token each
+    num_tokens: int  # T
+    sampling_rows: Ints  # rows whose last token is the last one known
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs(StepRows):
+    """The same with what is computed for each of the T tokens."""
+
+    token_ids: Ints  # [T]
+    positions: Ints  # [T]
+    slot_mapping: Ints  # [T], block id * block size + offset
+
+
+def order_rows(batch: InputBatch, slots: Ints, num_computed: Ints, num_scheduled: Ints) -> StepRows:
+    """Order the rows."""
+    order = np.lexsort((-num_computed, num_scheduled > 1))
+    slots, num_computed, num_scheduled = slots[order], num_computed[order], num_scheduled[order]
+    ends = np.cumsum(num_scheduled)
+    return StepRows(
+        slots=slots,
+        num_computed=num_computed,
+        num_scheduled=num_scheduled,
+        first_token=ends - num_scheduled,
+        num_decodes=int((num_scheduled == 1).sum()),
+        num_tokens=int(ends[-1]),
+        sampling_rows=np.flatnonzero(num_computed + num_scheduled == batch.num_tokens[slots]),
+    )
+
+
+def build_step_inputs(batch: InputBatch, slots: Ints, num_computed: Ints, num_scheduled: Ints) -> StepInputs:
+    """Order the rows and gather their tokens, positions and KV slots."""
+    rows = order_rows(batch, slots, num_computed, num_scheduled)
+    if rows.num_decodes == len(slots):
+        owners, positions = rows.slots, rows.num_computed
+    else:
+        owners = np.repeat(rows.slots, rows.num_scheduled)
+        positions = np.arange(rows.num_tokens) + np.repeat(rows.num_computed - rows.first_token, rows.num_scheduled)
+    size = batch.block_size
+    return StepInputs(
+        slots=rows.slots,
+        num_computed=rows.num_computed,
+        num_scheduled=rows.num_scheduled,
+        first_token=rows.first_token,
+        num_decodes=rows.num_decodes,
+        num_tokens=rows.num_tokens,
+        sampling_rows=rows.sampling_rows,
+        token_ids=batch.token_ids[owners, positions].astype(np.int64),
+        positions=positions,
+        slot_mapping=batch.block_tables[owners, positions // size].astype(np.int64) * size + positions % size,
+    )

@@ -1,0 +1,1 @@
+"""The CUDA accelerator: streams, copies to the host, and weights that stay there."""

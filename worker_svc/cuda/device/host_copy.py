@@ -1,0 +1,36 @@
+"""Host copy: bytes of the device in pinned host memory: what weights sleep in, and where those that are offloaded live."""
+
+import torch
+
+from tetrad.worker_svc.cuda.device.accelerator import Accelerator
+
+_PIECE_BYTES = 1 << 26
+"""Pinned memory is rounded up to a power of two: in one piece, a copy could take twice its size."""
+
+
+class HostCopy:
+    """A copy of bytes, queued where it is made; the bytes may be written over by what is queued behind.
+
+    Args:
+        accelerator: where they are.
+        source: [bytes] uint8, on the device.
+    """
+
+    def __init__(self, accelerator: Accelerator, source: torch.Tensor) -> None:
+        self.size_bytes = len(source)
+        starts = range(0, self.size_bytes, _PIECE_BYTES)
+        self._pieces = [accelerator.host_memory(min(_PIECE_BYTES, self.size_bytes - start)) for start in starts]
+        for start, piece in zip(starts, self._pieces, strict=True):
+            piece.copy_(source[start : start + len(piece)], non_blocking=True)
+
+    def write_to(self, target: torch.Tensor) -> None:
+        """Queue the copy back, to the first of target [bytes] uint8; nobody waits for it."""
+        start = 0
+        for piece in self._pieces:
+            target[start : start + len(piece)].copy_(piece, non_blocking=True)
+            start += len(piece)
+
+
+def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    """Return a storage as a tensor [bytes] uint8."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)

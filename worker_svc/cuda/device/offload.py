@@ -1,0 +1,84 @@
+"""Offload: tensors that leave the device for host memory and come back, as the same tensors.
+
+What moves is the storage below them: it is emptied and filled again, so that views of one another (tied embeddings, parts of a
+fused weight) stay so, and whoever holds a tensor need not know. Their addresses change: graphs that were captured are void.
+Called by a loaded model that sleeps, on the compute thread, while no step runs.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import torch
+
+from tetrad.worker_svc.cuda.device.accelerator import Accelerator
+from tetrad.worker_svc.cuda.device.host_copy import HostCopy, bytes_of
+
+
+class Offload:
+    """Tensors of one device that move together.
+
+    Args:
+        accelerator: where they are.
+        tensors: all of them; several may share a storage, and one may be given twice.
+    """
+
+    def __init__(self, accelerator: Accelerator, tensors: Iterable[torch.Tensor]) -> None:
+        self._accelerator = accelerator
+        storages = (tensor.untyped_storage() for tensor in tensors if tensor.device == accelerator.device)
+        # On a device all can be resized; on the host, those that are a file or another library's stay where they are.
+        found = {storage.data_ptr(): storage for storage in storages if storage.nbytes() and storage.resizable()}
+        self._storages = list(found.values())
+        self._copies: list[HostCopy] | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the tensors, wherever it is; what they share is counted once."""
+        return sum(copy.size_bytes for copy in self._copies) if self._copies else sum(each.nbytes() for each in self._storages)
+
+    def sleep(self) -> None:
+        """Copy the tensors to (pinned) host memory and free theirs; nobody may read them before `wake_up`. Again: a no-op."""
+        if self._copies is not None:
+            return
+        self._copies = [HostCopy(self._accelerator, bytes_of(storage)) for storage in self._storages]
+        for storage in self._storages:
+            storage.resize_(0)
+
+    def wake_up(self) -> None:
+        """Copy them back; torch.OutOfMemoryError, and all are still asleep, if the device has no room. Awake: a no-op."""
+        if self._copies is None:
+            return
+        try:
+            for storage, copy in zip(self._storages, self._copies, strict=True):
+                storage.resize_(copy.size_bytes)
+        except torch.OutOfMemoryError:
+            for storage in self._storages:
+                storage.resize_(0)
+            raise
+        for storage, copy in zip(self._storages, self._copies, strict=True):
+            copy.write_to(bytes_of(storage))
+        self._copies = None
+
+
+def tensors_in(root: object) -> Iterator[torch.Tensor]:
+    """Yield every tensor that an object of this package holds, in whatever attribute or container, each once or more."""
+    seen: set[int] = set()
+    pending = [root]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, torch.Tensor):
+            yield item
+        elif id(item) not in seen:
+            seen.add(id(item))
+            pending.extend(_held_by(item))
+
+
+def _held_by(item: object) -> Iterable[object]:
+    if isinstance(item, Mapping):
+        return item.values()
+    if isinstance(item, list | tuple | set | frozenset):
+        return item
+    if not type(item).__module__.startswith("tetrad."):
+        return ()
+    slots = [name for cls in type(item).__mro__ for name in getattr(cls, "__slots__", ())]
+    return (
+        [*vars(item).values()] if hasattr(item, "__dict__") else [getattr(item, name) for name in slots if hasattr(item, name)]
+    )

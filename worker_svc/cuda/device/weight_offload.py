@@ -1,0 +1,127 @@
+"""Weight offload: layers whose matrices stay in pinned host memory and are on the device only while they run (cpu_offload_gb).
+
+They take turns in two buffers: while one layer computes, or those behind it that are not offloaded, the next ones' matrices are
+on their way, on a second stream.
+
+    steps    | 0   1   2  | 3: A  | 4   5   6  | 7: B  | 8   9   10 | 11: A |
+    beside     3 -> A ...   7 -> B ..... 11 -> A ..... 15 -> B .....
+
+A step begins with empty buffers and leaves nothing under way. So a recording of it is whole, copies included, and a step that
+fails, or a model that sleeps in between, harms no other. Vectors (norms, biases) stay on the device; they are few bytes.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+
+import torch
+
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.core.host import available_memory_bytes
+from tetrad.worker_svc.cuda.device.accelerator import Accelerator, Mark
+from tetrad.worker_svc.cuda.device.host_copy import HostCopy, bytes_of
+from tetrad.worker_svc.cuda.device.offload import tensors_in
+
+Layer = TypeVar("Layer")
+
+_NUM_BUFFERS = 2
+_ALIGNMENT = 256
+
+
+class WeightOffload:
+    """The layers of one model that are offloaded, as many as free the bytes that are asked for, evenly among the others.
+
+    Args:
+        accelerator: where they run.
+        size_bytes: to free on the device, the buffers counted; 0: no layer is offloaded. More than there are: all are.
+        num_layers: of the model.
+    """
+
+    def __init__(self, accelerator: Accelerator, size_bytes: int, num_layers: int) -> None:
+        self._accelerator, self._size_bytes, self._num_layers = accelerator, size_bytes, num_layers
+        self._num_read = self._num_wanted = 0
+        self._buffers: list[torch.Tensor] = []
+        self._copies: list[HostCopy] = []
+        self._number_of: dict[int, int] = {}
+        """Index of a layer -> that of its copy."""
+
+    @property
+    def freed_bytes(self) -> int:
+        """Bytes that the device has more than without."""
+        return sum(copy.size_bytes for copy in self._copies) - sum(buffer.nbytes for buffer in self._buffers)
+
+    def take(self, layer: object, tensors: Sequence[torch.Tensor]) -> None:
+        """Move a layer's matrices to the host if it is one of those; called for all of them, in their order, as they are read.
+
+        Args:
+            layer: whatever holds tensors that mean these; they then mean the same in a buffer.
+            tensors: all that was loaded for it. Another layer's may be smaller than the first one's, not larger.
+
+        Raises:
+            ModelError: the host has no room for what is asked.
+        """
+        index = self._num_read
+        self._num_read += 1
+        if not self._size_bytes:
+            return
+        storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors if each.dim() > 1}
+        places, layer_bytes = _places(storages)
+        if index == 0:
+            self._plan(layer_bytes)
+        is_due = self._num_wanted * (index + 1) // self._num_layers > self._num_wanted * index // self._num_layers
+        if not is_due or layer_bytes > len(self._buffers[0]):
+            return
+        buffer = self._buffers[len(self._copies) % _NUM_BUFFERS]
+        for address, storage in storages.items():
+            buffer[places[address] :][: storage.nbytes()].copy_(bytes_of(storage))
+        self._number_of[index] = len(self._copies)
+        self._copies.append(HostCopy(self._accelerator, buffer[:layer_bytes]))
+        for tensor in tensors_in((layer, tensors)):
+            _move(tensor, places, buffer)
+
+    def each(self, layers: Sequence[Layer]) -> Iterator[Layer]:
+        """Yield the layers of a step one after the other; what is queued before the next one is asked for has its matrices."""
+        arrivals = [self._fetch(number) for number in range(min(_NUM_BUFFERS, len(self._copies)))]
+        for index, layer in enumerate(layers):
+            number = self._number_of.get(index)
+            if number is not None:
+                self._accelerator.wait_for(arrivals[number])
+            yield layer
+            if number is not None and len(arrivals) < len(self._copies):
+                arrivals.append(self._fetch(len(arrivals)))  # to where this layer's were
+
+    def _plan(self, layer_bytes: int) -> None:
+        """Say how many layers are offloaded, and make the buffers."""
+        wanted = _NUM_BUFFERS + -(-self._size_bytes // layer_bytes)
+        if self._num_layers <= _NUM_BUFFERS:
+            wanted = 0  # they would be in the buffers at all times
+        self._num_wanted = min(wanted, self._num_layers)
+        needed, available = self._num_wanted * layer_bytes, available_memory_bytes()
+        if needed > available:
+            raise ModelError(
+                f"cpu_offload_gb {self._size_bytes / (1 << 30):g} needs {needed} bytes of host memory "
+                f"for {self._num_wanted} of {self._num_layers} layers; {available} are available."
+            )
+        size = layer_bytes if self._num_wanted else 0
+        device = self._accelerator.device
+        self._buffers = [torch.empty(size, dtype=torch.uint8, device=device) for _ in range(_NUM_BUFFERS)]
+
+    def _fetch(self, number: int) -> Mark:
+        return self._accelerator.beside(partial(self._copies[number].write_to, self._buffers[number % _NUM_BUFFERS]))
+
+
+def _places(storages: dict[int, torch.UntypedStorage]) -> tuple[dict[int, int], int]:
+    """Return where in a buffer each storage begins, by its address, and the bytes of all."""
+    places, size = {}, 0
+    for address, storage in storages.items():
+        places[address] = size
+        size += -(-storage.nbytes() // _ALIGNMENT) * _ALIGNMENT
+    return places, size
+
+
+def _move(tensor: torch.Tensor, places: dict[int, int], buffer: torch.Tensor) -> None:
+    """Let a tensor mean the same bytes in a buffer, if its storage has a place there."""
+    place = places.get(tensor.untyped_storage().data_ptr())
+    if place is not None:
+        offset = place // tensor.element_size() + tensor.storage_offset()
+        tensor.set_(buffer.untyped_storage(), offset, tensor.size(), tensor.stride())

@@ -1,0 +1,90 @@
+"""Logit bias and min_tokens: values that are added to chosen logits, -inf for the ids that would end a request too early."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from tetrad.worker_svc.core.plan import Floats, Ints, NewRequest
+from tetrad.worker_svc.cuda.device.accelerator import Accelerator
+from tetrad.worker_svc.cuda.sampling.interface import LogitsChange
+from tetrad.worker_svc.cuda.sampling.rows import SamplingRows
+from tetrad.worker_svc.kernels.biases import add_biases
+from tetrad.worker_svc.sampler.logit_bias import logit_bias
+from tetrad.worker_svc.sampler.min_tokens import early_ends
+from tetrad.worker_svc.sampler.processors import MASKED, PerSlot
+
+_ALWAYS = 2**62
+
+
+class Bias(NamedTuple):
+    """Of one request: ids, no two of them the same, what is added to them, and up to which position."""
+
+    ids: Ints
+    values: Floats
+    until: int
+
+
+class _Entries(NamedTuple):
+    table: torch.Tensor
+    rows: Ints  # [M], those that have a bias
+    until: Ints  # [M]
+
+
+class DeviceBiases:
+    """See DeviceProcessor.
+
+    Args:
+        accelerator: where the logits are.
+        bias: of a request, if it has one.
+    """
+
+    def __init__(self, accelerator: Accelerator, bias: Callable[[NewRequest], Bias | None]) -> None:
+        self._accelerator = accelerator
+        self._entries: PerSlot[Bias, _Entries] = PerSlot(bias, self._uploaded)
+
+    def add(self, slot: int, request: NewRequest) -> None:
+        """Keep the request's bias."""
+        self._entries.add(slot, request)
+
+    def remove(self, slot: int) -> None:
+        """Forget the slot."""
+        self._entries.remove(slot)
+
+    def change_for(self, rows: SamplingRows) -> LogitsChange | None:
+        """Add the values."""
+        entries = self._entries.of(rows.slots)
+        if entries is None or not (rows.positions[entries.rows] < entries.until).any():
+            return None
+        return partial(add_biases, positions=rows.on_device[1], entries=entries.table)
+
+    def _uploaded(self, rows: Ints, biases: Sequence[Bias]) -> _Entries:
+        counts = [len(bias.ids) for bias in biases]
+        until = np.array([bias.until for bias in biases])
+        table = np.stack(
+            [
+                np.repeat(rows, counts),
+                np.concatenate([bias.ids for bias in biases]),
+                np.repeat(until, counts),
+                np.concatenate([bias.values for bias in biases]).astype(np.float64).view(np.int64),
+            ],
+            1,
+        )
+        return _Entries(self._accelerator.upload(table), rows, until)
+
+
+def bias_of_request(request: NewRequest) -> Bias | None:
+    """Return the request's own logit bias."""
+    bias = logit_bias(request)
+    return None if bias is None else Bias(*bias, _ALWAYS)
+
+
+def bias_of_early_ends(request: NewRequest) -> Bias | None:
+    """Return the bias that keeps a request from ending before it has min_tokens."""
+    ends = early_ends(request)
+    if ends is None:
+        return None
+    length, ids = ends
+    return Bias(ids, np.full(len(ids), MASKED, np.float32), length)

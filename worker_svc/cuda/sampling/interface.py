@@ -1,0 +1,29 @@
+"""What a logits processor is on the device; as on the host (sampler/processors.py), but told apart in two.
+
+Before anything is launched, each says what it has to do in a step, so that a step in which none has anything leaves the logits
+as they are. What it needs of its rows is kept on the device, in one table that is uploaded when the batch changes.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from tetrad.worker_svc.core.plan import NewRequest
+from tetrad.worker_svc.cuda.sampling.rows import SamplingRows
+
+LogitsChange = Callable[[torch.Tensor], None]
+"""Launches what changes logits [R, V] float32 in place."""
+
+
+class DeviceProcessor(Protocol):
+    """Changes logits before a token is chosen; a SlotListener."""
+
+    def add(self, slot: int, request: NewRequest) -> None:
+        """Remember what the request asks of this processor, if anything."""
+
+    def remove(self, slot: int) -> None:
+        """Forget a slot; one that asked for nothing is no error."""
+
+    def change_for(self, rows: SamplingRows) -> LogitsChange | None:
+        """Return what changes the logits of a step; None: nothing does."""

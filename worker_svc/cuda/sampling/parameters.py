@@ -1,0 +1,54 @@
+"""Sampling parameters by slot, on the device, as the kernels read them; caught up in one copy when requests have come."""
+
+import numpy as np
+import torch
+
+from tetrad.worker_svc.core.plan import Ints, NewRequest
+from tetrad.worker_svc.cuda.device.accelerator import Accelerator
+from tetrad.worker_svc.sampler.sampler import LEAST_TEMPERATURE
+
+_NUM_FLOATS = 3
+
+
+class SamplingParameters:
+    """Parameters of S slots; a SlotListener.
+
+    Args:
+        accelerator: where they are.
+        num_slots: S.
+    """
+
+    def __init__(self, accelerator: Accelerator, num_slots: int) -> None:
+        self._accelerator = accelerator
+        self._changed: set[int] = set()
+        # One table of 64-bit values, so that one copy changes all of them.
+        self._host: Ints = np.zeros((6, num_slots), np.int64)
+        self._device = torch.zeros(self._host.shape, dtype=torch.int64, device=accelerator.device)
+        self.temperature, self.top_p, self.min_p = self._device[:_NUM_FLOATS].view(torch.float64)
+        """Each [S] float64; temperature 0 means greedy."""
+        self.top_k, self.seeds, self.num_prompt_tokens = self._device[_NUM_FLOATS:]
+        """Each [S] int64."""
+        self.is_greedy = np.ones(num_slots, np.bool_)
+        self.is_cut = np.zeros(num_slots, np.bool_)
+        """Whether top_k, top_p or min_p leave anything out."""
+
+    def add(self, slot: int, request: NewRequest) -> None:
+        """Take in a request's parameters."""
+        sampling = request.sampling
+        temperature = 0.0 if sampling.is_greedy else max(sampling.temperature, LEAST_TEMPERATURE)
+        self._host[:_NUM_FLOATS].view(np.float64)[:, slot] = temperature, sampling.top_p, sampling.min_p
+        self._host[_NUM_FLOATS:, slot] = sampling.top_k, sampling.seed, request.num_prompt_tokens
+        self.is_greedy[slot] = sampling.is_greedy
+        self.is_cut[slot] = sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
+        self._changed.add(slot)
+
+    def remove(self, slot: int) -> None:
+        """Do nothing: what is left there is written over."""
+
+    def catch_up(self) -> None:
+        """Copy what has changed."""
+        if self._changed:
+            slots = np.array(sorted(self._changed))
+            changes = self._accelerator.upload(np.concatenate([slots[None], self._host[:, slots]]))
+            self._device.index_copy_(1, changes[0], changes[1:])
+            self._changed.clear()

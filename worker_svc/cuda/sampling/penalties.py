@@ -1,0 +1,85 @@
+"""Penalties: lower the logits of tokens seen before; also of those that only the device knows yet."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from tetrad.worker_svc.core.plan import Ints, NewRequest
+from tetrad.worker_svc.cuda.device.accelerator import Accelerator
+from tetrad.worker_svc.cuda.sampling.interface import LogitsChange
+from tetrad.worker_svc.cuda.sampling.parameters import SamplingParameters
+from tetrad.worker_svc.cuda.sampling.rows import SamplingRows
+from tetrad.worker_svc.cuda.sampling.state import DeviceState
+from tetrad.worker_svc.kernels.penalties import apply_penalties, count_tokens
+from tetrad.worker_svc.sampler.penalties import penalties
+from tetrad.worker_svc.sampler.processors import PerSlot
+
+Strengths = tuple[float, float, float]
+
+
+class DevicePenalties:
+    """See DeviceProcessor.
+
+    Args:
+        accelerator: where the logits are.
+        state: the tokens that are counted.
+        parameters: where prompts end.
+        vocab_size: ids are smaller.
+    """
+
+    def __init__(self, accelerator: Accelerator, state: DeviceState, parameters: SamplingParameters, vocab_size: int) -> None:
+        self._accelerator, self._state, self._parameters = accelerator, state, parameters
+        self._rows: PerSlot[tuple[int, Strengths], torch.Tensor] = PerSlot(self._open, self._uploaded)
+        # Lines are kept when a request goes and used again; there are as many as requests were ever penalised at once.
+        self._seen = torch.zeros((0, vocab_size), dtype=torch.int32, device=accelerator.device)
+        self._num_counted = torch.zeros(0, dtype=torch.int32, device=accelerator.device)
+        self._free: list[int] = []
+
+    def add(self, slot: int, request: NewRequest) -> None:
+        """Start counting for a request that has a penalty."""
+        self._rows.add(slot, request)
+
+    def remove(self, slot: int) -> None:
+        """Forget the slot."""
+        entry = self._rows.remove(slot)
+        if entry is not None:
+            self._free.append(entry[0])
+
+    def change_for(self, rows: SamplingRows) -> LogitsChange | None:
+        """Count what is new, and lower what was seen."""
+        penalised = self._rows.of(rows.slots)
+        if penalised is None:
+            return None
+
+        def change(logits: torch.Tensor) -> None:
+            prompts = self._parameters.num_prompt_tokens
+            count_tokens(self._seen, self._num_counted, self._state.token_ids, *rows.on_device, prompts, penalised)
+            apply_penalties(logits, self._seen, penalised)
+
+        return change
+
+    def _open(self, request: NewRequest) -> tuple[int, Strengths] | None:
+        """Return a line that has counted nothing, and the strengths; None if the request is not penalised."""
+        strengths = penalties(request)
+        if strengths is None:
+            return None
+        if not self._free:
+            self._add_lines()
+        line = self._free.pop()
+        # Behind the steps that are under way and may still use it for the request before.
+        self._seen[line].zero_()
+        self._num_counted[line].zero_()
+        return line, strengths
+
+    def _add_lines(self) -> None:
+        old = len(self._num_counted)
+        more = max(old, 1)
+        self._seen = torch.nn.functional.pad(self._seen, (0, 0, 0, more))
+        self._num_counted = torch.nn.functional.pad(self._num_counted, (0, more))
+        self._free += range(old, old + more)
+
+    def _uploaded(self, rows: Ints, entries: Sequence[tuple[int, Strengths]]) -> torch.Tensor:
+        lines = np.array([line for line, _ in entries])
+        strengths = np.array([strengths for _, strengths in entries], np.float64).view(np.int64)
+        return self._accelerator.upload(np.concatenate([np.stack([rows, lines], 1), strengths], 1))

@@ -1,0 +1,57 @@
+"""Prompt logprobs on the device: launched with a step's logits, and read once they have arrived.
+
+What is gathered of a prompt's earlier chunks is with whoever reads, step after step in their order; nothing of it is the
+compute thread's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from tetrad.worker_svc.core.plan import PromptLogprobs
+from tetrad.worker_svc.cuda.device.accelerator import Accelerator
+from tetrad.worker_svc.cuda.sampling.logprobs import TENSORS_A_GROUP, gather_candidates, read_group
+from tetrad.worker_svc.runner.prompt_logprobs import LogitsOf, PromptChunk
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedPrompts:
+    """What a step computes of prompts, on its way."""
+
+    tensors: Sequence[torch.Tensor] = ()
+    """To be copied out for `read`."""
+    chunks: Sequence[tuple[PromptChunk, int]] = ()
+    """And how many pieces of each are among them."""
+
+    def read(self, arrays: list[np.ndarray]) -> list[PromptLogprobs]:
+        """Return the prompts that are through, from the copies of `tensors`."""
+        pieces = iter([arrays[at : at + TENSORS_A_GROUP] for at in range(0, len(arrays), TENSORS_A_GROUP)])
+        found = []
+        for chunk, num_pieces in self.chunks:
+            chunk.gathered.extend(read_group(next(pieces)) for _ in range(num_pieces))
+            found.append(chunk.finish())
+        return [each for each in found if each is not None]
+
+
+def launch_prompts(
+    chunks: list[PromptChunk], hidden: torch.Tensor, logits_of: LogitsOf, accelerator: Accelerator
+) -> LaunchedPrompts:
+    """Launch what gathers the log-probabilities of a step's prompts.
+
+    Args:
+        chunks: of the step.
+        hidden: [T, hidden].
+        logits_of: the model's last layer.
+        accelerator: where they are.
+    """
+    tensors: list[torch.Tensor] = []
+    counts = []
+    for chunk in chunks:
+        before = len(tensors)
+        for piece, followers in chunk.pieces():
+            actual = accelerator.upload(followers.astype(np.int32))
+            tensors += gather_candidates(logits_of(hidden[piece]), actual, chunk.num_top)
+        counts.append((len(tensors) - before) // TENSORS_A_GROUP)
+    return LaunchedPrompts(tensors, list(zip(chunks, counts, strict=True)))

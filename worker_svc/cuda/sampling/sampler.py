@@ -1,0 +1,131 @@
+"""Sampler of the CUDA device: the order and the rules of sampler/sampler.py, as kernels that are launched and not waited for.
+
+Owned by the runner, on the compute thread. A greedy step in which nobody asks for more is one kernel. Logits stay as the model
+wrote them unless a processor changes them; what truncation and draw need of them is computed on the way. What was drawn stays
+on the device, and what there is to tell is read once the runner has copied it out.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.plan import GrammarRows, Ints, NewRequest
+from tetrad.worker_svc.cuda.device.accelerator import Accelerator
+from tetrad.worker_svc.cuda.sampling.allowed_ids import DeviceAllowedIds
+from tetrad.worker_svc.cuda.sampling.bad_words import DeviceBadWords
+from tetrad.worker_svc.cuda.sampling.biases import DeviceBiases, bias_of_early_ends, bias_of_request
+from tetrad.worker_svc.cuda.sampling.grammar import grammar_change
+from tetrad.worker_svc.cuda.sampling.interface import DeviceProcessor, LogitsChange
+from tetrad.worker_svc.cuda.sampling.logprobs import TENSORS_A_GROUP, AskedGroup, DeviceLogprobs, gather_group, read_group
+from tetrad.worker_svc.cuda.sampling.parameters import SamplingParameters
+from tetrad.worker_svc.cuda.sampling.penalties import DevicePenalties
+from tetrad.worker_svc.cuda.sampling.rows import SamplingRows
+from tetrad.worker_svc.cuda.sampling.state import DeviceState
+from tetrad.worker_svc.cuda.sampling.thinking_budget import DeviceThinkingBudget
+from tetrad.worker_svc.kernels.argmax import argmax
+from tetrad.worker_svc.kernels.draw import block_masses, draw
+from tetrad.worker_svc.kernels.truncation import truncate
+from tetrad.worker_svc.sampler.failures import failures
+from tetrad.worker_svc.sampler.sampler import Sampled
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSampled:
+    """What a step samples, on its way."""
+
+    token_ids: torch.Tensor
+    """[R] int32; any id of the vocabulary where a row failed."""
+    tensors: list[torch.Tensor]
+    """To be copied out for `read`."""
+    groups: Sequence[AskedGroup]
+    """Rows whose log-probabilities are among them."""
+
+    def read(self, arrays: list[np.ndarray]) -> Sampled:
+        """Return the host's form of it, from the copies of `tensors`; any thread may do this."""
+        token_ids, largest = arrays[0]
+        of_groups = [arrays[start : start + TENSORS_A_GROUP] for start in range(1, len(arrays), TENSORS_A_GROUP)]
+        return Sampled(
+            token_ids.astype(np.int64),
+            [(group.rows, read_group(copies)) for group, copies in zip(self.groups, of_groups, strict=True)],
+            failures(largest.view(np.float32)),
+        )
+
+
+class DeviceSampler:
+    """Chooses tokens for the requests of an input batch; a SlotListener.
+
+    Args:
+        accelerator: where the logits are.
+        state: the device's tokens, up to the last one before those to be sampled.
+        batch: the requests; of their tokens it need not know those that the device has sampled.
+        vocab_size: columns of the logits.
+    """
+
+    def __init__(self, accelerator: Accelerator, state: DeviceState, batch: InputBatch, vocab_size: int) -> None:
+        self._accelerator, self._batch = accelerator, batch
+        parameters = self._parameters = SamplingParameters(accelerator, batch.max_num_seqs)
+        self._before_grammar: tuple[DeviceProcessor, ...] = (DeviceAllowedIds(accelerator, vocab_size),)
+        self._after_grammar: tuple[DeviceProcessor, ...] = (
+            DeviceBadWords(accelerator, state, parameters),
+            DeviceBiases(accelerator, bias_of_request),
+            DeviceBiases(accelerator, bias_of_early_ends),
+            DevicePenalties(accelerator, state, parameters, vocab_size),
+            DeviceThinkingBudget(accelerator, state, parameters),
+        )
+        self._logprobs = DeviceLogprobs(accelerator)
+        self._listeners = (parameters, *self._before_grammar, *self._after_grammar, self._logprobs)
+        self._nothing_cut = torch.zeros(batch.max_num_seqs, device=accelerator.device)
+
+    def add(self, slot: int, request: NewRequest) -> None:
+        """Take in a request's sampling parameters."""
+        for listener in self._listeners:
+            listener.add(slot, request)
+
+    def remove(self, slot: int) -> None:
+        """Forget a slot."""
+        for listener in self._listeners:
+            listener.remove(slot)
+
+    @torch.inference_mode()
+    def sample(self, logits: torch.Tensor, slots: Ints, grammar: GrammarRows | None) -> DeviceSampled:
+        """Launch what samples a token for each row of logits [R, V], which are used up; row r is the request in slots[r].
+
+        The logits are float32, bfloat16 or float16. A token's position is the number of tokens that its request has.
+        """
+        rows = SamplingRows(self._accelerator, self._batch, slots)
+        groups = self._logprobs.asked(slots)
+        raw, changes = logits, self._changes(rows, grammar)
+        if changes:
+            self._parameters.catch_up()
+            logits = logits.to(torch.float32, copy=bool(groups))  # who asks is told of the raw ones
+        for change in changes:
+            change(logits)
+        chosen = self._choose(logits, rows)
+        gathered = [tensor for group in groups for tensor in gather_group(raw, chosen[0], group)]
+        return DeviceSampled(chosen[0], [chosen, *gathered], groups)
+
+    def _changes(self, rows: SamplingRows, grammar: GrammarRows | None) -> list[LogitsChange]:
+        """Return what changes the logits of a step, in its order."""
+        changes = [
+            *(processor.change_for(rows) for processor in self._before_grammar),
+            grammar_change(rows, grammar),
+            *(processor.change_for(rows) for processor in self._after_grammar),
+        ]
+        return [change for change in changes if change is not None]
+
+    def _choose(self, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
+        """Return the rows' tokens and largest logits; see argmax."""
+        parameters = self._parameters
+        if parameters.is_greedy[rows.slots].all():
+            return argmax(logits)
+        parameters.catch_up()
+        slots, positions = rows.on_device
+        peaks, masses = block_masses(logits, slots, parameters.temperature)
+        thresholds = self._nothing_cut
+        if parameters.is_cut[rows.slots].any():
+            limits = parameters.top_k, parameters.top_p, parameters.min_p
+            thresholds = truncate(logits, peaks, masses, slots, parameters.temperature, *limits)
+        return draw(logits, peaks, masses, thresholds, slots, positions, parameters.temperature, parameters.seeds)

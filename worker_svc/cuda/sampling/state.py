@@ -1,0 +1,62 @@
+"""Device state: tokens and block tables of all requests, where the device's kernels read them.
+
+A mirror of the input batch, by slot. The host knows how long everything is; only the device knows the tokens that it has
+sampled and not yet copied out. What a step needs is caught up before it is launched, in one copy.
+"""
+
+import numpy as np
+import torch
+
+from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.plan import Ints, NewRequest
+from tetrad.worker_svc.cuda.device.accelerator import Accelerator
+
+
+class DeviceState:
+    """Persistent tensors of S slots; a SlotListener.
+
+    Args:
+        accelerator: where they are.
+        batch: what they mirror.
+    """
+
+    def __init__(self, accelerator: Accelerator, batch: InputBatch) -> None:
+        self._accelerator, self._batch = accelerator, batch
+        self.token_ids = torch.zeros(batch.token_ids.shape, dtype=torch.int32, device=accelerator.device)
+        """[S, max_model_len + 1]; a slot's first num_tokens are known, those behind are left from others."""
+        self.block_tables = torch.zeros(batch.block_tables.shape, dtype=torch.int32, device=accelerator.device)
+        """[S, blocks of the longest request]; behind a request's blocks are ids left from others, all of them valid."""
+        self._num_tokens = np.zeros(batch.max_num_seqs, np.int64)
+        self._num_blocks = np.zeros(batch.max_num_seqs, np.int64)
+
+    def add(self, slot: int, request: NewRequest) -> None:  # noqa: ARG002 - of the protocol
+        """A request moved in: the device has nothing of it."""
+        self._num_tokens[slot] = self._num_blocks[slot] = 0
+
+    def remove(self, slot: int) -> None:
+        """Do nothing: what is left there is written over."""
+
+    def catch_up(self, slots: Ints) -> None:
+        """Copy what the host has and the device does not, of some slots."""
+        self._catch_up(self.block_tables, self._batch.block_tables, slots, self._num_blocks, self._batch.num_blocks)
+        self._catch_up(self.token_ids, self._batch.token_ids, slots, self._num_tokens, self._batch.num_tokens)
+
+    def append(self, slots: Ints, sampled: torch.Tensor) -> None:
+        """Append a sampled token [N] int32 to each of N slots; the input batch hears that there is one more, not which."""
+        if len(slots):
+            ends = np.minimum(self._batch.num_tokens[slots], self._batch.max_model_len)
+            places = self._accelerator.upload(slots * self.token_ids.shape[1] + ends)
+            self.token_ids.view(-1).index_copy_(0, places, sampled)
+            self._batch.append_sampled(slots, np.zeros(len(slots), np.int64))
+            self._num_tokens[slots] = self._batch.num_tokens[slots]
+
+    def _catch_up(self, target: torch.Tensor, source: np.ndarray, slots: Ints, mirrored: Ints, known: Ints) -> None:
+        behind = slots[mirrored[slots] < known[slots]]
+        if not len(behind):
+            return
+        counts = known[behind] - mirrored[behind]
+        rows = np.repeat(behind, counts)
+        places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts - mirrored[behind], counts)
+        changes = self._accelerator.upload(np.stack([rows * source.shape[1] + places, source[rows, places].astype(np.int64)]))
+        target.view(-1).index_copy_(0, changes[0], changes[1].to(torch.int32))
+        mirrored[behind] = known[behind]

@@ -1,0 +1,87 @@
+"""Swap pool: blocks in host memory, the second tier of a KV cache, and the copies between the two.
+
+Owned by the KV cache. A host block is one contiguous piece over all layers, so it is one copy to or from a device however many
+layers there are; on the way blocks are gathered in device memory, some at a time. Pinned where there is a device: copies are
+queued in the order of the steps and waited for by nobody. Which block has what is the engine core's.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from tetrad.worker_svc.core.layout_check import check_host_blocks
+from tetrad.worker_svc.core.plan import Ints
+
+_SLAB_BYTES = 1 << 26
+"""torch rounds pinned memory up to a power of two: a pool in one piece could take twice its size."""
+_AT_ONCE = 32
+_BYTES_AT_ONCE = 1 << 25
+"""As many blocks are gathered on the device at the same time, or as hold so many bytes if those are fewer."""
+
+
+class SwapPool:
+    """Host blocks beside the layers of a cache.
+
+    Args:
+        layers: of the cache, [num_blocks, bytes] uint8 each, alike, with contiguous rows.
+        num_host_blocks: FailedPrecondition if the host has no room for so many.
+    """
+
+    def __init__(self, layers: Sequence[torch.Tensor], num_host_blocks: int) -> None:
+        self._layers, self._device = layers, layers[0].device
+        layer_bytes = layers[0].shape[1]
+        block_bytes = len(layers) * layer_bytes
+        check_host_blocks(num_host_blocks, block_bytes)
+        self._at_once = blocks_at_once(block_bytes)
+        slab_bytes = max(min(_SLAB_BYTES, num_host_blocks * block_bytes), block_bytes)
+        self._per_slab = slab_bytes // block_bytes
+        pin = self._device.type == "cuda"
+        self._slabs = [
+            torch.empty(slab_bytes, dtype=torch.uint8, pin_memory=pin)[: self._per_slab * block_bytes].view(
+                self._per_slab, len(layers), layer_bytes
+            )
+            for _ in range(-(-num_host_blocks // self._per_slab))
+        ]
+
+    def swap_out(self, blocks: Ints, host_blocks: Ints) -> None:
+        """Copy blocks of the cache to host blocks."""
+        for ids, rows in self._pieces(blocks, host_blocks):
+            gathered = self._buffer(rows)
+            for number, layer in enumerate(self._layers):
+                gathered[:, number] = layer.index_select(0, ids)
+            for block, row in zip(gathered, rows, strict=True):
+                row.copy_(block, non_blocking=True)
+
+    def swap_in(self, host_blocks: Ints, blocks: Ints) -> None:
+        """Copy host blocks to blocks of the cache."""
+        for ids, rows in self._pieces(blocks, host_blocks):
+            gathered = self._buffer(rows)
+            for block, row in zip(gathered, rows, strict=True):
+                block.copy_(row, non_blocking=True)
+            for number, layer in enumerate(self._layers):
+                layer.index_copy_(0, ids, gathered[:, number])
+
+    def _pieces(self, blocks: Ints, host_blocks: Ints) -> Iterator[tuple[torch.Tensor, list[torch.Tensor]]]:
+        """Yield ids of blocks, on the device, and as many host blocks."""
+        for start in range(0, len(blocks), self._at_once):
+            piece = slice(start, start + self._at_once)
+            yield ids_on(self._device, blocks[piece]), [self._row(each) for each in host_blocks[piece].tolist()]
+
+    def _row(self, host_block: int) -> torch.Tensor:
+        """Return a host block, [layers, bytes]."""
+        return self._slabs[host_block // self._per_slab][host_block % self._per_slab]
+
+    def _buffer(self, rows: list[torch.Tensor]) -> torch.Tensor:
+        """Return [n, layers, bytes] for n blocks on the device."""
+        return torch.empty((len(rows), *rows[0].shape), dtype=torch.uint8, device=self._device)
+
+
+def blocks_at_once(block_bytes: int) -> int:
+    """Return how many blocks of so many bytes, over all layers, are on their way at the same time."""
+    return max(min(_AT_ONCE, _BYTES_AT_ONCE // block_bytes), 1)
+
+
+def ids_on(device: torch.device, ids: Ints) -> torch.Tensor:
+    """Return ids [n] int64 on a device. They go by pinned memory: else the driver may wait for the steps before it copies."""
+    values = torch.from_numpy(ids)
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values

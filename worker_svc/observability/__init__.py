@@ -1,0 +1,1 @@
+"""Metrics and request traces of the worker."""

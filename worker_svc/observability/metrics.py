@@ -1,0 +1,77 @@
+"""WorkerMetrics: what a worker counts. Once a step; how far it has come is read when somebody scrapes.
+
+A plan's time at the worker is the wait for the device, while the step before it runs, and the step itself.
+"""
+
+import resource
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from tetrad.services.histogram import Histogram
+from tetrad.services.metrics import REQUESTS_OF_A_STEP, SECONDS_OF_A_STEP, TOKENS
+from tetrad.worker_svc.core.plan import StepPlan, StepResult
+from tetrad.worker_svc.worker.worker import Snapshot
+
+T = TypeVar("T")
+
+
+class WorkerMetrics:
+    """The metrics of one worker, in a registry of their own.
+
+    Args:
+        snapshot: tells how far the worker has come; called from any thread.
+    """
+
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self.registry = CollectorRegistry()
+        self._queue = self._histogram("step_queue_seconds", "A plan's wait for the device.", SECONDS_OF_A_STEP)
+        self._compute = self._histogram("step_compute_seconds", "A step on the device.", SECONDS_OF_A_STEP)
+        self._input = self._histogram("step_input_seconds", "The part of it that builds its inputs.", SECONDS_OF_A_STEP)
+        self._tokens = self._histogram("step_tokens", "Tokens that a step computes.", TOKENS)
+        self._requests = self._histogram("step_requests", "Requests that a step computes for.", REQUESTS_OF_A_STEP)
+        self.registry.register(_Pulled(snapshot))
+
+    def run_step(self, plan: StepPlan, queued_at: float, execute: Callable[[StepPlan], T]) -> T:
+        """Execute a plan that waits since `queued_at` of perf_counter, and count it; on the compute thread."""
+        self._queue.observe(time.perf_counter() - queued_at)
+        result = execute(plan)
+        new, cached = plan.new_requests, plan.cached.num_scheduled_tokens
+        self._tokens.observe(sum(each.num_scheduled_tokens for each in new) + int(cached.sum()))
+        self._requests.observe(len(new) + len(cached))
+        return result
+
+    def note_result(self, result: StepResult) -> None:
+        """Count the time that a step took; on the event loop."""
+        self._compute.observe(result.compute_seconds)
+        self._input.observe(result.input_seconds)
+
+    def _histogram(self, name: str, text: str, limits: tuple[float, ...]) -> Histogram:
+        return Histogram(f"tetrad:worker_{name}", text, limits, registry=self.registry)
+
+
+class _Pulled:
+    """Reads a worker when somebody scrapes."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterator[Metric]:
+        seen = self._snapshot()
+        weights_bytes = 0 if seen.model is None else seen.model.weights_size_bytes
+        num_blocks = 0 if seen.layout is None else seen.layout.num_blocks
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        yield _gauge("state", "How far it has come: 1 started, 2 loaded, 3 ready, 4 asleep.", seen.state.value)
+        yield _gauge("requests", "Requests that state is held for.", seen.num_requests)
+        yield _gauge("model_load_seconds", "What loading the model took; 0: none is loaded.", seen.model_load_s)
+        yield _gauge("weights_bytes", "Memory of the weights.", weights_bytes)
+        yield _gauge("kv_cache_bytes", "Memory of the KV cache.", seen.kv_cache_bytes)
+        yield _gauge("kv_blocks", "KV blocks, the null block included.", num_blocks)
+        yield _gauge("peak_memory_bytes", "Most memory that the process has had.", peak_bytes)
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"tetrad:worker_{name}", text, value=value)

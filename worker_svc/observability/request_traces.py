@@ -1,0 +1,133 @@
+"""RequestTraces: what logs and spans say of the requests of one Execute stream.
+
+Called by the servicer, on the event loop: with each plan as it comes, and with each result, in the same order. A request that
+is traced has `worker.prefill`, to its first token, and `worker.decode`, to its last: one span for each time that it runs, which
+is once unless it is preempted or pauses. Knows nothing of the device; when a step began follows from how long it took.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tetrad.services.idle_timer import IdleTimer
+from tetrad.services.log import get_logger
+from tetrad.services.request_context import RequestContext
+from tetrad.services.tracing import Attributes, Tracer
+from tetrad.worker_svc.core.plan import NewRequest, StepPlan, StepResult
+
+_PAUSE_S = 0.25
+"""A worker hears that a request is over with the next plan, if there is one: after such a time without any, it seems so."""
+
+log = get_logger()
+
+
+@dataclass(slots=True)
+class _Phase:
+    """A request's present phase, in nanoseconds of the wall clock."""
+
+    name: str
+    began_ns: int
+    ended_ns: int
+    num_tokens: int = 0
+    compute_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Traced:
+    request: NewRequest
+    phase: _Phase | None = None
+
+
+class RequestTraces:
+    """The requests of one stream.
+
+    Args:
+        tracer: of the worker.
+        pause_s: how long nothing runs before what ran counts as over.
+    """
+
+    def __init__(self, tracer: Tracer, *, pause_s: float = _PAUSE_S) -> None:
+        self._tracer = tracer
+        self._pause_s = pause_s
+        self._plans: deque[StepPlan] = deque()
+        self._contexts: dict[int, tuple[RequestContext, str]] = {}
+        self._traced: dict[int, _Traced] = {}
+        self._timer: IdleTimer | None = None
+
+    def note_plan(self, plan: StepPlan) -> None:
+        """Take a plan whose result is to come."""
+        self._plans.append(plan)
+        for new in plan.new_requests:
+            log.debug("request.added", **new.context.log_fields(new.request_id), num_tokens=len(new.token_ids))
+
+    def note_result(self, result: StepResult) -> None:
+        """Take the result of the oldest plan."""
+        plan, now_ns = self._plans.popleft(), time.time_ns()
+        for handle in plan.removed_handles:
+            self._end(handle)
+        for new in plan.new_requests:
+            self._begin(new, now_ns - int(result.compute_seconds * 1e9))
+        for handle, error in result.failures:
+            context, request_id = self._contexts.get(handle, (RequestContext(), ""))
+            log.info("request.failed", **context.log_fields(request_id), reason=error.reason)
+            self._end(handle, error.reason)
+        if self._traced:
+            self._note_tokens(result.handles.tolist(), now_ns, result.compute_seconds)
+
+    def close(self) -> None:
+        """End what is left, with the stream."""
+        for handle in list(self._contexts):
+            self._end(handle)
+        self._stop_timer()
+
+    def _begin(self, new: NewRequest, began_ns: int) -> None:
+        self._end(new.handle)
+        self._contexts[new.handle] = new.context, new.request_id
+        if self._tracer.is_on and new.context.traceparent:
+            self._traced[new.handle] = _Traced(new, _Phase("worker.prefill", began_ns, began_ns))
+
+    def _note_tokens(self, handles: Iterable[int], now_ns: int, compute_s: float) -> None:
+        """Note who got a token in a step that ended now."""
+        self._timer = self._timer or IdleTimer(self._pause_s, self._on_pause)
+        self._timer.note()
+        for handle in handles:
+            traced = self._traced.get(handle)
+            if traced is None:
+                continue
+            if traced.phase is None:  # it goes on after a pause
+                traced.phase = _Phase("worker.decode", now_ns - int(compute_s * 1e9), now_ns)
+            phase = traced.phase
+            phase.ended_ns, phase.num_tokens, phase.compute_s = now_ns, phase.num_tokens + 1, phase.compute_s + compute_s
+            if phase.name == "worker.prefill":
+                self._record(traced, phase)
+                traced.phase = _Phase("worker.decode", now_ns, now_ns)
+
+    def _on_pause(self) -> None:
+        self._stop_timer()  # until there is a step again
+        for traced in self._traced.values():
+            if traced.phase is not None and traced.phase.name == "worker.decode":
+                self._record(traced, traced.phase)
+                traced.phase = None
+
+    def _stop_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.stop()
+
+    def _end(self, handle: int, error: str = "") -> None:
+        self._contexts.pop(handle, None)
+        traced = self._traced.pop(handle, None)
+        if traced is not None and traced.phase is not None:
+            self._record(traced, traced.phase, error)
+
+    def _record(self, traced: _Traced, phase: _Phase, error: str = "") -> None:
+        request = traced.request
+        attributes: Attributes = {
+            "gen_ai.request.id": request.request_id,
+            "gen_ai.usage.prompt_tokens": request.num_prompt_tokens,
+            "tetrad.tokens": phase.num_tokens,
+            "tetrad.compute_seconds": phase.compute_s,
+        }
+        span = self._tracer.start_span(phase.name, request.context, start_ns=phase.began_ns, attributes=attributes)
+        span.end(at_ns=phase.ended_ns, error=error)

@@ -1,0 +1,1 @@
+"""Model runner: one step on a device, from plan to tokens."""

@@ -1,0 +1,53 @@
+"""Step result: makes the answer to a plan from what was sampled.
+
+A request that failed is answered with its error and nothing else: the engine core takes anything besides for a fault.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tetrad.services.errors import TetradError
+from tetrad.worker_svc.core.plan import PromptLogprobs, SampledLogprobs, StepResult
+from tetrad.worker_svc.sampler.sampler import Sampled
+
+
+def step_result(
+    step_id: int,
+    handles: npt.NDArray[np.uint32],
+    sampled: Sampled,
+    *,
+    failures: Sequence[tuple[int, TetradError]],
+    prompt_logprobs: Sequence[PromptLogprobs],
+    compute_seconds: float,
+    input_seconds: float,
+    skipped: Iterable[int] = (),
+) -> StepResult:
+    """Return a plan's answer.
+
+    Args:
+        step_id: of the plan.
+        handles: [R], of the rows that sampled.
+        sampled: what each got.
+        failures: of requests, these rows' included.
+        prompt_logprobs, compute_seconds, input_seconds: see StepResult.
+        skipped: rows of requests that have failed in a step before.
+    """
+    logprobs = [SampledLogprobs(handles[asked], found) for asked, found in sampled.logprobs]
+    token_ids = sampled.token_ids.astype(np.uint32)
+    if left_out := {*(handle for handle, _ in failures), *(int(handles[row]) for row in skipped)}:
+        stays = ~np.isin(handles, list(left_out))
+        handles, token_ids = handles[stays], token_ids[stays]
+        logprobs = [rest for group in logprobs if len((rest := group.without(left_out)).handles)]
+        prompt_logprobs = [each for each in prompt_logprobs if each.handle not in left_out]
+    return StepResult(
+        step_id=step_id,
+        handles=handles,
+        token_ids=token_ids,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        failures=failures,
+        compute_seconds=compute_seconds,
+        input_seconds=input_seconds,
+    )

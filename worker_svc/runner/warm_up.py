@@ -1,0 +1,37 @@
+"""Warm-up: dummy plans of typical sizes that touch no block but the null block."""
+
+import numpy as np
+
+from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, SamplingSpec, StepPlan
+
+_LARGEST_BATCH = 64
+_CHUNK_TOKENS = 256
+_GREEDY = SamplingSpec(temperature=0.0)
+
+
+def dummy_plans(layout: KvLayout, largest_batch: int = _LARGEST_BATCH) -> list[StepPlan]:
+    """Return one prefill chunk and steps of 1, 2, 4, ... requests; run each, then forget all requests."""
+    chunk = min(_CHUNK_TOKENS, layout.max_model_len, layout.max_num_batched_tokens)
+    most = min(layout.max_num_seqs, layout.max_num_batched_tokens, largest_batch)
+    sizes = [1 << exponent for exponent in range(most.bit_length())]
+    return [dummy_plan(1, chunk, layout), *(dummy_plan(size, 1, layout) for size in sizes)]
+
+
+def dummy_plan(num_requests: int, num_tokens: int, layout: KvLayout, sampling: SamplingSpec = _GREEDY) -> StepPlan:
+    """Return a step of prompts on the null block."""
+    none = np.empty(0, np.int64)
+    requests = [
+        NewRequest(
+            handle=handle,
+            request_id=f"warm-up-{handle}",
+            token_ids=np.zeros(num_tokens, np.int64),
+            num_prompt_tokens=num_tokens,
+            num_computed_tokens=0,
+            num_scheduled_tokens=num_tokens,
+            block_ids=np.zeros(-(-num_tokens // layout.block_size), np.int64),
+            sampling=sampling,
+        )
+        for handle in range(num_requests)
+    ]
+    return StepPlan(step_id=0, new_requests=requests, cached=CachedRequests(none, none, none, none, none))
