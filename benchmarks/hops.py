@@ -30,7 +30,7 @@ from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.sessions.outbox import StepOutputs
 from tetrad.engine_core_svc.worker.wire import decode_result, encode_plan
-from tetrad.frontend.wire import step_of
+from tetrad.frontend.engine.wire import step_of
 from tetrad.services.columns import pack_u32, split_rows, unpack_u32
 from tetrad.v1 import tokenizer_pb2, types_pb2, worker_pb2
 from tetrad.worker_svc.api.wire import read_plan, write_result

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NoReturn
 
+from tetrad.frontend.api.http.trace_points import trace_points
 from tetrad.frontend.config import FrontendSettings
-from tetrad.frontend.garbage import settle_garbage_collection
-from tetrad.frontend.serve import serve
-from tetrad.frontend.trace_points import trace_points
+from tetrad.frontend.net.garbage import settle_garbage_collection
+from tetrad.frontend.service import serve
 from tetrad.services.process import run_service
 from tetrad.services.settings import load_settings
 

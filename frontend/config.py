@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from tetrad.frontend.discovery import check_target
+from tetrad.frontend.net.discovery import check_target
 from tetrad.frontend.parsing.registry import REASONING_FORMATS, TOOL_FORMATS, Format, choose_format
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.settings import Names, ServiceSettings

@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from tetrad.async_llm import AsyncLLM as AsyncLLMEngine
     from tetrad.engine_args import AsyncEngineArgs as AsyncEngineArgs
     from tetrad.engine_args import EngineArgs as EngineArgs
-    from tetrad.frontend.beam_search import BeamSearchOutput as BeamSearchOutput
-    from tetrad.frontend.beam_search import BeamSearchParams as BeamSearchParams
-    from tetrad.frontend.beam_search import BeamSearchSequence as BeamSearchSequence
-    from tetrad.frontend.outputs import CompletionOutput as CompletionOutput
-    from tetrad.frontend.outputs import LoRARequest as LoRARequest
-    from tetrad.frontend.outputs import RequestOutput as RequestOutput
-    from tetrad.frontend.prompts import PromptType as PromptType
-    from tetrad.frontend.prompts import TextPrompt as TextPrompt
-    from tetrad.frontend.prompts import TokensPrompt as TokensPrompt
-    from tetrad.frontend.sampling_params import SamplingParams as SamplingParams
+    from tetrad.frontend.llm.beam_search import BeamSearchOutput as BeamSearchOutput
+    from tetrad.frontend.llm.beam_search import BeamSearchParams as BeamSearchParams
+    from tetrad.frontend.llm.beam_search import BeamSearchSequence as BeamSearchSequence
+    from tetrad.frontend.request.outputs import CompletionOutput as CompletionOutput
+    from tetrad.frontend.request.outputs import LoRARequest as LoRARequest
+    from tetrad.frontend.request.outputs import RequestOutput as RequestOutput
+    from tetrad.frontend.request.prompts import PromptType as PromptType
+    from tetrad.frontend.request.prompts import TextPrompt as TextPrompt
+    from tetrad.frontend.request.prompts import TokensPrompt as TokensPrompt
+    from tetrad.frontend.request.sampling_params import SamplingParams as SamplingParams
     from tetrad.llm import LLM as LLM
     from tetrad.llm_engine import LLMEngine as LLMEngine
     from tetrad.services import version
@@ -35,16 +35,16 @@ _EXPORTS = {
     "AsyncLLMEngine": ("tetrad.async_llm", "AsyncLLM"),
     "EngineArgs": ("tetrad.engine_args", "EngineArgs"),
     "AsyncEngineArgs": ("tetrad.engine_args", "AsyncEngineArgs"),
-    "BeamSearchOutput": ("tetrad.frontend.beam_search", "BeamSearchOutput"),
-    "BeamSearchParams": ("tetrad.frontend.beam_search", "BeamSearchParams"),
-    "BeamSearchSequence": ("tetrad.frontend.beam_search", "BeamSearchSequence"),
-    "SamplingParams": ("tetrad.frontend.sampling_params", "SamplingParams"),
-    "RequestOutput": ("tetrad.frontend.outputs", "RequestOutput"),
-    "CompletionOutput": ("tetrad.frontend.outputs", "CompletionOutput"),
-    "LoRARequest": ("tetrad.frontend.outputs", "LoRARequest"),
-    "PromptType": ("tetrad.frontend.prompts", "PromptType"),
-    "TextPrompt": ("tetrad.frontend.prompts", "TextPrompt"),
-    "TokensPrompt": ("tetrad.frontend.prompts", "TokensPrompt"),
+    "BeamSearchOutput": ("tetrad.frontend.llm.beam_search", "BeamSearchOutput"),
+    "BeamSearchParams": ("tetrad.frontend.llm.beam_search", "BeamSearchParams"),
+    "BeamSearchSequence": ("tetrad.frontend.llm.beam_search", "BeamSearchSequence"),
+    "SamplingParams": ("tetrad.frontend.request.sampling_params", "SamplingParams"),
+    "RequestOutput": ("tetrad.frontend.request.outputs", "RequestOutput"),
+    "CompletionOutput": ("tetrad.frontend.request.outputs", "CompletionOutput"),
+    "LoRARequest": ("tetrad.frontend.request.outputs", "LoRARequest"),
+    "PromptType": ("tetrad.frontend.request.prompts", "PromptType"),
+    "TextPrompt": ("tetrad.frontend.request.prompts", "TextPrompt"),
+    "TokensPrompt": ("tetrad.frontend.request.prompts", "TokensPrompt"),
     "__version__": ("tetrad.services.version", "VERSION"),
 }
 

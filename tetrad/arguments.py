@@ -8,10 +8,10 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tetrad.frontend.outputs import LoRARequest
-from tetrad.frontend.prompts import PromptType, TokensPrompt
-from tetrad.frontend.sampling_params import SamplingParams
-from tetrad.frontend.structured_outputs import StructuredOutputsParams
+from tetrad.frontend.request.outputs import LoRARequest
+from tetrad.frontend.request.prompts import PromptType, TokensPrompt
+from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.services.errors import InvalidRequest
 
 T = TypeVar("T")

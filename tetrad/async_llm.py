@@ -15,12 +15,12 @@ from tetrad.config import ModelConfig, VllmConfig, config_of
 from tetrad.drop_in.missing_methods import MissingFromAsyncLLM
 from tetrad.drop_in.shared_verdicts import NO_HINTS, NO_REASONING, NO_SESSION, ONE_ID, USAGE
 from tetrad.engine_args import EngineArgs
-from tetrad.frontend.async_llm import AsyncLLM as Frontend
-from tetrad.frontend.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
-from tetrad.frontend.output_stream import OutputStream
-from tetrad.frontend.outputs import LoRARequest, RequestOutput
-from tetrad.frontend.prompts import PromptType
-from tetrad.frontend.sampling_params import SamplingParams
+from tetrad.frontend.llm.async_llm import AsyncLLM as Frontend
+from tetrad.frontend.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
+from tetrad.frontend.llm.output_stream import OutputStream
+from tetrad.frontend.request.outputs import LoRARequest, RequestOutput
+from tetrad.frontend.request.prompts import PromptType
+from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.llm_services import LocalServices, RemoteServices, Services
 from tetrad.services.errors import Unavailable
 from tetrad.services.log import configure_library_logging
@@ -194,7 +194,7 @@ class AsyncLLM(AsyncOperations, MissingFromAsyncLLM):
         priority: int = 0,
         lora_request: LoRARequest | None = None,
     ) -> BeamSearchOutput:
-        """Return the best continuations of a prompt. Arguments and errors: see frontend/beam_search.py."""
+        """Return the best continuations of a prompt. Arguments and errors: see frontend/llm/beam_search.py."""
         frontend = await self.start()
         request_id = request_id if request_id is not None else f"request-{next(self._numbers)}"
         return await beam_search(frontend, request_id, prompt, params, priority=priority, lora_request=lora_request)

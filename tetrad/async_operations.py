@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tetrad.drop_in.shared_verdicts import NO_CONNECTOR, NO_DELAY, NO_END
-from tetrad.frontend.async_llm import AsyncLLM as Frontend
-from tetrad.frontend.engine_admin_client import PauseMode
+from tetrad.frontend.engine.admin_client import PauseMode
+from tetrad.frontend.llm.async_llm import AsyncLLM as Frontend
 from tetrad.services.errors import UnsupportedArgument
 from tetrad.services.verdicts import takes
 

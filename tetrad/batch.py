@@ -6,12 +6,12 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from tetrad.frontend.async_llm import AsyncLLM
-from tetrad.frontend.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
-from tetrad.frontend.output_stream import OutputStream
-from tetrad.frontend.outputs import LoRARequest, RequestOutput
-from tetrad.frontend.prompts import PromptType, TokensPrompt
-from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
+from tetrad.frontend.llm.output_stream import OutputStream
+from tetrad.frontend.request.outputs import LoRARequest, RequestOutput
+from tetrad.frontend.request.prompts import PromptType, TokensPrompt
+from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.request_counter import RequestCounter
 
 # Prompts that are tokenized at the same time; the engine itself may have any number of requests.

@@ -20,9 +20,9 @@ from tetrad.arguments import (
     tools_of,
 )
 from tetrad.batch import BatchItem, BatchRunner
-from tetrad.frontend.outputs import LoRARequest
-from tetrad.frontend.prompts import PromptType
-from tetrad.frontend.sampling_params import SamplingParams
+from tetrad.frontend.request.outputs import LoRARequest
+from tetrad.frontend.request.prompts import PromptType
+from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.running_llm import RunningLLM
 from tetrad.services.errors import InvalidRequest
 

@@ -1,5 +1,5 @@
 """Beam search, where programs made for vLLM import them from."""
 
-from tetrad.frontend.beam_search import BeamSearchOutput as BeamSearchOutput
-from tetrad.frontend.beam_search import BeamSearchParams as BeamSearchParams
-from tetrad.frontend.beam_search import BeamSearchSequence as BeamSearchSequence
+from tetrad.frontend.llm.beam_search import BeamSearchOutput as BeamSearchOutput
+from tetrad.frontend.llm.beam_search import BeamSearchParams as BeamSearchParams
+from tetrad.frontend.llm.beam_search import BeamSearchSequence as BeamSearchSequence

@@ -6,7 +6,7 @@ Facts come from the services, choices from EngineArgs.
 from dataclasses import dataclass, field
 
 from tetrad.engine_args import EngineArgs
-from tetrad.frontend.async_llm import AsyncLLM
+from tetrad.frontend.llm.async_llm import AsyncLLM
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tetrad.frontend.async_llm import AsyncLLM
-from tetrad.frontend.output_stream import OutputStream
-from tetrad.frontend.outputs import RequestOutput
-from tetrad.frontend.prompts import PromptType
-from tetrad.frontend.sampling_params import SamplingParams
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.output_stream import OutputStream
+from tetrad.frontend.request.outputs import RequestOutput
+from tetrad.frontend.request.prompts import PromptType
+from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.services.errors import InvalidRequest, TetradError
 
 

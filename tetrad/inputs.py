@@ -1,5 +1,5 @@
 """Prompts, where programs made for vLLM import them from."""
 
-from tetrad.frontend.prompts import PromptType as PromptType
-from tetrad.frontend.prompts import TextPrompt as TextPrompt
-from tetrad.frontend.prompts import TokensPrompt as TokensPrompt
+from tetrad.frontend.request.prompts import PromptType as PromptType
+from tetrad.frontend.request.prompts import TextPrompt as TextPrompt
+from tetrad.frontend.request.prompts import TokensPrompt as TokensPrompt

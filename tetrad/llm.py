@@ -24,10 +24,10 @@ from tetrad.batch_requests import Adapters, BatchRequests, Params, Priorities, P
 from tetrad.drop_in.missing_methods import MissingFromLLM
 from tetrad.drop_in.shared_verdicts import NO_ADAPTER, NO_MEDIA
 from tetrad.engine_args import EngineArgs
-from tetrad.frontend.beam_search import BeamSearchOutput, BeamSearchParams
-from tetrad.frontend.outputs import RequestOutput
-from tetrad.frontend.prompts import PromptType
-from tetrad.frontend.sampling_params import SamplingParams
+from tetrad.frontend.llm.beam_search import BeamSearchOutput, BeamSearchParams
+from tetrad.frontend.request.outputs import RequestOutput
+from tetrad.frontend.request.prompts import PromptType
+from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.llm_arguments import engine_arguments, make_llm
 from tetrad.llm_engine import LLMEngine
 from tetrad.operations import Operations

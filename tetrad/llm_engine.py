@@ -22,9 +22,9 @@ from tetrad.drop_in.missing_methods import MissingFromLLMEngine
 from tetrad.drop_in.shared_verdicts import NO_HINTS, NO_SESSION, ONE_ID, USAGE
 from tetrad.engine_args import EngineArgs
 from tetrad.engine_requests import EngineRequests
-from tetrad.frontend.outputs import LoRARequest, RequestOutput
-from tetrad.frontend.prompts import PromptType
-from tetrad.frontend.sampling_params import SamplingParams
+from tetrad.frontend.request.outputs import LoRARequest, RequestOutput
+from tetrad.frontend.request.prompts import PromptType
+from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.llm_services import LocalServices
 from tetrad.operations import Operations
 from tetrad.running_llm import RunningLLM

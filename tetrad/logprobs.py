@@ -1,3 +1,3 @@
 """Log-probabilities, where programs made for vLLM import them from."""
 
-from tetrad.frontend.outputs import Logprob as Logprob
+from tetrad.frontend.request.outputs import Logprob as Logprob

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tetrad.drop_in.shared_verdicts import NO_CONNECTOR, NO_DELAY, NO_END
-from tetrad.frontend.engine_admin_client import PauseMode
+from tetrad.frontend.engine.admin_client import PauseMode
 from tetrad.metrics_reader import Metric, snapshot
 from tetrad.running_llm import RunningLLM
 from tetrad.services.errors import UnsupportedArgument

@@ -1,4 +1,4 @@
 """Outputs, where programs made for vLLM import them from."""
 
-from tetrad.frontend.outputs import CompletionOutput as CompletionOutput
-from tetrad.frontend.outputs import RequestOutput as RequestOutput
+from tetrad.frontend.request.outputs import CompletionOutput as CompletionOutput
+from tetrad.frontend.request.outputs import RequestOutput as RequestOutput

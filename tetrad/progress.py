@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from tetrad.frontend.outputs import RequestOutput
+from tetrad.frontend.request.outputs import RequestOutput
 
 
 class Bar(Protocol):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tetrad.config import VllmConfig
-from tetrad.frontend.async_llm import AsyncLLM
+from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.metrics_reader import Counter, Gauge, snapshot
 from tetrad.services.log import get_report_logger
 

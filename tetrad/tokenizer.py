@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tetrad.event_loop_thread import EventLoopThread
-from tetrad.frontend.async_llm import AsyncLLM
+from tetrad.frontend.llm.async_llm import AsyncLLM
 
 
 class Tokenizer:

@@ -2,7 +2,7 @@
 
 Runs in the renderer's process. The words are those of the hermes format, which many models were trained on and any model can
 be told, unless the template writes calls in a way of its own; the frontend expects answers in the same way, since it looks
-for the same signs in the template (see frontend/chat/formats.py).
+for the same signs in the template (see frontend/parsing/formats.py).
 """
 
 import json

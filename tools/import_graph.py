@@ -1,6 +1,7 @@
 """Draws the import graph of each service: its rooms, the floors they stand on, and the arrows between them.
 
-A room is a folder, or a file directly in the service's folder. It imports rooms on lower floors. An arrow is upward if it is
+A room is a folder of a service, with all that is in it; a folder in api/; or a file directly in the service's folder. With
+--deep each folder is a room of its own. A room imports rooms on lower floors. An arrow is upward if it is
 one of the few that must be left out so that this holds; rooms in a cycle have at least one. Cycles of modules count imports
 inside functions, too.
 
@@ -50,17 +51,15 @@ class Drawing:
         )
 
 
-def draw(root: Path, service: str) -> Drawing:
-    """Return the drawing of one service of the repository at `root`."""
+def draw(root: Path, service: str, *, deep: bool = False) -> Drawing:
+    """Return the drawing of one service of the repository at `root`; deep: each folder is a room."""
     modules = modules_of(root, service)
     edges = module_edges(modules)
+    rooms = {name: _room(path.relative_to(root), deep=deep) for name, path in modules.items()}
     arrows = Counter(
-        (_room(modules[one], root), _room(modules[other], root))
-        for one, others in edges.items()
-        for other in others
-        if _room(modules[one], root) != _room(modules[other], root)
+        (rooms[one], rooms[other]) for one, others in edges.items() for other in others if rooms[one] != rooms[other]
     )
-    files = Counter(_room(path, root) for path in modules.values())
+    files = Counter(rooms.values())
     upward = upward_arrows(arrows)
     floors = floors_of(files, [arrow for arrow in arrows if arrow not in upward])
     return Drawing(files, arrows, upward, floors, [sorted(group) for group in groups_of(edges) if len(group) > 1])
@@ -97,9 +96,11 @@ def _imports(node: ast.AST) -> Iterator[str]:
             yield from _imports(child)
 
 
-def _room(path: Path, root: Path) -> str:
-    relative = path.relative_to(root)
-    return (relative.with_suffix("") if len(relative.parts) == 2 else relative.parent).as_posix()
+def _room(path: Path, *, deep: bool) -> str:
+    if len(path.parts) == 2:
+        return path.with_suffix("").as_posix()
+    depth = 3 if path.parts[1] == "api" else 2
+    return (path.parent if deep else Path(*path.parent.parts[:depth])).as_posix()
 
 
 def groups_of(edges: Mapping[str, Iterable[str]]) -> list[set[str]]:
@@ -189,10 +190,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--service", choices=SERVICES, action="append", help="only this one; may be repeated")
     parser.add_argument("--mermaid", action="store_true", help="draw flowcharts")
+    parser.add_argument("--deep", action="store_true", help="each folder is a room")
     parser.add_argument("--root", type=Path, default=ROOT, help="another checkout")
     args = parser.parse_args()
     for service in args.service or SERVICES:
-        drawing = draw(args.root, service)
+        drawing = draw(args.root, service, deep=args.deep)
         lines = as_mermaid(drawing) if args.mermaid else as_text(drawing)
         sys.stdout.write("\n".join([f"{service}: {drawing.summary}", *lines, "", ""]))
 

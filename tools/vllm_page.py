@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tetrad import LLM, AsyncEngineArgs, AsyncLLM, EngineArgs, LLMEngine, SamplingParams
-from tetrad.frontend.foreign_sampling import SAMPLING_VERDICTS
+from tetrad.frontend.request.foreign_sampling import SAMPLING_VERDICTS
 from tetrad.services.verdicts import Verdict, verdicts_of
 
 ROOT = Path(__file__).parents[1]
@@ -162,7 +162,7 @@ def _argument(name: str, cls: type) -> Row:
         return _of(name, verdict)
     if name not in _parameters(cls):
         raise LookupError(
-            f"{cls.__name__}({name}=...) of vLLM has no verdict: add it to drop_in/ or frontend/foreign_sampling.py."
+            f"{cls.__name__}({name}=...) of vLLM has no verdict: add it to drop_in/ or frontend/request/foreign_sampling.py."
         )
     return Row(name, "same")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tetrad.frontend.parsing.interface import Tool, ToolFormat
 from tetrad.frontend.parsing.pieces import ToolCallStart
-from tetrad.frontend.structured_outputs import StructuredOutputsParams
+from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 
 _SEPARATOR = "\n"
 

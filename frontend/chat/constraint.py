@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from tetrad.frontend.chat.call_or_answer import call_or_answer
 from tetrad.frontend.chat.conversation import Conversation, NamedTool, ToolChoice
-from tetrad.frontend.chat.formats import ChatFormats
 from tetrad.frontend.parsing.forced import NamedParser, RequiredParser, named_schema, required_schema
+from tetrad.frontend.parsing.formats import ChatFormats
 from tetrad.frontend.parsing.interface import Parser, Tool
-from tetrad.frontend.sampling_params import SamplingParams
-from tetrad.frontend.structured_outputs import StructuredOutputsParams
+from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.services.errors import InvalidRequest
 
 # What a schema may say besides its properties without its meaning depending on arguments that it does not declare.

@@ -6,8 +6,8 @@ are shared out by characters.
 
 from collections.abc import Sequence
 
-from tetrad.frontend.outputs import CompletionOutput
 from tetrad.frontend.parsing.pieces import Piece, Reasoning
+from tetrad.frontend.request.outputs import CompletionOutput
 
 
 class ReasoningTokens:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 from tetrad.frontend.chat.constraint import forced_parser
 from tetrad.frontend.chat.conversation import Conversation
-from tetrad.frontend.chat.formats import ChatFormats
 from tetrad.frontend.chat.reasoning_tokens import ReasoningTokens
-from tetrad.frontend.output_stream import OutputStream
-from tetrad.frontend.outputs import CompletionOutput, RequestOutput
+from tetrad.frontend.llm.output_stream import OutputStream
+from tetrad.frontend.parsing.formats import ChatFormats
 from tetrad.frontend.parsing.pieces import Piece
 from tetrad.frontend.parsing.turn import TurnParser
 from tetrad.frontend.parsing.wrapped_answer import WrappedAnswer
+from tetrad.frontend.request.outputs import CompletionOutput, RequestOutput
 
 
 @dataclass(slots=True)

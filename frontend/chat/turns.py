@@ -6,14 +6,14 @@ HTTP and nothing of engines.
 
 import dataclasses
 
-from tetrad.frontend.async_llm import AsyncLLM
 from tetrad.frontend.chat.constraint import constrained
 from tetrad.frontend.chat.conversation import Conversation
-from tetrad.frontend.chat.formats import ChatFormats
 from tetrad.frontend.chat.openai_tools import tool_to_openai
 from tetrad.frontend.chat.turn_stream import TurnStream
-from tetrad.frontend.prompts import TokensPrompt
-from tetrad.frontend.sampling_params import SamplingParams
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.parsing.formats import ChatFormats
+from tetrad.frontend.request.prompts import TokensPrompt
+from tetrad.frontend.request.sampling_params import SamplingParams
 
 
 async def render_conversation(llm: AsyncLLM, conversation: Conversation) -> TokensPrompt:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterable
 
 import grpc
 
-from tetrad.frontend.backoff import Backoff
+from tetrad.frontend.net.backoff import Backoff
 from tetrad.frontend.routing.prefix_memory import PrefixMemory
 from tetrad.services.log import get_logger
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from tetrad.frontend.discovery import Endpoint
-from tetrad.frontend.engine_client import EngineClient
+from tetrad.frontend.engine.client import EngineClient
+from tetrad.frontend.net.discovery import Endpoint
 from tetrad.frontend.routing.kv_events_client import KvEventsClient
 from tetrad.frontend.routing.prefix_memory import PrefixMemory
 

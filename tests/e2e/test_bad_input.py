@@ -11,8 +11,8 @@ import pytest
 
 from tests.e2e import bad_input_table as table
 from tetrad import LLM, SamplingParams
-from tetrad.frontend.sampling_params import RepetitionDetection
-from tetrad.frontend.structured_outputs import StructuredOutputsParams
+from tetrad.frontend.request.sampling_params import RepetitionDetection
+from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.services.errors import Code, InternalError, TetradError
 from tetrad.services.status import from_rpc_error
 from tetrad.v1 import inference_pb2, inference_pb2_grpc, types_pb2

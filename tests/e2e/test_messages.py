@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 
 from tetrad import EngineArgs, SamplingParams
-from tetrad.frontend.async_llm import AsyncLLM
+from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.local_stack import LocalStack
 from tetrad.services.channel import open_channel
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc

@@ -9,8 +9,8 @@ import dataclasses
 import pytest
 
 from tetrad import LLM, SamplingParams
-from tetrad.frontend.sampling_params import RepetitionDetection, RequestOutputKind
-from tetrad.frontend.structured_outputs import StructuredOutputsParams
+from tetrad.frontend.request.sampling_params import RepetitionDetection, RequestOutputKind
+from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 
 PROMPT = "The capital of France is"
 LONG_PROMPT = "One two three four five six seven eight nine ten eleven twelve. " * 12

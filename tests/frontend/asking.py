@@ -1,6 +1,6 @@
 """Asking an AsyncLLM, in one call."""
 
-from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 
 FINAL, DELTA, CUMULATIVE = RequestOutputKind.FINAL_ONLY, RequestOutputKind.DELTA, RequestOutputKind.CUMULATIVE
 

@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from tests.frontend import fakes
-from tetrad.frontend.async_llm import AsyncLLM
 from tetrad.frontend.config import FrontendSettings
-from tetrad.frontend.serve import serve
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.service import serve
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tetrad.frontend.admission import Admission, Rate, estimated_tokens
-from tetrad.frontend.prompts import estimated_prompt_tokens
+from tetrad.frontend.request.admission import Admission, Rate, estimated_tokens
+from tetrad.frontend.request.prompts import estimated_prompt_tokens
 from tetrad.services.errors import Overloaded
 
 

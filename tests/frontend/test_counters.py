@@ -6,9 +6,9 @@ import contextlib
 import httpx
 import pytest
 
-from tetrad.frontend.async_llm import AsyncLLM
-from tetrad.frontend.beam_search import BeamSearchParams, beam_search
-from tetrad.frontend.sampling_params import SamplingParams
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.beam_search import BeamSearchParams, beam_search
+from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.services.errors import TetradError, Unavailable
 
 HI = [{"role": "user", "content": "hi"}]

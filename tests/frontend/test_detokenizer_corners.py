@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.frontend.fakes import TEXT, FakeTokenizer
-from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.services.errors import PoisonousRequest, Unavailable
 
 LONG = TEXT * 3

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tetrad.frontend.discovery import Discovery, Endpoint, check_target, system_lookup
+from tetrad.frontend.net.discovery import Discovery, Endpoint, check_target, system_lookup
 from tetrad.services.errors import InvalidRequest
 
 

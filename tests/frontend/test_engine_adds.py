@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tetrad.frontend.engine_client_adds import SharedParams, Unfinished, add_messages
+from tetrad.frontend.engine.client_adds import SharedParams, Unfinished, add_messages
 from tetrad.services.columns import pack_u32
 from tetrad.services.message_size import BATCH_BYTES, DEFAULT_MAX_MESSAGE_BYTES
 from tetrad.v1 import engine_core_pb2, types_pb2

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.frontend.fakes import FakeEngine
-from tetrad.frontend.profiling import Profiling
+from tetrad.frontend.llm.profiling import Profiling
 from tetrad.services.errors import AlreadyExists, NotFound, Unavailable
 from tetrad.services.profiling import StepProfiler
 

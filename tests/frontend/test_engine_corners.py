@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from tests.frontend.fakes import TEXT, FakeEngine
-from tetrad.frontend.limits import Limits
-from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.frontend.llm.limits import Limits
+from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.services.errors import InvalidRequest, Unavailable
 from tetrad.v1 import engine_core_pb2
 

@@ -6,8 +6,8 @@ import socket
 import pytest
 
 from tests.frontend.fakes import TEXT, FakeEngine, FakeTokenizer
-from tetrad.frontend import engine_pool
-from tetrad.frontend.sampling_params import SamplingParams
+from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.frontend.routing import pool as engine_pool
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, PoisonousRequest, Unavailable
 
 LONG = TEXT * 3

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.frontend.fakes import TEXT, FakeEngine
-from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.services.columns import pack_u32, unpack_u32
 from tetrad.services.errors import Unavailable
 from tetrad.v1 import engine_core_pb2

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from tetrad.frontend.engine_inbox import EngineInbox
-from tetrad.frontend.engine_session_client import Notice
-from tetrad.frontend.steps import LogprobRows, RichUpdate, Step
+from tetrad.frontend.engine.inbox import EngineInbox
+from tetrad.frontend.engine.session_client import Notice
+from tetrad.frontend.request.steps import LogprobRows, RichUpdate, Step
 from tetrad.services.errors import Unavailable
 
 

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tetrad.frontend import bursts
-from tetrad.frontend.engine_client_adds import SharedParams, Unfinished
-from tetrad.frontend.engine_client_outgoing import EngineOutgoing
+from tetrad.frontend.engine.client_adds import SharedParams, Unfinished
+from tetrad.frontend.engine.client_outgoing import EngineOutgoing
+from tetrad.frontend.net import batching as bursts
 from tetrad.v1 import engine_core_pb2, types_pb2
 
 

@@ -5,11 +5,11 @@ import codecs
 import pytest
 
 from tests.frontend.fakes import text_of
-from tetrad.frontend.http.logprobs import chat_logprobs, completion_logprobs
-from tetrad.frontend.logprobs import positions_of, texts_in_context
-from tetrad.frontend.outputs import Logprob
-from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
-from tetrad.frontend.steps import LogprobRows
+from tetrad.frontend.api.http.logprobs import chat_logprobs, completion_logprobs
+from tetrad.frontend.request.logprobs import positions_of, texts_in_context
+from tetrad.frontend.request.outputs import Logprob
+from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.frontend.request.steps import LogprobRows
 
 TEXT = "a🙂é漢!"
 IDS = list(TEXT.encode())

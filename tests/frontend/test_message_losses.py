@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.frontend.test_engine_adds import requests_of
-from tetrad.frontend import engine_message_losses
-from tetrad.frontend.engine_message_losses import MessageLosses
+from tetrad.frontend.engine import message_losses as engine_message_losses
+from tetrad.frontend.engine.message_losses import MessageLosses
 from tetrad.services.message_size import BATCH_BYTES
 from tetrad.v1 import types_pb2
 

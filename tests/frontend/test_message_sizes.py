@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from tests.frontend.fakes import TEXT
-from tetrad.frontend.limits import Limits
-from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
-from tetrad.frontend.structured_outputs import StructuredOutputsParams
+from tetrad.frontend.llm.limits import Limits
+from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.services.errors import InvalidRequest
 
 LONG = TEXT * 10

@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tetrad.frontend.sampling_params import SamplingParams
+from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.services.errors import TetradError
 
 

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.frontend.fakes import TEXT
-from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.services.columns import pack_f32, pack_u32
 from tetrad.services.errors import InternalError
 from tetrad.v1 import engine_core_pb2, types_pb2

@@ -10,9 +10,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.frontend.fakes import TEXT, FakeTokenizer
+from tetrad.frontend.api.http.server import HttpServer
 from tetrad.frontend.config import FrontendSettings
-from tetrad.frontend.http.server import HttpServer
-from tetrad.frontend.serve import serve
+from tetrad.frontend.service import serve
 from tetrad.services.errors import FailedPrecondition
 from tetrad.services.health import NOT_SERVING, SERVING
 from tetrad.v1 import engine_core_pb2

@@ -1,8 +1,8 @@
 """The last requests are kept, no more of them than asked for, and told from where the reader stopped."""
 
-from tetrad.frontend.recent_requests import RecentRequests
-from tetrad.frontend.request_state import RequestState
-from tetrad.frontend.sampling_params import SamplingParams
+from tetrad.frontend.observability.recent_requests import RecentRequests
+from tetrad.frontend.request.request_state import RequestState
+from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.services.errors import InternalError
 
 

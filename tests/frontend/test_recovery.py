@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from tests.frontend.fakes import TEXT
-from tetrad.frontend.engine_trials import LOSSES_TO_SUSPECT
-from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
-from tetrad.frontend.structured_outputs import StructuredOutputsParams
+from tetrad.frontend.engine.crash_isolation import LOSSES_TO_SUSPECT
+from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.services.columns import unpack_u32
 from tetrad.services.errors import PoisonousRequest, Unavailable
 

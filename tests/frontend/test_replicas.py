@@ -8,9 +8,9 @@ import grpc
 import pytest
 
 from tests.frontend.fakes import TEXT, FakeTokenizer
-from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
-from tetrad.frontend.tokenizer_bundle_client import bundle_chunks
-from tetrad.frontend.tokenizer_client import ask
+from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.frontend.tokenizer.bundle_client import bundle_chunks
+from tetrad.frontend.tokenizer.client import ask
 from tetrad.services.errors import InternalError
 
 LONG = TEXT * 3

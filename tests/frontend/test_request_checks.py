@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.frontend.asking import run
-from tetrad.frontend.sampling_params import SamplingParams
+from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.services.errors import InvalidRequest, Overloaded, PromptTooLong
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.frontend.asking import DELTA, run
 from tests.frontend.fakes import TEXT
-from tetrad.frontend.prompts import TokensPrompt
-from tetrad.frontend.sampling_params import SamplingParams
+from tetrad.frontend.request.prompts import TokensPrompt
+from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.services.errors import InvalidRequest, Overloaded
 
 

@@ -8,9 +8,9 @@ import dataclasses
 import pytest
 
 from tetrad.frontend.config import FrontendSettings
-from tetrad.frontend.limits import Limits
-from tetrad.frontend.sampling_params import RepetitionDetection, RequestOutputKind, SamplingParams
-from tetrad.frontend.structured_outputs import StructuredOutputsParams
+from tetrad.frontend.llm.limits import Limits
+from tetrad.frontend.request.sampling_params import RepetitionDetection, RequestOutputKind, SamplingParams
+from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.services.errors import InvalidRequest
 
 CONSTRAINT = StructuredOutputsParams(regex="a+")

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tetrad.frontend.scheduler_metrics import SchedulerMetrics
-from tetrad.frontend.steps import SchedulerFacts
+from tetrad.frontend.observability.scheduler_metrics import SchedulerMetrics
+from tetrad.frontend.request.steps import SchedulerFacts
 
 FACTS = SchedulerFacts(1, 0, 0.5, 100, 10, 0, 0, 0, 0)
 

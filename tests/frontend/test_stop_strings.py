@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from tetrad.frontend.sampling_params import RequestOutputKind, SamplingParams
-from tetrad.frontend.sequence import Sequence
+from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.frontend.request.sequence import Sequence
 
 NUM_TEXTS = 500
 DELTA = RequestOutputKind.DELTA

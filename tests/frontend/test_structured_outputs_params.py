@@ -2,7 +2,7 @@
 
 import pytest
 
-from tetrad.frontend.structured_outputs import StructuredOutputsParams
+from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.services.errors import InvalidRequest
 
 

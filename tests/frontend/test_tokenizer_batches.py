@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from tests.frontend.fakes import FakeTokenizer
-from tetrad.frontend import bursts
-from tetrad.frontend.tokenizer_client_batches import TokenizerBatches, goes_together
+from tetrad.frontend.net import batching as bursts
+from tetrad.frontend.tokenizer.client_batches import TokenizerBatches, goes_together
 from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.services.request_context import NO_CONTEXT, RequestContext, bind_context, current_context
 from tetrad.services.status import to_status

@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from tests.frontend.fakes import FakeTokenizer
-from tetrad.frontend.tokenizer_client_stream import BatchStream
+from tetrad.frontend.tokenizer.client_stream import BatchStream
 from tetrad.services.channel import open_channel
 from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 

@@ -46,11 +46,11 @@ def test_the_wheel_holds_every_file_of_a_room(wheel_files, room):
 
 def test_the_wheel_holds_the_console_s_page(wheel_files):
     tracked = subprocess.run(
-        ["git", "ls-files", "frontend/console/static"], cwd=ROOT, check=True, capture_output=True, text=True
+        ["git", "ls-files", "frontend/api/http/console/static"], cwd=ROOT, check=True, capture_output=True, text=True
     )
 
     names = {f"tetrad/{name}" for name in tracked.stdout.split()}
-    assert "tetrad/frontend/console/static/index.html" in names
+    assert "tetrad/frontend/api/http/console/static/index.html" in names
     assert names <= wheel_files
 
 

@@ -8,8 +8,8 @@ import pytest
 from tests.documents import Page
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.structured_output.compiled import MAX_LANGUAGE_CHARS
+from tetrad.frontend.api.http.access import OPEN_PATHS
 from tetrad.frontend.config import FrontendSettings
-from tetrad.frontend.http.access import OPEN_PATHS
 from tetrad.services.settings import ServiceSettings
 from tetrad.services.tls import Identity, TlsFiles
 from tetrad.tokenizer_svc.config import TokenizerSettings

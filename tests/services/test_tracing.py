@@ -31,7 +31,7 @@ def tracer(receiver):
 
 
 def test_a_service_that_does_not_trace_does_not_import_what_tracing_needs():
-    modules = "engine_core_svc.__main__, tetrad.frontend.serve, tetrad.tokenizer_svc.servicer, tetrad.worker_svc.service"
+    modules = "engine_core_svc.__main__, tetrad.frontend.service, tetrad.tokenizer_svc.servicer, tetrad.worker_svc.service"
     source = f"import sys, tetrad.{modules}; print([name for name in sys.modules if name.startswith('opentelemetry.sdk')])"
 
     assert subprocess.run([sys.executable, "-c", source], check=True, capture_output=True, text=True).stdout == "[]\n"

@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from tetrad.frontend.beam_search import BeamSearchParams, beam_search
-from tetrad.frontend.beams import Beams
-from tetrad.frontend.outputs import Logprob
+from tetrad.frontend.llm.beam_search import BeamSearchParams, beam_search
+from tetrad.frontend.llm.beams import Beams
+from tetrad.frontend.request.outputs import Logprob
 from tetrad.services.errors import InvalidRequest
 
 VOCAB = 48

@@ -9,7 +9,7 @@ import shlex
 import grpc
 
 from tetrad.frontend.config import FrontendSettings
-from tetrad.frontend.wire import tokenizer_info_of, tokenizer_info_request
+from tetrad.frontend.engine.wire import tokenizer_info_of, tokenizer_info_request
 from tetrad.services.channel import open_channel
 from tetrad.v1 import tokenizer_pb2_grpc
 

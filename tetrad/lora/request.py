@@ -1,3 +1,3 @@
 """LoRARequest, where programs made for vLLM import them from."""
 
-from tetrad.frontend.outputs import LoRARequest as LoRARequest
+from tetrad.frontend.request.outputs import LoRARequest as LoRARequest

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tetrad.frontend.chat.formats import MarkIds, choose_chat_formats
-from tetrad.frontend.chat.messages import plain_messages
+from tetrad.frontend.llm.chat_messages import plain_messages
+from tetrad.frontend.parsing.formats import MarkIds, choose_chat_formats
 from tetrad.services.errors import InvalidRequest
 
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}

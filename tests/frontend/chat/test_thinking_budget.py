@@ -3,11 +3,11 @@
 import pytest
 
 from tests.frontend.fakes import EOS
-from tetrad.frontend.chat.formats import MarkIds, choose_chat_formats
-from tetrad.frontend.chat.thinking_budget import marks_of_budget
-from tetrad.frontend.prompts import Prompt
-from tetrad.frontend.sampling_params import SamplingParams
-from tetrad.frontend.structured_outputs import StructuredOutputsParams
+from tetrad.frontend.llm.thinking_budget import marks_of_budget
+from tetrad.frontend.parsing.formats import MarkIds, choose_chat_formats
+from tetrad.frontend.request.prompts import Prompt
+from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 
 CHATML, R1 = "<|im_start|>assistant\n", "<｜Assistant｜>"
 BUDGET = SamplingParams(thinking_token_budget=7)

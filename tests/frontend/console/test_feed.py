@@ -9,11 +9,11 @@ import pytest
 
 from tests.frontend.fakes import FakeTokenizer
 from tetrad.frontend.access.guard import Guard
-from tetrad.frontend.async_llm import AsyncLLM
+from tetrad.frontend.api.http.console import feed
+from tetrad.frontend.api.http.console.feed import Feed
 from tetrad.frontend.config import FrontendSettings
-from tetrad.frontend.console import feed
-from tetrad.frontend.console.feed import Feed
-from tetrad.frontend.serve import serve
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.service import serve
 from tetrad.services.errors import Unauthenticated
 from tetrad.v1 import engine_core_pb2
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-STATIC = Path(__file__).parents[3] / "frontend/console/static"
+STATIC = Path(__file__).parents[3] / "frontend/api/http/console/static"
 FILES = sorted(path.name for path in STATIC.iterdir())
 SCRIPTS = sorted(STATIC.glob("*.js"))
 PATHS = ["/", *(f"/console/static/{name}" for name in FILES)]

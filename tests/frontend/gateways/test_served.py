@@ -6,8 +6,8 @@ import grpc
 import pytest
 from pydantic import ValidationError
 
+from tetrad.frontend.api.gateways import served
 from tetrad.frontend.config import FrontendSettings
-from tetrad.frontend.gateways import served
 from tetrad.services.channel import open_channel
 from tetrad.services.errors import FailedPrecondition
 from tetrad.vllm_api import control_pb2, control_pb2_grpc

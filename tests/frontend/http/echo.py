@@ -6,9 +6,9 @@ import json
 import socket
 from contextlib import asynccontextmanager
 
-from tetrad.frontend.http.methods import Methods
-from tetrad.frontend.http.server import HttpServer
-from tetrad.frontend.http.timed_connection import ConnectionLimits
+from tetrad.frontend.api.http.methods import Methods
+from tetrad.frontend.api.http.server import HttpServer
+from tetrad.frontend.api.http.timed_connection import ConnectionLimits
 
 LIMITS = ConnectionLimits(
     max_connections=100,

@@ -8,8 +8,8 @@ from uvicorn.server import ServerState
 
 from tests.frontend.http.echo import LIMITS, Echo
 from tests.frontend.http.test_http1 import H2C, get, in_chunks, post
-from tetrad.frontend.http.connection import connection_type
-from tetrad.frontend.http.retirement import Retirement
+from tetrad.frontend.api.http.connection import connection_type
+from tetrad.frontend.api.http.retirement import Retirement
 
 MESSAGES = {
     "content-length": post("one") + post("two") + get("/end", "Connection: close\r\n"),

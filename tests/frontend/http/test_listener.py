@@ -5,10 +5,10 @@ import socket
 
 import pytest
 
+from tetrad.frontend.api.http.listener import tune
+from tetrad.frontend.api.http.server import HttpServer
+from tetrad.frontend.api.http.timed_connection import ConnectionLimits
 from tetrad.frontend.config import FrontendSettings
-from tetrad.frontend.http.listener import tune
-from tetrad.frontend.http.server import HttpServer
-from tetrad.frontend.http.timed_connection import ConnectionLimits
 
 LIMITS = ConnectionLimits.of(FrontendSettings(slow_client_timeout_s=20.0), max_connections=100)
 

@@ -4,10 +4,10 @@ import pytest
 from pydantic import ValidationError
 
 from tests.frontend.turns import WEATHER
+from tetrad.frontend.api.http.errors import from_validation
+from tetrad.frontend.api.http.messages_api.blocks import conversation_of
+from tetrad.frontend.api.http.messages_api.bodies import CountTokensRequest, MessagesRequest
 from tetrad.frontend.chat.conversation import NamedTool
-from tetrad.frontend.http.errors import from_validation
-from tetrad.frontend.http.messages_api.blocks import conversation_of
-from tetrad.frontend.http.messages_api.bodies import CountTokensRequest, MessagesRequest
 from tetrad.frontend.parsing.interface import Tool
 from tetrad.services.errors import InvalidRequest
 

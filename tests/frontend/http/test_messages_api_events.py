@@ -5,11 +5,11 @@ import json
 import pytest
 
 from tests.frontend.turns import PIECES, chunked
+from tetrad.frontend.api.http.messages_api.events import MessageEvents
+from tetrad.frontend.api.http.turn_totals import TurnTotals
 from tetrad.frontend.chat.turn_stream import TurnPart
-from tetrad.frontend.http.messages_api.events import MessageEvents
-from tetrad.frontend.http.turn_totals import TurnTotals
-from tetrad.frontend.outputs import CompletionOutput
 from tetrad.frontend.parsing.pieces import ToolCallArguments, ToolCallStart
+from tetrad.frontend.request.outputs import CompletionOutput
 
 
 def part(pieces):

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from tetrad.frontend.http.chat_api.bodies import ChatCompletionRequest, ToolFunction
-from tetrad.frontend.http.chat_api.conversations import conversation_of
-from tetrad.frontend.http.messages_api import bodies as messages
-from tetrad.frontend.http.protocol_completions import CompletionRequest
-from tetrad.frontend.http.protocol_generation import JsonSchemaFormat, RepetitionDetectionBody, StreamOptions
-from tetrad.frontend.http.protocol_sampling import StructuredOutputsBody
-from tetrad.frontend.http.protocol_tokens import TokenizeRequest
-from tetrad.frontend.http.responses_api import bodies as responses
+from tetrad.frontend.api.http.chat_api.bodies import ChatCompletionRequest, ToolFunction
+from tetrad.frontend.api.http.chat_api.conversations import conversation_of
+from tetrad.frontend.api.http.messages_api import bodies as messages
+from tetrad.frontend.api.http.protocol_completions import CompletionRequest
+from tetrad.frontend.api.http.protocol_generation import JsonSchemaFormat, RepetitionDetectionBody, StreamOptions
+from tetrad.frontend.api.http.protocol_sampling import StructuredOutputsBody
+from tetrad.frontend.api.http.protocol_tokens import TokenizeRequest
+from tetrad.frontend.api.http.responses_api import bodies as responses
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 BODIES = [

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tetrad.frontend.http.rendering import rendered
+from tetrad.frontend.api.http.rendering import rendered
 
 NUM_TOKENS = 128  # of the fake engine's vocabulary that have log-probabilities
 

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from tests.frontend.turns import PIECES, chunked
-from tetrad.frontend.http.responses import ChatLogprobs, TokenLogprob, TopLogprob
-from tetrad.frontend.http.responses_api.events import ResponseEvents
-from tetrad.frontend.http.responses_api.objects import text_logprobs
-from tetrad.frontend.http.turn_totals import TurnTotals
+from tetrad.frontend.api.http.responses import ChatLogprobs, TokenLogprob, TopLogprob
+from tetrad.frontend.api.http.responses_api.events import ResponseEvents
+from tetrad.frontend.api.http.responses_api.objects import text_logprobs
+from tetrad.frontend.api.http.turn_totals import TurnTotals
 from tetrad.frontend.parsing.pieces import Content, Reasoning
 from tetrad.services.errors import Overloaded, Unavailable
 

@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 
 from tests.frontend.fakes import TEXT
-from tetrad.frontend.http.responses_api import database
+from tetrad.frontend.api.http.responses_api import database
 
 BODY = {"input": "hi", "max_output_tokens": 3}
 BACKGROUND = BODY | {"background": True}

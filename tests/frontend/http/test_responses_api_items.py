@@ -4,13 +4,13 @@ import pytest
 from pydantic import ValidationError
 
 from tests.frontend.turns import WEATHER
+from tetrad.frontend.api.http.errors import from_validation
+from tetrad.frontend.api.http.responses_api.bodies import InputTokensRequest, ResponsesRequest
+from tetrad.frontend.api.http.responses_api.conversations import conversation_of, json_format
+from tetrad.frontend.api.http.responses_api.items import listed_items, response_of_item
 from tetrad.frontend.chat.conversation import NamedTool
-from tetrad.frontend.http.errors import from_validation
-from tetrad.frontend.http.responses_api.bodies import InputTokensRequest, ResponsesRequest
-from tetrad.frontend.http.responses_api.conversations import conversation_of, json_format
-from tetrad.frontend.http.responses_api.items import listed_items, response_of_item
 from tetrad.frontend.parsing.interface import Tool
-from tetrad.frontend.structured_outputs import StructuredOutputsParams
+from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.services.errors import InvalidRequest
 
 HEX = "0123456789abcdef" * 2

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from tetrad.frontend.http.responses_api.database import MEMORY
-from tetrad.frontend.http.responses_api.sqlite_store import SqliteStore, open_store
-from tetrad.frontend.http.responses_api.store import NoStore, StoredResponse, history_of
+from tetrad.frontend.api.http.responses_api.database import MEMORY
+from tetrad.frontend.api.http.responses_api.sqlite_store import SqliteStore, open_store
+from tetrad.frontend.api.http.responses_api.store import NoStore, StoredResponse, history_of
 from tetrad.services.errors import InvalidRequest, NotFound, Unavailable
 
 
@@ -339,8 +339,8 @@ async def test_a_file_that_was_repaired_is_used_without_a_restart(tmp_path):
 
 SMALL_DISK = """
 import asyncio, resource, sys
-from tetrad.frontend.http.responses_api.sqlite_store import SqliteStore
-from tetrad.frontend.http.responses_api.store import StoredResponse
+from tetrad.frontend.api.http.responses_api.sqlite_store import SqliteStore
+from tetrad.frontend.api.http.responses_api.store import StoredResponse
 from tetrad.services.errors import Unavailable
 
 def response(number):
@@ -381,8 +381,8 @@ async def test_a_disk_without_room_is_an_error_that_loses_nothing_and_ends_with_
 
 WRITER = """
 import asyncio, sys
-from tetrad.frontend.http.responses_api.sqlite_store import SqliteStore
-from tetrad.frontend.http.responses_api.store import StoredResponse
+from tetrad.frontend.api.http.responses_api.sqlite_store import SqliteStore
+from tetrad.frontend.api.http.responses_api.store import StoredResponse
 
 async def main(path, name):
     store = SqliteStore(path, max_count=10_000, max_bytes=1 << 30, max_age_s=1000.0)

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from tetrad.frontend.http import retirement
-from tetrad.frontend.http.server import HttpServer
-from tetrad.frontend.http.timed_connection import ConnectionLimits
+from tetrad.frontend.api.http import retirement
+from tetrad.frontend.api.http.server import HttpServer
+from tetrad.frontend.api.http.timed_connection import ConnectionLimits
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 LIMITS = ConnectionLimits(

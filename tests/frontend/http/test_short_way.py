@@ -7,7 +7,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from tetrad.frontend.http.short_way import ShortWay
+from tetrad.frontend.api.http.short_way import ShortWay
 
 router = APIRouter()
 

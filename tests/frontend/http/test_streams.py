@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from starlette.requests import ClientDisconnect
 
-from tetrad.frontend.http.streams import EventStream, StreamForm, until_disconnected
+from tetrad.frontend.api.http.streams import EventStream, StreamForm, until_disconnected
 from tetrad.services.errors import InvalidRequest
 
 FORM = StreamForm(closing=b"end", keep_alive=b"still here", failure=lambda error: b"failed: " + error.message.encode())

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.frontend.turns import PIECES, chunked
-from tetrad.frontend.http.turn_blocks import Blocks, Closed, Grown, Opened
+from tetrad.frontend.api.http.turn_blocks import Blocks, Closed, Grown, Opened
 from tetrad.frontend.parsing.pieces import Content, Reasoning, ToolCallArguments, ToolCallStart
 
 EXPECTED = {

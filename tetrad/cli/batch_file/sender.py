@@ -13,7 +13,7 @@ from typing import Any
 from tetrad.cli.batch_file.lines import BadLine, BatchRequest, Line
 from tetrad.cli.batch_file.results import error_record, response_record
 from tetrad.cli.http_client import httpx, unreachable
-from tetrad.frontend.backoff import Backoff
+from tetrad.frontend.net.backoff import Backoff
 from tetrad.services.errors import Unauthenticated, Unavailable
 
 OnResult = Callable[[dict[str, Any]], None]

@@ -1,0 +1,1 @@
+"""The frontend's APIs: HTTP, gRPC, and those of foreign gateways."""

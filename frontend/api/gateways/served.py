@@ -1,0 +1,70 @@
+"""Served: which foreign APIs a frontend has on its public port. The only file that knows all of them.
+
+Each API is imported only if it is served: one of them needs a package that need not be installed.
+"""
+
+import importlib.util
+from collections.abc import Callable
+
+from tetrad.frontend.access.guard import Guard
+from tetrad.frontend.api.gateways.calls import GatewayCalls
+from tetrad.frontend.api.grpc.call_limits import CallLimits
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.services.errors import FailedPrecondition
+from tetrad.services.log import get_logger
+from tetrad.services.server import Register
+
+log = get_logger()
+
+Services = dict[str, Register]
+_MESSAGES = "smg_grpc_proto"
+
+
+def gateway_services(names: tuple[str, ...], llm: AsyncLLM, limits: CallLimits, guard: Guard) -> Services:
+    """Return what a server needs to serve these APIs, by the full names of their services.
+
+    Args:
+        names: `smg`, `vllm`; `auto` is those that can be served.
+        llm: what does the work.
+        limits: of time, for clients.
+        guard: who may operate.
+
+    Raises:
+        FailedPrecondition: one is asked for by name, and its package is not installed.
+    """
+    services: Services = {}
+    for name in _APIS if names == ("auto",) else names:
+        if name == "smg" and importlib.util.find_spec(_MESSAGES) is None:
+            if names != ("auto",):
+                raise FailedPrecondition("--gateway-apis smg needs the package smg-grpc-proto: pip install 'tetrad[gateways]'.")
+            log.info("gateways.not_served", api=name, missing=_MESSAGES)
+            continue
+        services |= _APIS[name](llm, limits, guard)
+    return services
+
+
+def _vllm_engine(llm: AsyncLLM, limits: CallLimits, guard: Guard) -> Services:
+    from smg_grpc_proto.generated import vllm_engine_pb2_grpc
+
+    from tetrad.frontend.api.gateways.vllm_engine.servicer import VllmEngineServicer
+
+    engine = VllmEngineServicer(llm, limits, guard)
+    return {
+        "vllm.grpc.engine.VllmEngine": lambda server: vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(engine, server),
+    }
+
+
+def _vllm_inference(llm: AsyncLLM, limits: CallLimits, guard: Guard) -> Services:
+    from tetrad.frontend.api.gateways.vllm_control.servicer import ControlServicer
+    from tetrad.frontend.api.gateways.vllm_inference.servicer import InferenceServicer
+    from tetrad.vllm_api import control_pb2_grpc, inference_pb2_grpc
+
+    calls = GatewayCalls(llm, limits)
+    inference, control = InferenceServicer(llm, calls), ControlServicer(llm, calls, guard)
+    return {
+        "vllm.Inference": lambda server: inference_pb2_grpc.add_InferenceServicer_to_server(inference, server),
+        "vllm.Control": lambda server: control_pb2_grpc.add_ControlServicer_to_server(control, server),
+    }
+
+
+_APIS: dict[str, Callable[[AsyncLLM, CallLimits, Guard], Services]] = {"smg": _vllm_engine, "vllm": _vllm_inference}

@@ -1,0 +1,83 @@
+"""Facts: what gateways ask about the model, the server and its load, as messages of VllmEngine.
+
+What is not known here stays at its zero, which that API reads as "unknown": media, KV connectors, shared memory, throughput.
+"""
+
+import datetime
+import json
+
+from smg_grpc_proto.generated import vllm_engine_pb2
+
+from tetrad.frontend.engine.facts import EngineInfo, EngineLoad
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.services.version import VERSION
+
+_SERVER_TYPE = "vllm-grpc"
+"""By which gateways know that this API is served."""
+
+
+def model_info(llm: AsyncLLM) -> vllm_engine_pb2.GetModelInfoResponse:
+    """Return what is served."""
+    names, tokenizer = llm.model_names, llm.tokenizer_info
+    return vllm_engine_pb2.GetModelInfoResponse(
+        model_path=names.root,
+        tokenizer_path=names.root,
+        served_model_name=names.names[0],
+        is_generation=True,
+        max_context_length=llm.max_model_len,
+        max_req_input_len=llm.max_model_len - 1,
+        vocab_size=tokenizer.vocab_size,
+        eos_token_ids=sorted(tokenizer.eos_token_ids),
+        bos_token_id=tokenizer.bos_token_id,
+        default_sampling_params_json=json.dumps(llm.default_sampling_fields()),
+    )
+
+
+def server_info(llm: AsyncLLM, *, is_paused: bool, uptime_s: float) -> vllm_engine_pb2.GetServerInfoResponse:
+    """Return what serves it."""
+    engine = llm.engine_info
+    return vllm_engine_pb2.GetServerInfoResponse(
+        active_requests=llm.num_unfinished_requests,
+        is_paused=is_paused,
+        uptime_seconds=uptime_s,
+        server_type=_SERVER_TYPE,
+        data_parallel_size=llm.num_engines,
+        kv_cache_dtype=engine.kv_cache_dtype,
+        block_size=engine.block_size,
+        model_dtype=engine.dtype,
+        max_num_seqs=engine.max_num_seqs,
+        constrained_decoding_start="first_token",
+    )
+
+
+def loads(engine: EngineInfo, every: list[EngineLoad | None]) -> vllm_engine_pb2.GetLoadsResponse:
+    """Return how busy each engine core is.
+
+    Args:
+        engine: what the first one says of itself: all are alike.
+        every: their loads, in the order of their ranks; None: it did not say.
+    """
+    return vllm_engine_pb2.GetLoadsResponse(
+        timestamp=datetime.datetime.now(datetime.UTC).isoformat(),
+        version=VERSION,
+        dp_rank_count=len(every),
+        loads=[_load(rank, engine, load) for rank, load in enumerate(every) if load is not None],
+    )
+
+
+def _load(rank: int, engine: EngineInfo, load: EngineLoad) -> vllm_engine_pb2.SchedulerLoad:
+    scheduler = load.scheduler
+    capacity = load.num_gpu_blocks * engine.block_size
+    return vllm_engine_pb2.SchedulerLoad(
+        dp_rank=rank,
+        num_running_reqs=scheduler.num_running,
+        num_waiting_reqs=scheduler.num_waiting,
+        num_total_reqs=scheduler.num_running + scheduler.num_waiting,
+        num_used_tokens=round(scheduler.kv_cache_usage * capacity),
+        max_total_num_tokens=capacity,
+        token_usage=scheduler.kv_cache_usage,
+        cache_hit_rate=scheduler.prefix_cache_hits / max(scheduler.prefix_cache_queries, 1),
+        utilization=scheduler.num_running / max(engine.max_num_seqs, 1),
+        max_running_requests=engine.max_num_seqs,
+        num_waiting_uncached_tokens=load.num_waiting_tokens,
+    )

@@ -1,0 +1,146 @@
+"""VllmEngine over AsyncLLM: prompts come as token ids, and token ids go back; the gateway makes the text.
+
+Errors are raised as they are; the server's interceptor gives them their status, which gateways turn into HTTP's.
+"""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import grpc
+from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2, vllm_engine_pb2_grpc
+
+from tetrad.frontend.access.guard import Guard
+from tetrad.frontend.api.gateways.calls import GatewayCalls
+from tetrad.frontend.api.gateways.operators import check_operator
+from tetrad.frontend.api.gateways.refusals import refuse
+from tetrad.frontend.api.gateways.vllm_engine.answers import EngineAnswers
+from tetrad.frontend.api.gateways.vllm_engine.facts import loads, model_info, server_info
+from tetrad.frontend.api.gateways.vllm_engine.kv_events import KvEventBatches, merged
+from tetrad.frontend.api.gateways.vllm_engine.requests import request_of
+from tetrad.frontend.api.grpc.call_limits import CallLimits
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.services.errors import Unsupported
+
+
+class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc] # the package ships no types
+    """Every method; Embed only to refuse.
+
+    Args:
+        llm: what generates.
+        limits: of time, for clients.
+        guard: who may look into caches, forget them, and record.
+    """
+
+    def __init__(self, llm: AsyncLLM, limits: CallLimits, guard: Guard) -> None:
+        self._llm = llm
+        self._guard = guard
+        self._calls = GatewayCalls(llm, limits)
+        self._started_s = time.monotonic()
+
+    async def Generate(
+        self, request: vllm_engine_pb2.GenerateRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[vllm_engine_pb2.GenerateResponse]:
+        """Stream the deltas of a completion, or its end alone."""
+        self._calls.admit(context)
+        wanted = request_of(request, self._llm.default_sampling_fields())
+        answers = EngineAnswers(wanted.params)
+        async with aclosing(self._calls.run(wanted, answers.of)) as messages:
+            async for message in messages:
+                yield message
+
+    async def Embed(
+        self, request: vllm_engine_pb2.EmbedRequest, context: grpc.aio.ServicerContext
+    ) -> vllm_engine_pb2.EmbedResponse:
+        """Refuse: the models served here generate."""
+        raise Unsupported(f"The model `{self._llm.model_names.resolve('')}` does not support embeddings.")
+
+    async def Abort(
+        self, request: vllm_engine_pb2.AbortRequest, context: grpc.aio.ServicerContext
+    ) -> vllm_engine_pb2.AbortResponse:
+        """End requests, and their streams."""
+        self._calls.abort(request.request_ids)
+        return vllm_engine_pb2.AbortResponse()
+
+    async def HealthCheck(
+        self, request: vllm_engine_pb2.HealthCheckRequest, context: grpc.aio.ServicerContext
+    ) -> vllm_engine_pb2.HealthCheckResponse:
+        """Return whether requests can be served now, and why not."""
+        report = self._llm.readiness.report()
+        return vllm_engine_pb2.HealthCheckResponse(healthy=report.ready, message=report.problem or "OK")
+
+    async def GetModelInfo(
+        self, request: vllm_engine_pb2.GetModelInfoRequest, context: grpc.aio.ServicerContext
+    ) -> vllm_engine_pb2.GetModelInfoResponse:
+        """Return what is served."""
+        return model_info(self._llm)
+
+    async def GetServerInfo(
+        self, request: vllm_engine_pb2.GetServerInfoRequest, context: grpc.aio.ServicerContext
+    ) -> vllm_engine_pb2.GetServerInfoResponse:
+        """Return what serves it."""
+        return server_info(self._llm, is_paused=await self._is_paused(), uptime_s=time.monotonic() - self._started_s)
+
+    async def GetLoads(
+        self, request: vllm_engine_pb2.GetLoadsRequest, context: grpc.aio.ServicerContext
+    ) -> vllm_engine_pb2.GetLoadsResponse:
+        """Return how busy each engine core is that says so at once, or the one that is asked for."""
+        self._llm.engine_admin.check_targets()
+        answer = loads(self._llm.engine_info, await self._llm.engine_admin.loads_known())
+        if request.HasField("dp_rank"):
+            wanted = [load for load in answer.loads if load.dp_rank == request.dp_rank]
+            del answer.loads[:]
+            answer.loads.extend(wanted)
+        return answer
+
+    async def GetTokenizer(
+        self, request: common_pb2.GetTokenizerRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[common_pb2.GetTokenizerChunk]:
+        """Stream the tokenizer's files as a zip archive."""
+        async with aclosing(self._llm.backends.tokenizer_bundle()) as chunks:
+            async for chunk in chunks:
+                yield common_pb2.GetTokenizerChunk(data=chunk.data, sha256=chunk.sha256)
+
+    async def SubscribeKvEvents(
+        self, request: common_pb2.SubscribeKvEventsRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[common_pb2.KvEventBatch]:
+        """Stream what the prefix caches of the engine cores hold, and what changes in them; for operators.
+
+        Blocks come with their tokens, which are everybody's prompts.
+        """
+        check_operator(self._guard, context)
+        batches = KvEventBatches(request.start_sequence_number)
+        async with aclosing(merged(self._llm.engine_admin.kv_events())) as events:
+            async for rank, told in events:
+                yield batches.of(rank, told)
+
+    async def FlushCache(
+        self, request: common_pb2.FlushCacheRequest, context: grpc.aio.ServicerContext
+    ) -> common_pb2.FlushCacheResponse:
+        """Forget all cached prefixes, at once or not at all; for operators."""
+        check_operator(self._guard, context)
+        if await self._llm.engine_admin.reset_prefix_cache():
+            return common_pb2.FlushCacheResponse(success=True, message="All cached prefixes are forgotten.")
+        return common_pb2.FlushCacheResponse(success=False, message="Requests hold blocks; nothing was forgotten.")
+
+    async def StartProfile(
+        self, request: common_pb2.StartProfileRequest, context: grpc.aio.ServicerContext
+    ) -> common_pb2.ProfileResponse:
+        """Record the engine cores and their workers; for operators."""
+        check_operator(self._guard, context)
+        options = [field.name for field, _ in request.ListFields()]
+        refuse(options, options, "what is recorded, and where to, is a setting of each service")
+        await self._llm.engine_admin.start_profile()
+        return common_pb2.ProfileResponse(success=True, message="Recording.")
+
+    async def StopProfile(
+        self, request: common_pb2.StopProfileRequest, context: grpc.aio.ServicerContext
+    ) -> common_pb2.ProfileResponse:
+        """End the recording and name its files, one for each service, where it runs; for operators."""
+        check_operator(self._guard, context)
+        paths = await self._llm.engine_admin.stop_profile()
+        return common_pb2.ProfileResponse(success=True, message=", ".join(paths))
+
+    async def _is_paused(self) -> bool:
+        known = await self._llm.engine_admin.loads_known()
+        return any(load is not None and load.paused for load in known)

@@ -1,0 +1,129 @@
+"""Requests: a GenerateRequest of vllm.Inference -> what AsyncLLM takes. A zero means "not set": the model's default, or off."""
+
+from typing import Any
+
+from tetrad.frontend.api.gateways.calls import GatewayRequest
+from tetrad.frontend.api.gateways.refusals import refuse
+from tetrad.frontend.api.grpc.sampling_fields import as_written
+from tetrad.frontend.request.prompts import PromptType, TokensPrompt
+from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
+from tetrad.services.errors import InvalidRequest, NotFound
+from tetrad.vllm_api import inference_pb2
+
+_RANK_KEY = "x-data-parallel-rank"
+# Name there -> name here.
+_SAMPLING = {"num_sequences": "n", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
+_PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
+_STOPPING = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
+
+
+def request_of(
+    message: inference_pb2.GenerateRequest, metadata: dict[str, str], defaults: dict[str, Any], *, is_stream: bool
+) -> GatewayRequest:
+    """Return what a message asks for.
+
+    Args:
+        message: of the gateway.
+        metadata: of its call.
+        defaults: of SamplingParams, where the message has nothing.
+        is_stream: whether deltas are wanted.
+
+    Raises:
+        InvalidRequest: it asks for what is not served here, or is wrong.
+        NotFound: it asks for an adapter that is not there.
+    """
+    refuse({field.name for field, _ in message.ListFields()}, ("media",), "models served here read text alone")
+    kv_fields = {field.name for field, _ in message.kv.ListFields()}
+    refuse(kv_fields, ("kv_transfer_params", "ec_transfer_params"), "there are no connectors")
+    if message.lora_name:
+        raise NotFound(f"The adapter `{message.lora_name}` does not exist.", field="lora_name")
+    if message.sampling.num_sequences > 1 and not is_stream:
+        text = f"num_sequences must be 1 but on a stream, got {message.sampling.num_sequences}: the answer holds one output."
+        raise InvalidRequest(text, field="num_sequences")
+    kind = RequestOutputKind.DELTA if is_stream else RequestOutputKind.FINAL_ONLY
+    params = SamplingParams(**{"max_tokens": None, **defaults, **_sampling_fields(message)}, output_kind=kind)
+    options = {
+        "priority": message.priority,
+        "cache_salt": message.kv.cache_salt,
+        "truncate_prompt_tokens": message.truncate_prompt_tokens or None,
+        "data_parallel_rank": _rank_of(metadata),
+    }
+    return GatewayRequest(message.request_id, _prompt_of(message), params, options)
+
+
+def _prompt_of(message: inference_pb2.GenerateRequest) -> PromptType:
+    match message.WhichOneof("prompt"):
+        case "token_ids":
+            return TokensPrompt(prompt_token_ids=list(message.token_ids.ids))
+        case "text":
+            return message.text
+        case _:
+            raise InvalidRequest("A request needs `text` or `token_ids`.", field="prompt")
+
+
+def _rank_of(metadata: dict[str, str]) -> int | None:
+    text = metadata.get(_RANK_KEY)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise InvalidRequest(f"{_RANK_KEY} must be a number, got {text[:64]!r}.", field=_RANK_KEY)
+    return int(text)
+
+
+def _sampling_fields(message: inference_pb2.GenerateRequest) -> dict[str, Any]:
+    sampling, decoding, stopping, response = message.sampling, message.decoding, message.stopping, message.response
+    fields: dict[str, Any] = {here: value for there, here in _SAMPLING.items() if (value := getattr(sampling, there))}
+    fields |= {name: value for name in _PENALTIES if (value := getattr(decoding, name))}
+    fields["temperature"] = message.temperature
+    fields = {name: as_written(value) if isinstance(value, float) else value for name, value in fields.items()}
+    fields |= {here: value for there, here in _STOPPING.items() if (value := getattr(stopping, there))}
+    fields["seed"] = sampling.seed if sampling.HasField("seed") else None
+    fields["logit_bias"] = dict(decoding.logit_bias) or None
+    fields["allowed_token_ids"] = list(decoding.allowed_token_ids) or None
+    fields["structured_outputs"] = _constraint_of(decoding)
+    fields["stop_token_ids"] = list(stopping.stop_token_ids)
+    fields["ignore_eos"] = stopping.ignore_eos
+    fields["skip_reading_prefix_cache"] = message.kv.bypass_prefix_cache or None
+    return fields | _text_fields(stopping, response) | _logprob_fields(response)
+
+
+def _text_fields(stopping: inference_pb2.StoppingCriteria, response: inference_pb2.ResponseOptions) -> dict[str, Any]:
+    wants_text = response.output_text if response.HasField("output_text") else True
+    return {
+        "stop": list(stopping.stop_strings),
+        "include_stop_str_in_output": stopping.include_stop_strings,
+        "skip_special_tokens": response.skip_special_tokens if response.HasField("skip_special_tokens") else True,
+        # Stop strings are found in text.
+        "detokenize": wants_text or bool(stopping.stop_strings),
+    }
+
+
+def _logprob_fields(response: inference_pb2.ResponseOptions) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if response.output_logprobs:
+        wanted = response.output_candidates
+        fields["logprobs"] = _number_of(wanted)
+        fields["logprob_token_ids"] = list(wanted.token_ids.ids) or None
+    if response.prompt_logprobs:
+        if response.prompt_candidates.token_ids.ids:
+            text = "prompt_candidates.token_ids is not supported: only the most likely tokens of a prompt are known."
+            raise InvalidRequest(text, field="prompt_candidates")
+        fields["prompt_logprobs"] = _number_of(response.prompt_candidates)
+    return fields
+
+
+def _number_of(wanted: inference_pb2.CandidateTokens) -> int:
+    return -1 if wanted.all else wanted.top_n
+
+
+def _constraint_of(message: inference_pb2.DecodingParameters) -> StructuredOutputsParams | None:
+    match message.WhichOneof("structured_output"):
+        case None:
+            return None
+        case "choice":
+            return StructuredOutputsParams(choice=list(message.choice.choices))
+        case "json_object":
+            return StructuredOutputsParams(json_object=True) if message.json_object else None
+        case kind:
+            return StructuredOutputsParams(**{kind: getattr(message, kind)})

@@ -1,0 +1,26 @@
+"""Call limits: whether a gRPC call is taken, and how long it may take. For all APIs of the public port; knows no messages."""
+
+from dataclasses import dataclass
+
+import grpc
+
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.request.deadlines import tighten_deadline
+
+
+@dataclass(frozen=True)
+class CallLimits:
+    """How long calls may take.
+
+    Attributes:
+        request_timeout_s: from their arrival to their end; None: any time.
+    """
+
+    request_timeout_s: float | None
+
+
+def admit(llm: AsyncLLM, limits: CallLimits, context: grpc.aio.ServicerContext) -> None:
+    """Refuse a call, before anything of it is looked at, if none can be taken; give others their deadline."""
+    tighten_deadline(limits.request_timeout_s)
+    tighten_deadline(context.time_remaining())
+    llm.admission.check()

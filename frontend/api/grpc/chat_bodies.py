@@ -1,0 +1,105 @@
+"""wire_chat: a ChatRequest -> the body that HTTP would have got, so that both APIs have one set of rules and of error texts.
+
+Protobuf has no null: what it cannot tell from absent is left out. No decisions are taken here.
+"""
+
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from tetrad.frontend.api.http.chat_api.bodies import ChatCompletionRequest
+from tetrad.frontend.api.http.errors import from_validation
+from tetrad.services.errors import InvalidRequest
+from tetrad.v1 import inference_pb2
+
+# The parser that reads HTTP's bodies, with its limits.
+_JSON: TypeAdapter[Any] = TypeAdapter(Any)
+_FUNCTION = "function"
+_MODES = {
+    inference_pb2.TOOL_CHOICE_MODE_UNSPECIFIED: "auto",
+    inference_pb2.TOOL_CHOICE_MODE_NONE: "none",
+    inference_pb2.TOOL_CHOICE_MODE_AUTO: "auto",
+    inference_pb2.TOOL_CHOICE_MODE_REQUIRED: "required",
+}
+
+
+def chat_body_of(request: inference_pb2.ChatRequest) -> ChatCompletionRequest:
+    """Return what a request says of its conversation; sampling and the like are left out.
+
+    Raises:
+        InvalidRequest: a field that HTTP would refuse, by HTTP's name; JSON that is none.
+    """
+    fields: dict[str, Any] = {
+        "messages": [_message(f"messages[{place}]", message) for place, message in enumerate(request.messages)],
+        "tools": [_tool(f"tools[{place}].parameters_json", tool) for place, tool in enumerate(request.tools)] or None,
+        "tool_choice": _choice(request.tool_choice) if request.HasField("tool_choice") else None,
+        "documents": _json("documents_json", request.documents_json),
+        "chat_template_kwargs": _json("chat_template_kwargs_json", request.chat_template_kwargs_json),
+        "reasoning_effort": request.reasoning_effort or None,
+        "continue_final_message": request.continue_final_message,
+        "add_special_tokens": request.add_special_tokens,
+        "echo": request.echo,
+    }
+    optional = ("chat_template", "add_generation_prompt", "parallel_tool_calls", "include_reasoning")
+    fields |= {name: getattr(request, name) for name in optional if request.HasField(name)}
+    try:
+        return ChatCompletionRequest.model_validate(fields)
+    except ValidationError as error:
+        raise from_validation(error) from None
+
+
+def _message(where: str, message: inference_pb2.ChatMessage) -> dict[str, Any]:
+    fields: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.content_parts:
+        if message.content:
+            text = f"{where} has both content and content_parts; give one of them."
+            raise InvalidRequest(text, field=f"{where}.content_parts")
+        fields["content"] = [_part(part) for part in message.content_parts]
+    if message.tool_calls:
+        fields["tool_calls"] = [_call(call) for call in message.tool_calls]
+    optional = ("name", "tool_call_id", "reasoning")
+    return fields | {name: value for name in optional if (value := getattr(message, name))}
+
+
+def _part(part: inference_pb2.ContentPart) -> dict[str, str]:
+    kind = part.WhichOneof("part")
+    return {} if kind is None else {"type": kind, kind: getattr(part, kind)}
+
+
+def _call(call: inference_pb2.ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments_json or "{}"}
+    # No function has an empty name: it was left out.
+    fields = {"type": _FUNCTION, _FUNCTION: function if call.name else {}}
+    return fields | ({"id": call.id} if call.id else {})
+
+
+def _tool(where: str, tool: inference_pb2.Tool) -> dict[str, Any]:
+    function = {"description": tool.description, "parameters": _json(where, tool.parameters_json), "strict": tool.strict}
+    return {"type": _FUNCTION, _FUNCTION: function | ({"name": tool.name} if tool.name else {})}
+
+
+def _choice(choice: inference_pb2.ToolChoice) -> str | dict[str, Any]:
+    allowed = [_named(name) for name in choice.allowed_functions]
+    if choice.WhichOneof("choice") == _FUNCTION:
+        if allowed:
+            text = "tool_choice has both function and allowed_functions; give one of them."
+            raise InvalidRequest(text, field="tool_choice")
+        return _named(choice.function)
+    # A number that is no mode is refused by HTTP's rule, which names what there is.
+    mode = _MODES.get(choice.mode, str(choice.mode))
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": allowed}} if allowed else mode
+
+
+def _named(name: str) -> dict[str, Any]:
+    return {"type": _FUNCTION, _FUNCTION: {"name": name}}
+
+
+def _json(field: str, text: str) -> Any:
+    """Return what a JSON text says; None for no text."""
+    if not text:
+        return None
+    try:
+        return _JSON.validate_json(text)
+    except ValidationError as error:
+        cause = error.errors()[0]["ctx"]["error"]
+        raise InvalidRequest(f"{field} is not valid JSON: {cause}.", field=field) from None

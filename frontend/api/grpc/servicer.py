@@ -1,0 +1,166 @@
+"""The public gRPC API: InferenceService and ModelService over the same AsyncLLM as HTTP.
+
+Errors are raised as they are; the server's interceptor gives them their status. Cancelling a call closes its generator,
+which aborts the request.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import closing
+
+import grpc
+
+from tetrad.frontend.api.grpc.answers import Answers
+from tetrad.frontend.api.grpc.call_limits import CallLimits, admit
+from tetrad.frontend.api.grpc.chat_bodies import chat_body_of
+from tetrad.frontend.api.grpc.sampling_fields import sampling_fields_of, truncation_of
+from tetrad.frontend.api.grpc.traced_calls import traced_call
+from tetrad.frontend.api.http.chat_api.conversations import conversation_of, echoed_text
+from tetrad.frontend.chat.turns import start_turn
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.request.prompts import PromptType, TokensPrompt
+from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.services.errors import InvalidRequest, Unsupported
+from tetrad.services.request_context import REQUEST_ID
+from tetrad.services.server import Register
+from tetrad.v1 import inference_pb2, inference_pb2_grpc
+
+
+class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
+    """Generate, Chat and Embed.
+
+    Args:
+        llm: what generates.
+        limits: of time, for clients.
+    """
+
+    def __init__(self, llm: AsyncLLM, limits: CallLimits) -> None:
+        self._llm = llm
+        self._limits = limits
+
+    async def Generate(
+        self, request: inference_pb2.GenerateRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[inference_pb2.GenerateResponse]:
+        """Stream the deltas of a completion."""
+        admit(self._llm, self._limits, context)
+        with traced_call(self._llm, request.request_id) as request_id:
+            self._llm.model_names.resolve(request.model)
+            prompt = _prompt_of(request)
+            add_special = request.add_special_tokens if request.HasField("add_special_tokens") else True
+            params = self._params(request)
+            truncation = truncation_of(request)
+            await context.send_initial_metadata(((REQUEST_ID, request_id),))
+            stream = await self._llm.add_request(
+                request_id,
+                prompt,
+                params,
+                priority=request.priority,
+                add_special_tokens=add_special,
+                cache_salt=request.cache_salt,
+                **truncation,
+            )
+            answers = Answers(request_id)
+            # A call that is cancelled between two outputs must end the request, too.
+            with closing(stream):
+                async for output in stream:
+                    for each in output.outputs:
+                        yield answers.completion(output, each)
+
+    async def Chat(
+        self, request: inference_pb2.ChatRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[inference_pb2.ChatResponse]:
+        """Stream the deltas of the assistant's next turn."""
+        admit(self._llm, self._limits, context)
+        with traced_call(self._llm, request.request_id) as request_id:
+            self._llm.model_names.resolve(request.model)
+            params = self._params(request)
+            truncation = truncation_of(request)
+            body = chat_body_of(request)
+            conversation, echoed = conversation_of(body), echoed_text(body)
+            await context.send_initial_metadata(((REQUEST_ID, request_id),))
+            turns = await start_turn(
+                self._llm,
+                conversation,
+                params,
+                request_id,
+                priority=request.priority,
+                cache_salt=request.cache_salt,
+                **truncation,
+            )
+            answers = Answers(request_id)
+            with closing(turns):
+                async for update in turns:
+                    for part in update.parts:
+                        yield answers.turn(update.output, part, echoed=echoed, with_reasoning=body.include_reasoning)
+
+    async def Embed(
+        self,
+        request: inference_pb2.EmbedRequest,
+        context: grpc.aio.ServicerContext,
+    ) -> inference_pb2.EmbedResponse:
+        """Refuse: the models served here generate."""
+        name = self._llm.model_names.resolve(request.model)
+        raise Unsupported(f"The model `{name}` does not support embeddings.")
+
+    def _params(self, request: inference_pb2.GenerateRequest | inference_pb2.ChatRequest) -> SamplingParams:
+        fields = {"max_tokens": None, **self._llm.default_sampling_fields(), **sampling_fields_of(request)}
+        return SamplingParams(**fields, output_kind=RequestOutputKind.DELTA)
+
+
+class ModelServicer(inference_pb2_grpc.ModelServiceServicer):
+    """ListModels and GetModel.
+
+    Args:
+        llm: whose names are listed.
+    """
+
+    def __init__(self, llm: AsyncLLM) -> None:
+        self._llm = llm
+
+    async def ListModels(
+        self,
+        request: inference_pb2.ListModelsRequest,
+        context: grpc.aio.ServicerContext,
+    ) -> inference_pb2.ListModelsResponse:
+        """List the served names; the page token is the number of names that came before."""
+        names = self._llm.model_names.names
+        if request.page_token and not request.page_token.isdecimal():
+            raise InvalidRequest(f"page_token {request.page_token!r} is not one of ours.", field="page_token")
+        start = int(request.page_token or 0)
+        stop = start + (request.page_size or len(names))
+        more = str(stop) if stop < len(names) else ""
+        return inference_pb2.ListModelsResponse(models=[self._card(name) for name in names[start:stop]], next_page_token=more)
+
+    async def GetModel(
+        self,
+        request: inference_pb2.GetModelRequest,
+        context: grpc.aio.ServicerContext,
+    ) -> inference_pb2.GetModelResponse:
+        """Return one model; NotFound for an unknown name."""
+        return inference_pb2.GetModelResponse(model=self._card(self._llm.model_names.resolve(request.name)))
+
+    def _card(self, name: str) -> inference_pb2.ModelCard:
+        names = self._llm.model_names
+        return inference_pb2.ModelCard(
+            name=name,
+            root=names.root,
+            max_model_len=self._llm.max_model_len,
+            vocab_size=self._llm.tokenizer_info.vocab_size,
+            created_unix_s=names.created_unix_s,
+        )
+
+
+def public_services(llm: AsyncLLM, limits: CallLimits) -> dict[str, Register]:
+    """Return what a server needs to serve both services, by their full names."""
+    inference, models = InferenceServicer(llm, limits), ModelServicer(llm)
+    return {
+        "tetrad.v1.InferenceService": lambda server: inference_pb2_grpc.add_InferenceServiceServicer_to_server(
+            inference, server
+        ),
+        "tetrad.v1.ModelService": lambda server: inference_pb2_grpc.add_ModelServiceServicer_to_server(models, server),
+    }
+
+
+def _prompt_of(request: inference_pb2.GenerateRequest) -> PromptType:
+    if request.WhichOneof("prompt") == "token_ids":
+        return TokensPrompt(prompt_token_ids=list(request.token_ids.ids))
+    return request.text

@@ -1,0 +1,22 @@
+"""Traced calls: the id and the trace of a call of any API of the public gRPC port. Knows no messages."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from tetrad.frontend.api.http.request_ids import checked_request_id, new_request_id
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.request.call_trace import CallTrace
+from tetrad.services.request_context import current_context
+
+
+@contextmanager
+def traced_call(llm: AsyncLLM, given_id: str) -> Iterator[str]:
+    """Be open while a call is answered, in the task of its handler. Gives its id: its request's, its metadata's, or a new one.
+
+    InvalidRequest if the request's cannot be used.
+    """
+    caller = current_context()
+    request_id = checked_request_id(given_id) if given_id else caller.request_id or new_request_id()
+    with CallTrace(llm.tracer, replace(caller, request_id=request_id)).answering():
+        yield request_id

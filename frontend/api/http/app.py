@@ -1,0 +1,150 @@
+"""The HTTP application: routes, error handlers and request ids put together. Stateless but for the AsyncLLM it is given and the
+responses that /v1/responses keeps.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from tetrad.frontend.access.guard import Guard
+from tetrad.frontend.api.http import completions, models, operations, operator, tokens
+from tetrad.frontend.api.http.access import Access
+from tetrad.frontend.api.http.body_budget import BodyBudget
+from tetrad.frontend.api.http.chat_api import router as chat
+from tetrad.frontend.api.http.console.routes import add_console
+from tetrad.frontend.api.http.documentation.page import docs_page
+from tetrad.frontend.api.http.documentation.routes import TAGS
+from tetrad.frontend.api.http.errors import on_bug, on_router_error, on_tetrad_error, on_wrong_parameter
+from tetrad.frontend.api.http.http_metrics import HttpMetrics
+from tetrad.frontend.api.http.messages_api import router as messages
+from tetrad.frontend.api.http.methods import Methods
+from tetrad.frontend.api.http.request_ids import RequestIds
+from tetrad.frontend.api.http.request_timeouts import RequestTimeouts
+from tetrad.frontend.api.http.responses_api import router as responses
+from tetrad.frontend.api.http.responses_api.service import ResponsesService
+from tetrad.frontend.api.http.short_way import ShortWay
+from tetrad.frontend.api.http.trace_points import trace_points
+from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.profiling import Profiling
+from tetrad.services.errors import TetradError
+from tetrad.services.profiling import StepProfiler, profile_directory
+from tetrad.services.request_context import REQUEST_ID
+from tetrad.services.version import VERSION
+
+_MODULES = (completions, chat, responses, messages, models, tokens, operations, operator)
+_DESCRIPTION = (
+    "OpenAI's API, Anthropic's messages and vLLM's additions to them. Where a server has API keys, requests carry one as"
+    " `Authorization: Bearer KEY` or `x-api-key: KEY`; /health, /ping, /version, /metrics and these pages need none.\n\n"
+    "Every response carries X-Request-Id: the one that was sent, or a new one; it is in the server's logs. Every error is"
+    " an object {error: {message, type, param, code}}, under /v1/messages in Anthropic's form. Unknown fields are ignored."
+)
+
+
+class _Api(FastAPI):
+    """FastAPI whose document also says how to authenticate."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the OpenAPI document."""
+        fresh = self.openapi_schema is None
+        document = super().openapi()
+        if fresh:
+            schemes = {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            }
+            document["components"] = {"securitySchemes": schemes}
+            # FastAPI promises 422 for parameters it checks; here a wrong one is a 400, like a wrong field of a body.
+            for methods in document["paths"].values():
+                for operation in methods.values():
+                    operation["responses"].pop("422", None)
+            self._restore_answers(document)
+            # None at all is one of the ways: servers without keys.
+            document["security"] = [{"bearer": []}, {"x-api-key": []}, {}]
+        return document
+
+    def _restore_answers(self, document: dict[str, Any]) -> None:
+        """Put in the answers as the routes have them: FastAPI leaves out whatever is null, and examples hold nulls."""
+        for route in (route for module in _MODULES for route in module.router.routes):
+            if isinstance(route, APIRoute):
+                for method in route.methods or ():
+                    responses = document["paths"][route.path_format][method.lower()]["responses"]
+                    for status, answer in route.responses.items():
+                        responses[str(status)]["content"] = answer["content"]
+
+
+def create_app(llm: AsyncLLM, settings: FrontendSettings, guard: Guard) -> ASGIApp:
+    """Return the ASGI application that serves `llm` to whom `guard` lets through."""
+    app = _Api(
+        title="Tetrad",
+        version=VERSION,
+        description=_DESCRIPTION,
+        openapi_tags=TAGS,
+        docs_url=None,  # a page of ours: FastAPI's fetches its scripts from another host
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=_lifespan,
+    )
+    app.add_route("/docs", _docs, include_in_schema=False)
+    app.state.llm = llm
+    app.state.settings = settings
+    app.state.guard = guard
+    app.state.bodies = BodyBudget(settings.max_total_body_bytes)
+    app.state.profiling = Profiling(
+        StepProfiler("frontend", profile_directory(settings.profile_dir), trace_points), llm.engine_admin
+    )
+    app.state.responses = ResponsesService.of(settings)
+    for module in _MODULES:
+        app.include_router(module.router)
+    if settings.console:
+        add_console(app, llm, guard, settings.metrics_prefix)
+    app.add_exception_handler(TetradError, on_tetrad_error)
+    app.add_exception_handler(HTTPException, on_router_error)
+    app.add_exception_handler(RequestValidationError, on_wrong_parameter)
+    app.add_exception_handler(ClientDisconnect, _on_client_left)
+    app.add_exception_handler(Exception, on_bug)
+    short = ShortWay(app, (route for module in _MODULES for route in module.router.routes))
+    # Outside of everything, so that even the answer to a bug carries its id.
+    limited = RequestTimeouts(short, settings.request_timeout_s)
+    paths = [route.path for route in app.routes if isinstance(route, Route)]
+    measured = HttpMetrics(Methods(_with_cors(Access(limited, guard), settings)), paths, llm.metrics.observe_http)
+    return RequestIds(measured, llm.tracer)
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    yield
+    await app.state.responses.close()
+
+
+def _with_cors(app: ASGIApp, settings: FrontendSettings) -> ASGIApp:
+    """Return `app` with what browsers ask before they call it for a page; outside of keys, as they ask without one."""
+    if not settings.allowed_origins:
+        return app
+    return CORSMiddleware(
+        app,
+        allow_origins=settings.allowed_origins,
+        allow_methods=settings.allowed_methods,
+        allow_headers=settings.allowed_headers,
+        allow_credentials=settings.allow_credentials,
+        expose_headers=[REQUEST_ID],
+    )
+
+
+async def _docs(request: Request) -> Response:
+    return HTMLResponse(docs_page(request.app.openapi()))
+
+
+async def _on_client_left(_: Request, __: Exception) -> Response:
+    """Return what nobody will read; 499 shows in proxies' logs."""
+    return Response(status_code=499)

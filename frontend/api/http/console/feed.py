@@ -1,0 +1,98 @@
+"""Feed: what the page gets once a second and whenever a service comes or goes, as long as somebody looks, and the right to it.
+
+Does nothing while nobody looks.
+
+What is the same for all watchers is asked for once.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from tetrad.frontend.access.guard import Guard
+from tetrad.frontend.api.http.console.load import load_of
+from tetrad.frontend.api.http.console.topology import topology_of
+from tetrad.frontend.api.http.responses import event
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.services.errors import PermissionDenied, Unauthenticated
+
+_INTERVAL_S = 1.0
+
+
+class Feed:
+    """Snapshots of one frontend.
+
+    Args:
+        llm: of the frontend.
+        guard: whom snapshots are for: how the services are and how busy is for all who may send requests; who asked for what
+            and how long that took is for operators.
+        metrics_prefix: of the frontend's metrics.
+    """
+
+    def __init__(self, llm: AsyncLLM, guard: Guard, metrics_prefix: str) -> None:
+        self._llm = llm
+        self._guard = guard
+        self._prefix = metrics_prefix
+        self._started = time.time()
+        self._latest: dict[str, Any] = {}
+        self._taken_at = -math.inf
+        self._num_changes = 0  # that the latest has seen
+        self._taking = asyncio.Lock()  # guards the three above: watchers share what one of them asks for
+
+    async def follow(self, keys: Sequence[str], origin: str | None) -> AsyncIterator[bytes]:
+        """Yield an event a second, and one at each change of a service, until this frontend is about to leave.
+
+        Args:
+            keys: that the watcher has presented; looked at each time, as keys may be taken away.
+            origin: of the page that watches, if another one.
+
+        Raises:
+            Unauthenticated: no key is good, or none is any more.
+        """
+        readiness = self._llm.readiness
+        number = 0
+        while True:
+            self._guard.check_user(keys)
+            is_last, num_changes = readiness.leaving.is_set(), readiness.num_changes
+            snapshot = await self._shared_snapshot()
+            refusal = self._refusal(keys, origin)
+            requests = [] if refusal else self._llm.backends.recent.after(number)
+            number = requests[-1].number if requests else number
+            yield event(snapshot | {"requests_refused": refusal, "requests": [asdict(request) for request in requests]})
+            if is_last:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_INTERVAL_S):
+                    await readiness.wait_changed(num_changes)
+
+    async def _shared_snapshot(self) -> dict[str, Any]:
+        """Return how everything is: one is made a second, and one a change, however many watch."""
+        async with self._taking:
+            now, num_changes = time.monotonic(), self._llm.readiness.num_changes
+            # A little less than an interval: a watcher alone gets a new one each time.
+            if num_changes != self._num_changes or now - self._taken_at >= 0.9 * _INTERVAL_S:
+                self._latest = await self._snapshot()
+                self._taken_at, self._num_changes = now, num_changes
+            return self._latest
+
+    async def _snapshot(self) -> dict[str, Any]:
+        llm = self._llm
+        loads = await llm.engine_admin.loads_known()
+        return {
+            "time": time.time(),
+            "model": llm.model_names.names[0] if llm.started else "",
+            "topology": topology_of(llm, loads, self._started),
+            "load": load_of(llm.metrics.registry, self._prefix, loads),
+        }
+
+    def _refusal(self, keys: Sequence[str], origin: str | None) -> str:
+        """Return why these keys do not show requests of others; empty: they do."""
+        try:
+            self._guard.check_operator(keys, origin=origin)
+        except (PermissionDenied, Unauthenticated) as error:
+            return error.message
+        return ""

@@ -1,0 +1,41 @@
+"""Load: what the console's charts are drawn from, taken from this frontend's own metrics and its engine cores.
+
+Counters are passed on as they are: the page makes rates of them, so that the server remembers nothing between two looks.
+"""
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from tetrad.frontend.engine.facts import EngineLoad
+
+_GAUGES = {"running": "num_requests_running", "waiting": "num_requests_waiting", "kv_cache_usage": "kv_cache_usage_perc"}
+_COUNTERS = {
+    "generation_tokens": "generation_tokens_total",
+    "prompt_tokens": "prompt_tokens_total",
+    "cache_queries": "prefix_cache_queries_total",
+    "cache_hits": "prefix_cache_hits_total",
+}
+_HISTOGRAMS = {"first_token_s": "time_to_first_token_seconds", "per_token_s": "inter_token_latency_seconds"}
+
+
+def load_of(registry: CollectorRegistry, prefix: str, engines: list[EngineLoad | None]) -> dict[str, Any]:
+    """Return gauges, counters since start, and [sum, count] of durations.
+
+    Args:
+        registry: of the frontend's metrics.
+        prefix: of their names.
+        engines: know better than the frontend what they do for several frontends; those that do not say are left out.
+    """
+    samples = {
+        sample.name.removeprefix(f"{prefix}:"): sample.value for family in registry.collect() for sample in family.samples
+    }
+    load: dict[str, Any] = {name: samples.get(metric, 0.0) for name, metric in (_GAUGES | _COUNTERS).items()}
+    for name, metric in _HISTOGRAMS.items():
+        load[name] = [samples.get(f"{metric}_sum", 0.0), samples.get(f"{metric}_count", 0.0)]
+    known = [engine for engine in engines if engine is not None]
+    if known:
+        load["running"] = sum(engine.scheduler.num_running for engine in known)
+        load["waiting"] = sum(engine.scheduler.num_waiting for engine in known)
+        load["kv_cache_usage"] = max(engine.scheduler.kv_cache_usage for engine in known)
+    return load

@@ -1,0 +1,42 @@
+"""The console's routes: the page at /, its files, and the events it is drawn from.
+
+The page and its files are open to everybody: they are the same on every server. What they show is not: the page asks for a key
+where the server wants one, and the events and the API take it as from any other client.
+"""
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tetrad.frontend.access.guard import Guard
+from tetrad.frontend.api.http.access import CONSOLE_FILES, presented_keys
+from tetrad.frontend.api.http.console.assets import load_assets
+from tetrad.frontend.api.http.console.feed import Feed
+from tetrad.frontend.api.http.streams import StreamForm, stream_response
+from tetrad.frontend.llm.async_llm import AsyncLLM
+
+_FORM = StreamForm(closing=b"")
+
+
+def add_console(app: FastAPI, llm: AsyncLLM, guard: Guard, metrics_prefix: str) -> None:
+    """Let `app` serve the console."""
+    assets = load_assets()
+    feed = Feed(llm, guard, metrics_prefix)
+
+    async def page(request: Request) -> Response:
+        return assets["index.html"].response(request)
+
+    async def file(request: Request) -> Response:
+        asset = assets.get(request.path_params["name"])
+        if asset is None:
+            raise HTTPException(404)
+        return asset.response(request)
+
+    async def events(request: Request) -> Response:
+        keys = list(presented_keys(request.scope))
+        return stream_response(request, feed.follow(keys, request.headers.get("origin")), _FORM)
+
+    app.add_route("/", page, include_in_schema=False)
+    app.add_route(f"{CONSOLE_FILES}{{name:path}}", file, include_in_schema=False)
+    app.add_route("/console/events", events, include_in_schema=False)

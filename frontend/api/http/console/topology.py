@@ -1,0 +1,117 @@
+"""Topology: the services as the console draws them: this frontend, its tokenizers, its engine cores and their workers.
+
+Plain dicts for JSON. No addresses: everybody who may send requests may look.
+"""
+
+import time
+from typing import Any
+
+from tetrad.frontend.engine.client import DRAINING, SLEEPING, WORKER_LOST, EngineClient
+from tetrad.frontend.engine.facts import EngineLoad, WorkerStatus
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.readiness import Dependency, Report
+from tetrad.frontend.tokenizer.replicas import Replica
+from tetrad.services.version import VERSION
+
+Node = dict[str, Any]
+"""One service. state: "connected", "connecting" (it never was), "not ready" (something that it needs is missing), "draining",
+"asleep", "lost" or "unknown"; problem: for people; since: wall clock in seconds at which the connection was made or lost."""
+
+_STATES = {DRAINING: "draining", SLEEPING: "asleep"}
+
+
+def topology_of(llm: AsyncLLM, loads: list[EngineLoad | None], started: float) -> dict[str, Any]:
+    """Return how every service is.
+
+    Args:
+        llm: of this frontend.
+        loads: of its engine cores, in their order; of another length where it is not known whose is whose.
+        started: wall clock at which this frontend was.
+    """
+    report = llm.readiness.report()
+    tokenizers, engines = llm.backends.tokenizers, llm.backends.engines.engines
+    known = loads if len(loads) == len(engines) else [None] * len(engines)
+    told = iter(report.dependencies)
+    return {
+        "frontend": _frontend(llm, report, started),
+        "tokenizers": [_tokenizer(replica, next(told)) for replica in tokenizers],
+        "engines": [_engine(engine, next(told), load) for engine, load in zip(engines, known, strict=True)],
+    }
+
+
+def _frontend(llm: AsyncLLM, report: Report, started: float) -> Node:
+    leaving = report.draining or llm.readiness.leaving.is_set()
+    return {
+        "name": "frontend",
+        "state": "draining" if leaving else "not ready" if report.problem else "connected",
+        "problem": report.problem,
+        "since": started,
+        "version": VERSION,
+        "num_requests": llm.num_unfinished_requests,
+    }
+
+
+def _tokenizer(replica: Replica, told: Dependency) -> Node:
+    info = replica.info
+    lost = "lost" if replica.num_connections else "connecting"
+    return {
+        "name": told.name,
+        "state": "connected" if replica.usable else lost,
+        "problem": told.problem,
+        "since": replica.since,
+        "version": "" if info is None else info.version,
+        "vocab_size": None if info is None else info.vocab_size,
+    }
+
+
+def _engine(engine: EngineClient, told: Dependency, load: EngineLoad | None) -> Node:
+    info = engine.info
+    node: Node = {
+        "name": told.name,
+        "state": _engine_state(engine),
+        # That its worker is lost is told of the worker.
+        "problem": "" if engine.connected and engine.problem == WORKER_LOST else told.problem,
+        "since": engine.since,
+        "num_requests": engine.num_unfinished,
+        "paused": load is not None and load.paused,
+        "load": None,
+        "workers": _workers(engine, load),
+    }
+    if load is not None:
+        busy = load.scheduler
+        node["load"] = {"running": busy.num_running, "waiting": busy.num_waiting, "kv_cache_usage": busy.kv_cache_usage}
+    if info is not None:
+        node["up_since"] = info.epoch / 1e9  # engine cores take the time of their start for it
+        node["model"] = info.model.rpartition("/")[2]  # where its files are is nobody's business
+        node |= {name: getattr(info, name) for name in ("version", "dtype", "device", "max_model_len", "max_num_seqs")}
+        node["kv_cache_tokens"] = info.num_gpu_blocks * info.block_size
+    return node
+
+
+def _engine_state(engine: EngineClient) -> str:
+    if not engine.connected:
+        return "lost" if engine.num_sessions else "connecting"
+    return _STATES.get(engine.problem, "connected")
+
+
+def _workers(engine: EngineClient, load: EngineLoad | None) -> list[Node]:
+    if engine.connected and load is not None and load.workers:
+        return [_worker(worker, load) for worker in load.workers]
+    # An engine core that does not say how its workers are.
+    lost = engine.problem == WORKER_LOST
+    state = "unknown" if not engine.connected else "lost" if lost else "connected"
+    device = "" if engine.info is None else engine.info.device
+    problem = "its worker is lost" if lost else "" if engine.connected else "its engine core does not say"
+    return [{"name": "worker 0", "state": state, "problem": problem, "since": None, "version": "", "device": device}]
+
+
+def _worker(worker: WorkerStatus, load: EngineLoad) -> Node:
+    lost = worker.connected_s is None
+    return {
+        "name": f"worker {worker.rank}",
+        "state": "connected" if not lost else "asleep" if load.sleeping else "lost",
+        "problem": load.problem if lost else "",
+        "since": None if worker.connected_s is None else time.time() - worker.connected_s,
+        "version": worker.version,
+        "device": worker.device,
+    }

@@ -1,0 +1,145 @@
+"""Documentation: what /openapi.json and /docs say of routes that read their bodies and write their answers themselves."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from tetrad.frontend.api.http.documentation.schemas import Schema, body_schema, either, field, obj, struct_schema
+from tetrad.frontend.api.http.errors import BodyTooLarge, UnsupportedMediaType, error_body
+from tetrad.frontend.api.http.responses import ErrorBody
+from tetrad.services.errors import (
+    AlreadyExists,
+    DeadlineExceeded,
+    InternalError,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    TetradError,
+    Unauthenticated,
+    Unavailable,
+)
+
+_ERRORS: dict[int, tuple[str, TetradError]] = {
+    400: ("The request is wrong.", InvalidRequest("temperature must be in [0, 2], got 3.0.", field="temperature")),
+    401: ("An API key is needed, and this is none.", Unauthenticated("Incorrect API key provided.", reason="INVALID_API_KEY")),
+    403: ("The caller may not do this.", PermissionDenied("This endpoint is for operators.")),
+    404: ("There is no such thing.", NotFound("The model `x` does not exist.", field="model", reason="MODEL_NOT_FOUND")),
+    409: ("It is so already, or is being used.", AlreadyExists("A profile is being recorded; stop it first.")),
+    413: ("The body is too large.", BodyTooLarge("The body has more than 33554432 bytes; at most 33554432 are taken.")),
+    415: ("The body is not JSON.", UnsupportedMediaType("The body must be application/json, got 'text/plain'.")),
+    429: ("Too much is queued; Retry-After says when to come back.", Overloaded("The queue is full.")),
+    500: ("A bug of this server's.", InternalError("The request failed; the server's log has the details.")),
+    504: (
+        "The request's time was over: X-Request-Timeout, or the server's limit.",
+        DeadlineExceeded("The request was not finished within its time limit of 30 s."),
+    ),
+    503: ("Not now: starting, stopping or lost.", Unavailable("This server is shutting down; try again.")),
+}
+_OF_BODIES = (400, 401, 404, 413, 415, 429, 500, 503, 504)
+_OF_OTHERS = (401, 500, 503)
+
+
+@dataclass(frozen=True)
+class ErrorForm:
+    """How an API shows errors.
+
+    Attributes:
+        schema: of the body.
+        body: an error -> its body.
+    """
+
+    schema: Schema
+    body: Callable[[TetradError], Any]
+
+
+OPENAI_ERRORS = ErrorForm(struct_schema(ErrorBody), lambda error: msgspec.to_builtins(error_body(error)))
+TAGS = [
+    {"name": "generate", "description": "Text from prompts and conversations."},
+    {"name": "tokens", "description": "What the model makes of a text, and the other way round."},
+    {"name": "models", "description": "What is served."},
+    {"name": "monitor", "description": "For load balancers and dashboards."},
+    {
+        "name": "operate",
+        "description": "Changes how everybody is served. Open to holders of an operator key; without such keys, to everybody "
+        "on this machine if the server is bound to it and asks nobody for keys. See --operator-endpoints.",
+    },
+]
+
+
+def documented(
+    body: type[BaseModel] | None = None,
+    *,
+    answer: type[msgspec.Struct] | Schema | None = None,
+    example: object = None,
+    events: Schema | None = None,
+    tag: str = "generate",
+    errors: tuple[int, ...] | None = None,
+    error_form: ErrorForm = OPENAI_ERRORS,
+) -> dict[str, Any]:
+    """Return the arguments of a route that show what it takes and answers.
+
+    Args:
+        body: the JSON body. None: it takes none.
+        answer: the JSON answer, as a struct or a schema. None: the answer is not JSON, or empty.
+        example: of the answer.
+        events: what the answer may be instead; see `stream_of_chunks` and `stream_of_events`.
+        tag: one of TAGS.
+        errors: statuses of errors; by default those of any route with, or without, a body.
+        error_form: how errors are shown.
+    """
+    content: Schema = {}
+    if answer is not None:
+        shown: Schema = {"schema": answer if isinstance(answer, dict) else struct_schema(answer)}
+        content["application/json"] = shown | ({} if example is None else {"example": example})
+    if events is not None:
+        content["text/event-stream"] = events
+    responses: dict[int | str, Any] = {200: {"description": "The answer.", "content": content}}
+    if errors is None:
+        errors = _OF_OTHERS if body is None else _OF_BODIES
+    responses |= {status: _error(status, error_form) for status in errors}
+    route: dict[str, Any] = {
+        "response_model": None,
+        "response_class": Response,
+        "tags": [tag],
+        "responses": responses,
+    }
+    if body is not None:
+        shown = {"application/json": {"schema": body_schema(body)}}
+        route["openapi_extra"] = {"requestBody": {"required": True, "content": shown}}
+    return route
+
+
+def stream_of_chunks(chunk: type[msgspec.Struct]) -> Schema:
+    """Return the content of a stream of `data: CHUNK` and at the end `data: [DONE]`; an error is a chunk, too."""
+    text = "With `stream`: events of `data: JSON`, the last one `data: [DONE]`. An error is an event, too, before that."
+    data = either(chunk=struct_schema(chunk), error=OPENAI_ERRORS.schema)
+    return _events(text, obj("data", data=_json_text("A chunk.", data)))
+
+
+def stream_of_events(data: Schema) -> Schema:
+    """Return the content of a stream whose events have names, which their data repeat as `type`."""
+    text = "With `stream`: events of `event: TYPE` and `data: JSON`; the last one says how it ended."
+    event = field("string", "The `type` of the data.")
+    return _events(text, obj("*", event=event, data=_json_text("What happened.", data)))
+
+
+def _events(description: str, item: Schema) -> Schema:
+    # itemSchema is OpenAPI 3.2's word for what each event of a stream is; readers of 3.1 see a text.
+    return {"schema": {"type": "string", "description": description}, "itemSchema": item}
+
+
+def _json_text(description: str, schema: Schema) -> Schema:
+    return field("string", description, contentMediaType="application/json", contentSchema=schema)
+
+
+def _error(status: int, form: ErrorForm) -> Schema:
+    description, error = _ERRORS[status]
+    return {
+        "description": description,
+        "content": {"application/json": {"schema": form.schema, "example": form.body(error)}},
+    }

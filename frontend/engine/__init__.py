@@ -1,0 +1,1 @@
+"""Engine cores: sessions, the requests that they carry, and what survives their loss."""

@@ -1,0 +1,267 @@
+"""EngineAdminClient: what operators ask of all engine cores at once. Knows EngineCoreAdminService; knows no requests.
+
+An order that one engine does not take is an error, though others may have taken it: all of these can be given again.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import grpc
+
+from tetrad.frontend.engine.facts import EngineLoad
+from tetrad.frontend.engine.wire import engine_load_of
+from tetrad.frontend.net.discovery import Endpoint
+from tetrad.services.channel import is_call_closed, open_channel
+from tetrad.services.errors import DeadlineExceeded, FailedPrecondition, InvalidRequest, Unavailable
+from tetrad.services.profiling import stop_all
+from tetrad.services.status import from_rpc_error
+from tetrad.services.tls import TlsFiles
+from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
+
+PauseMode = Literal["abort", "wait", "keep"]
+
+_MODES: dict[PauseMode, engine_core_pb2.PauseMode] = {
+    "abort": engine_core_pb2.PAUSE_MODE_ABORT,
+    "wait": engine_core_pb2.PAUSE_MODE_WAIT,
+    "keep": engine_core_pb2.PAUSE_MODE_KEEP,
+}
+_LEVELS = (0, 1, 2)
+_TIMEOUT_S = 10.0
+_PROFILE_TIMEOUT_S = 300.0
+"""A worker writes its file before it answers; of a long recording that takes minutes."""
+_SLEEP_TIMEOUT_S = 600.0
+"""What runs may have to finish first, and weights that were dropped are loaded again."""
+_LOAD_TIMEOUT_S = 0.8
+"""For somebody who asks every second."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdminState:
+    """How the engine cores are that say so at once.
+
+    Attributes:
+        is_paused: new requests wait at one of them.
+        is_sleeping: one of them sleeps; one that is paused sleeps at level 0.
+        silent: the places of those that did not say.
+    """
+
+    is_paused: bool
+    is_sleeping: bool
+    silent: tuple[int, ...]
+
+
+class EngineAdminClient:
+    """The operator's side of the engine cores.
+
+    Args:
+        endpoints: returns where the admin ports are now, one per engine; none: nobody can operate them.
+        max_message_bytes: largest message.
+        tls: identity of this process; None: connections are plain.
+    """
+
+    def __init__(
+        self, endpoints: Callable[[], Sequence[Endpoint]], *, max_message_bytes: int, tls: TlsFiles | None = None
+    ) -> None:
+        self._endpoints = endpoints
+        self._max_message_bytes = max_message_bytes
+        self._tls = tls
+        self._channels: dict[Endpoint, grpc.aio.Channel] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await asyncio.gather(*self._closing, *(channel.close() for channel in self._channels.values()))
+
+    async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes; return whether every engine could: none can while requests hold blocks.
+
+        Args:
+            reset_running_requests: preempt what runs, so that it holds none.
+        """
+        request = engine_core_pb2.ResetPrefixCacheRequest(reset_running_requests=reset_running_requests)
+        try:
+            await self._ask_all("ResetPrefixCache", request)
+        except FailedPrecondition:
+            return False
+        return True
+
+    async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
+        """Stop scheduling; requests that come later wait for `resume`.
+
+        Args:
+            mode: what happens to requests: "abort" ends them, "wait" lets those that run finish, "keep" freezes them.
+            clear_cache: forget cached prefixes too, where nothing holds blocks.
+        """
+        await self._ask_all("Pause", engine_core_pb2.PauseRequest(mode=_MODES[mode], clear_cache=clear_cache))
+
+    async def resume(self) -> None:
+        """Undo `pause`."""
+        await self._ask_all("Resume", engine_core_pb2.ResumeRequest())
+
+    async def state(self) -> AdminState:
+        """Return whether any engine is paused or sleeps.
+
+        Raises:
+            FailedPrecondition: nobody can ask them.
+            Unavailable: none of them says so.
+        """
+        self.check_targets()
+        loads = await self.loads_known()
+        silent = tuple(place for place, load in enumerate(loads) if load is None)
+        if len(silent) == len(loads):
+            raise Unavailable(f"No engine core answered within {_LOAD_TIMEOUT_S:g} s; try again.", retry_after_s=1.0)
+        is_paused = any(load is not None and load.paused for load in loads)
+        return AdminState(is_paused, is_paused or any(load is not None and load.sleeping for load in loads), silent)
+
+    async def sleep(self, level: int = 1, mode: PauseMode = "keep") -> None:
+        """Let the engines and their workers give device memory up; new requests are refused until `wake_up`.
+
+        Args:
+            level: 0 pauses alone, 1 keeps weights in host memory, 2 drops them.
+            mode: as in `pause`; frozen requests are recomputed afterwards.
+
+        Raises InvalidRequest for another level or mode, AlreadyExists if an engine sleeps at another level.
+        """
+        if level not in _LEVELS:
+            raise InvalidRequest(f"level must be 0, 1 or 2, got {level}.", field="level")
+        if mode not in _MODES:
+            raise InvalidRequest(f"mode must be one of {', '.join(_MODES)}, got {mode!r}.", field="mode")
+        request = engine_core_pb2.EngineCoreAdminServiceSleepRequest(level=level, mode=_MODES[mode])
+        await self._ask_all("Sleep", request, timeout_s=_SLEEP_TIMEOUT_S)
+
+    async def wake_up(self, tags: Sequence[str] = ()) -> None:
+        """Undo `sleep`.
+
+        Args:
+            tags: "weights", "kv_cache"; what they do not name sleeps on. None: everything is woken up.
+        """
+        request = engine_core_pb2.EngineCoreAdminServiceWakeUpRequest(tags=tags)
+        await self._ask_all("WakeUp", request, timeout_s=_SLEEP_TIMEOUT_S)
+
+    async def loads_known(self) -> list[EngineLoad | None]:
+        """Return how busy each engine is, in the order of the targets; None where it does not say so at once."""
+        answers = await asyncio.gather(
+            *(stub.GetLoad(engine_core_pb2.GetLoadRequest(), timeout=_LOAD_TIMEOUT_S) for stub in self._stubs()),
+            return_exceptions=True,
+        )
+        return [engine_load_of(each.load) if isinstance(each, engine_core_pb2.GetLoadResponse) else None for each in answers]
+
+    def check_targets(self) -> None:
+        """FailedPrecondition if nobody can ask the engines anything."""
+        self._reachable()
+
+    def kv_events(self) -> list[AsyncIterator[engine_core_pb2.SubscribeKvEventsResponse]]:
+        """Return, for each engine, what its prefix cache holds and what changes in it; the streams never end by themselves.
+
+        Raises:
+            FailedPrecondition: nobody can ask them.
+        """
+        request = engine_core_pb2.SubscribeKvEventsRequest()
+        return [_mapped(stub.SubscribeKvEvents(request)) for stub in self._reachable()]
+
+    async def start_profile(self, prefix: str = "") -> None:
+        """Record the engine cores and their workers: all of them or, if one does not begin, none that began by this.
+
+        Args:
+            prefix: of the files' names.
+        """
+        request = engine_core_pb2.EngineCoreAdminServiceStartProfileRequest(prefix=prefix)
+        stubs = self._reachable()
+        answers = await asyncio.gather(*(self._ask(stub.StartProfile, request) for stub in stubs), return_exceptions=True)
+        failures = [answer for answer in answers if isinstance(answer, BaseException)]
+        if failures:
+            began = (stub for stub, answer in zip(stubs, answers, strict=True) if not isinstance(answer, BaseException))
+            await asyncio.gather(*map(self._stop_profile, began), return_exceptions=True)
+            raise failures[0]
+
+    async def stop_profile(self) -> list[str]:
+        """End what is recorded; return the paths of the files, as those see them who wrote them. NotFound if nothing is."""
+        return await stop_all(*(self._stop_profile(stub) for stub in self._reachable()))
+
+    async def collective_rpc(
+        self, method: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
+    ) -> list[Any]:
+        """Call a registered method of every worker, and return their results.
+
+        Args:
+            method: its name.
+            args, kwargs: of what JSON has.
+            timeout_s: longest wait; None: as long as it takes.
+
+        Raises:
+            NotFound: no such method.
+            InvalidRequest: arguments that it does not take.
+            DeadlineExceeded: the time is over.
+        """
+        request = engine_core_pb2.EngineCoreAdminServiceCollectiveRpcRequest(
+            method=method, args_json=json.dumps(list(args)), kwargs_json=json.dumps(dict(kwargs or {})), timeout_s=timeout_s
+        )
+        # The engine cores keep the time; this one is for those that do not answer at all.
+        patience_s = None if timeout_s is None else timeout_s + _TIMEOUT_S
+        try:
+            answers = await asyncio.gather(*(stub.CollectiveRpc(request, timeout=patience_s) for stub in self._reachable()))
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+        return [json.loads(result) for answer in answers for result in answer.results_json]
+
+    async def _stop_profile(self, stub: engine_core_pb2_grpc.EngineCoreAdminServiceStub) -> list[str]:
+        request = engine_core_pb2.EngineCoreAdminServiceStopProfileRequest()
+        answer = await self._ask(stub.StopProfile, request, timeout_s=_PROFILE_TIMEOUT_S)
+        return list(answer.paths)
+
+    async def _ask_all(self, method: str, request: object, *, timeout_s: float = _TIMEOUT_S) -> list[Any]:
+        calls = [self._ask(getattr(stub, method), request, timeout_s=timeout_s) for stub in self._reachable()]
+        return list(await asyncio.gather(*calls))
+
+    def _reachable(self) -> list[engine_core_pb2_grpc.EngineCoreAdminServiceStub]:
+        stubs = self._stubs()
+        if not stubs:
+            raise FailedPrecondition(
+                "No admin port of an engine core is known: give --engine-admin-targets, or LLM(admin_target=...)."
+            )
+        return stubs
+
+    def _stubs(self) -> list[engine_core_pb2_grpc.EngineCoreAdminServiceStub]:
+        """Return one for each engine that there is; let the connections to others go."""
+        endpoints = list(self._endpoints())
+        for endpoint in set(self._channels) - set(endpoints):
+            closing = asyncio.create_task(self._channels.pop(endpoint).close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        for endpoint in set(endpoints) - set(self._channels):
+            self._channels[endpoint] = open_channel(
+                endpoint.target, server_name=endpoint.server_name, max_message_bytes=self._max_message_bytes, tls=self._tls
+            )
+        return [engine_core_pb2_grpc.EngineCoreAdminServiceStub(self._channels[endpoint]) for endpoint in endpoints]
+
+    async def _ask(self, call: Callable[..., Awaitable[Any]], request: object, *, timeout_s: float = _TIMEOUT_S) -> Any:
+        try:
+            return await call(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            mapped = from_rpc_error(error)
+            if isinstance(mapped, DeadlineExceeded):
+                raise Unavailable(f"An engine core did not answer within {timeout_s:g} s; try again.") from error
+            raise mapped from error
+        except asyncio.CancelledError as error:
+            raise _left(error) from None
+
+
+async def _mapped(
+    stream: AsyncIterator[engine_core_pb2.SubscribeKvEventsResponse],
+) -> AsyncIterator[engine_core_pb2.SubscribeKvEventsResponse]:
+    """Yield what a stream brings; its failure is one of ours."""
+    try:
+        async for message in stream:
+            yield message
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error) from error
+    except asyncio.CancelledError as error:
+        raise _left(error) from None
+
+
+def _left(error: asyncio.CancelledError) -> BaseException:
+    """Return the error of an engine core that was let go during a call; the same where it is the caller that ends."""
+    return Unavailable("An engine core left; try again.") if is_call_closed(error) else error

@@ -1,0 +1,104 @@
+"""EngineOutgoing: the requests to add and to abort that an engine core has not been sent yet.
+
+Filled by an engine's requests, emptied by its session's writer: requests of one burst share messages (engine_client_adds.py).
+Knows which requests an engine core was sent, this one or one before: those are resumed rather than new. One event loop.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from tetrad.frontend.engine.client_adds import AddMessage, Unfinished, add_messages
+from tetrad.frontend.engine.session_client import EngineSession
+from tetrad.frontend.engine.wire import resume
+from tetrad.frontend.net.batching import end_of_burst
+from tetrad.services.errors import TetradError
+from tetrad.services.log import get_logger
+from tetrad.services.message_size import batches
+from tetrad.v1 import engine_core_pb2
+
+log = get_logger()
+
+_ENTRY_BYTES = 16
+"""Bounds what a message adds to an id: tag and length."""
+
+
+class EngineOutgoing:
+    """Adds and aborts of one engine core.
+
+    Args:
+        on_message: called with each message of requests before it is written.
+        on_too_large: called with a request that fits no message to this engine core, and the limit.
+    """
+
+    def __init__(self, on_message: Callable[[AddMessage], None], on_too_large: Callable[[Unfinished, int], None]) -> None:
+        self._on_message, self._on_too_large = on_message, on_too_large
+        self._adds: dict[str, Unfinished] = {}
+        self._aborts: list[str] = []
+        self._sent: set[str] = set()
+        self._is_due = asyncio.Event()
+
+    def add(self, requests: Iterable[Unfinished]) -> None:
+        """Send requests with the others of their burst; behind their tokens if an engine core knew them."""
+        for each in requests:
+            sequence = each.sequence
+            self._adds[sequence.request_id] = each
+            if sequence.request_id in self._sent:
+                resume(each.request, sequence)
+                sequence.span.add_event("resumed", {"num_output_tokens": len(sequence.output_token_ids)})
+            self._is_due.set()
+
+    def abort(self, request_id: str) -> None:
+        """Let the engine core drop a request, if it was told of it in this session."""
+        if self._adds.pop(request_id, None) is None:
+            self._aborts.append(request_id)
+            self._is_due.set()
+
+    def begin_session(self, requests: Iterable[Unfinished]) -> int:
+        """Forget what the last session was to be told, and send these again; return how many they are."""
+        self._adds, self._aborts = {}, []
+        self.add(requests)
+        return len(self._adds)
+
+    def note_sent(self, request_id: str) -> None:
+        """Note that an engine core was told of a request."""
+        self._sent.add(request_id)
+
+    def was_sent(self, request_id: str) -> bool:
+        """Return whether an engine core was told of a request."""
+        return request_id in self._sent
+
+    def forget(self, request_id: str) -> None:
+        """Drop a request that has ended."""
+        self._sent.discard(request_id)
+
+    async def write(self, session: EngineSession) -> None:
+        """Tell a session what there is, whenever there is something, until it breaks."""
+        try:
+            while True:
+                await self._is_due.wait()
+                # What is told together begins in one step; one by one, each would have a step of its own, which takes the
+                # cores from those that are still being read.
+                await end_of_burst(lambda: len(self._adds))
+                self._is_due.clear()
+                adds, self._adds = self._adds, {}
+                aborts, self._aborts = self._aborts, []
+                await self._write_adds(session, adds.values())
+                for request_ids in batches(aborts, lambda request_id: len(request_id.encode()) + _ENTRY_BYTES):
+                    abort = engine_core_pb2.AbortRequests(request_ids=request_ids)
+                    await session.send(engine_core_pb2.SessionRequest(abort=abort))
+        except TetradError as error:
+            # The reader ends with this call, when it has applied the step in hand.
+            log.debug("engine.write_failed", reason=str(error))
+            session.cancel()
+
+    async def _write_adds(self, session: EngineSession, adds: Iterable[Unfinished]) -> None:
+        most_bytes, fitting = session.max_message_bytes, []
+        for each in adds:
+            if each.num_bytes <= most_bytes:
+                fitting.append(each)
+            else:  # admitted for an engine core that reads larger ones
+                self._on_too_large(each, most_bytes)
+        self._sent.update(each.sequence.request_id for each in fitting)
+        for message in add_messages(fitting, shares=session.shares_params, most_bytes=most_bytes):
+            self._on_message(message)
+            await session.send(message.encode())

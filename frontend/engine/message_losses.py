@@ -1,0 +1,73 @@
+"""MessageLosses: finds the requests whose own message ends the session to an engine core.
+
+Called by an engine's requests. A message that the engine core, or a proxy before it, does not read ends the stream, and would
+end the next one too, since unfinished requests are sent again. Only a message above what every peer reads is suspected; among
+several the largest, as gRPC does not say which one it was. A second loss on the same engine core fails its requests.
+"""
+
+import time
+from dataclasses import dataclass
+
+from tetrad.frontend.engine.client_adds import AddMessage, Unfinished
+from tetrad.frontend.request.sequence import Sequence
+from tetrad.services.message_size import BATCH_BYTES
+
+LOSSES_TO_FAIL = 2
+_IN_DOUBT_S = 10.0
+"""A message that is not read ends the stream at once; this leaves time for a network."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    at: float
+    num_bytes: int
+    requests: tuple[tuple[Unfinished, int], ...]  # each with the tokens that it had
+
+
+class MessageLosses:
+    """The large messages of one session, and what earlier ones ended with."""
+
+    def __init__(self) -> None:
+        self._sent: list[_Sent] = []
+        self._suspects: list[Unfinished] = []
+        self._num_losses: dict[str, int] = {}
+
+    def note_sent(self, message: AddMessage) -> None:
+        """Note a message before it is written."""
+        if message.num_bytes > BATCH_BYTES:
+            requests = tuple((each, _num_tokens(each.sequence)) for each in message.requests)
+            self._sent.append(_Sent(time.monotonic(), message.num_bytes, requests))
+
+    def note_loss(self, *, by_transport: bool) -> None:
+        """Note that the session broke; `by_transport`: as it does over a message that the peer does not read."""
+        since = time.monotonic() - _IN_DOUBT_S
+        in_doubt = [sent for sent in self._sent if by_transport and sent.at >= since and _is_in_doubt(sent)]
+        largest = max(in_doubt, key=lambda sent: sent.num_bytes, default=None)
+        self._suspects = [] if largest is None else [each for each, _ in largest.requests]
+        self._sent.clear()
+
+    def begin(self, *, is_another_engine: bool) -> list[Unfinished]:
+        """Begin a session; return the requests to fail, since their message ended two of them.
+
+        An engine core that died is no sign: it took the stream along, whatever was on it.
+        """
+        suspects, self._suspects = self._suspects, []
+        if is_another_engine:
+            return []
+        for each in suspects:
+            request_id = each.sequence.request_id
+            self._num_losses[request_id] = self._num_losses.get(request_id, 0) + 1
+        return [each for each in suspects if self._num_losses[each.sequence.request_id] >= LOSSES_TO_FAIL]
+
+    def forget(self, request_id: str) -> None:
+        """Drop a request that has ended."""
+        self._num_losses.pop(request_id, None)
+
+
+def _num_tokens(sequence: Sequence) -> int:
+    return len(sequence.output_token_ids)
+
+
+def _is_in_doubt(sent: _Sent) -> bool:
+    """Return whether nothing shows that the engine core has read a message."""
+    return all(not each.sequence.finished and _num_tokens(each.sequence) == before for each, before in sent.requests)

@@ -1,0 +1,194 @@
+"""EngineSession: one Session stream to an engine core, from Hello to its end. Checks every message against the contract.
+
+Called by the engine client, which opens another one when this one breaks. Turns messages into values. An output of one
+sequence that breaks the contract becomes an OddOutput, which ends that sequence's request alone. A message that precedes
+Ready, cannot be decoded, has columns that disagree or repeats a step raises ProtocolError, and the session is to be given up.
+Knows no requests.
+"""
+
+import asyncio
+import os
+import socket
+from dataclasses import dataclass
+
+import grpc
+
+from tetrad.frontend.engine.facts import EngineInfo
+from tetrad.frontend.engine.wire import engine_info_of, step_of
+from tetrad.frontend.net.logged_count import LoggedCount
+from tetrad.frontend.request.steps import OddOutput, RichUpdate, Step
+from tetrad.services.channel import is_call_closed
+from tetrad.services.errors import InternalError, InvalidRequest, TetradError, Unavailable
+from tetrad.services.running_time import running_timeout
+from tetrad.services.status import from_rpc_error, from_status, has_details
+from tetrad.services.version import SCHEMA_REVISION
+from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
+
+# An engine that listens answers Hello at once; one that is connected and mute is taken for lost.
+_READY_TIMEOUT_S = 10.0
+_OF_TRANSPORT = (grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED)
+
+
+class ProtocolError(InternalError):
+    """The peer broke the contract; nothing that it says later on this stream can be believed."""
+
+    reason = "PROTOCOL_ERROR"
+
+
+class TransportError(InternalError):
+    """gRPC, or a proxy, ended the stream with INTERNAL or RESOURCE_EXHAUSTED: for instance over a message that is too large.
+
+    Which one it was it does not say; and a write that finds the stream broken reports INTERNAL, whatever broke it.
+    """
+
+    reason = "TRANSPORT_ERROR"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A request that the engine did not take."""
+
+    request_id: str
+    error: TetradError
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that concerns every request; `kind` as in EngineNoticeKind, without the prefix."""
+
+    kind: str
+    text: str
+
+
+class EngineSession:
+    """One stream.
+
+    Args:
+        stub: of the engine core.
+        max_message_bytes: largest message that this frontend reads and writes.
+
+    Attributes:
+        max_message_bytes: the same, or what the engine core reads, if that is less.
+        shares_params: whether the engine core reads sampling parameters that several requests of a message share.
+    """
+
+    def __init__(self, stub: engine_core_pb2_grpc.EngineCoreServiceStub, max_message_bytes: int) -> None:
+        self._call = stub.Session(wait_for_ready=True)
+        self.max_message_bytes = max_message_bytes
+        self.shares_params = False
+        self._vocab_size = 0
+        self._last_step_id = -1
+        self._odd = LoggedCount("engine.odd_output")
+
+    async def open(self) -> EngineInfo:
+        """Say Hello, as soon as there is somebody, and return what the engine says of itself.
+
+        Raises:
+            FailedPrecondition: it speaks another revision of the contract.
+            Unavailable: it is lost, starting or draining, or does not answer.
+            ProtocolError: it answers something else.
+        """
+        await self.send(engine_core_pb2.SessionRequest(hello=_hello(self.max_message_bytes)))
+        try:
+            async with running_timeout(_READY_TIMEOUT_S):
+                first = await self._read()
+        except TimeoutError:
+            raise Unavailable(f"It did not answer Hello within {_READY_TIMEOUT_S:g} s.") from None
+        if first is None:
+            raise Unavailable("It ended the stream.")
+        if first.WhichOneof("message") != "ready":
+            raise ProtocolError(f"Its first message is {first.WhichOneof('message')}, not ready.")
+        info = engine_info_of(first.ready)
+        self._vocab_size = info.vocab_size
+        self.max_message_bytes = min(self.max_message_bytes, info.max_message_bytes)
+        self.shares_params = info.supports_shared_sampling_params
+        return info
+
+    async def receive(self) -> Step | Rejection | Notice | None:
+        """Return what comes next; None when the engine ends the stream.
+
+        Raises:
+            TetradError: the stream broke; ProtocolError if its messages break the contract.
+        """
+        message = await self._read()
+        if message is None:
+            return None
+        kind = message.WhichOneof("message")
+        try:
+            if kind == "outputs":
+                return self._checked(message.outputs)
+            if kind == "rejected":
+                return Rejection(message.rejected.request_id, from_status(message.rejected.status))
+            if kind == "notice":
+                return Notice(_kind_of(message.notice), message.notice.text)
+        except (InvalidRequest, ValueError) as error:
+            # Columns that disagree.
+            raise ProtocolError(f"A message of kind {kind} contradicts itself: {error}") from error
+        raise ProtocolError(f"A message of kind {kind} has no place here.")
+
+    async def send(self, request: engine_core_pb2.SessionRequest) -> None:
+        """Send a message. TetradError if the stream broke."""
+        try:
+            await self._call.write(request)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            raise _broken(error) from error
+
+    def cancel(self) -> None:
+        """End the stream at once; a read under way raises Unavailable."""
+        self._call.cancel()
+
+    def _checked(self, outputs: engine_core_pb2.EngineCoreOutputs) -> Step:
+        step = step_of(outputs)
+        # Tokens of one step come once; what ends between two steps bears the number of the one before.
+        if outputs.step_id < self._last_step_id or (outputs.decode.handles and outputs.step_id == self._last_step_id):
+            raise ProtocolError(f"Outputs of step {outputs.step_id} came after those of step {self._last_step_id}.")
+        self._last_step_id = outputs.step_id
+        for place, (handle, ids, rich) in enumerate(step.updates):
+            if self._vocab_size and ids and max(ids) >= self._vocab_size:
+                error = OddOutput(f"The engine core's token {max(ids)} is outside the vocabulary of {self._vocab_size}.")
+            elif rich is not None and rich.logprobs is not None and len(rich.logprobs.ranks) != len(ids):
+                error = OddOutput(f"The engine core's {len(ids)} tokens have {len(rich.logprobs.ranks)} log-probabilities.")
+            elif rich is not None and isinstance(rich.error, OddOutput):
+                error = rich.error
+            else:
+                continue
+            step.updates[place] = (handle, [], RichUpdate(error=error))
+            self._odd.add(handle=handle, error=error.message)
+        return step
+
+    async def _read(self) -> engine_core_pb2.SessionResponse | None:
+        try:
+            response = await self._call.read()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            raise _broken(error) from error
+        except asyncio.CancelledError as error:
+            if not is_call_closed(error):
+                raise
+            raise Unavailable("The stream was given up.") from None
+        if response is grpc.aio.EOF:
+            return None
+        if not isinstance(response, engine_core_pb2.SessionResponse):
+            raise ProtocolError("A message cannot be decoded.")  # gRPC gives None for it
+        return response
+
+
+def _broken(error: grpc.aio.AioRpcError | asyncio.InvalidStateError) -> TetradError:
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return Unavailable(str(error))
+    if error.code() in _OF_TRANSPORT and not has_details(error):
+        return TransportError(f"{error.code().name}: {error.details()}")
+    return from_rpc_error(error)
+
+
+def _kind_of(notice: engine_core_pb2.EngineNotice) -> str:
+    """Return the name of a notice's kind; that of a later release is its number."""
+    if notice.kind not in engine_core_pb2.EngineNoticeKind.values():
+        return str(int(notice.kind))
+    return engine_core_pb2.EngineNoticeKind.Name(notice.kind).removeprefix("ENGINE_NOTICE_KIND_")
+
+
+def _hello(max_message_bytes: int) -> engine_core_pb2.SessionHello:
+    client_id = f"{socket.gethostname()}-{os.getpid()}"
+    return engine_core_pb2.SessionHello(
+        client_id=client_id, schema_revision=SCHEMA_REVISION, max_message_bytes=max_message_bytes
+    )

@@ -1,0 +1,245 @@
+"""wire: messages between the services <-> the frontend's own values. No decisions are taken here."""
+
+import json
+
+from google.protobuf import json_format
+
+from tetrad.frontend.engine.facts import EngineInfo, EngineLoad, TokenizerInfo, WorkerStatus
+from tetrad.frontend.engine.instructions import Instructions
+from tetrad.frontend.request.outputs import FinishReasonName
+from tetrad.frontend.request.sequence import Sequence
+from tetrad.frontend.request.steps import LogprobRows, OddOutput, RichUpdate, SchedulerFacts, Step
+from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
+from tetrad.services.columns import pack_u32, split_rows, unpack_f32, unpack_u32
+from tetrad.services.errors import InvalidRequest
+from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
+from tetrad.services.status import from_status
+from tetrad.v1 import engine_core_pb2, tokenizer_pb2, types_pb2
+
+_FINISH: dict[types_pb2.FinishReason, FinishReasonName] = {
+    types_pb2.FINISH_REASON_STOP: "stop",
+    types_pb2.FINISH_REASON_LENGTH: "length",
+    types_pb2.FINISH_REASON_ABORT: "abort",
+    types_pb2.FINISH_REASON_ERROR: "error",
+    types_pb2.FINISH_REASON_REPETITION: "repetition",
+}
+FINISH_REASON_TO_WIRE = {name: number for number, name in _FINISH.items()}
+
+_MAX_I32 = 2**31 - 1
+
+
+def engine_request(sequence: Sequence, told: Instructions) -> engine_core_pb2.EngineCoreRequest:
+    """Return what a sequence does not share with others of its request: all but prompt and parameters. `resume` adds tokens."""
+    request = engine_core_pb2.EngineCoreRequest(
+        request_id=sequence.request_id,
+        handle=sequence.handle,
+        seed=sequence.seed,
+        eos_token_id=told.eos_token_id,
+        priority=told.priority,
+        arrival_time_unix_nanos=int(told.arrival_time * 1e9),
+        cache_salt=told.cache_salt,
+        external_req_id=told.external_id,
+        data_parallel_rank=told.data_parallel_rank,
+        trace_headers=sequence.span.context.headers(),
+    )
+    lora = sequence.lora_request
+    if lora is not None:
+        request.lora_request.CopyFrom(
+            types_pb2.LoraRequest(name=lora.lora_name, id=lora.lora_int_id, path=lora.lora_path, load_inplace=lora.load_inplace)
+        )
+    return request
+
+
+def resume(request: engine_core_pb2.EngineCoreRequest, sequence: Sequence) -> engine_core_pb2.EngineCoreRequest:
+    """Return `request` with the tokens that exist already; the engine's queue limits do not apply to it a second time."""
+    request.resumed = True
+    request.resumed_output_token_ids = pack_u32(sequence.output_token_ids)
+    return request
+
+
+def set_time_left(request: engine_core_pb2.EngineCoreRequest, sequence: Sequence) -> None:
+    """Write into a request how long it may still take, as it is about to be sent."""
+    if sequence.deadline is not None:
+        request.timeout_nanos = int(sequence.deadline.remaining_s * 1e9)
+
+
+def sampling_message(sequence: Sequence, told: Instructions) -> types_pb2.SamplingParams:
+    """Return what all sequences of a request have in common of their sampling: everything but the seed."""
+    params, thinking = sequence.params, told.thinking
+    message = types_pb2.SamplingParams(
+        temperature=params.temperature,
+        max_tokens=sequence.max_tokens,
+        ignore_eos=params.ignore_eos,
+        stop_token_ids=told.stop_token_ids,
+        logprobs=params.logprobs,
+        prompt_logprobs=params.prompt_logprobs,
+        logit_bias=params.logit_bias,
+        allowed_token_ids=params.allowed_token_ids,
+        logprob_token_ids=params.logprob_token_ids,
+        bad_words_token_ids=[types_pb2.TokenIds(ids=pack_u32(ids)) for ids in told.bad_words_token_ids],
+        skip_reading_prefix_cache=params.skip_reading_prefix_cache,
+    )
+    if thinking is not None:
+        message.thinking_token_budget = params.thinking_token_budget or 0
+        message.thinking_start_token_ids.extend(thinking.start)
+        message.thinking_end_token_ids.extend(thinking.end)
+    # What is at its default stays absent: absence means exactly that, and 64 such messages a step are built faster.
+    if params.min_tokens:
+        message.min_tokens = min(params.min_tokens, sequence.max_tokens)
+    if params.top_p != 1.0:
+        message.top_p = params.top_p
+    if params.top_k > 0:
+        message.top_k = min(params.top_k, _MAX_I32)
+    if params.min_p:
+        message.min_p = params.min_p
+    if params.presence_penalty:
+        message.presence_penalty = params.presence_penalty
+    if params.frequency_penalty:
+        message.frequency_penalty = params.frequency_penalty
+    if params.repetition_penalty != 1.0:
+        message.repetition_penalty = params.repetition_penalty
+    if params.repetition_detection is not None:
+        found = params.repetition_detection
+        message.repetition_detection.max_pattern_size = found.max_pattern_size
+        message.repetition_detection.min_pattern_size = found.min_pattern_size
+        message.repetition_detection.min_count = found.min_count
+    if params.structured_outputs is not None:
+        message.structured_outputs.CopyFrom(_structured(params.structured_outputs))
+    if params.extra_args:
+        json_format.ParseDict(params.extra_args, message.extra_args)
+    return message
+
+
+def _structured(outputs: StructuredOutputsParams) -> types_pb2.StructuredOutputs:
+    message = types_pb2.StructuredOutputs(
+        disable_any_whitespace=outputs.disable_any_whitespace,
+        disable_additional_properties=outputs.disable_additional_properties,
+        whitespace_pattern=outputs.whitespace_pattern,
+        start_after_token_ids=outputs.start_after_token_ids,
+        opening_token_ids=outputs.opening_token_ids,
+    )
+    if outputs.json is not None:
+        message.json_schema = outputs.json_schema
+    elif outputs.choice is not None:
+        message.choice.choices.extend(outputs.choice)
+    elif outputs.json_object is not None:
+        message.json_object = outputs.json_object
+    else:
+        kind = "regex" if outputs.regex is not None else "grammar" if outputs.grammar is not None else "structural_tag"
+        setattr(message, kind, getattr(outputs, kind))
+    return message
+
+
+def step_of(message: engine_core_pb2.EngineCoreOutputs) -> Step:
+    """Return an engine step, with an OddOutput for a sequence whose own columns disagree; InvalidRequest if the step's do."""
+    step = Step(message.engine_index)
+    if message.HasField("decode"):
+        decode = message.decode
+        handles, counts = unpack_u32(decode.handles), unpack_u32(decode.num_tokens)
+        rows = split_rows(unpack_u32(decode.token_ids), counts)
+        step.updates = [(handle, list(row), None) for handle, row in zip(handles, rows, strict=True)]
+    for output in message.outputs:
+        try:
+            ids, rich = unpack_u32(output.new_token_ids), _rich(output, message.timestamp_monotonic_s)
+        except (InvalidRequest, ValueError) as error:  # columns that disagree
+            ids, rich = [], RichUpdate(error=OddOutput(f"The engine core's output contradicts itself: {error}"))
+        step.updates.append((output.handle, ids, rich))
+    if message.HasField("scheduler_stats"):
+        step.scheduler = _scheduler(message.scheduler_stats)
+    return step
+
+
+def _rich(output: engine_core_pb2.EngineCoreOutput, told_at: float) -> RichUpdate:
+    if output.finish_reason and output.finish_reason not in _FINISH:
+        raise ValueError(f"there is no finish reason {output.finish_reason}.")
+    rich = RichUpdate(finish_reason=_FINISH.get(output.finish_reason))
+    reason = output.stop_reason.WhichOneof("reason")
+    if reason is not None:
+        rich.stop_reason = getattr(output.stop_reason, reason)
+    if output.HasField("status"):
+        rich.error = from_status(output.status)
+    if output.HasField("new_logprobs"):
+        rich.logprobs = _logprob_rows(output.new_logprobs)
+    if output.HasField("new_prompt_logprobs"):
+        rich.prompt_logprobs = _logprob_rows(output.new_prompt_logprobs)
+    if output.HasField("prefill_stats"):
+        rich.num_cached_tokens = output.prefill_stats.num_cached_tokens
+    if output.events:
+        times = {event.type: event.timestamp_monotonic_s for event in reversed(output.events)}
+        queued = times.get(engine_core_pb2.ENGINE_CORE_EVENT_TYPE_QUEUED)
+        scheduled = times.get(engine_core_pb2.ENGINE_CORE_EVENT_TYPE_SCHEDULED)
+        preempted = engine_core_pb2.ENGINE_CORE_EVENT_TYPE_PREEMPTED
+        rich.num_preemptions = sum(event.type == preempted for event in output.events)
+        if queued is not None and scheduled is not None:
+            rich.queued_time_s, rich.prefill_time_s = scheduled - queued, told_at - scheduled
+    return rich
+
+
+def _logprob_rows(columns: types_pb2.LogprobsColumns) -> LogprobRows:
+    rows = LogprobRows(unpack_u32(columns.token_ids), unpack_f32(columns.logprobs), unpack_u32(columns.ranks), columns.width)
+    if not len(rows.token_ids) == len(rows.logprobs) == len(rows.ranks) * rows.width:
+        raise InvalidRequest(
+            f"Columns disagree: {len(rows.ranks)} positions of {rows.width} candidates, but {len(rows.token_ids)} ids and"
+            f" {len(rows.logprobs)} values."
+        )
+    return rows
+
+
+def _scheduler(stats: engine_core_pb2.SchedulerStats) -> SchedulerFacts:
+    return SchedulerFacts(
+        num_running=stats.num_running_reqs,
+        num_waiting=stats.num_waiting_reqs,
+        kv_cache_usage=stats.kv_cache_usage,
+        prefix_cache_queries=stats.prefix_cache_queries,
+        prefix_cache_hits=stats.prefix_cache_hits,
+        num_preemptions=stats.num_preemptions,
+        num_drafts=stats.num_drafts,
+        num_draft_tokens=stats.num_draft_tokens,
+        num_accepted_tokens=stats.num_accepted_tokens,
+    )
+
+
+def engine_info_of(message: engine_core_pb2.EngineInfo) -> EngineInfo:
+    """Return what an engine says of itself."""
+    facts = {name: getattr(message, name) for name in EngineInfo.__slots__}
+    if not message.HasField("max_message_bytes"):
+        facts["max_message_bytes"] = DEFAULT_MAX_MESSAGE_BYTES
+    return EngineInfo(**facts)
+
+
+def engine_load_of(message: engine_core_pb2.EngineLoad) -> EngineLoad:
+    """Return how busy an engine says it is."""
+    return EngineLoad(
+        scheduler=_scheduler(message.stats),
+        num_waiting_tokens=message.num_waiting_tokens,
+        num_gpu_blocks=message.num_gpu_blocks,
+        paused=message.paused,
+        sleeping=message.sleeping,
+        problem=message.problem,
+        workers=[
+            WorkerStatus(each.rank, each.version, each.device, each.connected_s if each.HasField("connected_s") else None)
+            for each in message.workers
+        ],
+    )
+
+
+def tokenizer_info_request() -> tokenizer_pb2.GetInfoRequest:
+    """Return the question that `tokenizer_info_of` reads the answer to."""
+    return tokenizer_pb2.GetInfoRequest()
+
+
+def tokenizer_info_of(message: tokenizer_pb2.GetInfoResponse) -> TokenizerInfo:
+    """Return what the tokenizer says of itself."""
+    return TokenizerInfo(
+        model=message.model,
+        vocab_size=message.vocab_size,
+        bos_token_id=message.bos_token_id if message.HasField("bos_token_id") else None,
+        eos_token_id=message.eos_token_id if message.HasField("eos_token_id") else None,
+        eos_token_ids=frozenset(message.eos_token_ids),
+        has_chat_template=message.has_chat_template,
+        chat_template=message.chat_template,
+        model_max_length=message.model_max_length if message.HasField("model_max_length") else None,
+        tokenizer_hash=message.tokenizer_hash,
+        version=message.version,
+        generation_config=json.loads(message.generation_config_json or "{}"),
+    )

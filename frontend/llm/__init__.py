@@ -1,0 +1,1 @@
+"""AsyncLLM: the life of a request from intake to its last output."""

@@ -1,0 +1,149 @@
+"""Backends: the services behind one frontend, connected, watched and closed together.
+
+Built and owned by AsyncLLM. Knows which clients there are and how they hang together; knows nothing of what is asked of them.
+"""
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator
+
+import grpc
+
+from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.engine.client import EngineClient
+from tetrad.frontend.engine.facts import TokenizerInfo
+from tetrad.frontend.llm.output_processor import OutputProcessor
+from tetrad.frontend.llm.readiness import Readiness
+from tetrad.frontend.llm.unfinished_requests import UnfinishedRequests
+from tetrad.frontend.net.discovery import Discovery, Endpoint
+from tetrad.frontend.observability.metrics import FrontendMetrics
+from tetrad.frontend.observability.recent_requests import RecentRequests
+from tetrad.frontend.routing.kv_events_client import KvEventsClient
+from tetrad.frontend.routing.member import Member
+from tetrad.frontend.routing.pool import EnginePool
+from tetrad.frontend.routing.prefix_memory import PrefixMemory
+from tetrad.frontend.routing.router import Router
+from tetrad.frontend.tokenizer.bundle_client import BundleChunk, bundle_chunks
+from tetrad.frontend.tokenizer.client import TokenizerClient
+from tetrad.frontend.tokenizer.detokenizer_client import DetokenizerClient
+from tetrad.frontend.tokenizer.replicas import Replica, TokenizerReplicas
+from tetrad.services.channel import open_channel, problem_of
+from tetrad.services.errors import Unavailable
+
+_NUM_RECENT_REQUESTS = 100
+
+
+class Backends:
+    """Clients of the tokenizers and the engine cores, and what is between them: who waits for outputs, and who processes these.
+
+    Args:
+        settings: where they are, and how long they may be away.
+        metrics: for the processor, and for how many are there.
+    """
+
+    def __init__(self, settings: FrontendSettings, metrics: FrontendMetrics) -> None:
+        self._metrics = metrics
+        self._settings = settings
+        self._engine_numbers = itertools.count()
+        tokenizers, engines = (
+            Discovery(targets, interval_s=settings.dns_refresh_interval_s)
+            for targets in (settings.tokenizer_targets, settings.engine_targets)
+        )
+        # Where there can only be one engine nobody asks who holds a prefix.
+        self._prefix_affinity = 0.0 if engines.is_single else settings.prefix_affinity
+        patience = {"recovery_timeout_s": settings.recovery_timeout_s, "stall_s": settings.tokenizer_stall_s}
+        self._replicas = TokenizerReplicas(tokenizers, self._connect, self._on_change)
+        self.tokenizer = TokenizerClient(
+            self._replicas,
+            **patience,
+            on_answer=metrics.observe_tokenizer_call,
+            max_message_bytes=settings.max_message_bytes,
+        )
+        self.detokenizer = DetokenizerClient(self._replicas, **patience)
+        self.recent = RecentRequests(_NUM_RECENT_REQUESTS if settings.console else 0)
+        self.requests = UnfinishedRequests(self.detokenizer, metrics, self.recent)
+        self.processor = OutputProcessor(self.requests, self.detokenizer, self.tokenizer, metrics)
+        self.engines = EnginePool(
+            engines,
+            self._join,
+            Router(self._prefix_affinity),
+            on_change=self._on_change,
+            on_moved=self.requests.move,
+        )
+        self.readiness = Readiness(self._replicas, self.engines)
+
+    @property
+    def tokenizers(self) -> list[Replica]:
+        """The tokenizers, in the order of the settings."""
+        return self._replicas.replicas
+
+    async def start(self, timeout_s: float) -> TokenizerInfo:
+        """Connect, and return what the tokenizer says of itself when all is there that requests need.
+
+        Raises:
+            Unavailable: it is not after `timeout_s`.
+            FailedPrecondition: an engine speaks another revision of the contract.
+        """
+        self._replicas.start()
+        self.detokenizer.start()
+        try:
+            async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as group:
+                group.create_task(self.engines.start())
+                group.create_task(self.detokenizer.wait_connected())
+        except TimeoutError:
+            raise self._not_ready(timeout_s) from None
+        except ExceptionGroup as errors:
+            # The first failure has cancelled the others, and is the whole story.
+            raise errors.exceptions[0] from None
+        assert self._replicas.info is not None
+        return self._replicas.info
+
+    def tokenizer_bundle(self) -> AsyncGenerator[BundleChunk, None]:
+        """Return the tokenizer's files; see tokenizer_bundle_client.py."""
+        return bundle_chunks(self._replicas, self._settings.recovery_timeout_s)
+
+    async def close(self) -> None:
+        """End all connections."""
+        await self.engines.close()
+        await self.detokenizer.close()
+        await self._replicas.close()
+
+    def _connect(self, endpoint: Endpoint) -> grpc.aio.Channel:
+        limit, tls = self._settings.max_message_bytes, self._settings.tls
+        return open_channel(endpoint.target, server_name=endpoint.server_name, max_message_bytes=limit, tls=tls)
+
+    def _join(self, endpoint: Endpoint) -> Member:
+        """Return a member for an engine core, which listens to its KV events if these are of use and can be had."""
+        number, timeout_s = next(self._engine_numbers), self._settings.recovery_timeout_s
+        engine = EngineClient(
+            endpoint.target,
+            self._connect(endpoint),
+            self.processor,
+            recovery_timeout_s=timeout_s,
+            number=number,
+            max_message_bytes=self._settings.max_message_bytes,
+        )
+        prefixes, events = PrefixMemory(), None
+        admin = endpoint.on_port_of(self._settings.engine_admin_targets) if self._prefix_affinity else None
+        if admin is not None:
+            events = KvEventsClient(admin.target, self._connect(admin), prefixes)
+        return Member(endpoint, engine, prefixes, events)
+
+    def _not_ready(self, timeout_s: float) -> Unavailable:
+        if not self.engines.engines:
+            text = f"No engine core was found within {timeout_s:g} s: {self.engines.discovery.problem}."
+            return Unavailable(text)
+        lost = next((engine for engine in self.engines.engines if engine.info is None), None)
+        if lost is not None:
+            return lost.not_ready(timeout_s)
+        why = next(filter(None, (problem_of(replica.channel) for replica in self._replicas.replicas)), "")
+        return Unavailable(f"The tokenizer at {self._replicas} was not ready within {timeout_s:g} s{why and f' ({why})'}.")
+
+    def _on_change(self) -> None:
+        self._metrics.observe_backends(
+            num_tokenizers=sum(replica.usable for replica in self._replicas.replicas),
+            engines={each.number: each.info for each in self.engines.engines if each.connected and each.info is not None},
+            known_engines=[each.number for each in self.engines.engines],
+            num_losses=self._replicas.num_losses + self.engines.num_losses,
+        )
+        self.readiness.note_change()

@@ -1,0 +1,265 @@
+"""Beam search: the k most likely continuations of a prompt, by steps of one token over AsyncLLM.
+
+Called by the LLM classes. Every step is one request of one token per beam, whose log-probabilities say how the beam
+may go on; the prefix cache holds what came before, so a step computes what its last KV block lacks: at most `block_size` tokens
+per beam, one with block_size=1. Which continuations are kept is beams.py's business.
+"""
+
+import asyncio
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.beams import Beams, EarlyStopping, FinishedBeam, num_candidates
+from tetrad.frontend.llm.output_stream import OutputStream
+from tetrad.frontend.request.outputs import LoRARequest, PositionLogprobs
+from tetrad.frontend.request.prompts import PromptType, TokensPrompt, normalize_prompt
+from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.services.errors import InvalidRequest
+
+_MAX_BEAM_WIDTH = 1024
+# Longer contexts than any to this power still fit a float.
+_MAX_LENGTH_PENALTY = 50.0
+
+
+@dataclass
+class BeamSearchParams:
+    """How to search; vLLM's class of the same name, with transformers' `early_stopping` besides.
+
+    The score of a beam is transformers' too: the sum of its generated tokens' log-probabilities, divided by their number (the
+    EOS included) to the power of `length_penalty`. vLLM counts the prompt's tokens with them.
+
+    Args:
+        beam_width: beams to keep, and sequences to return.
+        max_tokens: most tokens to generate.
+        ignore_eos: go on behind EOS.
+        temperature: taken for vLLM's sake. Scores are log-probabilities before temperature, so it changes nothing.
+        length_penalty: more than 0 favours long sequences, less than 0 short ones.
+        include_stop_str_in_output: keep the EOS that ended a sequence in its text. Its tokens have it in any case.
+        early_stopping: when to stop once `beam_width` sequences have ended. True: at once; False: when no running beam scores
+            better at its present length; "never": when none can score better at any length.
+
+    Raises:
+        InvalidRequest: a value out of range.
+    """
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+    early_stopping: EarlyStopping = False
+
+    def __post_init__(self) -> None:
+        for name in ("beam_width", "max_tokens"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise InvalidRequest(f"{name} must be an integer, got {value!r}.", field=name)
+            if value < 1:
+                raise InvalidRequest(f"{name} must be at least 1, got {value}.", field=name)
+        if self.beam_width > _MAX_BEAM_WIDTH:
+            text = f"beam_width must be at most {_MAX_BEAM_WIDTH}, got {self.beam_width}."
+            raise InvalidRequest(text, field="beam_width")
+        if not 0.0 <= _number("temperature", self.temperature) < math.inf:
+            raise InvalidRequest(f"temperature must be non-negative, got {self.temperature}.", field="temperature")
+        if not abs(_number("length_penalty", self.length_penalty)) <= _MAX_LENGTH_PENALTY:
+            text = f"length_penalty must be in [-{_MAX_LENGTH_PENALTY:g}, {_MAX_LENGTH_PENALTY:g}], got {self.length_penalty}."
+            raise InvalidRequest(text, field="length_penalty")
+        if not _is_early_stopping(self.early_stopping):
+            text = f'early_stopping must be True, False or "never", got {self.early_stopping!r}.'
+            raise InvalidRequest(text, field="early_stopping")
+
+
+@dataclass
+class BeamSearchSequence:
+    """One sequence that was found.
+
+    Attributes:
+        orig_prompt: the prompt, as ids.
+        tokens: the prompt's ids and the generated ones.
+        logprobs: per generated token, the candidates there, the most likely first.
+        cum_logprob: sum over the generated tokens.
+        text: of prompt and generated tokens.
+        finish_reason: "stop" for EOS, "length", or "abort".
+        stop_reason: the id of the EOS; None otherwise.
+        score: what ranks the sequences; see BeamSearchParams.
+    """
+
+    orig_prompt: TokensPrompt
+    tokens: list[int]
+    logprobs: list[PositionLogprobs]
+    lora_request: LoRARequest | None = None
+    cum_logprob: float = 0.0
+    text: str | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    score: float = 0.0
+
+
+@dataclass
+class BeamSearchOutput:
+    """What was found for one prompt: `beam_width` sequences, the best first."""
+
+    sequences: list[BeamSearchSequence] = field(default_factory=list)
+
+
+async def beam_search(
+    llm: AsyncLLM,
+    request_id: str,
+    prompt: PromptType,
+    params: BeamSearchParams,
+    *,
+    lora_request: LoRARequest | None = None,
+    priority: int = 0,
+) -> BeamSearchOutput:
+    """Return the best continuations of a prompt. Cancel the call to end it early.
+
+    Args:
+        llm: what computes the steps.
+        request_id: the caller's name for the search: that of the requests that it makes, in logs.
+        prompt: text, ids, TextPrompt or TokensPrompt.
+        params: how to search.
+        lora_request: adapter to run with.
+        priority: larger is more urgent.
+
+    Raises:
+        InvalidRequest: the prompt is wrong or too long, or the vocabulary too small for so many beams.
+        Overloaded, Unavailable: it cannot be run now.
+    """
+    search = _Search(llm, request_id, prompt, params, lora_request, priority)
+    return await search.run()
+
+
+class _Search:
+    """One search: asks for the steps, and makes the output."""
+
+    def __init__(
+        self,
+        llm: AsyncLLM,
+        request_id: str,
+        prompt: PromptType,
+        params: BeamSearchParams,
+        lora_request: LoRARequest | None,
+        priority: int,
+    ) -> None:
+        self._llm = llm
+        self._request_id = request_id
+        self._prompt = prompt
+        self._params = params
+        self._lora_request = lora_request
+        self._priority = priority
+        self._eos_token_ids = frozenset() if params.ignore_eos else llm.tokenizer_info.eos_token_ids
+        self._num_top = num_candidates(params.beam_width, len(self._eos_token_ids))
+        vocab_size = min(filter(None, (llm.tokenizer_info.vocab_size, llm.engine_info.vocab_size)))
+        if self._num_top > vocab_size:
+            text = (
+                f"beam_width={params.beam_width} needs the {self._num_top} most likely tokens of every step,"
+                f" but the vocabulary has {vocab_size}."
+            )
+            raise InvalidRequest(text, field="beam_width")
+
+    async def run(self) -> BeamSearchOutput:
+        ids, tops = await self._first_step()
+        beams = Beams(
+            self._params.beam_width,
+            max_tokens=min(self._params.max_tokens, self._llm.max_model_len - len(ids)),
+            eos_token_ids=self._eos_token_ids,
+            length_penalty=self._params.length_penalty,
+            early_stopping=self._params.early_stopping,
+        )
+        salt = normalize_prompt(self._prompt).cache_salt
+        while True:
+            if not all(tops):
+                beams.abort()
+                break
+            beams.step(tops)
+            if beams.done:
+                break
+            tops = await self._step([_tokens(ids + beam.token_ids, salt) for beam in beams.running])
+        return BeamSearchOutput(await self._sequences(ids, beams.finished))
+
+    async def _first_step(self) -> tuple[list[int], list[PositionLogprobs]]:
+        """Return the prompt's ids and the candidates behind it; here everything wrong with the prompt is found."""
+        stream = await self._ask(self._prompt)
+        return stream.prompt_token_ids, await _collect([stream])
+
+    async def _step(self, prompts: Iterable[PromptType]) -> list[PositionLogprobs]:
+        """Return the candidates behind each prompt; see _collect."""
+        streams: list[OutputStream] = []
+        try:
+            for prompt in prompts:
+                streams.append(await self._ask(prompt))  # noqa: PERF401 - those before one that fails must be closed
+        except BaseException:
+            for stream in streams:
+                stream.close()
+            raise
+        return await _collect(streams)
+
+    async def _ask(self, prompt: PromptType) -> OutputStream:
+        # EOS has no meaning here: what ends a beam is decided from the candidates.
+        params = SamplingParams(
+            temperature=0.0,
+            max_tokens=1,
+            logprobs=self._num_top,
+            ignore_eos=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        return await self._llm.add_request(
+            self._request_id,
+            prompt,
+            params,
+            priority=self._priority,
+            lora_request=self._lora_request,
+            max_logprobs=self._num_top,
+        )
+
+    async def _sequences(self, prompt_ids: list[int], found: list[FinishedBeam]) -> list[BeamSearchSequence]:
+        texts = await self._llm.texts.token_texts({i for each in found for position in each.beam.logprobs for i in position})
+        return list(await asyncio.gather(*(self._sequence(prompt_ids, each, texts) for each in found)))
+
+    async def _sequence(self, prompt_ids: list[int], found: FinishedBeam, texts: dict[int, str]) -> BeamSearchSequence:
+        tokens = prompt_ids + found.beam.token_ids
+        stopped = found.reason == "stop"
+        shown = tokens[:-1] if stopped and not self._params.include_stop_str_in_output else tokens
+        return BeamSearchSequence(
+            orig_prompt=TokensPrompt(prompt_token_ids=prompt_ids),
+            tokens=tokens,
+            logprobs=[_named(position, texts) for position in found.beam.logprobs],
+            lora_request=self._lora_request,
+            cum_logprob=found.beam.cum_logprob,
+            text=await self._llm.texts.detokenize(shown, skip_special_tokens=False),
+            finish_reason=found.reason,
+            stop_reason=tokens[-1] if stopped else None,
+            score=found.score,
+        )
+
+
+async def _collect(streams: list[OutputStream]) -> list[PositionLogprobs]:
+    """Return the candidates that each stream brings; an empty one if it was aborted, as an operator may order."""
+    try:
+        outputs = [await stream.get() for stream in streams]
+    finally:
+        for stream in streams:
+            stream.close()
+    return [(output.outputs[0].logprobs or [{}])[0] for output in outputs]
+
+
+def _tokens(ids: list[int], cache_salt: str) -> TokensPrompt:
+    return TokensPrompt(prompt_token_ids=ids, cache_salt=cache_salt)
+
+
+def _named(position: PositionLogprobs, texts: dict[int, str]) -> PositionLogprobs:
+    return {token_id: entry._replace(decoded_token=texts.get(token_id)) for token_id, entry in position.items()}
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidRequest(f"{name} must be a number, got {value!r}.", field=name)
+    return value
+
+
+def _is_early_stopping(value: object) -> bool:
+    return isinstance(value, bool) or value == "never"

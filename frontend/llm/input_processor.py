@@ -1,0 +1,153 @@
+"""InputProcessor: a caller's prompt and parameters -> a request that can be scheduled, or the error that says why not.
+
+Called by the intake. Asks the tokenizer; knows limits and the model's facts; knows no engines and no outputs.
+"""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tetrad.frontend.engine.instructions import Instructions
+from tetrad.frontend.llm.served_model import ServedModel
+from tetrad.frontend.llm.thinking_budget import check_budget, marks_of_budget
+from tetrad.frontend.request.deadlines import Deadline
+from tetrad.frontend.request.new_request import NewRequest
+from tetrad.frontend.request.prompts import Prompt, normalize_prompt
+from tetrad.frontend.request.request_state import RequestState
+from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.frontend.request.sequence import Sequence
+from tetrad.frontend.tokenizer.client import TokenizerClient
+from tetrad.services.errors import InvalidRequest
+
+
+@dataclass(frozen=True)
+class PreparedRequest:
+    """A request with its sequences, and what the engine must know besides them."""
+
+    state: RequestState
+    instructions: Instructions
+
+
+class InputProcessor:
+    """Prepares requests for one model.
+
+    Args:
+        tokenizer: encodes texts.
+        model: its special ids, its limits, and how it marks its reasoning.
+    """
+
+    def __init__(self, tokenizer: TokenizerClient, model: ServedModel) -> None:
+        self._tokenizer = tokenizer
+        self._info, self._formats = model.tokenizer, model.formats
+        self.limits = model.limits
+
+    async def prepare(
+        self, request: NewRequest, deadline: Deadline | None, *, new_handle: Callable[[], int]
+    ) -> PreparedRequest:
+        """Return what is to be sent; InvalidRequest if the request is wrong.
+
+        Args:
+            request: as its caller made it.
+            deadline: for the engine.
+            new_handle: gives each sequence its handle.
+        """
+        params = request.params.clone()
+        self.limits.check_params(params, max_logprobs=request.max_logprobs)
+        check_budget(params, self._formats)
+        prompt = normalize_prompt(request.prompt, cache_salt=request.cache_salt)
+        ids = await self._encode(prompt, self._tokens_to_keep(request), request)
+        self.limits.check_prompt(ids)
+        self.limits.check_logprob_columns(params, len(ids))
+        bad_words = await self._encode_bad_words(params.bad_words or [])
+        state = RequestState(
+            request.request_id,
+            prompt.text,
+            ids,
+            params,
+            arrival_time=request.arrival_time,
+            lora_request=request.lora_request,
+        )
+        self._add_sequences(state, deadline, new_handle)
+        instructions = Instructions(
+            external_id=request.request_id,
+            eos_token_id=self._info.eos_token_id,
+            stop_token_ids=self._stop_token_ids(params),
+            bad_words_token_ids=bad_words,
+            thinking=marks_of_budget(params, self._formats, prompt, ids),
+            priority=request.priority,
+            arrival_time=request.arrival_time,
+            cache_salt=prompt.cache_salt,
+            data_parallel_rank=request.data_parallel_rank,
+        )
+        return PreparedRequest(state, instructions)
+
+    def _tokens_to_keep(self, request: NewRequest) -> int | None:
+        limit, truncate = self.limits.max_model_len, request.truncate_prompt_tokens
+        if truncate is None:
+            truncate = request.params.truncate_prompt_tokens
+        if truncate is None:
+            return None
+        if truncate < -1 or truncate == 0 or truncate > limit:
+            text = f"truncate_prompt_tokens must be -1 or in [1, {limit}], got {truncate}."
+            raise InvalidRequest(text, field="truncate_prompt_tokens")
+        return max(limit - (request.params.max_tokens or 1), 1) if truncate == -1 else truncate
+
+    async def _encode(self, prompt: Prompt, keep: int | None, request: NewRequest) -> list[int]:
+        keep_end = request.truncation_side != "right"
+        if prompt.token_ids is not None:
+            if keep is None or len(prompt.token_ids) <= keep:
+                return prompt.token_ids
+            return prompt.token_ids[-keep:] if keep_end else prompt.token_ids[:keep]
+        text = prompt.text or ""
+        self.limits.check_text(text)
+        [ids] = await self._tokenizer.encode(
+            [text], add_special_tokens=request.add_special_tokens, max_tokens=keep, keep_end=keep_end
+        )
+        return ids
+
+    async def _encode_bad_words(self, words: list[str]) -> list[list[int]]:
+        """Return the ids of each word, at the start of a text and behind a space where that differs."""
+        if not words:
+            return []
+        bare_words = [word.lstrip() or word for word in words]
+        variants = [variant for word in bare_words for variant in (word, " " + word)]
+        encoded = await self._tokenizer.encode(variants, add_special_tokens=False)
+        sequences = []
+        for bare, spaced in zip(encoded[::2], encoded[1::2], strict=True):
+            sequences.append(bare)
+            # A space that became a token of its own would ban the word only after a double space.
+            if len(spaced) == len(bare) and spaced[:1] != bare[:1]:
+                sequences.append(spaced)
+        return [ids for ids in sequences if ids]
+
+    def _stop_token_ids(self, params: SamplingParams) -> list[int]:
+        stops = set(params.stop_token_ids or ())
+        if not params.ignore_eos:
+            stops |= {i for i in self._info.eos_token_ids if i != self._info.eos_token_id}
+        return sorted(stops)
+
+    def _add_sequences(self, state: RequestState, deadline: Deadline | None, new_handle: Callable[[], int]) -> None:
+        params = state.params
+        seed = secrets.randbits(62) if params.seed is None else params.seed
+        internal_id = f"{state.request_id}-{secrets.token_hex(4)}"
+        num_prompt_tokens = len(state.prompt_token_ids)
+        max_tokens = self.limits.resolve_max_tokens(params, num_prompt_tokens)
+        self.limits.check_answer_logprobs(params, num_prompt_tokens=num_prompt_tokens, max_tokens=max_tokens)
+        for index in range(params.n):
+            state.add_sequence(
+                Sequence(
+                    internal_id if params.n == 1 else f"{index}_{internal_id}",
+                    new_handle(),
+                    index,
+                    state.prompt_token_ids,
+                    params,
+                    seed=_wrap_i64(seed + index),
+                    max_tokens=max_tokens,
+                    lora_request=state.lora_request,
+                    deadline=deadline,
+                )
+            )
+
+
+def _wrap_i64(value: int) -> int:
+    return (value + 2**63) % 2**64 - 2**63

@@ -1,0 +1,150 @@
+"""Limits: what is refused before anything is scheduled, and how open-ended parameters are closed.
+
+Asked on every request. Combines the server's caps (settings) with the model's facts (context, vocabulary).
+"""
+
+from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.services.columns import U32_BYTES
+from tetrad.services.errors import InvalidRequest, PromptTooLong
+from tetrad.services.message_size import too_large
+
+_REST_OF_OUTPUT_BYTES = 1024
+"""What an engine's output has besides log-probabilities, about."""
+
+_FEW_LOGPROBS = 128
+"""Log-probabilities a token of which any number of tokens is taken: they cost less than the tokens themselves."""
+
+
+class Limits:
+    """The limits of one server with one model.
+
+    Args:
+        settings: the server's caps.
+        max_model_len: longest prompt plus output, in tokens.
+        vocab_size: ids are smaller than this.
+    """
+
+    def __init__(self, settings: FrontendSettings, *, max_model_len: int, vocab_size: int) -> None:
+        self._settings = settings
+        self._vocab_size = vocab_size
+        self.max_model_len = max_model_len
+
+    @property
+    def max_prompt_chars(self) -> int:
+        """Longest text that is tokenized, in characters: a longer one cannot fit the context, however few tokens it has."""
+        return self.max_model_len * self._settings.max_chars_per_token
+
+    def check_text(self, text: str) -> None:
+        """Refuse a text that is empty or too long to be tokenized."""
+        if not text:
+            raise InvalidRequest("The decoder prompt cannot be empty", field="prompt")
+        self.check_num_chars(len(text))
+
+    def check_num_chars(self, number: int, *, field: str = "prompt") -> None:
+        """Refuse a text of so many characters if it is too long to be tokenized.
+
+        A text that is to be truncated is no exception. The tokenizer would have to read all of it: where a text is cut
+        decides how the rest of it is divided into tokens, so only tokens can be cut off.
+        """
+        most = self.max_prompt_chars
+        if number > most:
+            raise PromptTooLong(
+                f"This model's maximum context length is {self.max_model_len} tokens. However, you requested more tokens "
+                f"(the prompt has {number} characters, but at most {most} can fit). Please reduce the length of the prompt.",
+                field=field,
+            )
+
+    def check_prompt(self, ids: list[int]) -> None:
+        """Refuse a prompt that is empty, has unknown ids, or leaves no room for one token."""
+        if not ids:
+            raise InvalidRequest("The decoder prompt cannot be empty", field="prompt")
+        if len(ids) >= self.max_model_len:
+            raise PromptTooLong.of_tokens(len(ids), self.max_model_len, field="prompt")
+        if max(ids) >= self._vocab_size or min(ids) < 0:
+            wrong = next(i for i in ids if not 0 <= i < self._vocab_size)
+            text = f"Token id {wrong} in the prompt is out of vocabulary. Vocabulary size: {self._vocab_size}"
+            raise InvalidRequest(text, field="prompt")
+
+    def check_params(self, params: SamplingParams, *, max_logprobs: int | None = None) -> None:
+        """Refuse sampling parameters beyond the server's caps or the model's vocabulary; `max_logprobs` replaces that cap."""
+        caps = self._settings
+        most_logprobs = caps.max_logprobs if max_logprobs is None else max_logprobs
+        if params.n > caps.max_n:
+            raise InvalidRequest(f"n must be at most {caps.max_n}, got {params.n}.", field="n")
+        if not params.logprob_token_ids:
+            self._check_logprobs("logprobs", "sample", params.logprobs, most_logprobs)
+        self._check_logprobs("prompt_logprobs", "prompt", params.prompt_logprobs, most_logprobs)
+        if len(params.stops) > caps.max_stop_strings:
+            text = f"stop may hold at most {caps.max_stop_strings} strings, got {len(params.stops)}."
+            raise InvalidRequest(text, field="stop")
+        longest = max((len(stop) for stop in params.stops), default=0)
+        if longest > caps.max_stop_chars:
+            text = f"A stop string may have at most {caps.max_stop_chars} characters, got {longest}."
+            raise InvalidRequest(text, field="stop")
+        if params.bad_words and len(params.bad_words) > caps.max_bad_words:
+            text = f"bad_words may hold at most {caps.max_bad_words} words, got {len(params.bad_words)}."
+            raise InvalidRequest(text, field="bad_words")
+        longest = max((len(word) for word in params.bad_words or ()), default=0)
+        if longest > caps.max_bad_word_chars:
+            text = f"A bad word may have at most {caps.max_bad_word_chars} characters, got {longest}."
+            raise InvalidRequest(text, field="bad_words")
+        for name in ("logit_bias", "stop_token_ids", "allowed_token_ids", "logprob_token_ids"):
+            self._check_ids(name, getattr(params, name))
+
+    def check_logprob_columns(self, params: SamplingParams, num_prompt_tokens: int) -> None:
+        """Refuse log-probabilities that fit no message from the engine core: the first has a prompt's and a new token's."""
+        sizes = {
+            "logprobs": self._column_bytes(params.logprobs),
+            "prompt_logprobs": self._column_bytes(params.prompt_logprobs) * num_prompt_tokens,
+        }
+        num_bytes, limit = sum(sizes.values()) + _REST_OF_OUTPUT_BYTES, self._settings.max_message_bytes
+        if num_bytes > limit:
+            name = max(sizes, key=lambda name: sizes[name])
+            what = f"{name}={getattr(params, name)} with a prompt of {num_prompt_tokens} tokens"
+            raise too_large(what, num_bytes, limit, field=name)
+
+    def resolve_max_tokens(self, params: SamplingParams, num_prompt_tokens: int) -> int:
+        """Return how many tokens may be generated: what was asked for, within the context."""
+        room = self.max_model_len - num_prompt_tokens
+        return room if params.max_tokens is None else min(params.max_tokens, room)
+
+    def check_answer_logprobs(self, params: SamplingParams, *, num_prompt_tokens: int, max_tokens: int) -> None:
+        """Refuse an answer whose log-probabilities are too many: everybody's tokens would wait while it is written."""
+        of_output = params.n * max_tokens * self._many_logprobs(params.logprobs)
+        of_prompt = (num_prompt_tokens - 1) * self._many_logprobs(params.prompt_logprobs)
+        number, most = of_output + of_prompt, self._settings.max_answer_logprobs
+        if number > most > 0:
+            raise InvalidRequest(
+                f"The answer would have {number} log-probabilities ({params.n} x {max_tokens} output tokens, "
+                f"{num_prompt_tokens} prompt tokens); the limit is {most} for more than {_FEW_LOGPROBS} a token. "
+                "Ask for fewer, or set max_tokens.",
+                field="logprobs" if of_output > of_prompt else "prompt_logprobs",
+            )
+
+    def _many_logprobs(self, asked: int | None) -> int:
+        """Return how many log-probabilities a token has, 0 for few."""
+        number = self._vocab_size if asked == -1 else asked or 0
+        return number if number > _FEW_LOGPROBS else 0
+
+    def _check_logprobs(self, name: str, kind: str, asked: int | None, most: int) -> None:
+        if asked is None:
+            return
+        most = self._vocab_size if most == -1 else most
+        number = self._vocab_size if asked == -1 else asked
+        if number > most:
+            text = f"Requested {kind} logprobs of {number}, which is greater than max allowed: {most}"
+            raise InvalidRequest(text, field=name)
+
+    def _column_bytes(self, number: int | None) -> int:
+        """Return the bytes of one position's log-probabilities: an id and a value for each candidate, and a rank."""
+        if number is None:
+            return 0
+        width = 1 + (self._vocab_size if number == -1 else number)
+        return U32_BYTES * (2 * width + 1)
+
+    def _check_ids(self, name: str, ids: list[int] | dict[int, float] | None) -> None:
+        wrong = [i for i in ids or () if i >= self._vocab_size]
+        if wrong:
+            text = f"token_id(s) {wrong[:8]} in {name} contain out-of-vocab token ids. Vocabulary size: {self._vocab_size}"
+            raise InvalidRequest(text, field=name)

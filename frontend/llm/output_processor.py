@@ -1,0 +1,215 @@
+"""OutputProcessor: engine steps in, RequestOutputs out.
+
+Called by the engine clients, one step at a time per engine. For each step: one Detokenize message, one Decode call if
+log-probabilities brought unknown tokens, then every sequence in turn. A sequence that fails ends alone. Knows no callers
+beyond their collectors and no engines beyond their abort.
+"""
+
+import time
+
+from tetrad.frontend.llm.step_update import PLAIN, StepUpdate
+from tetrad.frontend.llm.unfinished_requests import Live, UnfinishedRequests
+from tetrad.frontend.net.logged_count import LoggedCount
+from tetrad.frontend.observability.metrics import FrontendMetrics
+from tetrad.frontend.observability.step_tally import StepTally
+from tetrad.frontend.request.logprobs import positions_of, texts_in_context
+from tetrad.frontend.request.outputs import PositionLogprobs
+from tetrad.frontend.request.sequence import Sequence
+from tetrad.frontend.request.steps import LogprobRows, RichUpdate, Step
+from tetrad.frontend.tokenizer.client import TokenizerClient
+from tetrad.frontend.tokenizer.detokenizer_client import DetokenizerClient
+from tetrad.services.errors import InternalError, TetradError
+from tetrad.services.log import get_logger
+
+log = get_logger()
+
+
+class OutputProcessor:
+    """What the engines of one frontend bring, on its way to those who wait for it.
+
+    Args:
+        requests: who waits.
+        detokenizer: the Detokenize stream.
+        tokenizer: names the tokens of log-probabilities.
+        metrics: counted per step.
+
+    Attributes:
+        eos_token_ids: ids that end generation; their stop reason is None.
+        num_steps: that brought something, since start.
+    """
+
+    def __init__(
+        self,
+        requests: UnfinishedRequests,
+        detokenizer: DetokenizerClient,
+        tokenizer: TokenizerClient,
+        metrics: FrontendMetrics,
+    ) -> None:
+        self._requests = requests
+        self._detokenizer = detokenizer
+        self._tokenizer = tokenizer
+        self._metrics = metrics
+        self.eos_token_ids: frozenset[int] = frozenset()
+        self.num_steps = 0
+        self._strays = LoggedCount("engine.unknown_handle")
+
+    def fail(self, sequence: Sequence, error: TetradError) -> None:
+        """End the request of a sequence with an error; no-op if it is finished."""
+        self._requests.fail(sequence, error)
+
+    async def process(self, step: Step) -> None:
+        """Take one engine step."""
+        now_ns = time.time_ns()
+        updates = [
+            StepUpdate(live, ids, rich, now_ns)
+            for handle, ids, rich in step.updates
+            if (live := self._requests.find(handle)) is not None
+        ]
+        self._metrics.observe_scheduler(step)
+        if len(updates) < len(step.updates):
+            self._note_strays(step)
+        if not updates:
+            return
+        self.num_steps += 1
+        tally = StepTally()
+        worded = [update for update in updates if update.live.sequence.params.detokenize]
+        for update in updates:
+            # What needs no tokenizer does not wait for one that may be lost.
+            if not update.live.sequence.params.detokenize:
+                self._apply_safely(update, step, tally)
+        await self._detokenize(worded)
+        await self._load_logprob_texts(worded)
+        tally.now = time.time()
+        for update in worded:
+            self._apply_safely(update, step, tally)
+        self._metrics.observe_step(tally)
+
+    def _note_strays(self, step: Step) -> None:
+        """Count outputs for handles that no sequence ever had; those of sequences that have just ended are ordinary."""
+        for handle, _, _ in step.updates:
+            if self._requests.find(handle) is None and not self._requests.has_issued(handle):
+                self._strays.add(handle=handle, engine=step.engine_index)
+
+    def _apply_safely(self, update: StepUpdate, step: Step, tally: StepTally) -> None:
+        """Apply what came for one sequence, unless it ended meanwhile; a bug of ours ends this sequence alone."""
+        try:
+            if not update.live.sequence.finished:
+                self._apply(update, step, tally)
+        except Exception as error:  # other sequences of the step must have their tokens
+            ids = update.live.request.call.context.log_fields(update.live.sequence.request_id)
+            log.exception("step.not_applied", **ids)
+            self._requests.fail_request(
+                update.live.request, InternalError(f"The server could not handle its own output: {error!r}")
+            )
+
+    async def _detokenize(self, updates: list[StepUpdate]) -> None:
+        rows = [row for update in updates for row in update.rows]
+        if not rows:
+            return
+        ends = [update.live.sequence.handle for update in updates if update.rows and update.rich.finish_reason is not None]
+        started = time.perf_counter()
+        try:
+            deltas = iter(await self._detokenizer.append(rows, ends))
+        except TetradError as error:
+            for update in updates:
+                update.deltas = [error] * len(update.rows)
+            return
+        self._metrics.observe_detokenized(time.perf_counter() - started)
+        for update in updates:
+            update.deltas = [next(deltas) for _ in update.rows]
+
+    async def _load_logprob_texts(self, updates: list[StepUpdate]) -> None:
+        """Load the texts of the tokens in the log-probabilities; without a tokenizer, these updates' requests fail."""
+        ids: set[int] = set()
+        named: list[StepUpdate] = []
+        for update in updates:
+            columns = [rows for rows in (update.rich.logprobs, update.rich.prompt_logprobs) if rows is not None]
+            if columns and not update.live.sequence.finished:
+                named.append(update)
+                ids.update(*(rows.token_ids for rows in columns))
+        try:
+            if ids:
+                await self._tokenizer.load_token_texts(ids)
+            for update in named:
+                await self._load_prompt_texts(update)
+        except TetradError as error:
+            # An answer with ids in the place of texts would differ from that of an undisturbed run.
+            for update in named:
+                self._requests.fail_request(update.live.request, error)
+
+    async def _load_prompt_texts(self, update: StepUpdate) -> None:
+        rows = update.rich.prompt_logprobs
+        if rows is not None:
+            # The first token has no log-probability, but may begin the character that the second ends.
+            first = update.live.request.prompt_token_ids[:1]
+            await self._tokenizer.load_token_texts(first)
+            ids = first + rows.token_ids[:: rows.width]
+            update.prompt_texts = (await texts_in_context(ids, self._tokenizer.text_of, self._decode))[1:]
+
+    def _apply(self, update: StepUpdate, step: Step, tally: StepTally) -> None:
+        live, rich = update.live, update.rich
+        sequence, request = live.sequence, live.request
+        if rich.error is not None or rich.finish_reason == "error":
+            error = rich.error or InternalError(f"The engine could not finish request {request.request_id}.")
+            self._requests.fail_request(request, error)
+            return
+        num_before = len(sequence.output_token_ids)
+        stopped_by_text = False
+        if update.rows:
+            for row, delta in zip(update.rows, update.deltas, strict=True):
+                if isinstance(delta, TetradError):
+                    self._requests.fail_request(request, delta)
+                    return
+                sequence.add_token_ids(row.token_ids)
+                if sequence.add_text(delta):
+                    stopped_by_text = True
+                    break
+        if not stopped_by_text:
+            # What has no text: everything if none is wanted, else the id that stopped the engine.
+            sequence.add_token_ids(update.ids[len(sequence.output_token_ids) - num_before :])
+        num_tokens = len(sequence.output_token_ids) - num_before
+        self._take_facts(update, num_tokens)
+        if num_tokens:
+            self._count(live, num_tokens, step, tally)
+        if stopped_by_text:
+            live.engine.abort([sequence.request_id])
+        elif rich.finish_reason is not None:
+            sequence.finish(rich.finish_reason, self._stop_reason(sequence, rich))
+        if sequence.finished:
+            self._requests.finish(live, update.received_ns)
+        else:
+            request.deliver(sequence)
+
+    def _take_facts(self, update: StepUpdate, num_tokens: int) -> None:
+        """Take what came besides tokens, and log-probabilities of the `num_tokens` ids that were kept."""
+        request, rich = update.live.request, update.rich
+        if rich is PLAIN:
+            return
+        if rich.num_cached_tokens is not None and request.num_cached_tokens is None:
+            request.num_cached_tokens = rich.num_cached_tokens
+        request.metrics.num_preemptions += rich.num_preemptions
+        if rich.queued_time_s is not None and request.metrics.queued_time_s is None:
+            request.metrics.queued_time_s, request.metrics.prefill_time_s = rich.queued_time_s, rich.prefill_time_s
+        if rich.logprobs is not None:
+            update.live.sequence.add_logprobs(self._positions(rich.logprobs, update.texts())[:num_tokens])
+        if rich.prompt_logprobs is not None:
+            request.set_prompt_logprobs(self._positions(rich.prompt_logprobs, update.prompt_texts))
+
+    def _count(self, live: Live, num_tokens: int, step: Step, tally: StepTally) -> None:
+        """Note when tokens were there."""
+        sequence, request = live.sequence, live.request
+        tally.add(sequence.last_token_time, num_tokens)
+        sequence.last_token_time = tally.now
+        if request.count_tokens(num_tokens, tally.now):
+            request.metrics.received_time = step.received_time
+            tally.first.append(request)
+
+    def _positions(self, rows: LogprobRows, texts: list[str | None]) -> list[PositionLogprobs]:
+        return positions_of(rows, self._tokenizer.text_of, texts)
+
+    async def _decode(self, sequences: list[list[int]]) -> list[str]:
+        return await self._tokenizer.decode(sequences, skip_special_tokens=False)
+
+    def _stop_reason(self, sequence: Sequence, rich: RichUpdate) -> int | str | None:
+        by_eos = rich.stop_reason in self.eos_token_ids and rich.stop_reason not in (sequence.params.stop_token_ids or ())
+        return None if by_eos else rich.stop_reason

@@ -1,0 +1,66 @@
+"""OutputStream: the caller's end of one request. Made by AsyncLLM; used on its event loop."""
+
+from typing import Self
+
+from tetrad.frontend.llm.unfinished_requests import UnfinishedRequests
+from tetrad.frontend.net.side_thread import in_side_thread
+from tetrad.frontend.request.logprobs import wide_positions
+from tetrad.frontend.request.outputs import RequestOutput
+from tetrad.frontend.request.request_state import RequestState
+
+
+class OutputStream:
+    """The outputs of one request. Closing it before the last one aborts the request.
+
+    Iterate it, or call `get`; both raise the request's TetradError.
+    """
+
+    def __init__(self, request: RequestState, requests: UnfinishedRequests) -> None:
+        self._request = request
+        self._requests = requests
+        self._done = False
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        """The prompt's ids."""
+        return self._request.prompt_token_ids
+
+    @property
+    def prompt(self) -> str | None:
+        """The prompt's text, if known."""
+        return self._request.prompt
+
+    async def get(self) -> RequestOutput:
+        """Wait for the next output."""
+        output = await self._request.collector.get()
+        self._done = output.finished
+        for position in wide_positions(output):
+            await in_side_thread(position.fill)
+        return output
+
+    def get_nowait(self) -> RequestOutput | None:
+        """Return the next output if it is there."""
+        output = self._request.collector.get_nowait()
+        if output is not None:
+            self._done = self._done or output.finished
+            for position in wide_positions(output):
+                position.fill()
+        return output
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RequestOutput:
+        if self._done:
+            raise StopAsyncIteration
+        return await self.get()
+
+    def abort(self) -> None:
+        """End the request with finish reason "abort", in an output that is still to be taken; no-op if it is finished."""
+        if not self._request.finished:
+            self._requests.abort_request(self._request)
+
+    def close(self) -> None:
+        """Abort the request unless it is finished; nothing comes any more."""
+        self.abort()
+        self._done = True

@@ -1,0 +1,33 @@
+"""Profiling: one recording of this frontend, the engine cores and their workers at the same time, a file each.
+
+Called by the operator's endpoints. Files are where their services run; what comes back is their paths.
+"""
+
+from tetrad.frontend.engine.admin_client import EngineAdminClient
+from tetrad.services.profiling import StepProfiler, stop_all
+
+
+class Profiling:
+    """The recording.
+
+    Args:
+        own: of this frontend.
+        engines: the others.
+    """
+
+    def __init__(self, own: StepProfiler, engines: EngineAdminClient) -> None:
+        self._own = own
+        self._engines = engines
+
+    async def start(self, prefix: str = "") -> None:
+        """Begin to record; AlreadyExists if somebody does, FailedPrecondition if this frontend knows no operators' port."""
+        self._own.start(prefix)
+        try:
+            await self._engines.start_profile(prefix)
+        except BaseException:  # also if the caller has left: nobody would stop it
+            self._own.stop().unlink()
+            raise
+
+    async def stop(self) -> list[str]:
+        """End what is recorded, by whomever, and return the files' paths; NotFound if nothing is."""
+        return await stop_all(self._own.stop_aside(), self._engines.stop_profile())

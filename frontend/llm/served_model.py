@@ -1,0 +1,72 @@
+"""ServedModel: what is known of the model once its tokenizer and an engine core have answered; None of it changes after."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any, Self
+
+from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.engine.facts import EngineInfo, TokenizerInfo
+from tetrad.frontend.llm.backends import Backends
+from tetrad.frontend.llm.limits import Limits
+from tetrad.frontend.llm.model_names import ModelNames
+from tetrad.frontend.parsing.formats import ChatFormats, choose_chat_formats
+from tetrad.services.errors import FailedPrecondition
+
+# The sampling parameters that a model's authors recommend values of, by SamplingParams' names.
+_RECOMMENDED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """One model.
+
+    Attributes:
+        names: clients may ask for it by.
+        tokenizer: what that said of itself.
+        limits: what is refused.
+        formats: in which it writes its turns.
+        sampling_defaults: of its authors, by SamplingParams' names; empty if they are not to be used.
+    """
+
+    names: ModelNames
+    tokenizer: TokenizerInfo
+    limits: Limits
+    formats: ChatFormats
+    sampling_defaults: dict[str, Any]
+
+    @classmethod
+    async def of(cls, settings: FrontendSettings, tokenizer: TokenizerInfo, backends: Backends) -> Self:
+        """Return the model behind these services.
+
+        Raises:
+            InvalidRequest: the settings name a format that there is not.
+            FailedPrecondition: the tokenizer is not one of the engine's model.
+        """
+        engine = backends.engines.info
+        _check_vocabulary(tokenizer, engine)
+        # Models pad their embedding: ids beyond the tokenizer's have no text.
+        vocab_size = min(filter(None, (tokenizer.vocab_size, engine.vocab_size)))
+        root = settings.model or tokenizer.model or engine.model
+        formats = await choose_chat_formats(
+            settings.tool_call_parser,
+            settings.reasoning_parser,
+            tokenizer.chat_template,
+            functools.partial(backends.tokenizer.encode, add_special_tokens=False),
+        )
+        recommended = tokenizer.generation_config if settings.use_generation_config else {}
+        return cls(
+            ModelNames(settings.served_model_names or (root,), root=root),
+            tokenizer,
+            Limits(settings, max_model_len=backends.engines.max_model_len, vocab_size=vocab_size),
+            formats,
+            {name: recommended[name] for name in _RECOMMENDED if recommended.get(name) is not None},
+        )
+
+
+def _check_vocabulary(tokenizer: TokenizerInfo, engine: EngineInfo) -> None:
+    """Refuse a tokenizer with ids that the model does not have: each prompt with one of them would fail."""
+    if engine.vocab_size and tokenizer.vocab_size > engine.vocab_size:
+        raise FailedPrecondition(
+            f"The tokenizer of {tokenizer.model or 'the model'} has {tokenizer.vocab_size} tokens, but the model"
+            f" {engine.model} has {engine.vocab_size}. Give both the same model."
+        )

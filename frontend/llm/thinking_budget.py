@@ -1,0 +1,52 @@
+"""Thinking budget: which marks a budget of reasoning is held to, for one prompt.
+
+Called by the input processor. The model's format says what its marks are, and what the prompt has done of them already.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from tetrad.frontend.parsing.formats import ChatFormats, MarkIds
+from tetrad.frontend.request.prompts import Prompt
+from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.services.errors import InvalidRequest
+
+
+def check_budget(params: SamplingParams, formats: ChatFormats) -> None:
+    """Refuse a budget for a model of which nobody knows how it reasons: it could not be held to it."""
+    if params.thinking_token_budget is not None and formats.reasoning is None:
+        text = (
+            "thinking_token_budget is set but this model has no reasoning parser. Leave it out, or start the server with"
+            " --reasoning-parser."
+        )
+        raise InvalidRequest(text, field="thinking_token_budget")
+
+
+def marks_of_budget(
+    params: SamplingParams, formats: ChatFormats, prompt: Prompt, prompt_token_ids: Sequence[int]
+) -> MarkIds | None:
+    """Return the marks of the output's reasoning; no start if it is open from the start. None: no budget, or no reasoning.
+
+    Args:
+        params: a constraint that holds from the first token leaves no room for reasoning.
+        formats: of the model.
+        prompt: its text decides, if it is known.
+        prompt_token_ids: decide otherwise.
+    """
+    reasoning, marks, outputs = formats.reasoning, formats.thinking, params.structured_outputs
+    if params.thinking_token_budget is None or (outputs is not None and outputs.start_after_token_ids is None):
+        return None
+    if reasoning is None or (prompt.text is not None and reasoning.is_over(prompt.text)):
+        return None
+    is_open = reasoning.is_open(prompt.text or "")
+    if prompt.text is None:
+        is_open |= _last_place(prompt_token_ids, marks.start) > _last_place(prompt_token_ids, marks.end)
+    return dataclasses.replace(marks, start=()) if is_open else marks
+
+
+def _last_place(ids: Sequence[int], wanted: tuple[int, ...]) -> int:
+    """Return where `wanted` is in `ids` for the last time; -1: nowhere."""
+    places = range(len(ids) - len(wanted), -1, -1)
+    return next(
+        (place for place in places if ids[place] == wanted[0] and tuple(ids[place : place + len(wanted)]) == wanted), -1
+    )

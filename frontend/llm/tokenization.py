@@ -1,0 +1,113 @@
+"""Texts: what callers ask of the tokenizer for its own sake: prompts of conversations, ids of texts, texts of ids.
+
+Owned by AsyncLLM. Refuses what could not be a prompt of the served model; starts no requests.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tetrad.frontend.llm.chat_messages import in_parts, num_chars, plain_messages
+from tetrad.frontend.llm.served_model import ServedModel
+from tetrad.frontend.observability.metrics import FrontendMetrics, counting_errors
+from tetrad.frontend.request.admission import Admission, estimated_tokens
+from tetrad.frontend.request.deadlines import earliest_deadline, within
+from tetrad.frontend.request.prompts import TokensPrompt, normalize_prompt
+from tetrad.frontend.tokenizer.client import TokenizerClient
+from tetrad.services.errors import InvalidRequest
+
+
+class Texts:
+    """The texts of one model.
+
+    Args:
+        model: whose limits they keep.
+        tokenizer: the service.
+        admission: limits how many texts and conversations are under way.
+        metrics: count what is refused.
+        timeout_s: most seconds that a conversation may take; None: as many as it likes.
+    """
+
+    def __init__(
+        self,
+        model: ServedModel,
+        tokenizer: TokenizerClient,
+        admission: Admission,
+        metrics: FrontendMetrics,
+        timeout_s: float | None,
+    ) -> None:
+        self.metrics = metrics
+        self._model = model
+        self._tokenizer = tokenizer
+        self._admission = admission
+        self._timeout_s = timeout_s
+
+    @counting_errors
+    async def encode_chat(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        tools: Sequence[dict[str, Any]] | None = None,
+        documents: Sequence[dict[str, Any]] | None = None,
+        chat_template: str | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        add_special_tokens: bool = False,
+        keep_parts: bool = False,
+    ) -> TokensPrompt:
+        """Return the prompt of a conversation, as text and ids.
+
+        `keep_parts` leaves contents as lists of text parts to a template that reads such; else they are joined to one text.
+
+        Raises:
+            InvalidRequest: no messages, or what the model's template refuses; PromptTooLong if they are far too long.
+            Overloaded, DeadlineExceeded: as in AsyncLLM.add_request.
+        """
+        plain = plain_messages(messages)
+        if add_generation_prompt and continue_final_message:
+            text = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
+            raise InvalidRequest(text, field="continue_final_message")
+        if keep_parts:
+            plain = in_parts(messages, plain)
+        limits, size = self._model.limits, num_chars([plain, tools, documents, chat_template_kwargs])
+        limits.check_num_chars(size, field="messages")
+        # The place is given up with the rendering; whoever goes on to `add_request` takes it in the same tick.
+        with self._admission.admit(num_tokens=estimated_tokens(size)):
+            async with within(earliest_deadline(self._timeout_s)):
+                chat = await self._tokenizer.render_chat(
+                    plain,
+                    tools=tools,
+                    documents=documents,
+                    chat_template=chat_template,
+                    chat_template_kwargs=chat_template_kwargs,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    add_special_tokens=add_special_tokens,
+                    max_prompt_chars=limits.max_prompt_chars,
+                )
+        return TokensPrompt(prompt=chat.prompt, prompt_token_ids=chat.token_ids)
+
+    async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the ids of a text."""
+        return (await self.tokenize_with_strings(text, add_special_tokens=add_special_tokens))[0]
+
+    async def tokenize_with_strings(self, text: str, *, add_special_tokens: bool = True) -> tuple[list[int], list[str]]:
+        """Return the ids of a text and the vocabulary entry of each."""
+        size = len(normalize_prompt(text).text or "")
+        self._model.limits.check_num_chars(size)
+        with self._admission.admit(num_tokens=estimated_tokens(size)):
+            return await self._tokenizer.encode_with_strings(text, add_special_tokens=add_special_tokens)
+
+    async def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of ids."""
+        vocab_size = self._model.tokenizer.vocab_size
+        wrong = next((i for i in token_ids if not 0 <= i < vocab_size), None)
+        if wrong is not None:
+            raise InvalidRequest(f"Token id {wrong} is out of vocabulary. Vocabulary size: {vocab_size}", field="tokens")
+        return (await self._tokenizer.decode([token_ids], skip_special_tokens=skip_special_tokens))[0]
+
+    async def token_texts(self, token_ids: Iterable[int]) -> dict[int, str]:
+        """Return the text of each token by itself, as in log-probabilities."""
+        ids = set(token_ids)
+        await self._tokenizer.load_token_texts(ids)
+        return {token_id: self._tokenizer.text_of(token_id) or "" for token_id in ids}

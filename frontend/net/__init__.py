@@ -1,0 +1,1 @@
+"""Addresses, retries and batching: what every connection to a peer needs."""

@@ -1,0 +1,1 @@
+"""Metrics of the frontend, and the requests that ended last."""

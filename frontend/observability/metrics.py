@@ -1,0 +1,259 @@
+"""FrontendMetrics: vLLM's names under our prefix, and where a request's time went. Counted per step and per request.
+
+The time from arrival to the last token is the sum of what request_intake_time, request_hop_time, request_queue_time,
+request_prefill_time, request_detokenize_time and request_decode_time say. No two machines' clocks are compared: the engine core
+says how long a request was with it until its first token, and the hop is what is left of the time that passed here.
+"""
+
+import functools
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, get_args
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import Histogram as LabelledHistogram
+
+from tetrad.frontend.engine.facts import EngineInfo
+from tetrad.frontend.observability.scheduler_metrics import SchedulerMetrics
+from tetrad.frontend.observability.step_tally import StepTally
+from tetrad.frontend.request.admission import Admission
+from tetrad.frontend.request.outputs import FinishReasonName
+from tetrad.frontend.request.request_state import RequestState
+from tetrad.frontend.request.steps import Step
+from tetrad.services.errors import Overloaded, TetradError
+from tetrad.services.histogram import Histogram
+from tetrad.services.metrics import SECONDS_OF_A_STEP, TOKENS, render
+
+# vLLM's limits, and finer ones below them for devices that answer faster.
+_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)
+_PER_TOKEN = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1, 2.5, 5, 7.5, 10, 20, 40, 80),
+)
+_LATENCY = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60),
+    *(120, 240, 480, 960, 1920, 7680),
+)
+_COUNTS = (1, 2, 5, 10, 20)
+
+
+class FrontendMetrics:
+    """The metrics of one frontend, in a registry of their own so that several frontends fit one process.
+
+    Args:
+        prefix: "tetrad", or "vllm" for existing dashboards.
+        model_name: label of every series.
+    """
+
+    def __init__(self, *, prefix: str = "tetrad", model_name: str = "") -> None:
+        self.registry = CollectorRegistry()
+        self._prefix = prefix
+        self._model_name = model_name
+        self._scheduler = SchedulerMetrics(prefix, model_name)
+        self.registry.register(self._scheduler)
+        self._tokenizers = self._gauge("num_tokenizers_connected", "Tokenizers that answer.")
+        self._engines = self._gauge("num_engines_connected", "Engine cores with an open session.")
+        self._losses = self._counter("backend_losses", "Times that a tokenizer or an engine core was lost.")
+        self._num_losses = 0
+
+        self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of requests that got their first token.")
+        self._prompt_tokens_cached = self._counter("prompt_tokens_cached", "Those of them that the prefix cache had.")
+        self._generation_tokens = self._counter("generation_tokens", "Tokens generated.")
+        self._success = self._counters("request_success", "Requests ended, by reason.", "finished_reason")
+        for reason in get_args(FinishReasonName):  # from zero, so that the first one is a rise
+            self._success.labels(model_name, reason)
+        self._errors = self._counters("request_errors", "Requests refused or failed, by reason.", "reason")
+        self._overloaded = self._counters("admission_rejections", "Requests refused because too much waits.", "reason")
+        self._overloaded.labels(model_name, Overloaded.reason)
+
+        self._http = self._counters("http_requests", "HTTP requests answered.", "handler", "method", "status")
+        self._http_seconds = self._labelled("http_request_duration_seconds", "HTTP request, its stream included.", "handler")
+
+        self._iteration_tokens = self._histogram("iteration_tokens_total", "Tokens that a step brought, or read.", TOKENS)
+        self._ttft = self._histogram("time_to_first_token_seconds", "Arrival to first token.", _TTFT)
+        self._itl = self._histogram("inter_token_latency_seconds", "From one token of a sequence to the next.", _PER_TOKEN)
+        self._tpot = self._histogram(
+            "request_time_per_output_token_seconds", "Mean time between a request's tokens.", _PER_TOKEN
+        )
+        self._e2e = self._histogram("e2e_request_latency_seconds", "Arrival to last token.", _LATENCY)
+        self._intake = self._histogram("request_intake_time_seconds", "Arrival to engine: checks, tokenization.", _LATENCY)
+        self._hop = self._histogram("request_hop_time_seconds", "To the engine core and back with the first token.", _LATENCY)
+        self._queue = self._histogram("request_queue_time_seconds", "Time before a request was scheduled.", _LATENCY)
+        self._prefill = self._histogram("request_prefill_time_seconds", "Scheduled to first token.", _LATENCY)
+        self._detokenize = self._histogram("request_detokenize_time_seconds", "First token to its text.", _LATENCY)
+        self._decode = self._histogram("request_decode_time_seconds", "First to last token.", _LATENCY)
+        self._inference = self._histogram("request_inference_time_seconds", "Scheduled to last token.", _LATENCY)
+
+        self._request_prompt = self._histogram("request_prompt_tokens", "Prompt tokens of a request.", TOKENS)
+        self._request_computed = self._histogram(
+            "request_prefill_kv_computed_tokens", "Prompt tokens of a request that the prefix cache did not have.", TOKENS
+        )
+        self._request_generation = self._histogram("request_generation_tokens", "Tokens a request generated.", TOKENS)
+        self._request_longest = self._histogram(
+            "request_max_num_generation_tokens", "Tokens of the longest output of a request.", TOKENS
+        )
+        self._request_preemptions = self._histogram("request_num_preemptions", "Preemptions of a request.", (0, *_COUNTS))
+        self._params_n = self._histogram("request_params_n", "The n of a request.", _COUNTS)
+        self._params_max_tokens = self._histogram("request_params_max_tokens", "The max_tokens of a request.", TOKENS)
+
+        self._tokenizer_calls = self._labelled(
+            "tokenizer_round_trip_seconds", "A call of a tokenizer, waiting included.", "method"
+        )
+        self._detokenize_step = self._histogram(
+            "detokenize_round_trip_seconds", "A step's tokens to a tokenizer and back as texts.", SECONDS_OF_A_STEP
+        )
+
+    def render(self) -> bytes:
+        """Return the metrics, and those of the process, in Prometheus' text format."""
+        return render(self.registry)
+
+    def watch(self, admission: Admission) -> None:
+        """Show what a frontend holds from now on."""
+        unfinished = self._gauge("requests_unfinished", "Requests that this frontend holds; each of n outputs counts.")
+        unfinished.set_function(lambda: admission.num_requests)
+        queued = self._gauge("prompt_tokens_queued", "Prompt tokens of requests that have no token yet.")
+        queued.set_function(lambda: admission.num_queued_tokens)
+
+    # --- the services behind ----------------------------------------------------------------------------------------
+
+    def observe_backends(
+        self, *, num_tokenizers: int, engines: Mapping[int, EngineInfo], known_engines: Collection[int], num_losses: int
+    ) -> None:
+        """Note which services are there, engine cores by this frontend's numbers, and how often one was lost since start."""
+        self._tokenizers.set(num_tokenizers)
+        self._engines.set(len(engines))
+        self._scheduler.note_engines(engines, known_engines)
+        self._losses.inc(num_losses - self._num_losses)
+        self._num_losses = num_losses
+
+    def observe_tokenizer_call(self, method: str, seconds: float) -> None:
+        """Count a unary call of a tokenizer that was answered."""
+        self._tokenizer_calls.labels(self._model_name, method).observe(seconds)
+
+    def observe_detokenized(self, seconds: float) -> None:
+        """Count a step whose tokens have become texts."""
+        self._detokenize_step.observe(seconds)
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    def observe_scheduler(self, step: Step) -> None:
+        """Take what a step tells of its engine core."""
+        if step.scheduler is not None:
+            self._scheduler.note(step.engine_index, step.scheduler)
+
+    def observe_step(self, tally: StepTally) -> None:
+        """Count what a step brought."""
+        num_prompt_tokens = 0
+        for request in tally.first:
+            num_prompt_tokens += len(request.prompt_token_ids)
+            self._observe_first_token(request)
+        for gap, number in tally.gaps.items():
+            self._itl.observe(max(gap, 0), number)
+        if tally.num_tokens:
+            self._generation_tokens.inc(tally.num_tokens)
+            self._iteration_tokens.observe(tally.num_tokens + num_prompt_tokens)
+
+    def _observe_first_token(self, request: RequestState) -> None:
+        num_tokens, num_cached = len(request.prompt_token_ids), request.num_cached_tokens or 0
+        self._prompt_tokens.inc(num_tokens)
+        self._prompt_tokens_cached.inc(num_cached)
+        self._request_computed.observe(num_tokens - num_cached)
+        times = request.metrics
+        first, arrival = times.first_token_time or 0.0, times.arrival_time
+        self._ttft.observe(max(first - arrival, 0))
+        if times.submitted_time is None or times.received_time is None:
+            return
+        self._intake.observe(max(times.submitted_time - arrival, 0))
+        self._detokenize.observe(max(first - times.received_time, 0))
+        if times.queued_time_s is not None and times.prefill_time_s is not None:
+            self._queue.observe(times.queued_time_s)
+            self._prefill.observe(times.prefill_time_s)
+            hop_s = times.received_time - times.submitted_time - times.queued_time_s - times.prefill_time_s
+            self._hop.observe(max(hop_s, 0))
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def observe_finished(self, request: RequestState, error: TetradError | None, *, idle: bool) -> None:
+        """Count a request that ended; `idle`: it was the last one of this frontend."""
+        times = request.metrics
+        for sequence in request.sequences:
+            self._success.labels(self._model_name, sequence.finish_reason or "abort").inc()
+        if error is not None:
+            self.observe_error(error)
+        if times.finished_time is not None:
+            self._e2e.observe(max(times.finished_time - times.arrival_time, 0))
+        self._request_prompt.observe(len(request.prompt_token_ids))
+        self._request_generation.observe(times.num_generation_tokens)
+        self._request_longest.observe(max(len(sequence.output_token_ids) for sequence in request.sequences))
+        self._request_preemptions.observe(times.num_preemptions)
+        self._params_n.observe(request.params.n)
+        if request.params.max_tokens is not None:
+            self._params_max_tokens.observe(request.params.max_tokens)
+        self._observe_decode(request)
+        if idle:
+            self._scheduler.note_idle()
+
+    def _observe_decode(self, request: RequestState) -> None:
+        times = request.metrics
+        if times.first_token_time is None or times.last_token_time is None:
+            return
+        decode_s = max(times.last_token_time - times.first_token_time, 0)
+        self._decode.observe(decode_s)
+        if times.prefill_time_s is not None:
+            self._inference.observe(times.prefill_time_s + decode_s)
+        if times.num_generation_tokens > len(request.sequences):
+            self._tpot.observe(decode_s / (times.num_generation_tokens / len(request.sequences) - 1))
+
+    def observe_error(self, error: TetradError) -> None:
+        """Count a request that was refused, or that failed."""
+        self._errors.labels(self._model_name, error.reason).inc()
+        if isinstance(error, Overloaded):
+            self._overloaded.labels(self._model_name, error.reason).inc()
+
+    def observe_http(self, handler: str, method: str, status: int, seconds: float) -> None:
+        """Count an HTTP request that was answered; `handler` is a route's path, not the client's."""
+        self._http.labels(self._model_name, handler, method, str(status)).inc()
+        self._http_seconds.labels(self._model_name, handler).observe(seconds)
+
+    # --- series -----------------------------------------------------------------------------------------------------
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"{self._prefix}:{name}", text, ["model_name"], registry=self.registry).labels(self._model_name)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return self._counters(name, text).labels(self._model_name)
+
+    def _counters(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"{self._prefix}:{name}", text, ["model_name", *labels], registry=self.registry)
+
+    def _histogram(self, name: str, text: str, limits: Sequence[float]) -> Histogram:
+        labels = {"model_name": self._model_name}
+        return Histogram(f"{self._prefix}:{name}", text, limits, registry=self.registry, labels=labels)
+
+    def _labelled(self, name: str, text: str, *labels: str) -> LabelledHistogram:
+        return LabelledHistogram(
+            f"{self._prefix}:{name}", text, ["model_name", *labels], buckets=_LATENCY, registry=self.registry
+        )
+
+
+class HasMetrics(Protocol):
+    """Whose refusals are counted."""
+
+    metrics: FrontendMetrics
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def counting_errors(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Return a method, of an object with metrics, that counts the errors with which it refuses requests."""
+
+    @functools.wraps(method)
+    async def counted(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await method(*args, **kwargs)
+        except TetradError as error:
+            cast(HasMetrics, args[0]).metrics.observe_error(error)
+            raise
+
+    return counted

@@ -1,0 +1,100 @@
+"""Scheduler metrics: the engine cores' schedulers, summed up, as vLLM's dashboards ask for them.
+
+Steps leave their facts here, which costs next to nothing; the sums are made when somebody scrapes. An engine core that was
+restarted counts from zero, its metrics here go on. Each engine core has more to tell on a port of its own.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from tetrad.frontend.engine.facts import EngineInfo
+from tetrad.frontend.request.steps import SchedulerFacts
+
+_COUNTERS = {
+    "prefix_cache_queries": ("prefix_cache_queries", "Tokens looked up in the prefix cache."),
+    "prefix_cache_hits": ("prefix_cache_hits", "Tokens found in the prefix cache."),
+    "num_preemptions": ("num_preemptions", "Requests preempted."),
+    "spec_decode_num_drafts": ("num_drafts", "Drafts proposed."),
+    "spec_decode_num_draft_tokens": ("num_draft_tokens", "Tokens proposed."),
+    "spec_decode_num_accepted_tokens": ("num_accepted_tokens", "Proposed tokens accepted."),
+}
+"""Name of the metric -> field of SchedulerFacts, and what it is."""
+_COUNTED = tuple(field for field, _ in _COUNTERS.values())
+
+
+class SchedulerMetrics:
+    """A collector.
+
+    Args:
+        prefix: of names.
+        model_name: label of every series.
+    """
+
+    def __init__(self, prefix: str, model_name: str) -> None:
+        self._prefix, self._model_name = prefix, model_name
+        self._latest: dict[int, SchedulerFacts] = {}
+        self._before = dict.fromkeys(_COUNTED, 0)  # counted by engine cores that are no more
+        self._engines: Mapping[int, EngineInfo] = {}
+        self._known: frozenset[int] = frozenset()
+
+    def note(self, engine_index: int, facts: SchedulerFacts) -> None:
+        """Take what a step told of its scheduler; of an engine core that was let go, nothing more."""
+        if engine_index not in self._known:
+            return
+        last = self._latest.get(engine_index)
+        if last is not None and any(getattr(facts, name) < getattr(last, name) for name in _COUNTED):
+            self._keep_counts(last)
+        self._latest[engine_index] = facts
+
+    def note_engines(self, connected: Mapping[int, EngineInfo], known: Collection[int]) -> None:
+        """Take which engine cores there are, by their numbers.
+
+        Args:
+            connected: the others have nothing that runs.
+            known: those that may be connected again; the others are let go, and what they counted is kept.
+        """
+        self._engines, self._known = connected, frozenset(known)
+        for number in self._latest.keys() - self._known:
+            self._keep_counts(self._latest.pop(number))
+        for number, facts in self._latest.items():
+            if number not in connected:
+                facts.num_running = facts.num_waiting = 0
+                facts.kv_cache_usage = 0.0
+
+    def _keep_counts(self, facts: SchedulerFacts) -> None:
+        for name in _COUNTED:
+            self._before[name] += getattr(facts, name)
+
+    def note_idle(self) -> None:
+        """Say that this frontend has no requests: no step follows that would say that nothing runs."""
+        for facts in self._latest.values():
+            facts.num_running = facts.num_waiting = 0
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the sums over all engine cores; of KV usage the largest."""
+        latest = list(self._latest.values())
+        yield self._gauge("num_requests_running", "Requests in the running batch.", sum(each.num_running for each in latest))
+        yield self._gauge(
+            "num_requests_waiting", "Requests that wait to be scheduled.", sum(each.num_waiting for each in latest)
+        )
+        usage = max((each.kv_cache_usage for each in latest), default=0.0)
+        yield self._gauge("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", usage)
+        for name, (field, text) in _COUNTERS.items():
+            family = CounterMetricFamily(f"{self._prefix}:{name}", text, labels=["model_name"])
+            family.add_metric([self._model_name], self._before[field] + sum(getattr(each, field) for each in latest))
+            yield family
+        yield self._cache_config()
+
+    def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(f"{self._prefix}:{name}", text, labels=["model_name"])
+        family.add_metric([self._model_name], value)
+        return family
+
+    def _cache_config(self) -> GaugeMetricFamily:
+        labels = ["model_name", "engine", "block_size", "num_gpu_blocks", "cache_dtype"]
+        family = GaugeMetricFamily(f"{self._prefix}:cache_config_info", "1; the KV cache of an engine core.", labels=labels)
+        for number, info in self._engines.items():
+            values = (number, info.block_size, info.num_gpu_blocks, info.kv_cache_dtype or info.dtype)
+            family.add_metric([self._model_name, *map(str, values)], 1)
+        return family

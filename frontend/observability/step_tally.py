@@ -1,0 +1,35 @@
+"""StepTally: what one engine step brought to this frontend, summed up while it is applied, so that it is counted once.
+
+Hundreds of sequences get a token in one step, most of them their token before in the same earlier step: the times between
+tokens are few numbers with many sequences each.
+"""
+
+import time
+
+from tetrad.frontend.request.request_state import RequestState
+
+
+class StepTally:
+    """The sums.
+
+    Attributes:
+        now: wall clock in seconds, when the tokens are there for their readers; the caller renews it.
+        num_tokens: generated.
+        gaps: seconds between two tokens of a sequence -> how many there were. Tokens that come together share their time.
+        first: requests that got their first token.
+    """
+
+    __slots__ = ("first", "gaps", "now", "num_tokens")
+
+    def __init__(self) -> None:
+        self.now = time.time()
+        self.num_tokens = 0
+        self.gaps: dict[float, int] = {}
+        self.first: list[RequestState] = []
+
+    def add(self, last_token_time: float | None, num_tokens: int) -> None:
+        """Count a sequence's tokens; `last_token_time`: when it had those before. None: they are its first."""
+        self.num_tokens += num_tokens
+        if last_token_time is not None:
+            gap = (self.now - last_token_time) / num_tokens
+            self.gaps[gap] = self.gaps.get(gap, 0) + num_tokens

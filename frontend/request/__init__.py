@@ -1,0 +1,1 @@
+"""A request and its outputs as plain values: parameters, sequences, state, deadlines."""

@@ -1,0 +1,62 @@
+"""OutputCollector: one slot between the output processor and one caller.
+
+If the caller is slower than the engine, its outputs are merged in the slot, so a slow client never holds up a step and never
+costs more memory than its own text. One event loop; no locks.
+"""
+
+import asyncio
+
+from tetrad.frontend.request.outputs import RequestOutput
+from tetrad.services.errors import TetradError
+
+
+class OutputCollector:
+    """The slot.
+
+    Args:
+        aggregate: append outputs (DELTA) rather than replace them.
+    """
+
+    __slots__ = ("_aggregate", "_error", "_output", "_ready")
+
+    def __init__(self, *, aggregate: bool) -> None:
+        self._aggregate = aggregate
+        self._output: RequestOutput | None = None
+        self._error: TetradError | None = None
+        self._ready = asyncio.Event()
+
+    def put(self, output: RequestOutput) -> None:
+        """Deliver an output, merging it into one that was not fetched yet."""
+        if self._output is None:
+            self._output = output
+            self._ready.set()
+        else:
+            self._output.add(output, aggregate=self._aggregate)
+
+    def fail(self, error: TetradError) -> None:
+        """Deliver the request's failure; it is raised after what came before it was fetched."""
+        self._error = error
+        self._ready.set()
+
+    async def get(self) -> RequestOutput:
+        """Wait for the next output; raises the request's failure."""
+        while self._output is None:
+            if self._error is not None:
+                raise self._error
+            await self._ready.wait()
+        return self._take()
+
+    def get_nowait(self) -> RequestOutput | None:
+        """Return the next output if there is one; raises the request's failure."""
+        if self._output is None:
+            if self._error is not None:
+                raise self._error
+            return None
+        return self._take()
+
+    def _take(self) -> RequestOutput:
+        output, self._output = self._output, None
+        if self._error is None:
+            self._ready.clear()
+        assert output is not None
+        return output

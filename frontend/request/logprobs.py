@@ -1,0 +1,116 @@
+"""Log-probabilities: columns of candidates -> one dict per position, with the candidates' texts.
+
+A token that holds part of a character has no text of its own. Where it was generated or stands in a prompt its text is what
+it adds to what was before: nothing until the character is complete, then all of it. So the texts of tokens add up to the text.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import groupby
+
+from tetrad.frontend.request.outputs import Logprob, PositionLogprobs, RequestOutput
+from tetrad.frontend.request.steps import LogprobRows
+
+PARTIAL = "\N{REPLACEMENT CHARACTER}"
+# Characters are at most four bytes; longer runs of their parts are cut here, or decoding them would cost their square.
+_MAX_RUN = 32
+_WIDE = 1024
+"""Candidates of which a position is filled only for its caller: steps with everybody's tokens do not wait for it."""
+
+
+class WidePosition(dict[int, Logprob]):
+    """A position of many candidates: the actual token alone, until `fill` adds the others.
+
+    Args:
+        actual: the actual token.
+        found: what is known of it.
+        candidates: the others and their log-probabilities, in falling order.
+        text_of: the text of a token.
+    """
+
+    __slots__ = ("_candidates", "_text_of")
+
+    def __init__(
+        self, actual: int, found: Logprob, candidates: Iterator[tuple[int, float]], text_of: Callable[[int], str | None]
+    ) -> None:
+        super().__init__({actual: found})
+        self._candidates, self._text_of = candidates, text_of
+
+    def fill(self) -> None:
+        """Add the candidates; again: nothing."""
+        _add_candidates(self, self._candidates, self._text_of)
+
+
+def wide_positions(output: RequestOutput) -> Iterator[WidePosition]:
+    """Yield the positions of an output that are to be filled."""
+    for positions in (output.prompt_logprobs, *(each.logprobs for each in output.outputs)):
+        for position in positions or ():
+            if isinstance(position, WidePosition):
+                yield position
+
+
+def positions_of(
+    rows: LogprobRows, text_of: Callable[[int], str | None], texts: Sequence[str | None] = ()
+) -> list[PositionLogprobs]:
+    """Return one dict per position; a WidePosition for many candidates.
+
+    Args:
+        rows: candidates; the first of a position is the actual token, the others are in falling order.
+        text_of: the text of a token, or None if it is not known.
+        texts: what the actual tokens added to the text, as far as that is known.
+    """
+    positions: list[PositionLogprobs] = []
+    for i, rank in enumerate(rows.ranks):
+        start, stop = i * rows.width, (i + 1) * rows.width
+        actual = rows.token_ids[start]
+        text = _in_context(text_of(actual), texts[i] if i < len(texts) else None)
+        found = Logprob(rows.logprobs[start], rank, text)
+        pairs = zip(rows.token_ids[start + 1 : stop], rows.logprobs[start + 1 : stop], strict=True)
+        if rows.width > _WIDE:
+            positions.append(WidePosition(actual, found, pairs, text_of))
+        else:
+            positions.append({actual: found})
+            _add_candidates(positions[-1], pairs, text_of)
+    return positions
+
+
+async def texts_in_context(
+    token_ids: Sequence[int],
+    text_of: Callable[[int], str | None],
+    decode: Callable[[list[list[int]]], Awaitable[list[str]]],
+) -> list[str | None]:
+    """Return what each token of a text adds to it; one call of `decode` for all that hold parts of characters."""
+    texts = [text_of(token_id) for token_id in token_ids]
+    runs = list(_runs([text is not None and PARTIAL in text for text in texts]))
+    prefixes = [list(token_ids[start : end + 1]) for start, stop in runs for end in range(start, stop)]
+    decoded = iter(await decode(prefixes) if prefixes else [])
+    for start, stop in runs:
+        shown = ""
+        for place in range(start, stop):
+            text = next(decoded)
+            complete = text if place == stop - 1 else text.rstrip(PARTIAL)
+            texts[place], shown = complete[len(shown) :], complete
+    return texts
+
+
+def _add_candidates(
+    position: PositionLogprobs, candidates: Iterator[tuple[int, float]], text_of: Callable[[int], str | None]
+) -> None:
+    for rank, (token_id, logprob) in enumerate(candidates, start=1):
+        # The actual token is often one of the top ones: it keeps its first place.
+        position.setdefault(token_id, Logprob(logprob, rank, text_of(token_id)))
+
+
+def _runs(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) of each run of true flags."""
+    for is_partial, members in groupby(range(len(flags)), key=flags.__getitem__):
+        places = list(members)
+        if is_partial:
+            for start in range(places[0], places[-1] + 1, _MAX_RUN):
+                yield start, min(start + _MAX_RUN, places[-1] + 1)
+
+
+def _in_context(own: str | None, added: str | None) -> str | None:
+    """Return a token's text, given what it added; special tokens add nothing and keep their name."""
+    if added is None or (not added and own is not None and PARTIAL not in own):
+        return own
+    return added

@@ -1,0 +1,46 @@
+"""NewRequest: what a caller asks for, before anything was looked at. Made by AsyncLLM, used up by the intake."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tetrad.frontend.request.outputs import LoRARequest
+from tetrad.frontend.request.prompts import PromptType
+from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.services.errors import InvalidRequest
+
+_MAX_I32 = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRequest:
+    """The arguments of AsyncLLM.add_request, which documents them; `arrival_time` is known."""
+
+    request_id: str
+    prompt: PromptType
+    params: SamplingParams
+    priority: int
+    lora_request: LoRARequest | None
+    add_special_tokens: bool
+    truncate_prompt_tokens: int | None
+    truncation_side: str
+    cache_salt: str
+    data_parallel_rank: int | None
+    arrival_time: float
+    max_logprobs: int | None
+    trace_headers: Mapping[str, str]
+
+    def check(self) -> None:
+        """Raise for what is wrong whatever the model, the prompt and the parameters are."""
+        if not isinstance(self.request_id, str):
+            raise TypeError(f"request_id must be a string, got {type(self.request_id).__name__}")
+        try:
+            self.request_id.encode()
+        except UnicodeEncodeError:
+            text = f"request_id must be valid text without lone surrogates, got {self.request_id[:64]!r}."
+            raise InvalidRequest(text, field="request_id") from None
+        if not -_MAX_I32 <= self.priority <= _MAX_I32:
+            raise InvalidRequest(f"priority must fit 32 bits, got {self.priority}.", field="priority")
+        rank = self.data_parallel_rank
+        if rank is not None and not 0 <= rank <= _MAX_I32:
+            text = f"data_parallel_rank must be 0 or more and fit 32 bits, got {rank}."
+            raise InvalidRequest(text, field="data_parallel_rank")

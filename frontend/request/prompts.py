@@ -1,0 +1,98 @@
+"""Prompts: the forms a caller may give one in, and the one form the rest of the frontend sees."""
+
+from dataclasses import dataclass
+from typing import NotRequired, TypedDict
+
+from tetrad.frontend.request.admission import estimated_tokens
+from tetrad.services.errors import InvalidRequest
+
+
+class TextPrompt(TypedDict):
+    """A prompt as text, to be tokenized."""
+
+    prompt: str
+    cache_salt: NotRequired[str]
+
+
+class TokensPrompt(TypedDict):
+    """A prompt as token ids; `prompt` is its text, if known."""
+
+    prompt_token_ids: list[int]
+    prompt: NotRequired[str | None]
+    cache_salt: NotRequired[str]
+
+
+PromptType = str | list[int] | TextPrompt | TokensPrompt
+
+_MAX_SALT_CHARS = 128
+_SALT_FORBIDDEN = frozenset("@/\\\0")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt in one form: text, ids, or both. An absent part is None."""
+
+    text: str | None
+    token_ids: list[int] | None
+    cache_salt: str = ""
+
+
+def normalize_prompt(prompt: PromptType, *, cache_salt: str = "") -> Prompt:
+    """Return `prompt` in its one form; InvalidRequest if it is none of the four."""
+    if isinstance(prompt, str):
+        return Prompt(_checked_text(prompt), None, _checked_salt(cache_salt))
+    if isinstance(prompt, list | tuple):
+        return Prompt(None, _checked_ids(list(prompt)), _checked_salt(cache_salt))
+    if not isinstance(prompt, dict):
+        raise _wrong(f"A prompt is a string, a list of token ids, a TextPrompt or a TokensPrompt, got {type(prompt).__name__}.")
+    fields = dict(prompt)
+    salt = _checked_salt(str(fields.pop("cache_salt", None) or cache_salt))
+    text, ids = fields.pop("prompt", None), fields.pop("prompt_token_ids", None)
+    if fields:
+        raise _wrong(f"A prompt has no key {min(fields)!r}; it may have prompt, prompt_token_ids and cache_salt.")
+    if ids is not None:
+        return Prompt(text if isinstance(text, str) else None, _checked_ids(ids), salt)
+    if text is None:
+        raise _wrong("A prompt needs `prompt` or `prompt_token_ids`.")
+    return Prompt(_checked_text(text), None, salt)
+
+
+def estimated_prompt_tokens(prompt: PromptType) -> int:
+    """Return about how many tokens a prompt has, without reading it; also for what `normalize_prompt` would refuse."""
+    given: object = prompt
+    if isinstance(prompt, dict):
+        given = prompt.get("prompt_token_ids") or prompt.get("prompt")
+    if isinstance(given, str):
+        return estimated_tokens(len(given))
+    return len(given) if isinstance(given, list | tuple) else 1
+
+
+def _checked_text(text: object) -> str:
+    if not isinstance(text, str):
+        raise _wrong(f"prompt must be a string, got {type(text).__name__}.")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        found = f"U+{ord(text[error.start]):04X}"
+        raise _wrong(f"prompt contains the lone surrogate {found} at character {error.start}: it is not valid text.") from None
+    return text
+
+
+def _checked_ids(ids: object) -> list[int]:
+    if not isinstance(ids, list | tuple):
+        raise _wrong(f"prompt_token_ids must be a list of integers, got {type(ids).__name__}.")
+    for value in ids:
+        if type(value) is not int:
+            raise _wrong(f"prompt_token_ids must contain only integers, got {value!r}.")
+    return list(ids)
+
+
+def _checked_salt(salt: str) -> str:
+    if len(salt) > _MAX_SALT_CHARS or _SALT_FORBIDDEN & set(salt):
+        text = f"cache_salt must have at most {_MAX_SALT_CHARS} characters and none of @ / \\ NUL, got {salt[:32]!r}."
+        raise InvalidRequest(text, field="cache_salt")
+    return salt
+
+
+def _wrong(text: str) -> InvalidRequest:
+    return InvalidRequest(text, field="prompt")

@@ -1,0 +1,169 @@
+"""Sequence: one of the n outputs of a request while it is generated: its ids, its text, what was already delivered.
+
+Owned by the output processor. Knows tokens, text and stop strings; knows nothing of streams or callers. Its ids and raw
+character count are all that a lost engine or tokenizer needs to go on.
+"""
+
+from tetrad.frontend.request.deadlines import Deadline
+from tetrad.frontend.request.outputs import CompletionOutput, FinishReasonName, LoRARequest, PositionLogprobs
+from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.frontend.request.stop_strings import StopStrings
+from tetrad.services.tracing import NO_SPAN, Span
+
+# Enough prompt to decide on leading spaces and unfinished characters; the tokenizer needs no more.
+_CONTEXT_TOKENS = 16
+
+
+class Sequence:
+    """One output in the making.
+
+    Args:
+        request_id: unique id on the wire.
+        handle: unique u32 among unfinished sequences.
+        index: which of the n outputs.
+        prompt_token_ids: shared with the other sequences of the request; never changed.
+        params: sampling parameters of the request.
+        seed: of this sequence.
+        max_tokens: resolved against the context.
+        deadline: when the engine is to give up; None: never.
+
+    Attributes:
+        span: from its sending to its last step.
+    """
+
+    __slots__ = (
+        "_delivered_chars",
+        "_delivered_tokens",
+        "_interval",
+        "_stops",
+        "cumulative_logprob",
+        "deadline",
+        "finish_reason",
+        "handle",
+        "index",
+        "last_token_time",
+        "logprobs",
+        "lora_request",
+        "max_tokens",
+        "num_engine_losses",
+        "num_raw_chars",
+        "num_tokens_at_loss",
+        "output_token_ids",
+        "params",
+        "prompt_token_ids",
+        "request_id",
+        "seed",
+        "span",
+        "stop_reason",
+        "text",
+    )
+
+    def __init__(
+        self,
+        request_id: str,
+        handle: int,
+        index: int,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        *,
+        seed: int,
+        max_tokens: int,
+        lora_request: LoRARequest | None = None,
+        deadline: Deadline | None = None,
+    ) -> None:
+        self.request_id = request_id
+        self.handle = handle
+        self.index = index
+        self.prompt_token_ids = prompt_token_ids
+        self.params = params
+        self.seed = seed
+        self.max_tokens = max_tokens
+        self.lora_request = lora_request
+        self.deadline = deadline
+        self.output_token_ids: list[int] = []
+        self.last_token_time: float | None = None
+        self.text = ""
+        # Characters the tokenizer has sent; more than len(text) once a stop string cut it.
+        self.num_raw_chars = 0
+        # How often in a row an engine core was lost with it without a token, and the tokens there were at the last time.
+        self.num_engine_losses = 0
+        self.num_tokens_at_loss = 0
+        self.logprobs: list[PositionLogprobs] | None = None if params.logprobs is None else []
+        self.cumulative_logprob: float | None = None if params.logprobs is None else 0.0
+        self.finish_reason: FinishReasonName | None = None
+        self.stop_reason: int | str | None = None
+        self.span: Span = NO_SPAN
+        self._stops = StopStrings(params.stops, include_in_output=params.include_stop_str_in_output)
+        self._delivered_chars = 0
+        self._delivered_tokens = 0
+        self._interval = params.stream_interval or 1
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more is taken."""
+        return self.finish_reason is not None
+
+    @property
+    def has_stops(self) -> bool:
+        """Whether text is searched for stop strings, so that deltas are wanted token by token."""
+        return bool(self._stops)
+
+    def context_token_ids(self) -> list[int]:
+        """Return what primes a detokenizer: the end of the prompt and everything generated so far."""
+        return self.prompt_token_ids[-_CONTEXT_TOKENS:] + self.output_token_ids
+
+    def add_token_ids(self, ids: list[int]) -> None:
+        """Take new ids whose text follows by `add_text` (or never, if it is not wanted)."""
+        self.output_token_ids += ids
+
+    def add_text(self, delta: str) -> bool:
+        """Take the text of the ids added last; finishes the sequence and returns True if it completes a stop string."""
+        if not delta:
+            return False
+        self.num_raw_chars += len(delta)
+        self.text += delta
+        if not self._stops or len(self.output_token_ids) <= self.params.min_tokens:
+            return False
+        match = self._stops.find(self.text, len(delta))
+        if match is None:
+            return False
+        self.text = self.text[: match.end]
+        self.finish("stop", match.stop)
+        return True
+
+    def add_logprobs(self, positions: list[PositionLogprobs]) -> None:
+        """Take the log-probabilities of ids added before; the first entry of each position is the sampled token."""
+        if self.logprobs is None or self.cumulative_logprob is None:
+            return
+        self.logprobs += positions
+        self.cumulative_logprob += sum(next(iter(position.values())).logprob for position in positions)
+
+    def finish(self, reason: FinishReasonName, stop_reason: int | str | None = None) -> None:
+        """End the sequence."""
+        self.finish_reason = reason
+        self.stop_reason = stop_reason
+
+    def take_output(self, kind: RequestOutputKind) -> CompletionOutput | None:
+        """Return what is to be delivered now, or None if nothing new may be shown."""
+        if kind is RequestOutputKind.FINAL_ONLY and not self.finished:
+            return None
+        shown = len(self.text) if self.finished else max(self._delivered_chars, len(self.text) - self._stops.held_back)
+        first_char, first_token = self._delivered_chars, self._delivered_tokens
+        # Ids whose text is wholly held back are news too, unless only text is followed.
+        if not self.finished and shown == first_char and self.has_stops:
+            return None
+        if not self.finished and first_token > 0 and len(self.output_token_ids) < first_token + self._interval:
+            return None
+        self._delivered_chars, self._delivered_tokens = shown, len(self.output_token_ids)
+        if kind is not RequestOutputKind.DELTA:
+            first_char = first_token = 0
+        return CompletionOutput(
+            index=self.index,
+            text=self.text[first_char:shown],
+            token_ids=self.output_token_ids[first_token:],
+            cumulative_logprob=self.cumulative_logprob,
+            logprobs=None if self.logprobs is None else self.logprobs[first_token:],
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+            lora_request=self.lora_request,
+        )

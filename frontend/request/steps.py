@@ -1,0 +1,106 @@
+"""Steps: what one engine step brought, as the output processor sees it. Plain values between wire.py and the processor."""
+
+import time
+from dataclasses import dataclass, field, replace
+
+from tetrad.frontend.request.outputs import FinishReasonName
+from tetrad.services.errors import InternalError, TetradError
+
+
+@dataclass(slots=True)
+class LogprobRows:
+    """Candidates of consecutive positions, position after position; the first candidate is the actual token."""
+
+    token_ids: list[int]  # [num_positions * width]
+    logprobs: list[float]  # [num_positions * width]
+    ranks: list[int]  # [num_positions]: of the first candidate
+    width: int
+
+
+@dataclass(slots=True)
+class RichUpdate:
+    """What came with a sequence's tokens besides them."""
+
+    finish_reason: FinishReasonName | None = None
+    stop_reason: int | str | None = None
+    error: TetradError | None = None
+    logprobs: LogprobRows | None = None
+    prompt_logprobs: LogprobRows | None = None
+    num_cached_tokens: int | None = None
+    num_preemptions: int = 0
+    # From queued to first scheduled, and from there to the first token, on the engine's clock.
+    queued_time_s: float | None = None
+    prefill_time_s: float | None = None
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether it belongs to its step's tokens, and not to those before them."""
+        return self.logprobs is not None or self.error is not None or self.finish_reason == "error"
+
+
+class OddOutput(InternalError):
+    """An engine's output for one sequence contradicts the contract. Its request ends; others of the session go on."""
+
+    reason = "PROTOCOL_ERROR"
+
+
+@dataclass(slots=True)
+class SchedulerFacts:
+    """The scheduler after a step; counters run since the engine started."""
+
+    num_running: int
+    num_waiting: int
+    kv_cache_usage: float
+    prefix_cache_queries: int
+    prefix_cache_hits: int
+    num_preemptions: int
+    num_drafts: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+
+
+@dataclass(slots=True)
+class Step:
+    """One engine step's outputs for this frontend."""
+
+    engine_index: int
+    # (handle, new token ids, anything more)
+    updates: list[tuple[int, list[int], RichUpdate | None]] = field(default_factory=list)
+    scheduler: SchedulerFacts | None = None
+    # Wall clock in seconds.
+    received_time: float = field(default_factory=time.time)
+
+    def try_join(self, later: "Step") -> bool:
+        """Take the next step of the same engine in, the tokens of each sequence behind those it has here.
+
+        False, and nothing is changed, if a sequence has something in both that belongs to the tokens of one alone.
+        """
+        places = {handle: place for place, (handle, _, _) in enumerate(self.updates)}
+        shared = [update for update in later.updates if update[0] in places]
+        for handle, ids, rich in shared:
+            earlier = self.updates[places[handle]][2]
+            if (rich is not None and rich.stands_alone) or (earlier is not None and earlier.stands_alone):
+                return False
+            if rich is not None and rich.finish_reason is not None and not ids:
+                # What stops on a token has no text of that token; this one stopped behind its last, which has.
+                return False
+        for handle, ids, rich in shared:
+            place = places[handle]
+            _, earlier_ids, earlier = self.updates[place]
+            self.updates[place] = (handle, earlier_ids + ids, _joined(earlier, rich))
+        self.updates += [update for update in later.updates if update[0] not in places]
+        self.scheduler = later.scheduler or self.scheduler
+        return True
+
+
+def _joined(earlier: RichUpdate | None, later: RichUpdate | None) -> RichUpdate | None:
+    if earlier is None or later is None:
+        return earlier or later
+    return replace(
+        later,
+        prompt_logprobs=earlier.prompt_logprobs or later.prompt_logprobs,
+        num_cached_tokens=later.num_cached_tokens if earlier.num_cached_tokens is None else earlier.num_cached_tokens,
+        num_preemptions=earlier.num_preemptions + later.num_preemptions,
+        queued_time_s=later.queued_time_s if earlier.queued_time_s is None else earlier.queued_time_s,
+        prefill_time_s=later.prefill_time_s if earlier.prefill_time_s is None else earlier.prefill_time_s,
+    )

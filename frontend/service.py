@@ -1,0 +1,170 @@
+"""serve: one frontend from start to drain: AsyncLLM, HTTP and, if asked for, the public gRPC API, on one event loop."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from tetrad.frontend.access.grpc_access import RequireApiKey
+from tetrad.frontend.access.guard import Guard
+from tetrad.frontend.api.gateways.served import gateway_services
+from tetrad.frontend.api.grpc.call_limits import CallLimits
+from tetrad.frontend.api.grpc.servicer import public_services
+from tetrad.frontend.api.grpc.slow_calls import EndSlowCalls
+from tetrad.frontend.api.http.app import create_app
+from tetrad.frontend.api.http.open_files import raise_open_files_limit
+from tetrad.frontend.api.http.server import HttpServer
+from tetrad.frontend.api.http.timed_connection import ConnectionLimits
+from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.services.metrics import shown
+from tetrad.services.server import Server
+from tetrad.services.tls import TlsFiles
+
+
+async def serve(
+    settings: FrontendSettings,
+    shutdown: asyncio.Event,
+    *,
+    retire: asyncio.Event | None = None,
+    on_ready: Callable[[int, str | None], None] | None = None,
+) -> None:
+    """Serve until `shutdown` is set, then drain.
+
+    HTTP and gRPC answer from the first moment: health says what is missing, and requests are refused with Unavailable until the
+    services behind have been ready once. On an inherited port (`settings.http_fd`) HTTP answers only from then on.
+
+    Requests that run get `settings.drain_timeout_s` to finish; what is left then fails with Unavailable.
+
+    Args:
+        settings: the frontend's settings.
+        shutdown: ends serving.
+        retire: ends serving, too, for the sake of a successor: nothing new is accepted, what is there is answered, however long
+            that takes within `settings.retire_timeout_s`. `shutdown` still cuts it short.
+        on_ready: called with the HTTP port and the gRPC address when requests are taken.
+
+    Raises:
+        Unavailable: an address is taken, or the services behind are not ready in time.
+        NotFound, InvalidRequest: API keys that cannot be used.
+    """
+    guard = Guard(settings)
+    async with AsyncLLM(settings) as llm:
+        with shown(llm.metrics.registry):
+            await _serve_llm(llm, settings, guard, _Ends(shutdown, retire or asyncio.Event()), on_ready)
+
+
+async def _serve_llm(
+    llm: AsyncLLM,
+    settings: FrontendSettings,
+    guard: Guard,
+    ends: "_Ends",
+    on_ready: Callable[[int, str | None], None] | None,
+) -> None:
+    http = HttpServer(
+        create_app(llm, settings, guard),
+        host=settings.host,
+        port=settings.port,
+        keep_alive_timeout_s=settings.keep_alive_timeout_s,
+        limits=ConnectionLimits.of(settings, max_connections=raise_open_files_limit()),
+        fd=settings.http_fd,
+        tls=settings.public_tls,
+        knows_callers=guard.knows_users or settings.ssl_ca_certs is not None,
+    )
+    # On a port that a stack holds, whoever connects before this frontend can answer waits, or is served by its predecessor.
+    is_shared = settings.http_fd is not None
+    if not is_shared:
+        await http.start()
+    grpc_server = _grpc_server(llm, settings, guard)
+    starting, ending = asyncio.create_task(llm.start()), asyncio.create_task(ends.wait_any())
+    tasks = [starting, ending]
+    try:
+        if grpc_server is not None:
+            await grpc_server.start()
+            tasks.append(asyncio.create_task(_publish_readiness(llm, grpc_server)))
+        await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            if is_shared:
+                await http.start()
+            if on_ready is not None:
+                on_ready(http.port, None if grpc_server is None else grpc_server.address)
+        elif is_shared:
+            return  # nothing was accepted
+        await ending
+        llm.readiness.note_leaving()
+        if grpc_server is not None:
+            await grpc_server.health.drain()
+        if not ends.shutdown.is_set():
+            await ends.unless_shut_down(_retire(llm, http, grpc_server, settings.retire_timeout_s), settings.retire_timeout_s)
+        llm.withdraw()
+        http.close_connections_with_answers()
+        await asyncio.sleep(settings.withdrawal_wait_s)
+        await llm.drain(settings.drain_timeout_s)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if grpc_server is not None:
+            await grpc_server.stop()
+        await http.stop()
+
+
+async def _publish_readiness(llm: AsyncLLM, server: Server) -> None:
+    """Let the gRPC health follow whether requests can be served."""
+    async for report in llm.readiness.follow():
+        await server.health.set_ready(report.ready)
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """What ends serving."""
+
+    shutdown: asyncio.Event
+    retire: asyncio.Event
+
+    async def wait_any(self) -> None:
+        """Wait until either is set."""
+        await self._first_of(self.shutdown.wait(), self.retire.wait(), timeout_s=None)
+
+    async def unless_shut_down(self, work: Coroutine[Any, Any, None], timeout_s: float) -> None:
+        """Wait for `work`, until `shutdown` is set or the time is over."""
+        await self._first_of(self.shutdown.wait(), work, timeout_s=timeout_s)
+
+    async def _first_of(self, *work: Coroutine[Any, Any, Any], timeout_s: float | None) -> None:
+        tasks = [asyncio.create_task(each) for each in work]
+        try:
+            await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _retire(llm: AsyncLLM, http: HttpServer, grpc_server: Server | None, timeout_s: float) -> None:
+    """Accept nothing new, and return when everything that was accepted is answered."""
+    closing = None if grpc_server is None else asyncio.create_task(grpc_server.retire(timeout_s))
+    try:
+        await http.retire()
+        # What runs without an HTTP connection: calls of the gRPC API, responses that are made in the background.
+        await llm.wait_idle()
+    finally:
+        if closing is not None:
+            closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
+
+
+def _grpc_server(llm: AsyncLLM, settings: FrontendSettings, guard: Guard) -> Server | None:
+    public, private = settings.grpc_address, settings.private_listen
+    if not public and not private:
+        return None
+    tls = settings.public_tls or TlsFiles()
+    identity = {"tls_cert_file": tls.cert_file, "tls_key_file": tls.key_file, "tls_ca_file": tls.ca_file}
+    limits = CallLimits(settings.request_timeout_s)
+    return Server(
+        settings.model_copy(update={"listen": public or private, **identity}),
+        public_services(llm, limits) | gateway_services(settings.gateway_apis, llm, limits, guard),
+        interceptors=[RequireApiKey(guard), EndSlowCalls(settings.slow_client_timeout_s)],
+        also_listen=(private,) if public and private else (),
+        shares_port=bool(private),
+        knows_callers=guard.knows_users,
+    )

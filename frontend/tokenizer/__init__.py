@@ -1,0 +1,1 @@
+"""Tokenizers: calls, streams and replicas."""

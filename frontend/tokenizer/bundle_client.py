@@ -1,0 +1,50 @@
+"""Tokenizer bundle client: the tokenizer's files, passed on from any replica to a gateway that makes prompts itself."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import NamedTuple
+
+import grpc
+
+from tetrad.frontend.tokenizer.replicas import Replica, TokenizerReplicas
+from tetrad.services.channel import is_call_closed
+from tetrad.services.errors import Unavailable
+from tetrad.services.running_time import running_timeout
+from tetrad.services.status import from_rpc_error
+from tetrad.v1 import tokenizer_pb2
+
+
+class BundleChunk(NamedTuple):
+    """A piece of a zip archive; `sha256`, hexadecimal, of the whole comes with the last one."""
+
+    data: bytes
+    sha256: str
+
+
+async def bundle_chunks(replicas: TokenizerReplicas, timeout_s: float) -> AsyncGenerator[BundleChunk, None]:
+    """Yield the archive. One that breaks off is not gone on with: whoever asked asks again.
+
+    Raises:
+        Unavailable: no tokenizer is there within `timeout_s`, or it was lost.
+    """
+    replica = await _any_of(replicas, timeout_s)
+    try:
+        async for chunk in replica.stub.GetBundle(tokenizer_pb2.GetBundleRequest(), timeout=timeout_s):
+            yield BundleChunk(chunk.data, chunk.sha256)
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error) from error
+    except asyncio.CancelledError as error:
+        if not is_call_closed(error):
+            raise
+        raise Unavailable(f"The tokenizer at {replica.target} left; try again.") from None
+
+
+async def _any_of(replicas: TokenizerReplicas, timeout_s: float) -> Replica:
+    try:
+        async with running_timeout(timeout_s):
+            # The only one that was there may be lost again before this task goes on.
+            while not (usable := replicas.in_order()):
+                await replicas.wait_usable()
+    except TimeoutError:
+        raise Unavailable(f"The tokenizer at {replicas} did not answer within {timeout_s:g} s; try again later.") from None
+    return usable[0]

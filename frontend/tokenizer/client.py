@@ -1,0 +1,319 @@
+"""TokenizerClient: text -> ids, ids -> text, chat -> prompt, by calls that any tokenizer replica can answer.
+
+Small calls go together (tokenizer_client_batches.py). Calls have no effect on the server, so one that breaks is made again at
+once elsewhere, and a light one that takes long is made twice; a heavy one is not, since that would keep two tokenizers busy
+with the same work. What nobody answers is tried again until `recovery_timeout_s` is over.
+But a text may be what ends the tokenizers: calls under which two were lost are made one at a time, and one under which three
+were is given up.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import grpc
+
+from tetrad.frontend.net.backoff import Backoff
+from tetrad.frontend.request.call_trace import call_phase
+from tetrad.frontend.tokenizer.client_batches import TokenizerBatches, goes_together
+from tetrad.frontend.tokenizer.replicas import Connection, Replica, TokenizerReplicas
+from tetrad.services.channel import is_call_closed
+from tetrad.services.columns import pack_u32, unpack_u32
+from tetrad.services.errors import InvalidRequest, PoisonousRequest, Unavailable
+from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES, batches, too_large
+from tetrad.services.request_context import current_context
+from tetrad.services.running_time import running_timeout
+from tetrad.services.status import from_rpc_error, has_details
+from tetrad.v1 import tokenizer_pb2, types_pb2
+
+_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+_BROKEN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
+# Says that a replica did not try.
+_REFUSED = object()
+_LOSSES_TO_BE_ALONE, _MOST_LOSSES = 2, 3
+_CONTENTS = {"Encode": "Text to tokenize", "Decode": "A list of token ids", "RenderChat": "The conversation, with its tools,"}
+_ENTRY_BYTES = 16
+"""Bounds what a message adds to an entry: tags and lengths."""
+
+_Request = tokenizer_pb2.EncodeRequest | tokenizer_pb2.DecodeRequest | tokenizer_pb2.RenderChatRequest
+_MOST_LIGHT_BYTES = 64 << 10
+"""Of a call. Such a text is encoded in less than 0.1 s."""
+
+
+@dataclass(frozen=True)
+class RenderedChat:
+    """A conversation as the model reads it."""
+
+    prompt: str
+    token_ids: list[int]
+
+
+class TokenizerClient:
+    """Calls to the tokenizers.
+
+    Args:
+        replicas: whom to ask; owned by the caller.
+        recovery_timeout_s: how long a call may take, waiting for a lost tokenizer included.
+        stall_s: how long one replica may keep a light call before another is asked as well.
+        on_answer: called with the method of every call that was answered, and its seconds, waiting included.
+        max_message_bytes: largest message to a replica.
+    """
+
+    def __init__(
+        self,
+        replicas: TokenizerReplicas,
+        *,
+        recovery_timeout_s: float,
+        stall_s: float,
+        on_answer: Callable[[str, float], None],
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    ) -> None:
+        self._replicas = replicas
+        self._timeout_s = recovery_timeout_s
+        self._stall_s = stall_s
+        self._on_answer = on_answer
+        self._max_message_bytes = max_message_bytes
+        self._token_texts: dict[int, str] = {}
+        # Guards the tokenizers from more than one call that may be what ends them, and the harmless of these from the others.
+        self._suspects = asyncio.Lock()
+        # Time enough for a second replica, where the first has stalled.
+        batches = partial(TokenizerBatches, self._ask_together, 2 * stall_s)
+        self._batches = {method: batches() for method in ("Encode", "RenderChat")}
+        self._batch_ids = itertools.count(1)
+
+    async def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        add_special_tokens: bool = True,
+        max_tokens: int | None = None,
+        keep_end: bool = True,
+    ) -> list[list[int]]:
+        """Return the ids of each text.
+
+        Args:
+            texts: any number.
+            add_special_tokens: add BOS and the like.
+            max_tokens: keep at most so many of each text.
+            keep_end: which ones: the last, or the first.
+        """
+        encodings = await self._encode(texts, add_special_tokens, max_tokens, keep_end, with_strings=False)
+        return [unpack_u32(encoding.token_ids) for encoding in encodings]
+
+    async def encode_with_strings(self, text: str, *, add_special_tokens: bool = True) -> tuple[list[int], list[str]]:
+        """Return the ids of a text and the vocabulary entry of each."""
+        [encoding] = await self._encode([text], add_special_tokens, None, keep_end=True, with_strings=True)
+        return unpack_u32(encoding.token_ids), list(encoding.token_strings)
+
+    async def decode(self, sequences: Iterable[Sequence[int]], *, skip_special_tokens: bool = True) -> list[str]:
+        """Return the text of each sequence of ids."""
+        return await self._decode(sequences, skip_special_tokens=skip_special_tokens)
+
+    async def _decode(
+        self, sequences: Iterable[Sequence[int]], *, skip_special_tokens: bool, harmless: bool = False
+    ) -> list[str]:
+        columns = (types_pb2.TokenIds(ids=pack_u32(ids)) for ids in sequences)
+        texts: list[str] = []
+        for batch in batches(columns, lambda column: len(column.ids) + _ENTRY_BYTES):
+            request = tokenizer_pb2.DecodeRequest(sequences=batch, skip_special_tokens=skip_special_tokens)
+            response = await self._call("Decode", request, harmless=harmless)
+            texts += response.texts
+        return texts
+
+    async def render_chat(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        tools: Sequence[dict[str, Any]] | None = None,
+        documents: Sequence[dict[str, Any]] | None = None,
+        chat_template: str | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        add_special_tokens: bool = False,
+        max_tokens: int | None = None,
+        max_prompt_chars: int | None = None,
+    ) -> RenderedChat:
+        """Return the prompt of a conversation; InvalidRequest with the template's own message if it refuses."""
+        request = tokenizer_pb2.RenderChatRequest(
+            messages_json=_json(messages),
+            tools_json=_json(tools),
+            documents_json=_json(documents),
+            chat_template=chat_template,
+            chat_template_kwargs_json=_json(chat_template_kwargs),
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            add_special_tokens=add_special_tokens,
+            max_tokens=max_tokens,
+            max_prompt_chars=max_prompt_chars,
+        )
+        try:
+            with call_phase("tokenize"):
+                response = await self._call("RenderChat", request)
+        except InvalidRequest as error:
+            # Clients know these fields by their names without the wire's suffix.
+            error.field = (error.field or "messages").removesuffix("_json")
+            raise
+        return RenderedChat(response.prompt, unpack_u32(response.token_ids))
+
+    async def load_token_texts(self, token_ids: Iterable[int]) -> None:
+        """Make `text_of` know these tokens; one call for all that are new. Ids that the tokenizer lacks stay unknown.
+
+        Engines chose the ids, and clients did not: tokenizers that are lost meanwhile are not lost to them, so the call is
+        repeated until one answers.
+
+        Raises:
+            Unavailable: no tokenizer answered within the recovery timeout.
+        """
+        missing = sorted(set(token_ids) - self._token_texts.keys())
+        if (info := self._replicas.info) is not None:
+            missing = missing[: bisect_left(missing, info.vocab_size)]
+        if missing:
+            texts = await self._decode(([token_id] for token_id in missing), skip_special_tokens=False, harmless=True)
+            self._token_texts.update(zip(missing, texts, strict=True))
+
+    def text_of(self, token_id: int) -> str | None:
+        """Return the text of a token that was loaded."""
+        return self._token_texts.get(token_id)
+
+    async def _encode(
+        self, texts: Sequence[str], add_special_tokens: bool, max_tokens: int | None, keep_end: bool, *, with_strings: bool
+    ) -> Sequence[tokenizer_pb2.Encoding]:
+        side = tokenizer_pb2.TRUNCATION_SIDE_LEFT if keep_end else tokenizer_pb2.TRUNCATION_SIDE_RIGHT
+        request = tokenizer_pb2.EncodeRequest(
+            texts=texts,
+            add_special_tokens=add_special_tokens,
+            max_tokens=max_tokens,
+            truncation_side=side,
+            return_token_strings=with_strings,
+        )
+        with call_phase("tokenize"):
+            response = await self._call("Encode", request)
+        encodings: Sequence[tokenizer_pb2.Encoding] = response.encodings
+        return encodings
+
+    async def _call(self, method: str, request: _Request, *, harmless: bool = False) -> Any:
+        """Return the answer of any replica; InvalidRequest for a request that fits no message.
+
+        Args:
+            method: of the service.
+            request: its argument.
+            harmless: the request is not the reason why tokenizers are lost, however many are.
+        """
+        num_bytes = request.ByteSize()
+        if num_bytes > self._max_message_bytes:
+            raise too_large(_CONTENTS[method], num_bytes, self._max_message_bytes)
+        backoff = Backoff()
+        lost: set[Connection] = set()
+        started = time.perf_counter()
+        try:
+            async with running_timeout(self._timeout_s):
+                answer = await self._batches[method].ask(request, lost) if goes_together(request) else None
+                while answer is None:
+                    async with self._suspects if len(lost) >= _LOSSES_TO_BE_ALONE else contextlib.nullcontext():
+                        await self._replicas.wait_usable()
+                        answer = await self._first_answer(method, request, lost)
+                    if answer is None:
+                        await backoff.wait()
+                    if harmless:
+                        lost.clear()
+                self._on_answer(method, time.perf_counter() - started)
+                return answer
+        except TimeoutError:
+            text = f"The tokenizer at {self._replicas} did not answer within {self._timeout_s:g} s; try again later."
+            raise Unavailable(text, retry_after_s=self._timeout_s) from None
+
+    async def _ask_together(self, request: tokenizer_pb2.BatchRequest, lost: set[Connection]) -> Any:
+        request.id = next(self._batch_ids)
+        return await self._first_answer("Batch", request, lost)
+
+    async def _first_answer(self, method: str, request: object, lost: set[Connection]) -> Any:
+        """Ask one replica after the other, the next when one is lost or, for a light call, slow; return the first answer.
+
+        None: there is none now.
+
+        Args:
+            method: of the service.
+            request: its argument.
+            lost: gets the connections that broke over this.
+
+        Raises:
+            PoisonousRequest: these are too many.
+        """
+        asked: dict[asyncio.Task[Any], Connection] = {}
+        tried: set[Connection] = set()
+        patience_s = self._stall_s if _is_light(request) else None
+        try:
+            while True:
+                found = next((each for each in self._connections() if each not in tried), None)
+                if found is not None:
+                    tried.add(found)
+                    asked[asyncio.create_task(ask(found[0], method, request))] = found
+                if not asked:
+                    return None
+                done, _ = await asyncio.wait(asked, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+                if not done and found is not None:
+                    found[0].suspect = True
+                for task in done:
+                    connection, answer = asked.pop(task), task.result()
+                    connection[0].suspect = answer is None or answer is _REFUSED
+                    if answer is None:
+                        _note_loss(connection, lost)
+                        if len(lost) >= _LOSSES_TO_BE_ALONE:
+                            return None
+                    elif answer is not _REFUSED:
+                        return answer
+        finally:
+            for task in asked:
+                task.cancel()
+            if asked:
+                await asyncio.gather(*asked, return_exceptions=True)
+
+    def _connections(self) -> list[Connection]:
+        return [(replica, replica.num_connections) for replica in self._replicas.in_order()]
+
+
+def _is_light(request: Any) -> bool:
+    """Return whether a call is soon done: its texts are short, and it runs no template of a client's, which may be endless."""
+    has_template = isinstance(request, tokenizer_pb2.RenderChatRequest) and request.HasField("chat_template")
+    return not has_template and request.ByteSize() <= _MOST_LIGHT_BYTES
+
+
+def _note_loss(connection: Connection, lost: set[Connection]) -> None:
+    """Count a connection that broke, once; PoisonousRequest if there were too many."""
+    lost.add(connection)
+    if len(lost) >= _MOST_LOSSES:
+        raise PoisonousRequest(f"{len(lost)} tokenizers were lost while they worked on this request; it is not tried again.")
+
+
+async def ask(replica: Replica, method: str, request: object) -> Any:
+    """Return a replica's answer; None if it is lost or talks nonsense. Raises what it says of the request."""
+    try:
+        if isinstance(request, tokenizer_pb2.BatchRequest):
+            return await replica.batches.ask(request)
+        # What cannot be decoded comes as None.
+        return await getattr(replica.stub, method)(request, metadata=tuple(current_context().headers().items()))
+    except grpc.aio.AioRpcError as error:
+        if error.code() in _LOST:
+            return _REFUSED if has_details(error) else None
+        # It is the connection that failed, as by garbage.
+        if error.code() in _BROKEN and not has_details(error):
+            return None
+        raise from_rpc_error(error) from error
+    except ConnectionError:
+        return None
+    except asyncio.CancelledError as error:
+        if not is_call_closed(error):
+            raise
+        return _REFUSED  # the replica was let go
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value).encode() if value else b""

@@ -1,0 +1,127 @@
+"""TokenizerBatches: small calls to the tokenizers go together: those of one burst, or that come while others are under way.
+
+A call of its own costs each side more than a short text does, and in a burst brings requests to the engine one by one. Between
+TokenizerClient and the replicas. A batch is not tried again: whatever hinders it, its calls are made alone, by the rules for
+those. One event loop.
+"""
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeGuard
+
+from tetrad.frontend.net.batching import end_of_burst
+from tetrad.frontend.tokenizer.replicas import Connection
+from tetrad.services.errors import TetradError
+from tetrad.services.log import get_logger
+from tetrad.services.request_context import current_context
+from tetrad.services.running_time import running_timeout
+from tetrad.services.status import from_status
+from tetrad.v1 import tokenizer_pb2
+
+_MOST_CALLS = 32
+_MOST_BYTES = 4_000
+"""Of a call: longer ones would let the others wait."""
+
+Call = tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChatRequest
+Send = Callable[[tokenizer_pb2.BatchRequest, set[Connection]], Awaitable[Any]]
+"""Brings the answer of a tokenizer, None if none answers; adds the connections that broke over it."""
+
+log = get_logger()
+
+
+def goes_together(call: object) -> TypeGuard[Call]:
+    """Return whether others may wait for a call: it is small, and runs no template that a client has sent."""
+    if isinstance(call, tokenizer_pb2.RenderChatRequest) and call.HasField("chat_template"):
+        return False
+    return isinstance(call, Call) and call.ByteSize() <= _MOST_BYTES
+
+
+class TokenizerBatches:
+    """Calls of one kind: texts do not wait for templates.
+
+    Args:
+        send: asks a tokenizer, once.
+        patience_s: how long a batch may take, and others wait behind it.
+    """
+
+    def __init__(self, send: Send, patience_s: float) -> None:
+        self._send = send
+        self._patience_s = patience_s
+        self._waiting: list[_Waiting] = []
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._is_gathering = False  # the next message is not on its way yet: who comes goes along
+
+    async def ask(self, call: Call, lost: set[Connection]) -> Any:
+        """Return a call's answer; None: it is to be made alone.
+
+        Args:
+            call: see goes_together.
+            lost: gets the connections that broke over it.
+
+        Raises:
+            TetradError: what the tokenizer says of it.
+        """
+        waiting = _Waiting(call)
+        self._waiting.append(waiting)
+        self._go_on()
+        answer = await waiting.answer
+        lost |= waiting.lost
+        if answer is None:
+            return None
+        if answer.HasField("error"):
+            raise from_status(answer.error)
+        kind = waiting.call.WhichOneof("call")
+        return getattr(answer, kind) if answer.HasField(kind) else None
+
+    def _go_on(self) -> None:
+        """Send what waits, unless that of before is under way; a full message does not wait for it."""
+        if self._is_gathering or not self._waiting or (self._under_way and len(self._waiting) < _MOST_CALLS):
+            return
+        self._is_gathering = True
+        # Of nobody's context: it is for several.
+        task = asyncio.create_task(self._send_next(), context=contextvars.Context())
+        self._under_way.add(task)
+        task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        self._go_on()
+
+    async def _send_next(self) -> None:
+        await end_of_burst(lambda: len(self._waiting), most=_MOST_CALLS)
+        batch, self._waiting = self._waiting[:_MOST_CALLS], self._waiting[_MOST_CALLS:]
+        self._is_gathering = False
+        self._go_on()
+        batch = [each for each in batch if not each.answer.done()]  # else nobody waits any more
+        answers: Sequence[tokenizer_pb2.BatchedAnswer | None] = [None] * len(batch)
+        lost: set[Connection] = set()
+        try:
+            if batch:
+                async with running_timeout(self._patience_s):
+                    response = await self._send(tokenizer_pb2.BatchRequest(calls=[each.call for each in batch]), lost)
+                if response is not None and len(response.answers) == len(batch):
+                    answers = response.answers
+        except (TetradError, TimeoutError) as error:
+            log.debug("tokenizer.batch_failed", reason=repr(error))
+        finally:
+            for each, answer in zip(batch, answers, strict=True):
+                each.settle(answer, lost)
+
+
+class _Waiting:
+    """One call and who waits for it."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = tokenizer_pb2.BatchedCall(trace_headers=current_context().headers())
+        if isinstance(call, tokenizer_pb2.EncodeRequest):
+            self.call.encode.CopyFrom(call)
+        else:
+            self.call.render_chat.CopyFrom(call)
+        self.answer: asyncio.Future[tokenizer_pb2.BatchedAnswer | None] = asyncio.get_running_loop().create_future()
+        self.lost: set[Connection] = set()
+
+    def settle(self, answer: tokenizer_pb2.BatchedAnswer | None, lost: set[Connection]) -> None:
+        self.lost = lost
+        if not self.answer.done():
+            self.answer.set_result(answer)
