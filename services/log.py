@@ -9,6 +9,7 @@ import sys
 
 import structlog
 
+from tetrad.services.library_stderr import LibraryStderr
 from tetrad.services.nonblocking_output import use_nonblocking_output
 from tetrad.services.request_context import add_context
 
@@ -69,7 +70,7 @@ def configure_library_logging(level: str = "warning") -> None:
             _console(colors=sys.stderr.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(library_stderr),  # type: ignore[arg-type] # it needs write and flush alone
     )
 
 
@@ -88,6 +89,10 @@ def get_logger() -> structlog.typing.FilteringBoundLogger:
 
 def _report_dropped(num_lines: int, **fields: str) -> None:
     get_logger().warning("log.dropped", num_lines=num_lines, **fields)
+
+
+library_stderr = LibraryStderr(_report_dropped)
+"""For the lines of the library in somebody's program: its events, and those of the services that it runs."""
 
 
 def _console(*, colors: bool) -> structlog.dev.ConsoleRenderer:

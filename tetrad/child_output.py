@@ -5,7 +5,8 @@ tells it, and nobody wants to read it twice. Knows lines, not processes.
 """
 
 import asyncio
-import sys
+
+from tetrad.services.log import library_stderr
 
 
 class ChildOutput:
@@ -26,8 +27,8 @@ class ChildOutput:
             if line.startswith(self._own):
                 self.last_words = line.removeprefix("tetrad ").strip()
             else:
-                sys.stderr.write(line)
-                sys.stderr.flush()
+                library_stderr.write(line)
+                library_stderr.flush()
 
 
 async def _read_line(stream: asyncio.StreamReader) -> str:

@@ -41,7 +41,10 @@ class States:
 
 
 def gone(process: psutil.Process, wait: Callable = psutil.wait_procs) -> bool:
-    _, alive = wait([process], timeout=5)
+    try:
+        _, alive = wait([process], timeout=5)
+    except psutil.NoSuchProcess:  # it ended while psutil looked
+        return True
     return not alive
 
 
