@@ -1,1 +1,1 @@
-"""engine_core_svc: decides what runs next, and owns the ids of the KV blocks. Never computes on tensors."""
+"""Engine core: schedules the tokens of each step and owns the ids of the KV blocks. Never computes on tensors."""

@@ -1,4 +1,4 @@
-"""Settings of the worker: device, threads, memory. What is measured (free memory, block count) is not here."""
+"""Settings of the worker: device, threads, memory. Measured values (free memory, block count) are not settings."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Service: puts the worker together and serves it until told to stop. Tests start it on a socket of their own."""
+"""Service: builds the worker and serves it until it is stopped. Tests start it on a socket of their own."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""EngineCoreAdminService: what operators and routers ask of an engine."""
+"""EngineCoreAdminService: the gRPC service for operators and routers."""
 
 import asyncio
 import math

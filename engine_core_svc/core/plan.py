@@ -1,4 +1,4 @@
-"""What passes between scheduler, executor and sessions: plans, results and outputs, as plain values.
+"""Plans, results and outputs: the plain values that pass between scheduler, executor and sessions.
 
 SchedulerOutput and ModelRunnerOutput carry vLLM's names and meaning; a resumed request is a new request to the worker.
 """

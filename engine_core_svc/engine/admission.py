@@ -1,4 +1,4 @@
-"""Admission: what a submission must satisfy before the scheduler sees it, and the Request it becomes.
+"""Admission: checks a submission before the scheduler sees it, and makes its Request.
 
 Frontends check the same limits earlier and with more context; this is the last line for any client of the contract.
 """

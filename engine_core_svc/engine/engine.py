@@ -1,4 +1,4 @@
-"""Engine: the step loop, and what sessions may ask of it.
+"""Engine: the step loop, and the calls that sessions make.
 
 One task on the event loop does everything, woken by whatever changes: a request, a result, an operator. It plans ahead up to
 the pipeline's depth and never waits for a step; idle means asleep. A lost worker is replaced and every request recomputed

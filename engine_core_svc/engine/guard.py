@@ -1,4 +1,4 @@
-"""Guard: errors of ours in what timers and other tasks call must not pass unseen, or requests would wait for ever.
+"""Guard: reports bugs in timers and background tasks, which would otherwise leave requests waiting for ever.
 
 On the event loop. Keeps the first one for the step loop, which raises it and so ends the process: frontends resume on the next.
 """

@@ -1,4 +1,4 @@
-"""Observers: those who want to know when an engine has changed, and look for themselves. On the event loop."""
+"""Observers: callbacks for changes of the engine's state. On the event loop."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Orders: what operators tell an engine to do: to pause, to sleep, and to go on.
+"""Orders: an operator's commands to an engine: pause, sleep, resume.
 
 Given by the admin service, on the event loop. Says whether the step loop may plan, and when it may come to rest; how the engine
 sleeps is the sleeper's business. Knows nothing of steps in flight.

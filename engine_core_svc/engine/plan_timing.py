@@ -1,4 +1,4 @@
-"""PlanTiming: when the next step is planned while one runs: as late as the worker never waits for it.
+"""PlanTiming: delays planning the next step to the latest time that still keeps the worker busy.
 
 What arrives behind a plan waits for that whole step before its own begins; a plan made early in a long step keeps it out for
 nothing. Where a worker computes on the cores that first tokens need on their way out, in steps that are shorter than that way,

@@ -1,4 +1,4 @@
-"""Recovery: what follows when a worker is lost, until one is back.
+"""Recovery: handles the loss of a worker until another one is connected.
 
 Called by the engine, on the event loop. Everyone is told, what ran is put back in line to be recomputed, and who was under way
 is remembered until it is known whether the worker died of it: a connection that was cut leads back to the same instance.

@@ -1,1 +1,1 @@
-"""KV blocks: who owns which, and which of them hold a prefix that another request can share."""
+"""KV blocks: their owners, and the prefixes in them that several requests share."""

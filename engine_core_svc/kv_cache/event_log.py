@@ -1,4 +1,4 @@
-"""KvEventLog: what entered and left the prefix cache lately, and what is in it now, for listeners that come and go.
+"""KvEventLog: recent changes of the prefix cache, and its present content, for subscribers that come and go.
 
 Filled by the block pool and the cache manager, read by SubscribeKvEvents. What one step (one tick of the event loop) brings is
 one batch; before the first listener there is none, but what is cached is known. A listener reads from batches that are kept;

@@ -1,4 +1,4 @@
-"""KV events: what a prefix cache tells those who want to know what is in it.
+"""KV events: the changes of a prefix cache that subscribers receive.
 
 The block pool and the cache manager are given one `KvEvents`; they call it and never ask. Knows requests' tokens and hashes,
 nothing of listeners: who keeps and sends events is kv_event_log.py.

@@ -1,4 +1,4 @@
-"""Second tier: what the block pool evicts, kept in host memory of the worker and brought back when its prefix comes again.
+"""Second tier: keeps evicted blocks in host memory of the worker, and restores them when a request has their prefix.
 
 Called by the block pool and the cache manager while a plan is made. Knows hashes and block ids. Copies belong to the plan that
 is made: those out come before those in, and both before the plan's step, so a block may leave and another take its place at

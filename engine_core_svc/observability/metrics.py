@@ -1,4 +1,4 @@
-"""EngineMetrics: what an engine core counts. Times per step, numbers per request; the scheduler is read when somebody scrapes.
+"""EngineMetrics: Prometheus metrics of an engine core. Times per step, counts per request; a scrape reads the scheduler.
 
 Called by the engine, on the event loop. A step's way: planned (schedule), sent to the worker and answered (round trip), applied
 (update); a step's time is what passes between two answers of a worker that is never without work.

@@ -1,1 +1,1 @@
-"""Scheduling: which tokens of which requests are computed in the next step, and what a step's result means."""
+"""Scheduling: chooses the tokens of the next step, and applies the results of steps to requests."""

@@ -1,4 +1,4 @@
-"""StepBudget: what one plan may still compute.
+"""StepBudget: the tokens that one plan may still compute.
 
 Made and used by the scheduler, for one plan. Two purses: all tokens of the step, and those of prompts, which may be held to
 fewer for the sake of the requests that decode beside them (prefill_throttle.py). Knows no requests; the bytes that they add to

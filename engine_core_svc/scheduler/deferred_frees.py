@@ -1,4 +1,4 @@
-"""DeferredFrees: blocks of requests that ended while a plan in flight still names them; given back when that plan has returned.
+"""DeferredFrees: frees the blocks of an ended request when the last plan that names them has returned.
 
 Called by the states and by results. Knows step ids and block ids; a step's result means that all steps before it have returned
 too.

@@ -1,4 +1,4 @@
-"""Limits: what one step may hold, and in which order requests are served."""
+"""Limits: the largest step, and the order in which requests are served."""
 
 from dataclasses import dataclass
 

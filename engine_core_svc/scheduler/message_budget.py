@@ -1,4 +1,4 @@
-"""MessageBudget: what one plan and its result may still hold, in bytes (message_sizes.py).
+"""MessageBudget: the bytes that one plan and its result may still hold (core/message_sizes.py).
 
 Made and used by the scheduler, for one plan, beside the budget of tokens. Each share admits the first that asks for it, however
 large: admission has refused what fits no message. So every request is planned when it is the first in order.

@@ -1,4 +1,4 @@
-"""Throttles: how many tokens of prompts a step may compute while others decode.
+"""PrefillThrottle: limits the prompt tokens of a step while other requests decode.
 
 Asked by the scheduler for each plan, told of each plan and each result. A prompt of thousands of tokens that fills a step holds
 up every stream for as long as it takes; cut into small pieces it costs the same and holds up nobody for long. How small depends

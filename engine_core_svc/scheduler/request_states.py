@@ -1,4 +1,4 @@
-"""RequestStates: every unfinished request, and where each stands: waiting for its grammar, waiting, or running with blocks.
+"""RequestStates: all unfinished requests, and their transitions: waiting for a grammar, waiting, running with blocks.
 
 Owned by the scheduler, which says when a request moves, as results do; here is what a move entails. The worker is told of those
 that run no more by the next plan. Knows nothing of budgets and plans.

@@ -1,4 +1,4 @@
-"""Results: what a step brought, applied to the requests that still want it.
+"""Results: applies the result of a step to its unfinished requests.
 
 Called by the scheduler, once for each result, in the order of the plans. Sampled tokens take the place of placeholders; a
 request that stops ends here. Knows nothing of how plans are made.

@@ -1,4 +1,4 @@
-"""StepTimes: what a step's decodes and a prompt's token cost, learned from the steps that were.
+"""StepTimes: estimates the time of a step's decodes and of one prompt token from measured steps.
 
 Used by the throttle alone. Knows no requests, reads no clock.
 """

@@ -1,4 +1,4 @@
-"""Outbox: what a session still has to be told, merged when its frontend is slow.
+"""Outbox: queues the outputs of a session, and merges them while its frontend is slow.
 
 Filled by the step loop, which never waits; emptied by the session's stream. Bounded: beyond `capacity` steps, later ones are
 merged into the last, request by request, so a slow frontend costs memory per request, not per step; and the requests of one

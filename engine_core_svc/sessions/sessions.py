@@ -1,4 +1,4 @@
-"""Sessions: which frontend asked for what, and where its outputs go.
+"""Sessions: the requests of each frontend, and the stream that carries their outputs.
 
 Owned by the engine, on the event loop. A session's requests end with it. Knows request ids and outboxes, not tokens.
 """

@@ -1,4 +1,4 @@
-"""Constraint: what a request's output must look like, as plain values.
+"""Constraint: the language that a request's output must belong to, as plain values.
 
 Made from messages by wire.py. A Language is what is compiled and cached; a Constraint is a language as one request uses it.
 """

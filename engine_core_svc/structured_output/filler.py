@@ -1,4 +1,4 @@
-"""Filler: moves grammar states on by what was sampled, and computes their next masks, in a thread of its own.
+"""Filler: advances grammar states by the sampled tokens and computes their next masks, in a thread of its own.
 
 One batch at a time. The matchers' work is done by llguidance's threads, without the interpreter's lock: 16 masks take some
 0.3 ms together, but a hostile grammar may take hundreds for one; the event loop serves everyone else meanwhile.

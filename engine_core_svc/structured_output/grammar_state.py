@@ -1,4 +1,4 @@
-"""Grammar state: where one request stands in its language, and what it may sample next.
+"""Grammar state: the position of one request in its language, and the tokens that may follow.
 
 Made when its grammar is compiled, dropped when the request ends; preemption and the loss of a worker do not touch it. Used by
 one thread at a time: by the filler's from `advance` until its masks are there, by the event loop otherwise.

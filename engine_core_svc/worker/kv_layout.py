@@ -1,4 +1,4 @@
-"""Layout: how many KV blocks there are and how long a sequence may be, from settings and from what the worker measured.
+"""KV layout: computes the number of KV blocks and the longest sequence from settings and the worker's measurements.
 
 Measured values are results, not settings. Rule: a lone request of max_model_len tokens always fits, or the start fails.
 """

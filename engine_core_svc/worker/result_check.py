@@ -1,4 +1,4 @@
-"""Result check: finds the requests for which a worker's result is not what their plan asked for.
+"""Result check: finds the requests whose part of a worker's result does not match the plan.
 
 Used by InFlight, for each result in the order of the plans. A wrong entry concerns its own request: the others keep theirs, and
 the worker keeps its connection. Costs little for requests without log-probabilities.

@@ -1,4 +1,4 @@
-"""Attention interface: what a model's layers call, whatever the device.
+"""Attention interface: the call that a model's layers make on every device.
 
 A backend is made once per loaded model. Each step it builds its own metadata from the step's inputs, once for all layers.
 Contract: a layer's keys and values of the whole step are written before any of them is read, because two requests of one step

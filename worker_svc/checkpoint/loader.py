@@ -1,4 +1,4 @@
-"""Weight loader: what a model asks for its tensors while it is built. Checks shapes, counts, reports progress."""
+"""Weight loader: gives a model its tensors while it is built. Checks shapes, counts bytes, reports progress."""
 
 from collections.abc import Collection, Container
 

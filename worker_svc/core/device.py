@@ -1,4 +1,4 @@
-"""Device interface: loads a model, says what memory KV may take, makes the runner of its steps.
+"""Device interface: loads a model, reports the memory for KV blocks, makes the runner of its steps.
 
 Called by worker.py, always on the compute thread. Knows nothing of gRPC.
 """

@@ -1,4 +1,4 @@
-"""Host: cores and memory that this process may use, container limits included. Linux; elsewhere what Python knows."""
+"""Host: the cores and the memory that this process may use, container limits included. Linux; elsewhere Python's values."""
 
 import ctypes
 import os

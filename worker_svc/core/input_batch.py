@@ -1,4 +1,4 @@
-"""Input batch: what the worker keeps of each request between steps, in rows ("slots") of preallocated arrays.
+"""Input batch: the requests of the worker between steps, in rows ("slots") of preallocated arrays.
 
 Called by the model runner, on the compute thread. Knows token ids, block tables and counts; knows nothing of sampling,
 tensors or devices. Invariant: a handle has exactly one slot, and a slot at most one handle.

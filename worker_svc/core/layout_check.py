@@ -1,4 +1,4 @@
-"""Layout check: whether what an engine core wants allocated can be, before anything is.
+"""Layout check: refuses a KV layout that does not fit, before anything is allocated.
 
 Called by the worker, and by devices whose blocks are host memory. Without it an absurd number would be a MemoryError deep in a
 library, or pages that the system promises and then kills the process for. Knows sizes; no tensors.

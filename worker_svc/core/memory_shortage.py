@@ -1,4 +1,4 @@
-"""Memory shortage: an allocation that the system refuses -> one error that says what was wanted, what there is, what to do.
+"""Memory shortage: turns a refused allocation into one error with the size, the available memory and the option to lower.
 
 Used by the worker around loading, allocating and warming up on a host. Knows the ways in which libraries report a refusal;
 knows no tensors.

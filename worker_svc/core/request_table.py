@@ -1,4 +1,4 @@
-"""Request table: applies a plan's delta to what the worker knows, and says which rows run.
+"""Request table: applies a plan's changes to the known requests, and returns the rows that run.
 
 Called by the runners (model and simulated), on the compute thread. One request that cannot run is answered with its error and
 set aside; plans already under way may still name it, silently, until the engine core removes it. A plan that contradicts what

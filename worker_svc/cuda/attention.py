@@ -1,4 +1,4 @@
-"""Paged attention of a step: which requests take the path of one query, which that of many, and what all layers share.
+"""Paged attention of a step: splits requests by path (one query, many queries), and prepares the inputs of all layers.
 
 Rows with one token each come first (step_inputs.py); they read their keys in parts, side by side. The others go by tiles of
 queries. Dims: T tokens, B requests with one token, R requests in all, P blocks of the longest request.

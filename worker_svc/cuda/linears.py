@@ -1,4 +1,4 @@
-"""Linears: a model's matrices on the device, in floats or quantized; what the models of this package load their weights with.
+"""Linears: a model's matrices on the device, in floats or quantized, and the loader that makes them.
 
 Products over one input are fused where their parts are of one form; what a matrix is stored as is seen in the files, so layers
 that a checkpoint left in floats stay so. GGUF files are dequantized to the type of the activations.

@@ -1,4 +1,4 @@
-"""The llama family on the device's kernels: what models/llama.py computes, each layer in eight launches.
+"""The llama family on the device's kernels: the computation of models/llama.py, each layer in eight launches.
 
 `x` is what the next product reads, normed; `residual` is the stream that layers add to, which happens in the norm behind them.
 """

@@ -1,4 +1,4 @@
-"""Memory profile: what the largest step takes beyond weights and KV cache, found by running it.
+"""Memory profile: runs the largest step to measure its memory beyond weights and KV cache.
 
 Largest in tokens, and in what its requests ask for: all of them are penalised, which takes a line of the vocabulary each, drawn
 from a part of it, and told log-probabilities. Before it, blocks are swapped out.

@@ -1,4 +1,4 @@
-"""Output layer: hidden states to logits, which leave it in float32 whatever comes in.
+"""Output layer: hidden states of any dtype to logits in float32.
 
 Between 16 and 32 two neighbours of bfloat16 are 0.125 apart: a logit that is rounded to them is off by more than the rest of
 the model is. The product sums in float32 anyway; what is written is twice as wide.

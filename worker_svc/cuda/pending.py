@@ -1,4 +1,4 @@
-"""Launched steps: what the compute thread leaves behind of a step, and what becomes of it once the device is done.
+"""Launched steps: the arrays of a step that is still on the device, and its result once the device is done.
 
 Two threads meet here: the compute thread launches and forgets requests, another one waits and reads. What one says to the other
 is in LaunchLog: a request whose logits were no numbers is found out only by whoever reads them, and steps that were launched

@@ -1,4 +1,4 @@
-"""Devices: what a worker runs on. `open_device` is the one place that chooses."""
+"""Devices of the worker. `open_device` is the one place that chooses."""
 
 import os
 from typing import TYPE_CHECKING

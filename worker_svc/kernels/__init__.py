@@ -1,4 +1,4 @@
-"""Triton kernels of the CUDA device, each beside the torch program that says what it computes.
+"""Triton kernels of the CUDA device, each beside a torch program with the same result.
 
 A file has one operation: its reference, its kernel, and the function that launches it, with one signature for reference and
 launcher. Nothing here synchronises, allocates more than its result, or knows of requests, plans or models. Nothing compiles a

@@ -1,4 +1,4 @@
-"""What a forward pass reads of its tokens, gathered from the device's own state: ids, positions and where keys and values go.
+"""Gathers the inputs of a forward pass from the device's own state: ids, positions and KV slots.
 
 The host knows a step's rows and their lengths, but not the tokens that were sampled last; so it sends five numbers a request,
 and the rest is read where it is. Dims: R requests, T tokens, S slots, L tokens of the longest request, P blocks of it.

@@ -1,4 +1,4 @@
-"""Philox on the device: the uniforms of sampler/philox.py, which is the reference and says what they are a function of."""
+"""Philox on the device: the same uniforms as sampler/philox.py, which is the reference."""
 
 import triton
 import triton.language as tl

@@ -1,4 +1,4 @@
-"""The end of a product whose K is split: each part is kept, and the program that comes last adds them all up.
+"""Split K: the last program of a product adds up the partial sums of all its parts.
 
 Few rows make few tiles, too few for all of a device to read weights; so several programs share a tile, each with its part of K.
 They draw tickets as they finish. Who draws the last one sums the parts in their order, hence the same bits every time, and puts

@@ -1,4 +1,4 @@
-"""Kinds of rotary embedding: what a config's rope_scaling makes of the frequencies, so that contexts get longer.
+"""Kinds of rotary embedding: scales the frequencies by a config's rope_scaling, for longer contexts.
 
 Each takes frequencies [R / 2], the base `theta` that they come from, and the config's values; it returns frequencies and the
 gain of turned queries and keys. Named as `rope_type` names them; "factors" is how GGUF files carry Llama 3's.

@@ -1,4 +1,4 @@
-"""Values of a checkpoint's `quantization_config`: written by strangers, so each is checked; errors name what is supported."""
+"""Values of a checkpoint's `quantization_config`. Each is checked; errors list the supported ones."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The llama family over the native kernels: what models/llama.py computes, written down once as a program.
+"""The llama family over the native kernels: the computation of models/llama.py as one program.
 
 Reads as the forward pass. Weights keep the quanta of their file if they are asked to; products that share their input and their
 format are fused. Float32 results do not depend on what else is in a step, to the last bit.

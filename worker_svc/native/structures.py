@@ -1,4 +1,4 @@
-"""Structures: what crosses into the C++ kernels, field for field as src/matrix.h, kv_pages.h and program.cpp have it."""
+"""Structures that cross into the C++ kernels, field for field as in src/matrix.h, kv_pages.h and program.cpp."""
 
 import ctypes
 from enum import IntEnum

@@ -1,4 +1,4 @@
-"""WorkerMetrics: what a worker counts. Once a step; how far it has come is read when somebody scrapes.
+"""WorkerMetrics: Prometheus metrics of a worker. Counts once a step; a scrape reads the worker's state.
 
 A plan's time at the worker is the wait for the device, while the step before it runs, and the step itself.
 """

@@ -1,4 +1,4 @@
-"""RequestTraces: what logs and spans say of the requests of one Execute stream.
+"""RequestTraces: log fields and spans for the requests of one Execute stream.
 
 Called by the servicer, on the event loop: with each plan as it comes, and with each result, in the same order. A request that
 is traced has `worker.prefill`, to its first token, and `worker.decode`, to its last: one span for each time that it runs, which

@@ -1,4 +1,4 @@
-"""What the products of one device share: where they run, in which type, in which tiles."""
+"""Context of all products of one device: where they run, their type, their tiles."""
 
 from dataclasses import dataclass
 

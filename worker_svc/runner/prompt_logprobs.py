@@ -1,4 +1,4 @@
-"""Prompt logprobs: log-probabilities of the prompt's own tokens, gathered chunk by chunk and told when the prompt is through.
+"""Prompt logprobs: gathers log-probabilities of the prompt's tokens chunk by chunk; the last chunk brings them all.
 
 Called by the model runner after the forward pass, on the compute thread, for the few requests that ask. They are told in the
 step that brings the first output token, as the engine core has nothing else to send them with. A request that is preempted

@@ -1,4 +1,4 @@
-"""Step result: makes the answer to a plan from what was sampled.
+"""Step result: makes the result of a plan from the sampled tokens.
 
 A request that failed is answered with its error and nothing else: the engine core takes anything besides for a fault.
 """

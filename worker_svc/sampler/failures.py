@@ -1,4 +1,4 @@
-"""Failures: rows that have nothing to sample from, or a model that gave no numbers. Each fails alone, and is told why."""
+"""Failures: rows without a token to sample, and rows whose logits are no numbers. Each fails alone, with the reason."""
 
 from collections.abc import Sequence
 

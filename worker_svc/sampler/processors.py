@@ -1,4 +1,4 @@
-"""What a logits processor is: one file each beside this one, applied only to the rows that asked for it.
+"""Interface of the logits processors: one file each, applied only to the rows that need it.
 
 A processor keeps its own state by slot. It is told of requests that come and go, and reads tokens from the input batch. What
 it needs of all its rows in a step is kept flat, in arrays that are built anew only when the batch changes: a step runs no

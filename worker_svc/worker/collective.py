@@ -1,4 +1,4 @@
-"""Collective methods: what CollectiveRpc may call, by name.
+"""Collective methods: the methods that CollectiveRpc may call, by name.
 
 Arguments and results are JSON; nothing that came over the wire is executed.
 """

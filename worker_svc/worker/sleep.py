@@ -1,4 +1,4 @@
-"""Sleep: what a worker remembers while its weights or its KV cache are not on the device, to be as it was afterwards.
+"""Sleep: the state that a worker needs to restore its weights and KV cache.
 
 Kept by worker.py, on the compute thread. Knows what may wake up in which order; moves nothing.
 """

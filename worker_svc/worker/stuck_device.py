@@ -1,4 +1,4 @@
-"""Stuck device: notices a step that does not end although nobody waits for it any more.
+"""Stuck device: notices a step that does not end after its caller has left.
 
 On the event loop. An engine core gives up a worker whose step takes too long, but the step itself cannot be cancelled, and the
 next engine core would wait behind it for ever: all that helps is another process. Knows no steps: the compute thread runs calls

@@ -1,4 +1,4 @@
-"""Host copy: bytes of the device in pinned host memory: what weights sleep in, and where those that are offloaded live."""
+"""Host copy: bytes of the device in pinned host memory, for sleeping and for offloaded weights."""
 
 import torch
 

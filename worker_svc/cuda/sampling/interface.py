@@ -1,4 +1,4 @@
-"""What a logits processor is on the device; as on the host (sampler/processors.py), but told apart in two.
+"""Interface of the logits processors on the device; sampler/processors.py has the host's. Host and device parts are separate.
 
 Before anything is launched, each says what it has to do in a step, so that a step in which none has anything leaves the logits
 as they are. What it needs of its rows is kept on the device, in one table that is uploaded when the batch changes.

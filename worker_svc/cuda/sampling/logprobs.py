@@ -1,4 +1,4 @@
-"""Logprobs on the device: gathered from the raw logits for those who ask, width by width, and read where they have arrived."""
+"""Logprobs on the device: gathered from the raw logits for the rows that want them, width by width."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Penalties: lower the logits of tokens seen before; also of those that only the device knows yet."""
+"""Penalties: lower the logits of earlier tokens, including tokens that only the device has so far."""
 
 from collections.abc import Sequence
 

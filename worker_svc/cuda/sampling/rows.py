@@ -1,4 +1,4 @@
-"""The rows of a step that sample, on the host and, if anything asks for them there, on the device."""
+"""The sampling rows of a step, on the host and, where a processor needs them, on the device."""
 
 from functools import cached_property
 
