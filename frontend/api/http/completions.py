@@ -1,5 +1,6 @@
 """/v1/completions: one or many prompts, n outputs each, streamed or whole."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -124,29 +125,35 @@ class _Completion:
             yield event(chunk)
 
     async def _start(self) -> list[OutputStream]:
-        streams: list[OutputStream] = []
-        body = self._body
         # All prompts or none: half of them would be tokenized in vain.
         self._llm.admission.check(num_requests=len(self._prompts) * self._params.n)
+        if len(self._prompts) == 1:
+            return [await self._add(self._id, self._prompts[0])]
+        # Together, so that the tokenizer gets the prompts of one request in one message.
+        adding = [asyncio.create_task(self._add(f"{self._id}-{place}", prompt)) for place, prompt in enumerate(self._prompts)]
         try:
-            for place, prompt in enumerate(self._prompts):
-                stream = await self._llm.add_request(
-                    self._id if len(self._prompts) == 1 else f"{self._id}-{place}",
-                    prompt,
-                    self._params,
-                    priority=body.priority,
-                    add_special_tokens=body.add_special_tokens,
-                    truncate_prompt_tokens=body.truncate_prompt_tokens,
-                    truncation_side=body.truncation_side or "left",
-                    cache_salt=body.cache_salt or "",
-                    data_parallel_rank=self._rank,
-                )
-                streams.append(stream)
+            return list(await asyncio.gather(*adding))
         except BaseException:
-            for stream in streams:
-                stream.close()
+            for each in adding:
+                each.cancel()
+            for added in await asyncio.gather(*adding, return_exceptions=True):
+                if isinstance(added, OutputStream):
+                    added.close()
             raise
-        return streams
+
+    async def _add(self, request_id: str, prompt: PromptType) -> OutputStream:
+        body = self._body
+        return await self._llm.add_request(
+            request_id,
+            prompt,
+            self._params,
+            priority=body.priority,
+            add_special_tokens=body.add_special_tokens,
+            truncate_prompt_tokens=body.truncate_prompt_tokens,
+            truncation_side=body.truncation_side or "left",
+            cache_salt=body.cache_salt or "",
+            data_parallel_rank=self._rank,
+        )
 
     def _sampling_params(self) -> SamplingParams:
         body = self._body
@@ -262,10 +269,10 @@ def _prompts(body: CompletionRequest, most: int) -> list[PromptType]:
     assert given is not None, "checked with the body"
     if isinstance(given, str):
         return [given]
-    if not given:
-        raise InvalidRequest("The decoder prompt cannot be empty", field="prompt")
-    if isinstance(given[0], int):
+    if given and isinstance(given[0], int):
         return [TokensPrompt(prompt_token_ids=msgspec.convert(given, list[int]))]
+    if not given or "" in given or [] in given:
+        raise InvalidRequest("The decoder prompt cannot be empty", field="prompt")
     if len(given) > most:
         raise InvalidRequest(f"prompt may hold at most {most} prompts, got {len(given)}.", field="prompt")
     return [

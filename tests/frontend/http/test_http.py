@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from tests.frontend.fakes import EOS, TEXT
+from tetrad.services.columns import unpack_u32
 from tetrad.services.errors import InternalError, Overloaded, Unavailable
 from tetrad.services.version import VERSION
 
@@ -392,3 +393,25 @@ async def test_port_that_is_taken_is_a_clear_error(frontend, serve_frontend):
     with pytest.raises(Unavailable, match=f"Cannot listen on 127.0.0.1:{frontend.port}"):
         async with serve_frontend(port=frontend.port) as second:
             await second.task
+
+
+async def test_the_prompts_of_one_completion_are_tokenized_together(http, tokenizer, engine):
+    tokenizer.hung.clear()
+    asking = asyncio.create_task(http.post("/v1/completions", json={"prompt": [f"p{i}" for i in range(8)], "max_tokens": 1}))
+    async with asyncio.timeout(10):
+        while len(tokenizer.text_sizes) < 8:  # noqa: ASYNC110 - the fake has no event for it
+            await asyncio.sleep(0.005)
+    tokenizer.hung.set()
+
+    response = await asking
+    assert [choice["index"] for choice in response.json()["choices"]] == list(range(8))
+    assert [bytes(unpack_u32(request.prompt_token_ids)) for request in engine.requests] == [b"p%d" % i for i in range(8)]
+
+
+async def test_a_completion_with_one_wrong_prompt_generates_nothing(http, engine):
+    body = {"prompt": ["fine", "x" * 100_000, "fine as well"], "max_tokens": 1000}
+
+    response = await http.post("/v1/completions", json=body)
+
+    assert response.status_code == 400
+    await engine.until(lambda: not engine.running)
