@@ -128,7 +128,7 @@ def test_all_stacks_are_shown_where_no_url_is_given(tmp_path, monkeypatch, capsy
     status.run([])
 
     stacks = [line for line in capsys.readouterr().out.splitlines() if line.startswith("stack ")]
-    assert stacks == ["stack       http://127.0.0.1:9", f"stack       {tmp_path}/two, without HTTP"]
+    assert stacks == ["stack       http://127.0.0.1:9", f"stack       {tmp_path}/two"]
 
 
 @pytest.fixture

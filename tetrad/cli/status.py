@@ -89,7 +89,7 @@ class _Looker:
         for directory in private_directories():
             url = read_url(directory)
             if self._with_all_stacks or is_same_server(url, self._client.url):
-                report.lines.append(f"stack       {url or f'{directory}, without HTTP'}")
+                report.lines.append(f"stack       {url or directory}")
                 report.lines += run_interruptible(_stack(sorted(directory.glob("*.sock"))))
         return report
 
