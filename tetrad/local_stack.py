@@ -25,6 +25,7 @@ from tetrad.services.extras import require_extras
 from tetrad.services.grpc_pollers import GRPC_POLLERS
 from tetrad.services.model_files import CacheSettings
 from tetrad.services.settings import ServiceSettings, Settings, child_environment
+from tetrad.stack_url import url_of, write_url
 from tetrad.supervisor import Supervisor
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings
@@ -122,6 +123,7 @@ class LocalStack:
             except Unavailable:
                 self.abandon()
                 raise
+            write_url(self.directory, url_of(frontend))
         self._settings = settings
         # Whoever calls stops before whom it calls: nobody sees a peer vanish. They start the other way round, and the worker,
         # which takes longest, before all.

@@ -26,7 +26,8 @@ They run with the import changed: `from tetrad import LLM, SamplingParams`. Modu
 `.entrypoints.llm`, `.lora.request`, `.utils`, `.usage.usage_lib`, `.v1.engine.async_llm`, `.v1.metrics.reader`,
 `.v1.metrics.loggers`. Forms of older versions are taken as well: `prompt_token_ids=`, `inputs=`, `guided_options_request=`,
 `GuidedDecodingParams`, positional arguments, and the arguments at the end of this page. `tests/tetrad/vllm_scripts` has a
-program for each page of vLLM's documentation.
+program for each page of vLLM's documentation; they name models of the Hugging Face hub, and run with any other, such as
+`smollm2-135m-instruct`.
 
 What differs on purpose: a larger `priority` is more urgent, unless `priority_order="low_first"` says what vLLM says
 ([requests.md](requests.md)). `sleep` keeps requests (`mode="keep"`) where vLLM aborts them. `n` above 1 at temperature 0 is

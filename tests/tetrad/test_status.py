@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tetrad.cli import status
+from tetrad.stack_url import write_url
 
 WELL = {"name": "tokenizer 0", "ready": True, "problem": ""}
 LOST = {"name": "tokenizer 1", "ready": False, "problem": "not connected: Connection refused"}
@@ -100,6 +101,34 @@ def test_a_server_that_is_not_there_is_one_line(capsys):
     assert printed.err.startswith("server      http://127.0.0.1:9  not ready: ")
     assert printed.err.count("\n") == 1
     assert printed.out == ""
+
+
+def test_a_server_at_a_url_shows_the_stack_that_has_it_and_no_other(serve, tmp_path, monkeypatch, capsys):
+    url = serve(health(WELL, ENGINE))
+    for name, its_url in [("own", url), ("other", "http://127.0.0.1:9")]:
+        (tmp_path / name).mkdir()
+        write_url(tmp_path / name, its_url)
+        (tmp_path / name / "worker.sock").touch()
+    monkeypatch.setattr(status, "private_directories", lambda: [tmp_path / "other", tmp_path / "own"])
+
+    assert status.run(["--url", url]) == 0
+
+    _, stacks = capsys.readouterr().out.split("load  ")
+    stack, worker = stacks.splitlines()[1:]
+    assert stack == f"stack       {url}"
+    assert worker.startswith(f"worker      unix:{tmp_path}/own/worker.sock  unreachable (")
+
+
+def test_all_stacks_are_shown_where_no_url_is_given(tmp_path, monkeypatch, capsys):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    write_url(tmp_path / "one", "http://127.0.0.1:9")
+    monkeypatch.setattr(status, "private_directories", lambda: [tmp_path / "one", tmp_path / "two"])
+
+    status.run([])
+
+    stacks = [line for line in capsys.readouterr().out.splitlines() if line.startswith("stack ")]
+    assert stacks == ["stack       http://127.0.0.1:9", f"stack       {tmp_path}/two"]
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import grpc
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.engine.wire import tokenizer_info_of, tokenizer_info_request
 from tetrad.services.channel import open_channel
+from tetrad.stack_url import url_of
 from tetrad.v1 import tokenizer_pb2_grpc
 
 _TIMEOUT_S = 10.0
@@ -34,9 +35,8 @@ def announcement(frontend: FrontendSettings, *, can_chat: bool) -> str:
         frontend: its settings.
         can_chat: whether the model has a chat template; without one, the request to try is a completion.
     """
-    host = "127.0.0.1" if frontend.host in ("0.0.0.0", "::", "") else frontend.host
-    scheme = "http" if frontend.public_tls is None else "https"
-    url, name = f"{scheme}://{host}:{frontend.port}", frontend.served_model_names[0]
+    url, name = url_of(frontend), frontend.served_model_names[0]
+    host = url.partition("://")[2].rpartition(":")[0]
     grpc_address = "" if frontend.grpc_port is None else f", gRPC on {host}:{frontend.grpc_port}"
     console = f", console at {url}/" if frontend.console else ""
     if can_chat:

@@ -1,7 +1,7 @@
 """`tetrad status`: what runs where, whether it takes work, and how much it has to do.
 
-Looks at one server over HTTP, which names the services that it depends on. Without --url it also looks at the local stacks of
-this machine, through their sockets.
+Looks at one server over HTTP, which names the services that it depends on, and at the local stacks of this machine, through
+their sockets: with --url at the one that has this server, without at all of them.
 """
 
 import socket
@@ -23,6 +23,7 @@ from tetrad.metrics_text import read_metrics
 from tetrad.private_directory import private_directories
 from tetrad.readiness import HealthTarget, check_readiness
 from tetrad.services.errors import TetradError
+from tetrad.stack_url import is_same_server, read_url
 
 _GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 _RATES = {"request_success": "requests_per_s", "prompt_tokens": "prompt_tokens_per_s", "generation_tokens": "tokens_per_s"}
@@ -34,7 +35,11 @@ _CREDENTIALS = struct.Struct("3i")
 
 def run(arguments: list[str]) -> int:
     """Print the status; returns 1 if the server does not take work."""
-    parser = new_parser("status", "Show what runs where, whether it takes work, and how much it has to do.")
+    parser = new_parser(
+        "status",
+        "Show what runs where, whether it takes work, and how much it has to do. "
+        "Without --url: all that this user runs on this machine.",
+    )
     add_server_address(parser)
     parser.set_defaults(url=None)
     parser.add_argument("--watch", action="store_true", help="Look again and again, until q or Ctrl-C.")
@@ -42,7 +47,7 @@ def run(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     url = options.url or DEFAULT_URL
     with HttpClient(url, api_key=options.api_key, ca_file=options.ca_file, timeout_s=5.0) as client:
-        looker = _Looker(client, with_stacks=options.url is None)
+        looker = _Looker(client, with_all_stacks=options.url is None)
         if options.watch:
             watch(lambda: "\n".join(looker.look().all_lines()) + "\n", options.interval_s, out=sys.stdout, keys=sys.stdin)
             return 0
@@ -70,19 +75,22 @@ class _Looker:
 
     Args:
         client: of the server.
-        with_stacks: whether to look at the stacks.
+        with_all_stacks: whether to look at stacks that have another server, too.
     """
 
-    def __init__(self, client: HttpClient, *, with_stacks: bool) -> None:
+    def __init__(self, client: HttpClient, *, with_all_stacks: bool) -> None:
         self._client = client
-        self._with_stacks = with_stacks
+        self._with_all_stacks = with_all_stacks
         self._before: tuple[float, Mapping[str, float]] | None = None
 
     def look(self) -> _Report:
         """Return how things are now."""
         report = self._server()
-        for directory in private_directories() if self._with_stacks else ():
-            report.lines += run_interruptible(_stack(sorted(directory.glob("*.sock"))))
+        for directory in private_directories():
+            url = read_url(directory)
+            if self._with_all_stacks or is_same_server(url, self._client.url):
+                report.lines.append(f"stack       {url or directory}")
+                report.lines += run_interruptible(_stack(sorted(directory.glob("*.sock"))))
         return report
 
     def _server(self) -> _Report:
