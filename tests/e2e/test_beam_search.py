@@ -71,7 +71,7 @@ def until_eos(ids: list[int], start: int, eos: list[int]) -> list[int]:
     ids=["defaults", "short", "ignoring-eos", "wide"],
 )
 def test_sequences_and_scores_are_those_of_transformers(llm, prompts, model, params):
-    eos = sorted(llm._frontend.tokenizer_info.eos_token_ids)
+    eos = sorted(llm._running.frontend.tokenizer_info.eos_token_ids)
 
     outputs = llm.beam_search(prompts, params)
 

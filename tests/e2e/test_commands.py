@@ -9,10 +9,14 @@ def tetrad(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_status_of_a_url_shows_the_services_behind_it_alone(sim_server):
-    """The other stacks of this machine are no concern of who names a server."""
+    """Other stacks of this machine are not shown: a program may kill the pids that it reads here."""
     result = tetrad("status", "--url", sim_server.url)
 
     lines = result.stdout.splitlines()
+    words = [line.split()[0] for line in lines]
     assert result.returncode == 0
-    assert [line.split()[0] for line in lines] == ["server", "needs", "load"]
+    assert words[:4] == ["server", "needs", "load", "stack"]
+    assert sim_server.url in lines[3]
+    assert sorted(set(words[4:])) == ["engine-core", "frontend", "tokenizer", "tokenizer-2", "worker"]
+    assert words.count("stack") == 1
     assert "engine core 0 ready" in lines[1]
