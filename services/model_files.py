@@ -7,6 +7,7 @@ appears in the cache whole or not at all. Blocks (disk, network): call it in a t
 """
 
 import contextlib
+import difflib
 import fcntl
 import hashlib
 import importlib.util
@@ -114,6 +115,8 @@ def resolve_model(
     report = report or _log_fetch
     if name in BUILTIN_MODELS:
         return _fetch_builtin(name, BUILTIN_MODELS[name], CacheSettings().directory(), report)
+    if meant := difflib.get_close_matches(name.lower(), BUILTIN_MODELS, n=1, cutoff=_SAME_NAME):
+        raise NotFound(f"There is no model {name!r}; did you mean {meant[0]}? {_WHAT_TO_DO}", field="model")
     if _HUB_ID.fullmatch(name) and path.suffix != ".gguf":
         return fetch_from_hub(name, revision, check=check, with_weights=with_weights, report=report, what_to_do=_WHAT_TO_DO)
     raise NotFound(f"There is no model {name!r}: no such directory or .gguf file. {_WHAT_TO_DO}", field="model")
@@ -131,6 +134,8 @@ def builtin_generation_config(path: Path) -> Mapping[str, float]:
 
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*(/[\w.\-]+)?")
+_SAME_NAME = 0.95
+"""Names that are more alike than this (difflib's ratio) differ by a slip of the keyboard."""
 _WHAT_TO_DO = f"Give a path, a Hugging Face id, or the built-in {', '.join(BUILTIN_MODELS)}."
 
 

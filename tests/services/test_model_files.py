@@ -198,3 +198,9 @@ def test_an_empty_cache_variable_is_an_unset_one(name, monkeypatch):
     monkeypatch.setenv(name, "")
 
     assert CacheSettings().directory() == Path.home() / ".cache" / "tetrad"
+
+
+@pytest.mark.parametrize("name", ["smolm2-135m-instruct", "SmolLM2-135M-Instruct"])
+def test_a_slip_of_the_keyboard_is_named_before_the_network_is_asked(name):
+    with pytest.raises(NotFound, match=rf"no model '{name}'; did you mean smollm2-135m-instruct\?"):
+        resolve_model(name)
