@@ -1,1 +1,1 @@
-"""The life of a request: HTTP and gRPC in front, tokenizer and engine core behind. Also what the LLM class runs."""
+"""Frontend: HTTP and gRPC APIs in front, tokenizers and engine cores behind. The LLM class runs it as a library."""

@@ -1,4 +1,4 @@
-"""`python -m tetrad.frontend`: serve HTTP and the public gRPC API until told to stop."""
+"""`python -m tetrad.frontend`: serves HTTP and the public gRPC API until it is stopped."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Settings of the frontend: flags, TETRAD_FRONTEND_* and YAML. What a person decides; facts about models are no settings."""
+"""Settings of the frontend: flags, TETRAD_FRONTEND_* and YAML. People choose them; facts about models are no settings."""
 
 from collections.abc import Sequence
 from pathlib import Path

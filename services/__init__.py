@@ -1,1 +1,1 @@
-"""What every service needs and none owns: server start and drain, channels, health, errors, logs, settings, metrics."""
+"""Common parts of all services: server start and drain, channels, health, errors, logs, settings, metrics."""

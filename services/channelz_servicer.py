@@ -1,4 +1,4 @@
-"""ChannelzServicer: grpc.channelz over what gRPC's core tells of this process: servers, channels, sockets, and their calls.
+"""ChannelzServicer: grpc.channelz over the facts of gRPC's core: servers, channels, sockets, and their calls.
 
 The package's own servicer fails on a field that it does not know, and the core may be a newer release than the package, which
 goes with one major version of protobuf; here such fields are left out.

@@ -1,4 +1,4 @@
-"""How gRPC waits for sockets, as an environment, since it has no other way to be told. Imports nothing."""
+"""gRPC's polling strategy, set by environment variables, as gRPC has no other interface for it. Imports nothing."""
 
 GRPC_POLLERS = {"GRPC_EXPERIMENTS": "-event_engine_client,-event_engine_listener"}
 """Environment of the services; gRPC reads it when it is imported. By default one of gRPC's threads waits for a socket and wakes

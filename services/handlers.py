@@ -1,4 +1,4 @@
-"""Handlers: a gRPC method's handler as interceptors see it: its shape, what it does, and the same with something else to do."""
+"""Handlers: describes and wraps the handler of a gRPC method for interceptors."""
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable

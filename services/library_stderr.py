@@ -1,4 +1,4 @@
-"""LibraryStderr: the stderr of somebody's program, for the lines of this library. Writing never blocks the event loop.
+"""LibraryStderr: writes the library's lines to a program's stderr without blocking the event loop.
 
 A program that uses the library keeps its own stream, which may block: a stopped terminal or a full pipe must hold up the
 program's lines alone, and not the supervision of services. Where the program has replaced `sys.stderr`, lines go there.

@@ -1,4 +1,4 @@
-"""Metrics: what every process of ours counts, and the Prometheus endpoint that shows it with what its service counts.
+"""Metrics: the common metrics of all processes, and the Prometheus endpoint for them and the service's own.
 
 Counted per request or per step, never per token; what can be asked for is read when somebody scrapes. A service keeps its
 metrics in a registry of its own, so that several fit one process.

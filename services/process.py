@@ -1,4 +1,4 @@
-"""Process: what surrounds every service's main coroutine: event loop, signals, lifeline, exit codes.
+"""Process: the frame of every service's main coroutine: event loop, signals, lifeline, exit codes.
 
 Exit codes: 0 after a clean drain; 78 (EX_CONFIG) when starting again cannot help (no such model, a broken file), with one
 line on stderr; 1 for anything else, which a supervisor may restart.

@@ -1,4 +1,4 @@
-"""Verdicts: what becomes of an argument of vLLM's that has no meaning of its own in Tetrad, and why.
+"""Verdicts: for each argument of vLLM without a meaning in Tetrad: ignored or refused, and why.
 
 Used on the caller's side alone; `tools/vllm_page.py` writes the same verdicts into docs/vllm.md. An argument whose value cannot
 change an answer is ignored. One whose value would change it is refused, unless the value asks for nothing.

@@ -1,4 +1,4 @@
-"""Chat messages: OpenAI's JSON -> what a template expects.
+"""Chat messages: converts OpenAI's JSON to the form that templates read.
 
 Runs in the renderer's process. Knows the shape of messages, tools and documents; refuses to know templates.
 """

@@ -1,4 +1,4 @@
-"""Facts: what a loaded tokenizer is, apart from the Rust object that does the work.
+"""Facts: the properties of a loaded tokenizer, apart from the Rust object that does the work.
 
 Made by the loaders, read by everyone else, never changed.
 """

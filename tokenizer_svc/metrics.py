@@ -1,4 +1,4 @@
-"""TokenizerMetrics: what a tokenizer counts. Calls by method and their times are the gRPC server's (services/call_metrics.py).
+"""TokenizerMetrics: counts of a tokenizer. The gRPC server counts and times its calls (services/call_metrics.py).
 
 Encoding runs in threads, so that is counted with prometheus_client's own histograms, which have locks; Detokenize messages
 are the event loop's.

@@ -1,4 +1,4 @@
-"""Rust panics: what the tokenizers library does where a file or a text is beyond it, as an error of ours.
+"""Rust panics: turns a panic of the tokenizers library over a file or a text into one of our errors.
 
 A panic arrives as pyo3_runtime.PanicException, which is no Exception, so that it passes every handler and ends the call with
 UNKNOWN, or the process. Its class cannot be imported, only recognised by its name.

@@ -1,4 +1,4 @@
-"""Template facts: what a chat template can take, read off its syntax tree: conversations are put in the form it expects.
+"""Template facts: the features of a chat template, read off its syntax tree; conversations are put into that form.
 
 Runs in the renderer's process. Knows Jinja's syntax and what messages are made of; renders nothing.
 """

@@ -1,4 +1,4 @@
-"""Wire: messages <-> what the rest of the service speaks. The only file besides servicer.py that knows protobuf."""
+"""Wire: messages to own values and back. Only this file and servicer.py know protobuf."""
 
 import json
 

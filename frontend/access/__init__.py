@@ -1,1 +1,1 @@
-"""Access: who may ask this server, and who may operate it; one rule for HTTP and gRPC."""
+"""Access: permissions of callers and operators; one rule for HTTP and gRPC."""

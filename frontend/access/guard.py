@@ -1,4 +1,4 @@
-"""Guard: who may do what. One for HTTP and the public gRPC API; knows credentials and origins, no paths.
+"""Guard: checks a caller's permissions. One for HTTP and the public gRPC API; knows credentials and origins, no paths.
 
 Two kinds of callers. Users may generate, and look at what serves them: holders of an API key, or everybody where there are no
 keys. Operators may also change how everybody is served (pause, forget caches): holders of an operator key. Without operator

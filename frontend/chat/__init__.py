@@ -1,1 +1,1 @@
-"""Chat: a conversation -> the assistant's turns. What every chat API and the LLM class share; one file per noun."""
+"""Chat: turns of the assistant for a conversation; every chat API and the LLM class share it. One file per noun."""

@@ -1,4 +1,4 @@
-"""Turn constraint: what holds an assistant's turn to the form that was asked for.
+"""Turn constraint: forces an assistant's turn into the form that the request names.
 
 Forced calls and strict tools become a constraint on the output, and any constraint waits for the end of the reasoning. Pure:
 knows tools and formats; knows nothing of requests.

@@ -1,4 +1,4 @@
-"""Conversation: what the assistant is asked to continue, in one form for all APIs. Values only."""
+"""Conversation: the messages that the assistant continues, in one form for all APIs. Values only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

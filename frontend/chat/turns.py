@@ -1,4 +1,4 @@
-"""Turns: a conversation -> turns of the assistant. What every chat API and the LLM class call.
+"""Turns: starts the assistant's turns for a conversation. Every chat API and the LLM class call it.
 
 Renders the conversation, constrains the output where tools demand it, and parses what comes back into pieces. Knows nothing of
 HTTP and nothing of engines.

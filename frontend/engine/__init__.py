@@ -1,1 +1,1 @@
-"""Engine cores: sessions, the requests that they carry, and what survives their loss."""
+"""Engine cores: sessions, the requests that they carry, and recovery from their loss."""

@@ -1,4 +1,4 @@
-"""EngineAdminClient: what operators ask of all engine cores at once. Knows EngineCoreAdminService; knows no requests.
+"""EngineAdminClient: sends operators' commands to all engine cores. Knows EngineCoreAdminService; knows no requests.
 
 An order that one engine does not take is an error, though others may have taken it: all of these can be given again.
 """

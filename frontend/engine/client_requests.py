@@ -1,4 +1,4 @@
-"""EngineRequests: what one engine core is to bring to an end, over all its sessions.
+"""EngineRequests: the unfinished requests of one engine core, over all its sessions.
 
 Owned by the engine client, which says when a session begins and breaks. Knows whom the engine was sent, who waits for another's
 trial, and whom it refused because it is leaving; knows no streams and no text. One event loop.

@@ -1,4 +1,4 @@
-"""What the services behind the frontend say of themselves. Measured or declared by them, so not settings."""
+"""Facts about the services behind the frontend. The services measure or declare them, so they are no settings."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,4 +1,4 @@
-"""EngineInbox: what a session has brought and nobody has taken yet. Steps that lie here together are taken as one.
+"""EngineInbox: queues the messages of a session. The output processor takes all waiting steps as one.
 
 Filled by a task of its own, so that a frontend that is slower than the engine has each request's tokens in one piece and
 catches up; its clients would else wait for everything that the engine ran ahead. Bounded: beyond that the engine core merges.

@@ -1,4 +1,4 @@
-"""Instructions: what an engine core is told of a request besides its sequences; the same for all of them.
+"""Instructions: the fields of an EngineCoreRequest that all sequences of a request share.
 
 Made by the input processor, put into messages by wire.py.
 """

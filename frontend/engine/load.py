@@ -1,4 +1,4 @@
-"""EngineLoad: how busy an engine is, by what it said last and what it was sent since. Owned by its engine client."""
+"""EngineLoad: estimates how busy an engine is from its last report and the requests sent since. Owned by its engine client."""
 
 from tetrad.frontend.request.steps import SchedulerFacts
 

@@ -1,4 +1,4 @@
-"""RefusedRequests: what a draining engine did not take, until its successor is there. Each waits for so long at most.
+"""RefusedRequests: keeps the requests that a draining engine refused for its successor, each for a limited time.
 
 Kept by an engine's requests for one session. Knows ids only.
 """

@@ -1,4 +1,4 @@
-"""Limits: what is refused before anything is scheduled, and how open-ended parameters are closed.
+"""Limits: refuses requests beyond the limits before they are scheduled, and bounds open-ended parameters.
 
 Asked on every request. Combines the server's caps (settings) with the model's facts (context, vocabulary).
 """

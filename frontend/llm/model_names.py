@@ -1,4 +1,4 @@
-"""ModelNames: what clients may call the model."""
+"""ModelNames: the names under which clients may address the model."""
 
 import time
 from collections.abc import Sequence

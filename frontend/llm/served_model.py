@@ -1,4 +1,4 @@
-"""ServedModel: what is known of the model once its tokenizer and an engine core have answered; None of it changes after."""
+"""ServedModel: facts of the model from its tokenizer and an engine core. They do not change afterwards."""
 
 import functools
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""StepUpdate: what one engine step brought to one sequence, on its way through the output processor.
+"""StepUpdate: the part of an engine step for one sequence, on its way through the output processor.
 
 Knows which ids of a step have text and how finely that is wanted; knows nothing of what becomes of it.
 """

@@ -1,4 +1,4 @@
-"""Texts: what callers ask of the tokenizer for its own sake: prompts of conversations, ids of texts, texts of ids.
+"""Texts: tokenization without generation: prompts of conversations, ids of texts, texts of ids.
 
 Owned by AsyncLLM. Refuses what could not be a prompt of the served model; starts no requests.
 """

@@ -1,4 +1,4 @@
-"""UnfinishedRequests: who waits for outputs, which engine brings them, and every way in which a request ends.
+"""UnfinishedRequests: all requests in progress, the engine of each, and every way in which a request ends.
 
 Fed by the intake; asked by the output processor, one step at a time, for whom a step is. A request ends once: it is told to
 its engine, to the detokenizer, to the metrics, to its call's trace and to the log here, whatever ended it.

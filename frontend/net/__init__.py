@@ -1,1 +1,1 @@
-"""Addresses, retries and batching: what every connection to a peer needs."""
+"""Addresses, retries and batching: common parts of all connections to peers."""

@@ -1,4 +1,4 @@
-"""Bursts: what comes in one burst is sent together. A message costs the same with one request in it as with sixteen."""
+"""Batching: coalesces requests that arrive within a few turns of the event loop into one message, for one message's price."""
 
 import asyncio
 import math

@@ -1,4 +1,4 @@
-"""RecentRequests: how the last requests went: what they took, not what they said.
+"""RecentRequests: durations and sizes of the last requests. Never their content.
 
 Fed where a request ends (unfinished_requests.py); read by the console. Holds no text, neither a prompt's nor an answer's nor an
 error's, as it is shown to others than those who asked.

@@ -1,4 +1,4 @@
-"""StepTally: what one engine step brought to this frontend, summed up while it is applied, so that it is counted once.
+"""StepTally: sums up an engine step while it is applied, so that metrics change once per step.
 
 Hundreds of sequences get a token in one step, most of them their token before in the same earlier step: the times between
 tokens are few numbers with many sequences each.

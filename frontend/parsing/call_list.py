@@ -1,4 +1,4 @@
-"""Call list: reads [call, call, ...], whatever the calls themselves are written in."""
+"""Call list: reads [call, call, ...] for any syntax of the calls."""
 
 from collections.abc import Callable
 

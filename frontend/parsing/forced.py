@@ -1,4 +1,4 @@
-"""Forced calls: what constrains an output that must be a call (`tool_choice` required or named), and what reads it back.
+"""Forced calls: the constraint for an output that must be a call (`tool_choice` required or named), and its parser.
 
 The model's own way of writing calls plays no part: a JSON schema holds the output to calls of the given tools, and these
 parsers read what such a schema allows. They are Parsers (interface.py), and as patient: an output may be cut anywhere.

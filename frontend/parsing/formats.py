@@ -1,4 +1,4 @@
-"""ChatFormats: how one model writes its turns. Chosen once, when the tokenizer has said what the model's chat template is."""
+"""ChatFormats: the formats in which one model writes its turns. Chosen once, by the model's chat template."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass

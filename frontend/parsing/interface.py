@@ -1,4 +1,4 @@
-"""What a model's way of writing looks like from outside: one format object per way, one parser object per output.
+"""Interface of formats: one format object per syntax, one parser object per output.
 
 A format is chosen once per model, by name or by its chat template; it keeps no state. A parser reads one output from its first
 character to its last and may be fed in any chunking.

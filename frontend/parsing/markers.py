@@ -1,4 +1,4 @@
-"""Markers: passes text through up to the next marker, and holds back only what may be the beginning of one."""
+"""Markers: passes text through up to the next marker, and holds back only a possible beginning of one."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Piece writer: collects what a tool parser finds, as few pieces as possible, and numbers the calls.
+"""Piece writer: collects the findings of a tool parser in as few pieces as possible, and numbers the calls.
 
 Knows the one rule about white space: nothing but white space before, between or behind calls is layout, not content.
 """

@@ -1,4 +1,4 @@
-"""Pieces: what an assistant's turn is made of, in the order it is written. Streaming sends them, `AssistantTurn` adds them up.
+"""Pieces: the parts of an assistant's turn in their order. Streams send them, `AssistantTurn` adds them up.
 
 Concatenating the pieces of any chunking of a text gives the same turn: that is the one law of every parser here.
 """

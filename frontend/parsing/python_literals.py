@@ -1,4 +1,4 @@
-"""Python literals: what a model writes in Python's spelling -> JSON. Parsed, never evaluated."""
+"""Python literals: converts values in Python's spelling to JSON. Parsed, never evaluated."""
 
 import ast
 import warnings

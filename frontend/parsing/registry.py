@@ -1,4 +1,4 @@
-"""Registry: every format by name, and the one that a model's chat template asks for."""
+"""Registry: every format by name, and the choice of one by a model's chat template."""
 
 from collections.abc import Sequence
 from typing import Protocol, TypeVar

@@ -1,4 +1,4 @@
-"""Wrapped answer: a forced call of a model that wraps whatever it writes (gpt-oss), found and unwrapped.
+"""Wrapped answer: finds and unwraps the forced call of a model that wraps all its output (gpt-oss).
 
 The constraint begins behind a mark, or with the output where that is not wrapped at all; a forced call begins as JSON does,
 never with a mark. Messages before it are free: their text is content, and their calls, which nothing has held to a schema,

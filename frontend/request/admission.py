@@ -1,4 +1,4 @@
-"""Admission: how many requests and prompt tokens this frontend holds, and who is told to come back later.
+"""Admission: counts the requests and prompt tokens of this frontend, and refuses more with a time to retry.
 
 Asked before a prompt is tokenized, so that a refusal costs next to nothing however long the queue is: two comparisons. Until a
 prompt is tokenized its length is estimated from its characters. Knows no engine: each has limits of its own. One event loop.

@@ -1,4 +1,4 @@
-"""NewRequest: what a caller asks for, before anything was looked at. Made by AsyncLLM, used up by the intake."""
+"""NewRequest: a caller's request before any check. Made by AsyncLLM, consumed by the intake."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""RequestOutput and its parts: what a caller gets. Public Python types with vLLM's names; they know nothing of the wire."""
+"""RequestOutput and its parts: the outputs of a request. Public Python types with vLLM's names."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

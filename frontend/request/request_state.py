@@ -1,4 +1,4 @@
-"""RequestState: one caller's request: its n sequences, what it wants to get, and when things happened to it.
+"""RequestState: the state of one request: its n sequences, its kind of output, its times.
 
 Made by the input processor, fed by the output processor; makes RequestOutputs out of what its sequences have.
 """

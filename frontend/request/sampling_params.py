@@ -1,4 +1,4 @@
-"""SamplingParams: how to choose tokens and what to return, with vLLM's fields, defaults and error texts.
+"""SamplingParams: parameters of sampling and of outputs, with vLLM's fields, defaults and error texts.
 
 A public Python type, also what HTTP and gRPC requests become. Knows ranges that hold for every model; limits that depend on
 the model or the server (vocabulary, context, caps) are checked in limits.py. One difference from vLLM: n > 1 at temperature

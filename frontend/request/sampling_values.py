@@ -1,4 +1,4 @@
-"""Sampling values: what each kind of parameter may look like, whatever its range: the checks that SamplingParams is made of.
+"""Sampling values: checks the type of each kind of parameter; SamplingParams checks the ranges.
 
 Pure functions: a value in, the same or its normal form out, or InvalidRequest that names parameter, value and limit. Python
 callers are not type-checked, so every type that a caller could get wrong is looked at here, before anything is scheduled.

@@ -1,4 +1,4 @@
-"""Sequence: one of the n outputs of a request while it is generated: its ids, its text, what was already delivered.
+"""Sequence: one of the n outputs of an unfinished request: its ids, its text, the delivered part.
 
 Owned by the output processor. Knows tokens, text and stop strings; knows nothing of streams or callers. Its ids and raw
 character count are all that a lost engine or tokenizer needs to go on.

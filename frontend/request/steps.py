@@ -1,4 +1,4 @@
-"""Steps: what one engine step brought, as the output processor sees it. Plain values between wire.py and the processor."""
+"""Steps: the results of one engine step as plain values, between wire.py and the output processor."""
 
 import time
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""Member: one engine core of the pool, with what routing knows of it. Owned by the engine pool; a Candidate to the router."""
+"""Member: one engine core of the pool and its routing facts. Owned by the engine pool; a Candidate to the router."""
 
 from dataclasses import dataclass, field
 

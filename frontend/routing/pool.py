@@ -1,4 +1,4 @@
-"""EnginePool: the engine cores of one model, which of them gets the next request, and who goes on for one that stays away.
+"""EnginePool: the engine cores of one model; chooses one for each request, and another one for requests of a lost engine.
 
 Knows engines and how well they are; knows nothing of sessions. Engines come and go with what their names stand for (discovery);
 which of those that are well gets a request is the router's. A request is whole in itself: any engine can go on with it.

@@ -1,4 +1,4 @@
-"""Gateway calls: runs the requests of one foreign API, and ends those that it is told to. Knows no messages.
+"""Gateway calls: runs and aborts the requests of one foreign API. Knows no messages.
 
 Gateways end a request in one of two ways: they cancel its call, or they name it in another one (Abort) and leave the first one
 open. Both free what it holds; the second also ends the open call, with what there is and finish reason "abort".

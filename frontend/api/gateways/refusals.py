@@ -1,4 +1,4 @@
-"""Refusals: what the messages of foreign APIs can ask for, and nothing that is served here can do."""
+"""Refusals: features of foreign APIs that Tetrad does not serve."""
 
 from collections.abc import Collection, Iterable
 

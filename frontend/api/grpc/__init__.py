@@ -1,1 +1,1 @@
-"""The public gRPC API: servicers, and how its messages become what HTTP's bodies become."""
+"""The public gRPC API: its servicer, and the conversion of its messages to the values of the HTTP API."""

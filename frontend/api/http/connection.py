@@ -1,4 +1,4 @@
-"""HttpConnection: an HTTP/1.1 connection with bounds on what one client may take, and JSON for what is no HTTP at all.
+"""HttpConnection: an HTTP/1.1 connection with limits for each client, and JSON errors for malformed requests.
 
 Counts connections, heads, headers, framing, requests in a row and bytes that nobody wants. Time is TimedConnection's business,
 and bodies that somebody wants are the routes'. A request that is refused here ends the connection, behind the answers to those

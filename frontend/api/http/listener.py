@@ -1,4 +1,4 @@
-"""The listener: binds the HTTP server's socket, and sets what its connections inherit. Knows nothing of HTTP."""
+"""The listener: binds the HTTP server's socket, and sets the options that its connections inherit. Knows nothing of HTTP."""
 
 import contextlib
 import socket

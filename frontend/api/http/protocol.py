@@ -1,4 +1,4 @@
-"""Protocol: what the bodies of all HTTP requests have in common.
+"""Protocol: fields that the bodies of all HTTP requests have in common.
 
 Unknown fields are accepted, as OpenAI's clients send new ones before servers know them. What is known and cannot be done is
 refused. Values must have their JSON type: "5" is no number, and true is none. Ranges are SamplingParams' business.

@@ -1,4 +1,4 @@
-"""Generation protocol: what /v1/completions and /v1/chat/completions have in common, in OpenAI's and vLLM's field names."""
+"""Generation protocol: the common fields of /v1/completions and /v1/chat/completions, by OpenAI's and vLLM's names."""
 
 from typing import Any, Literal, Self
 

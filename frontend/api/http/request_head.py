@@ -1,4 +1,4 @@
-"""Request heads: what RFC 9112 asks of a request line and its headers beyond what the parser checks. Pure.
+"""Request heads: checks a request line and headers by the rules of RFC 9112 that the parser does not check. Pure.
 
 Two programs that read a head differently can be played off against each other, so what is ambiguous is refused.
 """

@@ -1,4 +1,4 @@
-"""Sampling: the fields of a body -> SamplingParams. What the client left out takes the model's defaults, then OpenAI's."""
+"""Sampling: makes SamplingParams from the fields of a body. Missing fields take the model's defaults, then OpenAI's."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""/tokenize, /detokenize and /tokenizer_info: what the model makes of a text, and the other way round."""
+"""/tokenize, /detokenize and /tokenizer_info: conversions between text and token ids."""
 
 from typing import Annotated
 

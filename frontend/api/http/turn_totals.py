@@ -1,4 +1,4 @@
-"""Turn totals: what an API says of a turn besides its blocks: token counts, and how it ended. Counts requests of one output."""
+"""Turn totals: the token counts and the finish reason of a turn. For requests of one output."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""gpt-oss: harmony, where every message names its channel. What is on the channel `analysis` is reasoning.
+"""gpt-oss: harmony, where every message names its channel. The channel `analysis` is reasoning.
 
 Everything else is passed on as it is, marks included: the tool format `openai` reads answers and calls out of it.
 """

@@ -1,4 +1,4 @@
-"""Granite 3.2: sentences instead of marks ("Here is my thought process:"), and only if the prompt asks for them."""
+"""Granite 3.2: sentences in place of marks ("Here is my thought process:"), and only if the prompt requests them."""
 
 from tetrad.frontend.parsing.interface import Marks, Parser
 from tetrad.frontend.parsing.json_scanner import skip_space

@@ -1,4 +1,4 @@
-"""Think: reasoning between <think> and </think>, as most open models write it. Each family's file says what is its own.
+"""Think: reasoning between <think> and </think>, as most open models write it. Each family's file has the differences.
 
 The prompt may have opened the reasoning, or have closed it at once to switch it off: what it has written of the assistant's
 turn decides. Words of the user cannot: only what follows the last turn mark is looked at.

@@ -1,4 +1,4 @@
-"""Reasoning writer: collects what a reasoning script finds, and the parser that such a script makes.
+"""Reasoning writer: collects the findings of a reasoning script, and makes its parser.
 
 Knows the one rule about layout: what models put between their marks and the text is neither reasoning nor content.
 """

@@ -1,4 +1,4 @@
-"""OpenAI's harmony (gpt-oss): an output is messages, each with a header that says whom it is for.
+"""OpenAI's harmony (gpt-oss): an output is messages, each with a header that names its recipient.
 
 <|channel|>commentary to=functions.name <|constrain|>json<|message|>{...}<|call|> is a call; what is for nobody in particular is
 content, without its header. The analysis channel belongs to the reasoning parser; without one it is content like the others.

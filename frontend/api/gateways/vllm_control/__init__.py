@@ -1,1 +1,1 @@
-"""vllm.Control: what vLLM's own gRPC API has for discovery and for operators."""
+"""vllm.Control: vLLM's gRPC API for discovery and operators."""

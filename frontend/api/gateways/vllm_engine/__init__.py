@@ -1,1 +1,1 @@
-"""vllm.grpc.engine.VllmEngine, with the messages of the package smg-grpc-proto: what the gateway smg speaks."""
+"""vllm.grpc.engine.VllmEngine: the API of the gateway smg, with the messages of the package smg-grpc-proto."""

@@ -1,4 +1,4 @@
-"""Facts: what gateways ask about the model, the server and its load, as messages of VllmEngine.
+"""Facts: encodes the model, the server and its load as messages of VllmEngine.
 
 What is not known here stays at its zero, which that API reads as "unknown": media, KV connectors, shared memory, throughput.
 """

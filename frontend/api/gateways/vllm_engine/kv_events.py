@@ -1,4 +1,4 @@
-"""KV events: what every engine core's prefix cache holds, as one stream of KvEventBatches, for gateways that route by prefix.
+"""KV events: the changes of all prefix caches as one stream of KvEventBatches, for gateways that route by prefix.
 
 Each subscription begins with everything forgotten and told anew, numbered on from what the gateway asks for; so nothing is kept
 here between two of them, and no number is ever missing. Engines are ranks, each with numbers of its own.

@@ -1,4 +1,4 @@
-"""Requests: a GenerateRequest of VllmEngine -> what AsyncLLM takes. A zero means "not set": the model's default, or off."""
+"""Requests: decodes a GenerateRequest of VllmEngine for AsyncLLM. A zero means "not set": the model's default, or off."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Assets: the page's files, read once. What is not among them does not exist: no name ever becomes a path.
+"""Assets: the files of the page, read once. A name never becomes a path: unknown names are a 404.
 
 The policy that goes with them lets the page run its own scripts and call its own server, and nothing else: no inline script or
 style, no other host, no frame around it, and no text that becomes markup (trusted types).

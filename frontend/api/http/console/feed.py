@@ -1,4 +1,4 @@
-"""Feed: what the page gets once a second and whenever a service comes or goes, as long as somebody looks, and the right to it.
+"""Feed: sends a snapshot to the page each second, and at once when a service comes or goes, to permitted callers.
 
 Does nothing while nobody looks.
 

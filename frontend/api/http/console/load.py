@@ -1,4 +1,4 @@
-"""Load: what the console's charts are drawn from, taken from this frontend's own metrics and its engine cores.
+"""Load: the values of the console's charts, from this frontend's metrics and its engine cores.
 
 Counters are passed on as they are: the page makes rates of them, so that the server remembers nothing between two looks.
 """

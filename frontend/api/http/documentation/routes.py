@@ -1,4 +1,4 @@
-"""Documentation: what /openapi.json and /docs say of routes that read their bodies and write their answers themselves."""
+"""Route documentation: entries of /openapi.json for routes that parse bodies and write answers themselves."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Background: responses that are generated while nobody waits, and followed or cancelled by whoever asks for them by id.
+"""Background: generates responses without a waiting client; clients follow or cancel them by id.
 
 A response that is final and cannot be saved stays here, and is saved when the store can be used again.
 """

@@ -1,4 +1,4 @@
-"""Conversations of the Responses API: a body and what came before it -> the conversation that is to be answered. Pure."""
+"""Conversations of the Responses API: a body and its earlier responses become the conversation to continue. Pure."""
 
 from collections.abc import Sequence
 from typing import Any

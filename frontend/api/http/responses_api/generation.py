@@ -1,4 +1,4 @@
-"""Generation: one response from its request to its last event, whoever waits for it: a client, a stream of events, nobody."""
+"""Generation: one response from its request to its last event, with or without a client that waits."""
 
 import time
 import uuid

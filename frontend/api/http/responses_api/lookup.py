@@ -1,4 +1,4 @@
-"""Lookup: what a request refers to instead of saying it: earlier responses and their items."""
+"""Lookup: finds the earlier responses and items that a request names."""
 
 from collections.abc import Sequence
 

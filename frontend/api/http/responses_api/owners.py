@@ -1,4 +1,4 @@
-"""Owners: who generates a response, and whether that process still lives; for frontends that share one file of responses.
+"""Owners: the process that generates a response, and whether it is alive; for frontends that share one file of responses.
 
 Called by the store's thread. Each owner is a number of its own and holds the lock on the byte of that number in a file that has
 no content: the system lets go of it when the process ends, however it ends. Knows nothing of responses.

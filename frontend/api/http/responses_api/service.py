@@ -1,4 +1,4 @@
-"""ResponsesService: the responses of one frontend, in its store and in the making; what all routes of the Responses API share.
+"""ResponsesService: the stored and the running responses of one frontend; all routes of the Responses API share it.
 
 What is read agrees with the store, which other frontends may share: a response is final when it has been saved as such.
 """

@@ -1,4 +1,4 @@
-"""Store: keeps responses with what they answered, so that they can be read and continued, also after a restart.
+"""Store: keeps responses and their input, so that clients can read and continue them after a restart.
 
 What a store promises is here, with the store that keeps nothing; sqlite_store.py has the one that keeps them in a file. Knows
 responses as JSON; knows no requests.
