@@ -37,6 +37,8 @@ class LoadedTokenizer:
         max_length: longest sequence in tokens, if known.
         config: the model's config.json, or what stands for it.
         generation_config: sampling parameters that the model's authors recommend; empty: none.
+        release_config: the same, chosen by this release for a built-in model. It may change between releases, so it is no part
+            of the files and their hash: a frontend takes tokenizers of both releases for the same while they are upgraded.
     """
 
     rust: RustTokenizer
@@ -46,3 +48,4 @@ class LoadedTokenizer:
     max_length: int | None
     config: Mapping[str, Any] = field(default_factory=dict)
     generation_config: Mapping[str, Any] = field(default_factory=dict)
+    release_config: Mapping[str, Any] = field(default_factory=dict)

@@ -37,7 +37,7 @@ def load_tokenizer(model: str, tokenizer: str | None = None, *, chat_template: s
     with panics_become(lambda reason: ModelError(f"{path} has a broken tokenizer: {reason}.", field="model")):
         loaded = _load(path, model_path)
         if not loaded.generation_config:
-            loaded = dataclasses.replace(loaded, generation_config=builtin_generation_config(model_path))
+            loaded = dataclasses.replace(loaded, release_config=builtin_generation_config(model_path))
         if chat_template is not None:
             loaded = dataclasses.replace(loaded, chat_templates={"default": _load_template(Path(chat_template))})
         return _check(Tokenizer(loaded), path)

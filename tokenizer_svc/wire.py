@@ -88,7 +88,7 @@ def append_sizes(request: tokenizer_pb2.DetokenizeRequest) -> tuple[int, int]:
 def info_to_wire(tokenizer: Tokenizer, model: str) -> tokenizer_pb2.GetInfoResponse:
     """Return what a tokenizer is."""
     facts = tokenizer.facts
-    special = facts.special
+    special, defaults = facts.special, facts.generation_config or facts.release_config
     return tokenizer_pb2.GetInfoResponse(
         model=model,
         vocab_size=tokenizer.vocab_size,
@@ -103,7 +103,7 @@ def info_to_wire(tokenizer: Tokenizer, model: str) -> tokenizer_pb2.GetInfoRespo
         tokenizer_hash=tokenizer.hash,
         special_token_ids=tokenizer.special_token_ids,
         version=VERSION,
-        generation_config_json=json.dumps(facts.generation_config) if facts.generation_config else "",
+        generation_config_json=json.dumps(defaults) if defaults else "",
     )
 
 

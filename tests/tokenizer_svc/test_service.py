@@ -1,6 +1,7 @@
 """The service over gRPC: every RPC, its errors, and that long texts hold nobody up."""
 
 import asyncio
+import dataclasses
 import hashlib
 import io
 import json
@@ -280,6 +281,13 @@ class TestInfoAndBundle:
     def test_the_same_tokenizer_makes_the_same_bundle(self, tokenizer: Tokenizer, held: HeldTokenizer) -> None:
         assert tokenizer.bundle == held.bundle
         assert tokenizer.hash == held.hash
+
+    def test_sampling_defaults_of_a_release_do_not_make_another_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Frontends refuse another tokenizer than their first one: an upgrade of a built-in model's defaults is none."""
+        upgraded = Tokenizer(dataclasses.replace(tokenizer.facts, release_config={"temperature": 0.9}))
+        other = Tokenizer(dataclasses.replace(tokenizer.facts, generation_config={"temperature": 0.9}))
+
+        assert upgraded.hash == tokenizer.hash != other.hash
 
 
 class TestProcess:
