@@ -1,7 +1,7 @@
 """KV events: the changes of a prefix cache that subscribers receive.
 
 The block pool and the cache manager are given one `KvEvents`; they call it and never ask. Knows requests' tokens and hashes,
-nothing of listeners: who keeps and sends events is kv_event_log.py.
+nothing of listeners: who keeps and sends events is event_log.py.
 """
 
 from typing import Protocol

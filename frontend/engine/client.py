@@ -1,4 +1,4 @@
-"""EngineClient: one engine core over all its sessions; its requests (engine_client_requests.py) survive each of them.
+"""EngineClient: one engine core over all its sessions; its requests (client_requests.py) survive each of them.
 
 When a session breaks another is opened, with back-off, and every unfinished request is added again behind the tokens that
 exist. After `recovery_timeout_s` without an engine that works they fail with Unavailable. One event loop; knows no text.

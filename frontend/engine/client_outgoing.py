@@ -1,6 +1,6 @@
 """EngineOutgoing: the requests to add and to abort that an engine core has not been sent yet.
 
-Filled by an engine's requests, emptied by its session's writer: requests of one burst share messages (engine_client_adds.py).
+Filled by an engine's requests, emptied by its session's writer: requests of one burst share messages (client_adds.py).
 Knows which requests an engine core was sent, this one or one before: those are resumed rather than new. One event loop.
 """
 

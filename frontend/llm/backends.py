@@ -99,7 +99,7 @@ class Backends:
         return self._replicas.info
 
     def tokenizer_bundle(self) -> AsyncGenerator[BundleChunk, None]:
-        """Return the tokenizer's files; see tokenizer_bundle_client.py."""
+        """Return the tokenizer's files; see bundle_client.py."""
         return bundle_chunks(self._replicas, self._settings.recovery_timeout_s)
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
 """TokenizerClient: text -> ids, ids -> text, chat -> prompt, by calls that any tokenizer replica can answer.
 
-Small calls go together (tokenizer_client_batches.py). Calls have no effect on the server, so one that breaks is made again at
+Small calls go together (client_batches.py). Calls have no effect on the server, so one that breaks is made again at
 once elsewhere, and a light one that takes long is made twice; a heavy one is not, since that would keep two tokenizers busy
 with the same work. What nobody answers is tried again until `recovery_timeout_s` is over.
 But a text may be what ends the tokenizers: calls under which two were lost are made one at a time, and one under which three

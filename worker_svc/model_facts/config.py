@@ -1,6 +1,6 @@
 """Model config: the facts of a decoder, read from Hugging Face's config.json form.
 
-GGUF metadata is translated to the same form (weights/gguf_metadata.py), so this is the one reader. Missing or impossible
+GGUF metadata is translated to the same form (checkpoint/gguf_metadata.py), so this is the one reader. Missing or impossible
 values raise ModelError with one line.
 """
 

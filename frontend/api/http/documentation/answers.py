@@ -1,7 +1,7 @@
 """Answer docs: schemas and examples of the answers that are built as plain JSON, those of the Responses and the Messages API.
-What msgspec structs describe themselves (responses.py, responses_chat.py) needs an example only, the chat's being here.
+What msgspec structs describe themselves (responses.py, chat_api/objects.py) needs an example only, the chat's being here.
 
-Data only. tests/frontend/test_http_answers.py holds real answers to these schemas: no field that they do not name.
+Data only. tests/frontend/http/test_answers.py holds real answers to these schemas: no field that they do not name.
 """
 
 from tetrad.frontend.api.http.documentation.schemas import (

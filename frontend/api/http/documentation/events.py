@@ -1,4 +1,4 @@
-"""Event docs: schemas of the events that the Responses and the Messages API stream. Data only; tested like answer_docs.py."""
+"""Event docs: schemas of the events that the Responses and the Messages API stream. Data only; tested like answers.py."""
 
 from tetrad.frontend.api.http.documentation import answers as docs
 from tetrad.frontend.api.http.documentation.schemas import Schema, constant, either, field, obj, one_of_type, struct_schema

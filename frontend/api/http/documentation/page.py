@@ -1,6 +1,6 @@
 """The page /docs: the OpenAPI document as one HTML page, without scripts and without a request to any other host.
 
-Knows JSON schemas as documentation.py writes them: complete in themselves, without references.
+Knows JSON schemas as routes.py writes them: complete in themselves, without references.
 """
 
 from collections.abc import Iterator
