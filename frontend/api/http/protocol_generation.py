@@ -64,6 +64,10 @@ class RepetitionDetectionBody(Body):
     min_count: Number = Field(0, description="How often in a row a pattern must come to end the output.")
 
 
+_OLDER_CONSTRAINTS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
+"""Fields of vLLM before 0.12. An unknown field is ignored, but an ignored constraint would change the answer."""
+
+
 class SamplingBody(SamplingFields):
     """What completions and chats have in common. None means the default."""
 
@@ -107,6 +111,16 @@ class SamplingBody(SamplingFields):
     prompt_embeds: Any = Field(None, description="Not supported.")
     use_beam_search: bool | None = Field(None, description="Not supported here: use LLM.beam_search.")
     kv_transfer_params: dict[str, Any] | None = Field(None, description="Not supported: no KV connector is configured.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_older_constraints(cls, data: object) -> object:
+        for name in _OLDER_CONSTRAINTS:
+            if isinstance(data, dict) and data.get(name) is not None:
+                kind = name.removeprefix("guided_")
+                text = f"{name} is vLLM's older name; use structured_outputs with {kind}."
+                raise InvalidRequest(text, field=name)
+        return data
 
     @model_validator(mode="after")
     def _check_common(self) -> Self:

@@ -67,6 +67,7 @@ WRONG_BODIES = (
     (COMPLETIONS, {}, "prompt", "Either prompt or prompt_embeds must be provided and non-empty."),
     (COMPLETIONS, {"prompt": ""}, "prompt", "The decoder prompt cannot be empty"),
     (COMPLETIONS, {"prompt": []}, "prompt", "The decoder prompt cannot be empty"),
+    (COMPLETIONS, {"prompt": "hi", "guided_regex": "[a-z]+"}, "guided_regex", "use structured_outputs with regex."),
     (COMPLETIONS, {"prompt": [[]]}, "prompt", "The decoder prompt cannot be empty"),
     (COMPLETIONS, {"prompt": 5}, "prompt", "prompt must be a string, a list of strings,"),
     (COMPLETIONS, {"prompt": [5, 999]}, "prompt", "Token id 999"),
