@@ -1,4 +1,4 @@
-"""What a decode step costs the engine core: schedule, update and the wire, for 256 running requests.
+"""The engine core's step: schedule, update and wire of one decode step for 256 running requests.
 
 `python -m benchmarks.engine_step`. No worker and no network: results are made as the wire would bring them. Milliseconds per
 step, which must not grow with the number of waiting requests.

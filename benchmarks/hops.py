@@ -1,4 +1,4 @@
-"""The hops: what goes over each of them in a decode step, and what that costs in CPU time.
+"""The hops: messages, bytes and CPU time of each hop in a decode step.
 
 `python -m benchmarks.hops`. The services' own functions write and read the real messages of a step; what gRPC adds is measured
 with messages of those sizes, to and fro on one stream between two processes. Microseconds of CPU time, not of waiting.

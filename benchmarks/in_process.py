@@ -1,4 +1,4 @@
-"""The same scheduler and model runner in one process, called directly: what the stack would be without its split.
+"""The same scheduler and model runner in one process, called directly: the stack without its split.
 
 No gRPC, no protobuf, no sessions, no text: a plan becomes the runner's own values, a result the scheduler's, and nothing
 overlaps. Runs in a process of its own and is asked by lines (peers/lines.py).

@@ -1,4 +1,4 @@
-"""Levels: what the processes of a stack hold, sampled while it is loaded, and whether that stays flat.
+"""Levels: samples the memory, descriptors and blocks of a loaded stack, and judges whether they stay flat.
 
 Used by the soaks. Reads processes and the engine core's load from outside. The first quarter is the warm-up and does
 not count.

@@ -1,4 +1,4 @@
-"""Start-up and memory: from `tetrad serve` to the first answer of /health, and what each service holds after some work.
+"""Start-up and memory: the time from `tetrad serve` to the first answer of /health, and each service's memory after some work.
 
 `python -m benchmarks.startup`. Everything is a new process; the model's file is read once before, so that the disk is
 not what is measured. Memory is the proportional set size: pages that processes share are shared out.

@@ -1,4 +1,4 @@
-"""Reference: what transformers says of a token that a runner took, in float32 on the same weights.
+"""Reference: transformers' log-probabilities of a runner's tokens, in float32 on the same weights.
 
 Every output is judged behind the prompt and the outputs before it, so that one near-tie that fell the other way does not make
 all that follows look wrong.

@@ -1,4 +1,4 @@
-"""Installed: where peers are, and which are there. What is not is said once, in one line."""
+"""Installed: the paths of the installed peers. A missing peer is reported once, in one line."""
 
 import os
 from functools import cache

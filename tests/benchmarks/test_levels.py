@@ -1,4 +1,4 @@
-"""Levels: a soak finds what grows, and takes what only varies for what it is."""
+"""Levels: a soak finds a level that grows, and accepts one that only varies."""
 
 import asyncio
 import os

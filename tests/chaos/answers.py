@@ -1,4 +1,4 @@
-"""Answers: what a client has after a request, in one form for streams and whole answers, and what is wrong with one.
+"""Answers: the content of streams and whole answers in one form, and the verdict on each.
 
 Knows the JSON of completions and chats; knows nothing of connections or faults. Ids, times and numbers of cached tokens are
 left out: they may differ between two runs of the same request.
