@@ -3,12 +3,6 @@
 # docker-compose.yml builds and runs all of them. Packages are pinned by requirements.lock and come before the source, so that a
 # change of code rebuilds in seconds; what every service needs is one layer, which all images share.
 
-# What each service needs, as files: pyproject.toml may change without a change in them.
-FROM python:3.11-slim AS requirements
-WORKDIR /requirements
-COPY pyproject.toml tools/requirements.py ./
-RUN python requirements.py
-
 FROM python:3.11-slim AS packages
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore PIP_PROGRESS_BAR=off
@@ -20,8 +14,7 @@ ENV PATH=/opt/tetrad/bin:$PATH TETRAD_CACHE_DIR=/var/cache/tetrad HF_HOME=/var/c
     # As `tetrad serve` has it: tetrad/local_stack.py says why.
     GRPC_EXPERIMENTS=-event_engine_client,-event_engine_listener
 WORKDIR /opt/tetrad
-COPY requirements.lock ./
-COPY --from=requirements /requirements/common.txt ./
+COPY requirements.lock requirements/common.txt ./
 RUN pip install -c requirements.lock -r common.txt
 
 # Tetrad itself.
@@ -42,7 +35,7 @@ COPY worker_svc/native tetrad/worker_svc/native/
 RUN python -m tetrad.worker_svc.native.build
 
 FROM packages AS frontend
-COPY --from=requirements /requirements/frontend.txt /requirements/gateways.txt ./
+COPY requirements/frontend.txt requirements/gateways.txt ./
 RUN pip install -c requirements.lock -r frontend.txt -r gateways.txt
 COPY --from=wheel /dist dist/
 RUN pip install --no-deps dist/*.whl
@@ -51,7 +44,7 @@ EXPOSE 8000 50050
 ENTRYPOINT ["tetrad", "frontend"]
 
 FROM packages AS tokenizer
-COPY --from=requirements /requirements/tokenizer.txt ./
+COPY requirements/tokenizer.txt ./
 RUN pip install -c requirements.lock -r tokenizer.txt
 COPY --from=wheel /dist dist/
 RUN pip install --no-deps dist/*.whl
@@ -60,7 +53,7 @@ EXPOSE 50051
 ENTRYPOINT ["tetrad", "tokenizer"]
 
 FROM packages AS engine-core
-COPY --from=requirements /requirements/engine-core.txt ./
+COPY requirements/engine-core.txt ./
 RUN pip install -c requirements.lock -r engine-core.txt
 COPY --from=wheel /dist dist/
 RUN pip install --no-deps dist/*.whl
@@ -71,7 +64,7 @@ ENTRYPOINT ["tetrad", "engine-core"]
 FROM packages AS worker
 # Where CPU builds of torch are; empty: only pip's own index, whose torch brings CUDA with it.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-COPY --from=requirements /requirements/worker.txt ./
+COPY requirements/worker.txt ./
 RUN pip install ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} -c requirements.lock -r worker.txt
 COPY --from=kernels /src/tetrad/worker_svc/native/lib lib/python3.11/site-packages/tetrad/worker_svc/native/lib/
 COPY --from=wheel /dist dist/

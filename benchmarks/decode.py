@@ -1,7 +1,7 @@
 """Decoding: output tokens/s at batches of 1 to 64, ours over HTTP through the whole stack, against peers.
 
-`python -m benchmarks.decode`. Every system in turn in each round. A figure counts the tokens of the time in which all sequences
-decode. Contexts are short here; contexts.py has long ones.
+`python -m benchmarks.decode`. Every system runs in each round, in turn. A figure counts the tokens of the time in which all
+sequences decode. Contexts are short; contexts.py measures long ones.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """The engine core's step: schedule, update and wire of one decode step for 256 running requests.
 
-`python -m benchmarks.engine_step`. No worker and no network: results are made as the wire would bring them. Milliseconds per
-step, which must not grow with the number of waiting requests.
+`python -m benchmarks.engine_step`. Without a worker and a network: results are built as the wire would deliver them.
+Milliseconds per step, which must not grow with the number of waiting requests.
 """
 
 import time
@@ -11,14 +11,15 @@ from benchmarks.figures import median, spread
 from benchmarks.options import read_options
 from benchmarks.report import Bar, Section, add_bars, write_section
 from tetrad.engine_core_svc.api.wire import encode_message
-from tetrad.engine_core_svc.core.payload_wire import WorkerPayload
+from tetrad.engine_core_svc.core.params_wire import SamplingMessage
+from tetrad.engine_core_svc.core.payload import WorkerPayload
 from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.sessions.outbox import StepOutputs
 from tetrad.engine_core_svc.worker.wire import decode_result, encode_plan
-from tetrad.services.columns import pack_u32
+from tetrad.services.rpc.columns import pack_u32
 from tetrad.v1 import types_pb2, worker_pb2
 
 _STEPS = 200
@@ -32,7 +33,7 @@ _MAX_GROWTH = 1.15
 def measure(num_running: int, num_waiting: int) -> float:
     """Return the median milliseconds of one decode step."""
     scheduler = Scheduler(SchedulerLimits(max_num_seqs=num_running, max_num_batched_tokens=65_536), KVCacheManager(40_000, 16))
-    payload = WorkerPayload(types_pb2.SamplingParams(), None)
+    payload = WorkerPayload(SamplingMessage(types_pb2.SamplingParams()))
     for key in range(num_running + num_waiting):
         prompt = [(key * 131 + i) % 50_000 for i in range(100)]
         scheduler.add_request(

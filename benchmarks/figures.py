@@ -1,4 +1,4 @@
-"""Figures: what repetitions are boiled down to. A figure is its median; how far it scattered is said beside it."""
+"""Figures: the median of repeated measurements, with their spread."""
 
 import statistics
 from collections.abc import Sequence

@@ -19,16 +19,18 @@ sys.path[0] = str(ROOT)
 
 SECTIONS = {
     "facts": 20,
+    "launch_cost": 15,
     "kernel_parity": 70,
     "model_parity": 100,
     "synchronisation": 40,
     "kernel_rates": 60,
     "decode_steps": 60,
+    "step_profile": 40,
     "runner_throughput": 60,
     "stack_throughput": 130,
     "transformers_throughput": 60,
 }
-"""What is run, in this order, and for how many seconds at most; all of it ends within processes.TOTAL_S."""
+"""The sections in their order, with their time limits in seconds; all of them end within processes.TOTAL_S."""
 
 LIMITS_S = {**SECTIONS, "tune": 480}
 """Those, and what is run only when it is asked for."""

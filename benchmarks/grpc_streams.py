@@ -1,4 +1,4 @@
-"""gRPC streams: clients of the public gRPC API that note when messages come, for soak.py."""
+"""gRPC streams: clients of the public gRPC API that record the arrival of messages, for soak.py."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ _PROMPT_LEN = 32
 
 @dataclass
 class GrpcResult:
-    """What came of all calls. Gaps between messages in seconds."""
+    """The results of all calls. Gaps between messages in seconds."""
 
     num_calls: int = 0
     gaps_s: list[float] = field(default_factory=list)

@@ -1,7 +1,8 @@
 """The hops: messages, bytes and CPU time of each hop in a decode step.
 
-`python -m benchmarks.hops`. The services' own functions write and read the real messages of a step; what gRPC adds is measured
-with messages of those sizes, to and fro on one stream between two processes. Microseconds of CPU time, not of waiting.
+`python -m benchmarks.hops`. The services' own functions encode and decode the real messages of a step; gRPC's own cost is
+measured with messages of those sizes, to and fro on one stream between two processes. Microseconds of CPU time, without
+waiting.
 """
 
 import asyncio
@@ -22,7 +23,8 @@ from benchmarks.figures import median, spread
 from benchmarks.options import read_options
 from benchmarks.report import Section, write_section
 from tetrad.engine_core_svc.api.wire import encode_message
-from tetrad.engine_core_svc.core.payload_wire import WorkerPayload
+from tetrad.engine_core_svc.core.params_wire import SamplingMessage
+from tetrad.engine_core_svc.core.payload import WorkerPayload
 from tetrad.engine_core_svc.core.plan import EngineCoreOutput
 from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
@@ -30,10 +32,10 @@ from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.sessions.outbox import StepOutputs
 from tetrad.engine_core_svc.worker.wire import decode_result, encode_plan
-from tetrad.frontend.engine.wire import step_of
-from tetrad.services.columns import pack_u32, split_rows, unpack_u32
+from tetrad.frontend.engine.wire import decode_step
+from tetrad.services.rpc.columns import pack_u32, split_rows, unpack_u32
 from tetrad.v1 import tokenizer_pb2, types_pb2, worker_pb2
-from tetrad.worker_svc.api.wire import read_plan, write_result
+from tetrad.worker_svc.api.wire import decode_plan, encode_result
 from tetrad.worker_svc.core.plan import StepResult
 
 _BATCHES = (1, 16, 64, 256)
@@ -47,7 +49,7 @@ class Hop:
     """One message of a step.
 
     Attributes:
-        name: from whom to whom.
+        name: sender and receiver.
         write: makes it from the sender's own values.
         read: makes the receiver's own values of it.
     """
@@ -60,7 +62,7 @@ class Hop:
 def hops(batch: int) -> list[Hop]:
     """Return the messages of a decode step of `batch` plain requests, in the order in which they go."""
     scheduler = Scheduler(SchedulerLimits(max_num_seqs=batch, max_num_batched_tokens=65_536), KVCacheManager(40_000, 16))
-    payload = WorkerPayload(types_pb2.SamplingParams(), None)
+    payload = WorkerPayload(SamplingMessage(types_pb2.SamplingParams()))
     requests = [
         Request(
             key=key, request_id=str(key), token_ids=[7] * 100, num_prompt_tokens=100, max_total_tokens=8000,
@@ -78,16 +80,16 @@ def hops(batch: int) -> list[Hop]:
     result = StepResult(plan.step_id, handles, np.full(batch, 1234, np.uint32), compute_seconds=0.01)
     outputs = [EngineCoreOutput(request, [1234]) for request in requests]
     return [
-        Hop("engine core to worker: the plan", lambda: encode_plan(plan), lambda message: read_plan(message.step)),
+        Hop("engine core to worker: the plan", lambda: encode_plan(plan), lambda message: decode_plan(message.step)),
         Hop(
             "worker to engine core: the result",
-            lambda: worker_pb2.ExecuteResponse(output=write_result(result)),
+            lambda: worker_pb2.ExecuteResponse(output=encode_result(result)),
             lambda message: decode_result(message.output),
         ),
         Hop(
             "engine core to frontend: the outputs",
             lambda: encode_message(StepOutputs(plan.step_id, outputs))[0],
-            lambda message: step_of(message.outputs),
+            lambda message: decode_step(message.outputs),
         ),
         Hop("frontend to tokenizer: the ids", lambda: _ids(batch), _read_ids),
         Hop(

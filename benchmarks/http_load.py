@@ -16,12 +16,12 @@ from benchmarks.figures import median
 from benchmarks.streams import StreamClient, new_prompt, new_text, stream_once
 
 _REST_S = 0.5
-"""OpenMP's threads, a peer's, spin for 0.2 s behind their last computation and take the cores from whoever is next."""
+"""OpenMP threads of a peer spin for 0.2 s after their last computation and occupy the cores of the next system."""
 
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What a run measured. Latencies in seconds, one a request; gaps are those between the chunks of every stream."""
+    """The results of a run. Latencies in seconds, one a request; gaps are those between the chunks of every stream."""
 
     concurrency: int
     num_requests: int
@@ -106,7 +106,7 @@ async def run_load(
 
 
 def rest() -> None:
-    """Wait until whoever computed before has come to rest."""
+    """Wait until the last system is idle."""
     time.sleep(_REST_S)
 
 

@@ -1,12 +1,13 @@
 """The same scheduler and model runner in one process, called directly: the stack without its split.
 
-No gRPC, no protobuf, no sessions, no text: a plan becomes the runner's own values, a result the scheduler's, and nothing
-overlaps. Runs in a process of its own and is asked by lines (peers/lines.py).
+No gRPC, no protobuf, no sessions, no text: a plan is converted to the runner's values, a result to the scheduler's, and
+nothing overlaps. Runs in its own process and answers requests line by line (peers/lines.py).
 """
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -18,10 +19,10 @@ from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
-from tetrad.services.model_files import resolve_model
+from tetrad.services.hub.model_files import resolve_model
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, SamplingSpec, StepPlan, StepResult, finished
+from tetrad.worker_svc.core.plan import CachedRequests, DraftTokens, NewRequest, SamplingSpec, StepPlan, StepResult, finished
 from tetrad.worker_svc.devices import open_device
 
 _BLOCK_SIZE = 16
@@ -78,19 +79,29 @@ class InProcess:
     def _step(self, scheduler: Scheduler) -> None:
         plan = scheduler.schedule()
         assert plan is not None
-        scheduler.update(_result(finished(self._runner.execute(_plan(plan)))))
+        scheduler.update(result_of(finished(self._runner.execute(plan_of(plan)))))
 
 
-def _plan(plan: SchedulerOutput) -> StepPlan:
+def plan_of(plan: SchedulerOutput) -> StepPlan:
+    """Return the runner's values of a scheduler's plan, for greedy requests."""
     cached = plan.cached_requests
     columns = CachedRequests(
         handles=np.array(cached.keys, np.int64),
         num_scheduled_tokens=np.array(cached.num_scheduled_tokens, np.int64),
         num_computed_tokens=np.array(cached.num_computed_tokens, np.int64),
-        num_new_blocks=np.array(cached.num_new_blocks, np.int64),
-        new_block_ids=np.array(cached.new_block_ids, np.int64),
+        num_new_blocks=np.array([len(blocks) for [blocks] in cached.new_blocks], np.int64),
+        new_block_ids=np.array([[block for [blocks] in cached.new_blocks for block in blocks]], np.int64),
     )
-    return StepPlan(plan.step_id, [_new(new) for new in plan.new_requests], columns, plan.removed_keys)
+    return StepPlan(
+        plan.step_id, [_new(new) for new in plan.new_requests], columns, plan.removed_keys, drafts=_drafts(plan.draft_tokens)
+    )
+
+
+def _drafts(draft_tokens: Mapping[int, Sequence[int]]) -> DraftTokens | None:
+    if not draft_tokens:
+        return None
+    columns = [*draft_tokens], [*map(len, draft_tokens.values())], [*chain.from_iterable(draft_tokens.values())]
+    return DraftTokens(*(np.array(column, np.int64) for column in columns))
 
 
 def _new(new: NewRequestData) -> NewRequest:
@@ -101,16 +112,19 @@ def _new(new: NewRequestData) -> NewRequest:
         num_prompt_tokens=new.num_prompt_tokens,
         num_computed_tokens=new.num_computed_tokens,
         num_scheduled_tokens=new.num_scheduled_tokens,
-        block_ids=np.array(new.block_ids, np.int64),
+        block_ids=np.array(new.block_tables, np.int64),
         sampling=_GREEDY,
     )
 
 
-def _result(result: StepResult) -> ModelRunnerOutput:
+def result_of(result: StepResult) -> ModelRunnerOutput:
+    """Return the scheduler's values of a runner's result; RuntimeError if a request failed."""
     if result.failures:
         raise RuntimeError(f"Step {result.step_id} failed a request: {result.failures[0][1]}")
-    rows: list[Sequence[int]] = [(token_id,) for token_id in result.token_ids.tolist()]
-    return ModelRunnerOutput(result.step_id, result.handles.tolist(), rows)
+    rows: dict[int, list[int]] = {}
+    for handle, token_id in zip(result.handles.tolist(), result.token_ids.tolist(), strict=True):
+        rows.setdefault(handle, []).append(token_id)
+    return ModelRunnerOutput(result.step_id, [*rows], [*rows.values()])
 
 
 def main() -> None:

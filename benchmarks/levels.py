@@ -1,7 +1,7 @@
-"""Levels: samples the memory, descriptors and blocks of a loaded stack, and judges whether they stay flat.
+"""Levels: samples the memory, descriptors and blocks of a loaded stack, and checks that they stay flat.
 
-Used by the soaks. Reads processes and the engine core's load from outside. The first quarter is the warm-up and does
-not count.
+Used by the soaks. Reads processes and the engine core's load from outside. The first quarter is the warm-up and does not
+count.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import psutil
 
 from benchmarks.processes import ProcessTree
-from tetrad.services.channel import open_channel
+from tetrad.services.rpc.channel import open_channel
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 
 _CALL_TIMEOUT_S = 30.0
@@ -23,7 +23,7 @@ _MIN_SAMPLES = 8
 
 @dataclass(frozen=True)
 class Bound:
-    """How much a level may rise: this share of it, or this much.
+    """The allowed rise of a level: this share of it, or this amount.
 
     Args:
         share: of the value in the second quarter.
@@ -48,7 +48,7 @@ BOUNDS: Mapping[str, Bound] = {
 
 @dataclass(frozen=True)
 class Load:
-    """What an engine core is busy with."""
+    """The load of an engine core."""
 
     num_running: int
     num_waiting: int

@@ -1,4 +1,4 @@
-"""Machine: the facts that a figure means nothing without. Names no host and no path."""
+"""Machine: the facts of the machine that belong to every figure. Names no host and no path."""
 
 import os
 import platform
@@ -37,7 +37,7 @@ def commit() -> str:
     """Return the commit's short name, with "+" if the tree has changes that it does not; "unknown" outside a checkout."""
     try:
         name = _git("rev-parse", "--short", "HEAD")
-        # What a benchmark writes is no change of what it measures.
+        # Files that a benchmark writes do not change the measured code.
         changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

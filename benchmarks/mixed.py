@@ -1,7 +1,7 @@
-"""Mixed load: how evenly 16 streams go on while prompts of 2,000 tokens arrive, one behind the other without a pause.
+"""Mixed load: how evenly 16 streams continue while prompts of 2,000 tokens arrive, one behind the other without a pause.
 
-`python -m benchmarks.mixed`. The same streams first run undisturbed; then prompts that no cache has seen are sent, each as soon
-as the one before has its first token. Inter-token latency is the time between chunks of a stream.
+`python -m benchmarks.mixed`. The same streams first run undisturbed; then uncached prompts are sent, each as soon as the one
+before has its first token. Inter-token latency is the time between chunks of a stream.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import uvloop
 
 from benchmarks.figures import median, percentile, spread
 from benchmarks.options import Options, read_options
-from benchmarks.peers.installed import SMOL_FP32, VLLM, is_installed
+from benchmarks.peers.installed import SMOLLM2, VLLM, is_installed
 from benchmarks.peers.vllm_server import vllm_server
 from benchmarks.plots import distributions
 from benchmarks.report import Bar, Section, add_bars, write_section
@@ -24,7 +24,7 @@ from benchmarks.systems import TETRAD_FLOAT32, TETRAD_GGUF
 
 _NUM_STREAMS = 16
 _MAX_TOKENS = 2000
-"""More than a round takes: streams are left, not ended."""
+"""Longer than a round: streams are cut off, they do not end."""
 _LONG_PROMPT = 2000
 _PROMPTS_PER_ROUND = 2
 _QUIET_S = 2.0
@@ -33,7 +33,7 @@ _MAX_RATIO = 3.0
 
 @dataclass
 class Latencies:
-    """Of all rounds; gaps in milliseconds, and for each round the p99 while prompts arrive over the median before."""
+    """Results of all rounds: gaps in milliseconds, and per round the p99 while prompts arrive over the median before."""
 
     quiet_ms: list[float] = field(default_factory=list)
     busy_ms: list[float] = field(default_factory=list)
@@ -132,7 +132,7 @@ def main() -> None:
         if not options.quick:
             urls[TETRAD_FLOAT32] = exits.enter_context(running("--device", "cpu", "--dtype", "float32")).url
         if options.with_peers and is_installed(VLLM):
-            urls[VLLM] = exits.enter_context(vllm_server(SMOL_FP32)).url
+            urls[VLLM] = exits.enter_context(vllm_server(SMOLLM2.floats)).url
         found = measure(urls, options)
     write_section("mixed", _section(found, options), options)
 

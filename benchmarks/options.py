@@ -1,4 +1,4 @@
-"""Options: what every benchmark command can be told; the same words for all of them."""
+"""Options: the command-line options that all benchmarks share."""
 
 import argparse
 import shlex
@@ -12,7 +12,7 @@ _HOME = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Options:
-    """How a benchmark is run.
+    """The options of a benchmark.
 
     Attributes:
         rounds: repetitions; what is compared takes turns in each of them.
@@ -42,10 +42,10 @@ def new_parser(doc: str | None) -> argparse.ArgumentParser:
 
 
 def options_of(name: str, args: argparse.Namespace) -> Options:
-    """Return what was asked of the benchmark `name`."""
+    """Return the options of the benchmark `name`."""
     if args.rounds < 1:
         raise SystemExit(f"--rounds {args.rounds}: at least 1.")
-    # What was started is ended on the way out: by default this signal leaves no way.
+    # Raise SystemExit on this signal, so that started processes are ended on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # Where the results go is no condition of them.
     given = [each for each in sys.argv[1:] if each not in ("--out", str(args.out))]

@@ -1,7 +1,7 @@
-"""The stack over gRPC: the engine core's contract, driven by its stub, token ids in and token ids out.
+"""The stack over gRPC: drives the engine core by its stub, token ids in and token ids out.
 
-What direct calls in one process do (in_process.py), with the engine core and the worker as services and gRPC between all three:
-no HTTP and no text on either side. Runs in a process of its own and is asked by lines (peers/lines.py).
+The same work as direct calls in one process (in_process.py), with the engine core and the worker as services and gRPC between
+all three: no HTTP and no text on either side. Runs in its own process and answers requests line by line (peers/lines.py).
 """
 
 import itertools

@@ -1,9 +1,8 @@
-"""The plain loop that the worker is compared with: the same weights, torch's own F.linear, dense KV, fused attention,
-greedy.
+"""A plain generation loop in torch, the baseline of the worker: the same weights, F.linear, dense KV, fused attention, greedy.
 
-What a careful person writes in an afternoon: products over one input are fused, KV is preallocated, no page tables, no
-sampler, no requests that come and go. Also a reference for parity, as it shares no layer with the worker.
-It runs in a process of its own and is asked by lines (peers/lines.py).
+Products of one input are fused and KV is preallocated; there are no page tables, no sampler, and no requests that join or
+leave. Also a reference for parity, as it shares no layer with the worker. Runs in its own process and answers requests line by
+line (peers/lines.py).
 """
 
 import os
@@ -15,10 +14,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name it has everywhere
 
 from benchmarks.peers.lines import answer, take_stdout
-from tetrad.services.model_files import resolve_model
+from tetrad.services.hub.model_files import resolve_model
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.checkpoint.open import open_source
-from tetrad.worker_svc.model_facts.config import ModelConfig, read_config
+from tetrad.worker_svc.families.registry import read_config
+from tetrad.worker_svc.model_facts.config import ModelConfig
 
 
 class PlainLlama:
@@ -32,7 +32,7 @@ class PlainLlama:
         source = open_source(path)
         self.config: ModelConfig = read_config(source.config)
         config, loader = self.config, WeightLoader(source, lambda *_: None)
-        hidden, middle, dim = config.hidden_size, config.intermediate_size, config.head_dim
+        hidden, middle, dim = config.hidden_size, config.layers[0].intermediate_size, config.head_dim
         query, key = config.num_heads * dim, config.num_kv_heads * dim
 
         def fused(prefix: str, sizes: dict[str, int]) -> torch.Tensor:
@@ -55,7 +55,9 @@ class PlainLlama:
         self._norm = loader.get("model.norm.weight", (hidden,))
         tied = config.tie_word_embeddings
         self._lm_head = self._embedding if tied else loader.get("lm_head.weight", (config.vocab_size, hidden))
-        self._frequencies = config.rope_theta ** -(torch.arange(0, dim, 2).float() / dim)
+        [rope] = config.ropes
+        assert rope is not None
+        self._frequencies = rope.theta ** -(torch.arange(0, dim, 2).float() / dim)
 
     def new_cache(self, batch: int, max_len: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return zeroed keys and values per layer."""
@@ -72,7 +74,7 @@ class PlainLlama:
         cos, sin = angles.cos(), angles.sin()
         sizes = [config.num_heads * config.head_dim, *[config.num_kv_heads * config.head_dim] * 2]
         for (norm, qkv, out, mlp_norm, gate_up, down), (keys, values) in zip(self._layers, cache, strict=True):
-            heads = torch.split(F.linear(F.rms_norm(x, norm.shape, norm, config.rms_norm_eps), qkv), sizes, -1)
+            heads = torch.split(F.linear(F.rms_norm(x, norm.shape, norm, config.norm_eps), qkv), sizes, -1)
             q, k, v = (part.view(batch, length, -1, config.head_dim).transpose(1, 2) for part in heads)
             end = start + length
             keys[:, :, start:end], values[:, :, start:end] = _rotate(k, cos, sin), v
@@ -80,9 +82,9 @@ class PlainLlama:
                 _rotate(q, cos, sin), keys[:, :, :end], values[:, :, :end], is_causal=length > 1, enable_gqa=True
             )
             x = x + F.linear(attended.transpose(1, 2).reshape(batch, length, -1), out)
-            gate, up = F.linear(F.rms_norm(x, mlp_norm.shape, mlp_norm, config.rms_norm_eps), gate_up).chunk(2, -1)
+            gate, up = F.linear(F.rms_norm(x, mlp_norm.shape, mlp_norm, config.norm_eps), gate_up).chunk(2, -1)
             x = x + F.linear(F.silu(gate) * up, down)
-        return F.linear(F.rms_norm(x[:, -1], self._norm.shape, self._norm, config.rms_norm_eps), self._lm_head)
+        return F.linear(F.rms_norm(x[:, -1], self._norm.shape, self._norm, config.norm_eps), self._lm_head)
 
 
 def _rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

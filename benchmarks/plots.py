@@ -1,4 +1,4 @@
-"""Plots: PNG files beside the report. Without matplotlib (benchmarks/requirements.txt) there are none, and one line says so."""
+"""Plots: PNG files beside the report. Without matplotlib (benchmarks/requirements.txt) it prints one line instead."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence

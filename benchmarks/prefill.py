@@ -1,4 +1,4 @@
-"""Prefill: prompt tokens/s of 1,000 tokens that no cache has seen, up to the first token, ours over HTTP, against peers.
+"""Prefill: prompt tokens/s of uncached prompts of 1,000 tokens, up to the first token, ours over HTTP, against peers.
 
 `python -m benchmarks.prefill`.
 """

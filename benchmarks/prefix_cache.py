@@ -1,6 +1,6 @@
-"""The prefix cache: time to the first token of a 1,000-token prompt that is cached, and of one that is not, over HTTP.
+"""The prefix cache: time to the first token of a 1,000-token prompt, cached and uncached, over HTTP.
 
-`python -m benchmarks.prefix_cache`. In turns: a prompt never seen, then the same one again.
+`python -m benchmarks.prefix_cache`. In turns: a new prompt, then the same one again.
 """
 
 from benchmarks.figures import median, ratios, spread

@@ -1,7 +1,7 @@
 """Processes: CPU time and memory of a server's processes, service by service, read from outside.
 
-Services are told by their command lines (`-m tetrad.frontend`); what a service starts counts as that service, the rest as the
-process that started the stack.
+A process belongs to the service of its command line (`-m tetrad.frontend`) or of its parent; the others belong to the process
+that started the stack.
 """
 
 import time

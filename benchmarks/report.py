@@ -1,7 +1,7 @@
-"""Report: RESULTS.md, one section per benchmark, each rewritten by its own command and by nothing else.
+"""Report: RESULTS.md, one section per benchmark, each rewritten by its own command alone.
 
-Sections stand between two comments that name them, in the order of ORDER, so that a run of one benchmark leaves the figures of
-the others, and the conditions they were measured under, as they are.
+Sections stand between two comments that name them, in the order of ORDER, so that a run of one benchmark keeps the figures of
+the others and the conditions of their measurement.
 """
 
 import re
@@ -12,8 +12,10 @@ from benchmarks.machine import facts
 from benchmarks.options import Options
 
 ORDER = (
-    "control_plane", "split_tax", "decode", "contexts", "prefill", "prefix_cache", "mixed", "startup", "engine_step", "hops",
-    "scaling", "request_costs",
+    "control_plane", "device_share", "split_tax", "carriers", "decode", "contexts", "prefill", "prefix_cache", "mixed",
+    "fan_out", "startup", "engine_step", "hops",
+    "scaling", "request_costs", "second_model", "embeddings", "lora", "speculation", "draft_compute",
+    "splits",
 )  # fmt: skip
 """The benchmarks, as they stand in the report and are run by run.py."""
 

@@ -1,4 +1,4 @@
-"""What a request may ask for, against plain requests: parameters in the worker, constraints over HTTP.
+"""Request costs: sampling parameters in the worker and constraints over HTTP, against plain requests.
 
 `python -m benchmarks.request_costs`. Parameters: sampler_cost.py; JSON schemas of 2 KB: structured_outputs.py.
 """

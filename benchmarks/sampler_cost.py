@@ -1,9 +1,11 @@
-"""What sampling parameters cost: a decode step of 64 rows with 64 different parameter sets against 64 plain temperature rows.
+"""Sampler cost: a decode step of 64 rows with 64 different sampling parameters, against 64 rows with a temperature only.
 
-Two runners over the same weights, the same prompts and the same context run their steps in turns; medians are reported. Given
-are the whole decode step (what a client waits for) and the sampler's own part of it. Every kind of parameter is in the mixed
-batch: temperature, top_p, top_k, min_p, penalties, logit_bias, bad words, allowed ids, min_tokens, seeds; all rows ask for 5
-logprobs. `python -m benchmarks.sampler_cost [--steps 60] [--kind all|top_p|...]`; a kind gives that parameter to all 64 rows.
+Two runners with the same weights, prompts and contexts run their steps in turns; the medians are reported, of the whole decode
+step and of the sampler alone. The mixed batch has every parameter: temperature, top_p, top_k, min_p, penalties, logit_bias,
+bad words, allowed ids, min_tokens and seeds; all rows have 5 logprobs.
+
+    python -m benchmarks.sampler_cost [--steps 60]
+    python -m benchmarks.sampler_cost --kind top_p        this parameter in all 64 rows
 """
 
 import argparse
@@ -16,11 +18,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from tetrad.services.model_files import resolve_model
-from tetrad.tokenizer_svc.loading import load_tokenizer
+from tetrad.services.hub.model_files import resolve_model
+from tetrad.tokenizer_svc.loading.load import load_tokenizer
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, SamplingSpec, StepPlan
+from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, SamplingSpec, StepPlan, finished
 from tetrad.worker_svc.devices import open_device
 
 if TYPE_CHECKING:
@@ -80,7 +82,7 @@ class Cost:
 class DecodeBatch:
     """64 requests that decode, and how long their steps take."""
 
-    def __init__(self, runner: "ModelRunner", prompts: list[list[int]], sampling: Callable[[int], SamplingSpec]) -> None:
+    def __init__(self, runner: "ModelRunner[Any]", prompts: list[list[int]], sampling: Callable[[int], SamplingSpec]) -> None:
         self._runner = runner
         self._computed = np.array([len(prompt) for prompt in prompts])
         self._step_id = 0
@@ -105,7 +107,7 @@ class DecodeBatch:
 
     def _execute(self, new: list[NewRequest], cached: CachedRequests) -> None:
         self._step_id += 1
-        result = self._runner.execute(StepPlan(self._step_id, new, cached))
+        result = finished(self._runner.execute(StepPlan(self._step_id, new, cached)))
         assert len(result.handles) == len(self._computed), result.failures
 
     def _new(self, prompts: list[list[int]], sampling: Callable[[int], SamplingSpec]) -> list[NewRequest]:
@@ -118,7 +120,7 @@ class DecodeBatch:
                 num_prompt_tokens=len(prompt),
                 num_computed_tokens=0,
                 num_scheduled_tokens=len(prompt),
-                block_ids=1 + np.arange(row * num_blocks, (row + 1) * num_blocks),
+                block_ids=1 + np.arange(row * num_blocks, (row + 1) * num_blocks)[None],
                 sampling=sampling(row),
                 eos_token_id=2,
             )
@@ -151,7 +153,7 @@ def measure(kinds: list[Callable[[int], SamplingSpec]], num_steps: int, num_thre
     per_row = -(-(PROMPT_LEN + num_steps + 1) // BLOCK_SIZE)
     layout = KvLayout(1 + NUM_ROWS * per_row, BLOCK_SIZE, per_row * BLOCK_SIZE, NUM_ROWS, NUM_ROWS * PROMPT_LEN)
     prompts = text_prompts()
-    batches = [DecodeBatch(cast("ModelRunner", model.make_runner(layout)), prompts, kind) for kind in kinds]
+    batches = [DecodeBatch(cast("ModelRunner[Any]", model.make_runner(layout)), prompts, kind) for kind in kinds]
     for _ in range(num_steps):
         for batch in batches:
             batch.step()

@@ -1,7 +1,7 @@
-"""Soak: many streams for long on the simulated device, then a queue as long as it may be.
+"""Soak: many long streams on the simulated device, then a queue of maximum length.
 
-Shows that there is no error, how even the stream of tokens is, how long admission takes, and whether memory stays flat.
-`python -m benchmarks.soak --clients 1000 --seconds 120`; exits 1 if something that was promised is not so.
+Reports errors, the evenness of token streams, admission times, and whether memory stays flat. `python -m benchmarks.soak
+--clients 1000 --seconds 120`; exits 1 if a target is missed.
 """
 
 import argparse
@@ -56,7 +56,7 @@ async def keep_streams(
 
 
 class Queue:
-    """Requests that wait while the engine is paused, and what clients that come on top of them are told.
+    """Requests that wait while the engine is paused, and the answers to further clients.
 
     Args:
         url: of the server; it takes `requests` requests.
@@ -70,7 +70,7 @@ class Queue:
         self.waiting: list[StreamClient] = []
 
     async def run(self) -> None:
-        """Fill the queue, ask for more, let the engine go on, and wait until everybody has an answer."""
+        """Fill the queue, send more, resume the engine, and wait until all requests have an answer."""
         await self._order("pause?mode=keep")
         asked = []
         for _ in range(self._requests):

@@ -1,8 +1,8 @@
 """Long soak: a stack on the simulated device near its limits for hours, whose memory and other levels must stay flat.
 
-Keeps 90% of the requests that the stack may hold (those that run and those that wait) under way all the time, and samples
-memory, descriptors, threads and KV blocks. `python -m benchmarks.soak_long --hours 4`; exits 1 if a request failed, a level
-rose, or something is left at the end.
+Keeps 90% of the requests that the stack may hold (running and waiting) in progress all the time, and samples memory,
+descriptors, threads and KV blocks. `python -m benchmarks.soak_long --hours 4`; exits 1 if a request failed, a level rose, or
+something is left at the end.
 """
 
 import argparse
@@ -32,7 +32,7 @@ _IDLE_TIMEOUT_S = 60.0
 
 @dataclass
 class Seen:
-    """What the clients saw."""
+    """The results of the clients."""
 
     num_streams: int = 0
     errors: Counter[str] = field(default_factory=Counter)
@@ -79,7 +79,7 @@ async def _say_progress(seen: Seen, levels: Levels, seconds: float) -> None:
 
 
 async def _judge_idle(admin_target: str) -> list[str]:
-    """Return what the engine core still has when nobody asks any more."""
+    """Return what the engine core still holds after the last request."""
     deadline = time.monotonic() + _IDLE_TIMEOUT_S
     while not (load := await read_load(admin_target)).is_idle and time.monotonic() < deadline:  # noqa: ASYNC110 - another process
         await asyncio.sleep(0.5)

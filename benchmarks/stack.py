@@ -1,4 +1,4 @@
-"""The stack that benchmarks run against, as a user starts it."""
+"""Stack: runs `tetrad serve` for benchmarks, as a user starts it."""
 
 import contextlib
 import os
@@ -84,7 +84,7 @@ def wait_until_healthy(url: str, process: subprocess.Popen[bytes], timeout_s: fl
 
 
 def free_port() -> int:
-    """Return a port that nobody has, and that no outgoing connection gets before a server takes it: those begin at 32768."""
+    """Return a free port below 32768, where ephemeral ports begin, so that no outgoing connection takes it."""
     while True:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", random.SystemRandom().randrange(12_000, 32_000)))

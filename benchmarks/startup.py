@@ -1,7 +1,7 @@
 """Start-up and memory: the time from `tetrad serve` to the first answer of /health, and each service's memory after some work.
 
-`python -m benchmarks.startup`. Everything is a new process; the model's file is read once before, so that the disk is
-not what is measured. Memory is the proportional set size: pages that processes share are shared out.
+`python -m benchmarks.startup`. All processes are new; the model's file is read once before, so that the disk is not measured.
+Memory is the proportional set size: each process counts its share of shared pages.
 """
 
 import json
@@ -16,9 +16,9 @@ from benchmarks.processes import ProcessTree
 from benchmarks.report import Bar, Section, add_bars, write_section
 from benchmarks.stack import MODEL, Stack, running
 from benchmarks.systems import TETRAD_FLOAT32, TETRAD_GGUF
-from tetrad.services.model_files import resolve_model
+from tetrad.services.hub.model_files import resolve_model
 from tetrad.worker_svc.checkpoint.model_config import read_model_config
-from tetrad.worker_svc.model_facts.config import read_config
+from tetrad.worker_svc.families.registry import read_config
 
 _MAX_START_S = 6.0
 _WORKER_MARGIN_MB = 300.0

@@ -1,7 +1,7 @@
-"""Streams: many HTTP clients in one process that only count what comes, so that the generator is not what is measured.
+"""Streams: many HTTP clients in one process that only count events, so that the load generator costs little.
 
-Each client is an asyncio protocol on a plain socket: it looks for event boundaries in what arrives and notes the time. Used by
-soak.py and by the tests of load. Knows completions with `stream`; parses no JSON.
+Each client is an asyncio protocol on a plain socket: it finds event boundaries in the received bytes and records the time.
+Used by soak.py and by the tests of load. Knows completions with `stream`; parses no JSON.
 """
 
 import asyncio

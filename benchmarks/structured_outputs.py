@@ -1,7 +1,7 @@
-"""What a constraint costs: time per output token at a batch, and time to the first token, against plain requests.
+"""Structured outputs: time per output token of a batch, and time to the first token, against plain requests.
 
 `python -m benchmarks.structured_outputs`: one stack, constrained and plain loads in turns, medians over all rounds. The schema
-has 2 KB; the first token is measured with a schema that was never seen (it is compiled for the request) and with one that was.
+has 2 KB; the first token is measured with a new schema, which is compiled for the request, and with a cached one.
 """
 
 import argparse

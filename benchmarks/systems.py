@@ -1,7 +1,7 @@
-"""Systems: what decode and prefill are measured on, ours and peers, behind one interface.
+"""Systems: one interface to the systems that decode and prefill measure, ours and peers.
 
-Servers are asked over HTTP, by the same client; engines that are libraries in a process of their own. All of them stay up while
-they are compared, asleep but for the one whose turn it is.
+Servers are called over HTTP, by the same client; libraries run in their own processes. All of them stay up during a
+comparison, and all but the measured one sleep.
 """
 
 import sys
@@ -13,7 +13,7 @@ from typing import Protocol
 from benchmarks.figures import median
 from benchmarks.http_load import load, rest
 from benchmarks.options import Options
-from benchmarks.peers.installed import LLAMA_CPP, SMOL_FP32, SMOL_GGUF, TRANSFORMERS, VLLM, home, is_installed, python_of
+from benchmarks.peers.installed import LLAMA_CPP, SMOLLM2, TRANSFORMERS, VLLM, PeerModel, home, is_installed, python_of
 from benchmarks.peers.lines import DrivenEngine
 from benchmarks.peers.vllm_server import vllm_server
 from benchmarks.stack import MODEL, running
@@ -85,15 +85,18 @@ def open_systems(exits: ExitStack, options: Options) -> dict[str, System]:
         TETRAD_FLOAT32: lambda to: Server(to.enter_context(running("--dtype", "float32", "--device", "cpu")).url),
         TETRAD_GGUF: lambda to: Server(to.enter_context(running("--device", "cpu")).url),
     }
-    peers: dict[str, Callable[[ExitStack], System]] = {
-        VLLM: lambda to: Server(to.enter_context(vllm_server(SMOL_FP32)).url),
-        TRANSFORMERS: lambda to: _library(to, "vllm", "transformers_driver", SMOL_FP32),
-        LLAMA_CPP: lambda to: _library(to, "llama", "llama_cpp_driver", SMOL_GGUF),
+    ours = {name: start(exits) for name, start in starts.items()}
+    return {**ours, **(open_peers(exits, options, SMOLLM2) or {PLAIN_TORCH: _plain_torch(exits)})}
+
+
+def open_peers(exits: ExitStack, options: Options, model: PeerModel) -> dict[str, System]:
+    """Start the installed peers with a model; none with --no-peers. `exits` ends them."""
+    starts: dict[str, Callable[[ExitStack], System]] = {
+        VLLM: lambda to: Server(to.enter_context(vllm_server(model.floats)).url),
+        TRANSFORMERS: lambda to: _library(to, "vllm", "transformers_driver", model.floats),
+        LLAMA_CPP: lambda to: _library(to, "llama", "llama_cpp_driver", model.gguf),
     }
-    chosen = {name: start for name, start in peers.items() if options.with_peers and is_installed(name)}
-    if not chosen:
-        chosen = {PLAIN_TORCH: _plain_torch}
-    return {name: start(exits) for name, start in {**starts, **chosen}.items()}
+    return {name: start(exits) for name, start in starts.items() if options.with_peers and is_installed(name, model)}
 
 
 def _library(exits: ExitStack, environment: str, module: str, model: str) -> Library:

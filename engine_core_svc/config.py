@@ -1,100 +1,224 @@
 """Settings of engine_core_svc. Names and meanings are vLLM's where it has one."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from tetrad.services.settings import Names, ServiceSettings
+from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
+from tetrad.services.errors import InvalidRequest
+from tetrad.services.settings import Names, ServiceSettings, split_names
 
 
 class EngineCoreSettings(ServiceSettings):
-    """Flags, TETRAD_ENGINE_CORE_* variables or the keys of a YAML file (--config FILE)."""
+    """Options of the engine core.
+
+    Each is a flag (--block-size), an environment variable (TETRAD_ENGINE_CORE_BLOCK_SIZE) or a key of a YAML file
+    (block_size, with --config FILE).
+    """
 
     model_config = SettingsConfigDict(env_prefix="TETRAD_ENGINE_CORE_")
 
     listen: str = Field("127.0.0.1:50052", description="Address of the gRPC server: host:port or unix:/path.")
     admin_listen: str = Field(
-        "127.0.0.1:50054", description="Address of the operators' gRPC server: host:port or unix:/path. Empty: there is none."
+        "127.0.0.1:50054", description="Address of the admin gRPC server, for operators: host:port or unix:/path. Empty: none."
     )
     data_parallel_rank: int = Field(
-        0, ge=0, description="Place of this engine among several that serve the model: requests can be pinned to it by that."
+        0,
+        ge=0,
+        description="Rank of this engine core among those that serve the same model. Clients can pin a request to a rank.",
     )
-    model: str = Field("smollm2-135m-instruct", description="Built-in name, directory or .gguf file, as the workers see it.")
-    worker_target: str = Field("127.0.0.1:50053", description="Address of the worker.")
+    model: str = Field(
+        "smollm2-135m-instruct", description="Built-in name, directory, .gguf file or Hugging Face id, as seen by the worker."
+    )
+    worker_target: str = Field(
+        "127.0.0.1:50053",
+        description="Address of the worker; of several ranks, their addresses in the order of the ranks, separated by commas.",
+    )
+    tensor_parallel_size: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Number of workers that compute the model together: each has a part of every layer and of the KV cache.",
+    )
+    pipeline_parallel_size: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Number of stages, one behind the other: each has some of the layers, on tensor-parallel-size workers.",
+    )
     tokenizer_targets: Names = Field(
         ("127.0.0.1:50051",),
-        description="Tokenizers, separated by commas, asked when structured outputs first need one. Empty: these are refused.",
+        description="Addresses of tokenizers, separated by commas; used for structured outputs only. Empty: structured "
+        "outputs are refused.",
     )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="Type of the activations.")
-    quantization: str = Field("", description="Quantization method. Empty: as the model's files are.")
-    hf_overrides: str = Field("", description="JSON object of values in place of those of the model's config. Empty: none.")
-    load_format: Literal["auto", "dummy"] = Field("auto", description="dummy: random weights, for tests.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="Data type of activations. auto: the device's choice."
+    )
+    quantization: str = Field("", description="Quantization method of the weights. Empty: as the model's files say.")
+    hf_overrides: str = Field("", description="JSON object whose values replace those of the model's config.json. Empty: none.")
+    runner: Literal["auto", "generate", "pooling"] = Field(
+        "auto", description="What the model is run for. auto: as its files say; pooling makes any generator embed."
+    )
+    convert: Literal["auto", "none", "embed", "classify"] = Field(
+        "auto",
+        description="What a generator pools: embeddings, or classes by a `score` layer of its files. With runner generate it "
+        "generates as well. auto: embed under runner pooling.",
+    )
+    pooler_config: str = Field(
+        "", description="JSON object of vLLM's PoolerConfig that replaces what the model's files say of pooling. Empty: none."
+    )
+    load_format: Literal["auto", "dummy"] = Field(
+        "auto", description="How weights are loaded. auto: from the model's files. dummy: random weights, for tests."
+    )
     max_model_len: int | Literal["auto"] | None = Field(
         None,
-        description="Longest prompt plus output, in tokens. Unset: the model's. auto: that, or what the KV blocks hold.",
+        description="Maximum length of prompt plus output, in tokens. auto: the model's own maximum, or less if the KV cache "
+        "holds less. Unset: the model's own maximum.",
     )
-    block_size: int = Field(16, ge=1, description="Tokens per KV block; power of two.")
-    num_gpu_blocks_override: int | None = Field(None, ge=2, description="KV blocks. Unset: what memory allows.")
-    gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="Share of the device's memory to use.")
+    block_size: int = Field(16, ge=1, description="Number of tokens per KV cache block; a power of two.")
+    num_gpu_blocks_override: int | None = Field(
+        None, ge=2, description="Number of KV cache blocks. Unset: as many as fit in memory."
+    )
+    gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="Fraction of the device's memory to use, 0 to 1.")
     swap_space: float = Field(
         0.0,
         ge=0,
         le=1 << 14,
-        description="GiB of the worker's host memory for KV blocks that the prefix cache evicts: they are copied back, not "
+        description="Host memory, in GiB, for KV cache blocks that the prefix cache evicts; they are copied back instead of "
         "computed again. 0: none.",
     )
-    enable_prefix_caching: bool = Field(True, description="Share KV blocks of equal prefixes.")
-    enable_chunked_prefill: bool = Field(True, description="Split prompts over steps.")
-    max_num_seqs: int = Field(256, ge=1, description="Requests that run at the same time.")
+    enable_prefix_caching: bool = Field(True, description="Share KV cache blocks between requests whose prompts begin alike.")
+    enable_chunked_prefill: bool = Field(True, description="Split long prompts over several steps.")
+    max_num_seqs: int = Field(256, ge=1, description="Maximum number of requests that run at the same time.")
     max_num_batched_tokens: int | None = Field(
         None,
         ge=1,
-        description="Tokens computed in one step. Unset: 2048, or max_model_len if that is more and prompts are not split.",
+        description="Maximum number of tokens computed in one step. Unset: 2048, or max-model-len if that is larger and "
+        "prompts are not split.",
     )
     long_prefill_token_threshold: int = Field(
-        0, ge=0, description="Most tokens of one request in a step that others share. 0: no limit."
+        0, ge=0, description="Maximum number of prompt tokens that one request gets in a step with other requests. 0: no limit."
     )
     max_decode_slowdown: float = Field(
         1.5,
         ge=0,
-        description="How many times as long as without prompts a step with decodes may take: prompts are split accordingly, by "
-        "measured times. 0: as long as max_num_batched_tokens takes.",
+        description="Factor by which prompts may slow down a step that also generates tokens of other requests, and by which "
+        "further sequences of a call (n outputs, many prompts) may slow down other calls; both are spread over steps to stay "
+        "below it, by measured step times. 0: limited by max-num-batched-tokens and max-num-seqs alone.",
     )
-    scheduling_policy: Literal["fcfs", "priority"] = Field("fcfs", description="Order in which requests are served.")
+    scheduling_policy: Literal["fcfs", "priority"] = Field(
+        "fcfs",
+        description="Order in which requests are scheduled. fcfs: first come, first served. priority: by their priority.",
+    )
     priority_order: Literal["high_first", "low_first"] = Field(
-        "high_first", description="Whether larger (ours) or smaller (vLLM's) priorities are more urgent."
+        "high_first",
+        description="Which priorities are served first. high_first: larger values. low_first: smaller values, as in vLLM.",
     )
-    pipeline_depth: int = Field(2, ge=1, le=8, description="Steps in flight at the same time.")
+    pipeline_depth: int = Field(
+        2,
+        ge=1,
+        le=8,
+        description="Number of steps in flight at the same time, beside one for each further stage of "
+        "pipeline-parallel-size. 1: each step is planned after the previous one has returned.",
+    )
+    speculative_config: str = Field(
+        "",
+        description="JSON object with vLLM's options of speculative decoding: method (ngram, suffix or draft_model), "
+        "num_speculative_tokens, model, prompt_lookup_min, prompt_lookup_max and others (docs/speculation.md). Empty: none.",
+    )
     max_num_queued_reqs: int = Field(
-        8192, ge=1, description="Most requests that may wait; more are refused with RESOURCE_EXHAUSTED and a time to come back."
+        8192,
+        ge=1,
+        description="Maximum number of waiting requests; further ones are refused with RESOURCE_EXHAUSTED and a time to retry "
+        "after.",
     )
     max_num_queued_tokens: int = Field(
-        4 << 20, ge=1, description="Most tokens that waiting requests may have together; what exceeds them is refused likewise."
+        4 << 20,
+        ge=1,
+        description="Maximum number of prompt tokens of all waiting requests; further requests are refused with "
+        "RESOURCE_EXHAUSTED.",
     )
-    grammar_timeout_s: float = Field(5.0, gt=0, description="Longest time to compile the constraint of a request, in seconds.")
-    grammar_threads: int = Field(2, ge=1, le=32, description="Threads that compute the masks of constrained requests.")
+    grammar_timeout_s: float = Field(
+        5.0, gt=0, description="Maximum time to compile the grammar of a structured output, in seconds."
+    )
+    grammar_threads: int = Field(
+        2, ge=1, le=32, description="Number of threads that compute token masks of structured outputs."
+    )
     recovery_timeout_s: float = Field(
         120.0, gt=0, description="Seconds that requests wait for a lost worker before they fail with UNAVAILABLE."
     )
     step_timeout_s: float = Field(
         300.0,
         gt=0,
-        description="Seconds that the worker may take for a step, or go without progress while it loads or warms up, "
-        "before it is given up like one that died. Requests that wait as long without any step make health report a stall.",
+        description="Seconds that the worker may take for a step, or make no progress while it loads or warms up, before it "
+        "counts as lost. If requests wait that long without any step, the health service reports a stall.",
+    )
+    enable_lora: bool = Field(False, description="Serve LoRA adapters beside the base model; cpu device only.")
+    max_loras: int = Field(1, ge=1, le=512, description="Maximum number of different LoRA adapters in one step.")
+    max_lora_rank: int = Field(16, ge=1, le=512, description="Maximum rank of a LoRA adapter.")
+    max_cpu_loras: int | None = Field(
+        None, ge=1, le=65536, description="Maximum number of LoRA adapters in the worker's memory. Unset: max-loras."
     )
     profile_dir: str = Field(
         "",
-        description="Directory that StopProfile writes the engine core's trace to. Empty: profiles in Tetrad's cache "
-        "directory.",
+        description="Directory for the engine core's profiles (StopProfile). Empty: profiles in Tetrad's cache directory.",
     )
-    seed: int = Field(0, ge=0, description="Seed of random weights.")
+    seed: int = Field(0, ge=0, description="Seed of random weights (load-format dummy).")
 
     @field_validator("block_size")
     @classmethod
     def _power_of_two(cls, value: int) -> int:
         if value & (value - 1):
             raise ValueError("block_size must be a power of two")
+        return value
+
+    @property
+    def num_cpu_loras(self) -> int:
+        """Adapters in the worker's memory at most."""
+        return self.max_loras if self.max_cpu_loras is None else self.max_cpu_loras
+
+    @model_validator(mode="after")
+    def _enough_loras(self) -> Self:
+        if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
+            raise ValueError(f"max_cpu_loras {self.max_cpu_loras} must be at least max_loras {self.max_loras}")
+        if self.enable_lora and self.num_ranks > 1:
+            name = "pipeline_parallel_size" if self.pipeline_parallel_size > 1 else "tensor_parallel_size"
+            raise ValueError(f"enable_lora needs {name} 1, got {getattr(self, name)}")
+        return self
+
+    @property
+    def worker_targets(self) -> tuple[str, ...]:
+        """The addresses of the workers, by rank."""
+        return split_names(self.worker_target)
+
+    @model_validator(mode="after")
+    def _has_a_worker_for_each_rank(self) -> Self:
+        if len(self.worker_targets) != self.num_ranks:
+            times = f" times pipeline_parallel_size {self.pipeline_parallel_size}" if self.pipeline_parallel_size > 1 else ""
+            raise ValueError(
+                f"worker_target names {len(self.worker_targets)} workers, but tensor_parallel_size is "
+                f"{self.tensor_parallel_size}{times}; name one for each rank, separated by commas"
+            )
+        return self
+
+    @property
+    def num_ranks(self) -> int:
+        """Workers that compute the model together."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def steps_in_flight(self) -> int:
+        """Steps that may be in flight: those of `pipeline_depth`, and one for each further stage."""
+        return self.pipeline_depth + self.pipeline_parallel_size - 1
+
+    @field_validator("speculative_config")
+    @classmethod
+    def _known_options(cls, value: str) -> str:
+        try:
+            read_speculative_config(value)
+        except InvalidRequest as error:
+            raise ValueError(error.message) from error
         return value
 
     @field_validator("max_decode_slowdown")

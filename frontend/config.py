@@ -11,185 +11,294 @@ from tetrad.frontend.net.discovery import check_target
 from tetrad.frontend.parsing.registry import REASONING_FORMATS, TOOL_FORMATS, Format, choose_format
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.settings import Names, ServiceSettings
-from tetrad.services.tls import TlsFiles
+from tetrad.services.tls.identity import TlsFiles
 
 GATEWAY_APIS = ("smg", "vllm")
 
 
 class FrontendSettings(ServiceSettings):
-    """Flags, TETRAD_FRONTEND_* variables or the keys of a YAML file (--config FILE)."""
+    """Options of the frontend.
+
+    Each is a flag (--max-n), an environment variable (TETRAD_FRONTEND_MAX_N) or a key of a YAML file
+    (max_n, with --config FILE).
+    """
 
     model_config = SettingsConfigDict(env_prefix="TETRAD_FRONTEND_")
 
     host: str = Field("127.0.0.1", description="Address of the HTTP server.")
     port: int = Field(8000, ge=0, le=65535, description="Port of the HTTP server. 0: any free port.")
-    grpc_port: int | None = Field(None, ge=0, le=65535, description="Port of the public gRPC API on `host`. Unset: none.")
-    listen: str = Field("", description="Public gRPC API elsewhere: host:port or unix:/path. Empty: see grpc-port.")
+    grpc_port: int | None = Field(
+        None, ge=0, le=65535, description="Port of the public gRPC API, on the address of the HTTP server. Unset: no gRPC API."
+    )
+    listen: str = Field(
+        "", description="Address of the public gRPC API, if it differs from host and grpc-port: host:port or unix:/path."
+    )
     http_fd: int | None = Field(
         None,
-        description="File descriptor of a bound socket for HTTP, inherited from a parent that keeps it open: connections wait "
-        "while there is no frontend. Unset: bind host and port.",
+        description="File descriptor of a bound HTTP socket, inherited from a parent process that keeps it open, so that "
+        "connections wait while the frontend restarts. Unset: the frontend binds host and port itself.",
     )
     private_listen: str = Field(
         "",
-        description="The gRPC API for whoever supervises this frontend, besides the public one: unix:/path. Two frontends that "
-        "have one may share the public port, for the moment in which one succeeds the other. Empty: none.",
+        description="Second address of the gRPC API, for the supervisor of this frontend: unix:/path. Two frontends with such "
+        "an address may share the public port while one replaces the other. Empty: none.",
+    )
+
+    peers_dir: Path | None = Field(
+        None,
+        description="Directory that the frontends of one port on this machine share: max-num-requests and "
+        "max-num-queued-tokens hold for all of them together, and /metrics of each has the metrics of all. Unset: this "
+        "frontend is alone.",
     )
 
     gateway_apis: Names = Field(
         ("auto",),
-        description="Foreign gRPC APIs on the port of the public one, separated by commas: smg (vllm.grpc.engine, needs the"
-        " package smg-grpc-proto), vllm (vllm.Inference, vllm.Control). auto: those that can be served. Empty: none.",
+        description="gRPC APIs for other projects' gateways, on the port of the public gRPC API, separated by commas: smg "
+        "(vllm.grpc.engine; needs the package smg-grpc-proto), vllm (vllm.Inference, vllm.Control). auto: all "
+        "whose packages are installed. Empty: none.",
     )
 
     tokenizer_targets: Names = Field(
         ("127.0.0.1:50051",),
         min_length=1,
-        description="Tokenizers of the same model, separated by commas: host:port, unix:/path, or dns:///name:port for all that"
-        " have the name. Each can answer for another that is lost.",
+        description="Addresses of tokenizers of the same model, separated by commas: host:port, unix:/path, or "
+        "dns:///name:port for all addresses of a DNS name. If one fails, another one takes its requests.",
     )
     engine_targets: Names = Field(
         ("127.0.0.1:50052",),
         min_length=1,
-        description="Engine cores of the same model, written as the tokenizers are; see prefix-affinity.",
+        description="Addresses of engine cores of the same model, in the form of tokenizer-targets. Requests are spread as "
+        "prefix-affinity says.",
     )
     engine_admin_targets: Names = Field(
         ("127.0.0.1:50054",),
-        description="Admin ports of the engine cores, in the same order, and by name where these are. Empty: nobody operates"
-        " them, and what their caches hold is guessed.",
+        description="Addresses of the engine cores' admin ports, in the order of engine-targets; DNS names where those have "
+        "DNS names. Empty: operator endpoints are unavailable, and the contents of prefix caches are estimated.",
     )
     dns_refresh_interval_s: float = Field(
-        5.0, gt=0, description="Seconds after which the names in targets are looked up again; at once when somebody is lost."
+        5.0, gt=0, description="Seconds between DNS lookups of the targets' names. A lost connection triggers a lookup at once."
     )
     prefix_affinity: float = Field(
         16.0,
         ge=0,
-        description="Requests that an engine core may have more than others and still get those whose prompt is in its cache"
-        " (a quarter of what each has on average, if that is more). 0: the least busy gets each request.",
+        description="How many more requests than the least busy engine core an engine core may have and still receive a "
+        "request whose prompt prefix it has cached; at least a quarter of the average number of requests. 0: "
+        "every request goes to the least busy engine core.",
     )
 
-    model: str = Field("", description="What the served names stand for, for /v1/models. Empty: as the tokenizer says.")
-    served_model_names: Names = Field((), description="Names clients may ask for, separated by commas. Empty: the model's.")
+    model: str = Field(
+        "",
+        description="Name of the model that the served names stand for, shown in /v1/models. Empty: as the tokenizer reports "
+        "it.",
+    )
+    served_model_names: Names = Field(
+        (), description="Model names that clients may use, separated by commas. Empty: the model's own name."
+    )
+
+    lora_modules: Names = Field(
+        (),
+        description="LoRA adapters that clients may name as model, as NAME=PATH, separated by commas or given repeatedly. They "
+        "are loaded at start; needs --enable-lora.",
+    )
+    lora_resolver_dir: str = Field(
+        "",
+        description="Directory of LoRA adapters: each one in it is loaded when a client first sends its directory's name as "
+        "model. Empty: none.",
+    )
+    allow_runtime_lora_updating: bool = Field(
+        False, description="Let operators load and unload LoRA adapters over HTTP (/v1/load_lora_adapter)."
+    )
+
+    enable_prompt_embeds: bool = Field(
+        False,
+        description="Take prompts as embeddings over HTTP (prompt_embeds of /v1/completions, safetensors in base64). Only for "
+        "clients that may see what any position of a prompt does to the model.",
+    )
 
     api_key: Names = Field(
-        (), repr=False, description="Keys of which a request needs one, separated by commas or repeated. Empty: none needed."
+        (),
+        repr=False,
+        description="API keys, separated by commas or given repeatedly. Every request must present one of them. Empty: no key "
+        "is needed.",
     )
-    api_key_file: Path | None = Field(
-        None, description="File of further keys, one a line; read again when it changes. Unset: none."
-    )
+    api_key_file: Path | None = Field(None, description="File with further API keys, one per line; reloaded when it changes.")
     operator_api_key: Names = Field(
-        (), repr=False, description="Keys that also open the operator endpoints: pause, sleep, reset_prefix_cache and the like."
+        (),
+        repr=False,
+        description="API keys that also grant access to the operator endpoints, such as pause, sleep and reset_prefix_cache.",
     )
     operator_endpoints: Literal["auto", "on", "off"] = Field(
         "auto",
-        description="Who may operate. auto: holders of an operator key; without such keys everybody, if the server is bound to "
-        "this machine and needs no keys at all, else nobody. on: whoever may send requests. off: nobody.",
+        description="Access to the operator endpoints. auto: callers with an operator key; if there are no operator keys, "
+        "everyone, provided that the server listens on this machine only and needs no API key, else no one. on: "
+        "everyone who may send requests. off: no one.",
     )
     ssl_certfile: Path | None = Field(
         None,
-        description="Certificate chain of the public ports, HTTP and gRPC, PEM, read again when it changes. Unset: that of "
-        "tls-cert-file, else they are plain.",
+        description="Certificate chain of the public HTTP and gRPC ports (PEM file); reloaded when it changes. Unset: "
+        "tls-cert-file, or no TLS.",
     )
-    ssl_keyfile: Path | None = Field(None, description="Private key of ssl-certfile, PEM, without a password.")
+    ssl_keyfile: Path | None = Field(None, description="Private key of ssl-certfile (PEM file, no password).")
     ssl_ca_certs: Path | None = Field(
-        None, description="Authorities, PEM, of which callers of the public ports must show a certificate. Unset: none needed."
+        None,
+        description="Certificate authorities (PEM file). Callers of the public ports must present a certificate issued by one "
+        "of them. Unset: callers need no certificate.",
     )
     allowed_origins: Names = Field(
-        (), description="Origins of web pages that may call this server (CORS), separated by commas; * is any. Empty: none."
+        (),
+        description="Origins of web pages that may call this server (CORS), separated by commas. *: any origin. Empty: none.",
     )
-    allowed_methods: Names = Field(("*",), description="Methods that those pages may use, separated by commas; * is any.")
-    allowed_headers: Names = Field(("*",), description="Headers that those pages may send, separated by commas; * is any.")
-    allow_credentials: bool = Field(False, description="Let those pages send cookies; needs allowed-origins without *.")
+    allowed_methods: Names = Field(
+        ("*",), description="HTTP methods that pages of allowed-origins may use, separated by commas. *: any method."
+    )
+    allowed_headers: Names = Field(
+        ("*",), description="HTTP headers that pages of allowed-origins may send, separated by commas. *: any header."
+    )
+    allow_credentials: bool = Field(
+        False, description="Allow pages of allowed-origins to send cookies. allowed-origins must then not contain *."
+    )
 
     console: bool = Field(True, description="Serve the console, a web page, at / of the HTTP server.")
 
     ready_timeout_s: float = Field(
         600.0,
         gt=0,
-        description="Seconds after which a frontend that has never been ready gives up and exits. Until then it is alive and"
-        " refuses requests.",
+        description="Seconds that the frontend may take to become ready for the first time before it exits. Until then it is "
+        "alive and refuses requests.",
     )
     recovery_timeout_s: float = Field(
-        60.0, gt=0, description="Seconds a lost tokenizer or engine may stay away before its requests fail."
+        60.0, gt=0, description="Seconds to wait for a lost tokenizer or engine core before its requests fail."
     )
     tokenizer_stall_s: float = Field(
         5.0,
         gt=0,
-        description="Seconds that a tokenizer may take to answer before another one, where there is one, is asked. Long texts"
-        " and chat templates of clients stay with the first one, unless it is lost.",
+        description="Seconds to wait for an answer from a tokenizer before another one is asked, if there is another one. "
+        "Long texts and clients' own chat templates stay with the first tokenizer unless its connection is lost.",
     )
-    request_timeout_s: float | None = Field(None, gt=0, description="Seconds after which a request is given up. Unset: never.")
+    request_timeout_s: float | None = Field(
+        None, gt=0, description="Seconds that a request may take before it is aborted. Unset: no limit."
+    )
     drain_timeout_s: float = Field(4.0, ge=0, description="Seconds that running requests may take to finish after SIGTERM.")
     retire_timeout_s: float = Field(
-        600.0, ge=0, description="Seconds that running requests may take to finish after SIGUSR1: a successor is there already."
+        600.0,
+        ge=0,
+        description="Seconds that running requests may take to finish after SIGUSR1, which says that another frontend has "
+        "replaced this one.",
     )
-    keep_alive_timeout_s: int = Field(75, ge=1, description="Seconds an idle HTTP connection is kept.")
+    keep_alive_timeout_s: int = Field(75, ge=1, description="Seconds that an idle HTTP connection is kept open.")
 
+    stream_interval: int = Field(
+        1,
+        ge=1,
+        description="New tokens that each further output of a stream waits for, unless the request says so itself; its first "
+        "and last output wait for nothing. More than 1 costs less CPU time per token.",
+    )
     sse_keep_alive_s: float = Field(
-        15.0, gt=0, description="Seconds without news after which a stream of events gets a comment, for proxies to keep it."
+        15.0,
+        gt=0,
+        description="Seconds without an event after which an event stream (SSE) gets a comment line, so that proxies keep the "
+        "connection.",
     )
     slow_client_timeout_s: float = Field(
-        60.0, gt=0, description="Seconds after which a client that takes nothing of what is sent to it is dropped."
+        60.0, gt=0, description="Seconds after which a client that reads nothing of its response is disconnected."
     )
-    header_timeout_s: float = Field(10.0, gt=0, description="Seconds that the head of an HTTP request may take to arrive.")
+    header_timeout_s: float = Field(
+        10.0, gt=0, description="Seconds that the request line and headers of an HTTP request may take to arrive."
+    )
     body_timeout_s: float = Field(
-        30.0, gt=0, description="Seconds in which the rest of an HTTP request's body, or 64 KiB of it, must arrive."
+        30.0, gt=0, description="Seconds that each 64 KiB of an HTTP request body, and the rest of it, may take to arrive."
     )
     max_connections: int = Field(
-        16384, ge=1, description="Most HTTP connections; more get a 503. Fewer if the limit on open files says so."
+        16384,
+        ge=1,
+        description="Maximum number of HTTP connections; further ones get status 503. Lower if the limit on open files is "
+        "lower.",
     )
     max_num_requests: int = Field(
-        8192, ge=0, description="Most unfinished requests, each of n outputs counted; more get a 429. 0: no limit."
+        8192,
+        ge=0,
+        description="Maximum number of unfinished requests, where each of n outputs counts; further ones get status 429. 0: "
+        "no limit.",
     )
     max_num_queued_tokens: int = Field(
-        8 << 20, ge=0, description="Most prompt tokens of requests that wait for their first token; more: 429. 0: no limit."
+        8 << 20,
+        ge=0,
+        description="Maximum number of prompt tokens of all requests that wait for their first output token; further requests "
+        "get status 429. 0: no limit.",
     )
 
-    max_body_bytes: int = Field(32 << 20, ge=1024, description="Largest HTTP request body, in bytes.")
+    max_body_bytes: int = Field(32 << 20, ge=1024, description="Maximum size of an HTTP request body, in bytes.")
     max_total_body_bytes: int = Field(
-        512 << 20, ge=1024, description="Most bytes of HTTP request bodies that are being read at the same time; more: 429."
+        512 << 20,
+        ge=1024,
+        description="Maximum size of all HTTP request bodies being read at the same time, in bytes; further requests get "
+        "status 429.",
     )
-    max_body_objects: int = Field(16384, ge=16, description="Most JSON objects and lists in an HTTP request body.")
-    max_body_values: int = Field(1 << 20, ge=16, description="Most values in the lists and objects of an HTTP request body.")
-    max_header_bytes: int = Field(64 << 10, ge=1024, description="Longest request line and headers together, in bytes.")
+    max_body_objects: int = Field(
+        16384, ge=16, description="Maximum number of JSON objects and arrays in an HTTP request body."
+    )
+    max_body_values: int = Field(
+        1 << 20, ge=16, description="Maximum number of values in the arrays and objects of an HTTP request body."
+    )
+    max_header_bytes: int = Field(
+        64 << 10, ge=1024, description="Maximum size of the request line and headers of an HTTP request, in bytes."
+    )
     max_chars_per_token: int = Field(
-        128, ge=1, description="A text longer than this times the context is refused before it is tokenized."
+        128,
+        ge=1,
+        description="Maximum length of a text, in characters per token of the model's context. Longer texts are refused "
+        "before they are tokenized.",
     )
-    max_logprobs: int = Field(20, ge=-1, description="Most log-probabilities a token that a request may ask for. -1: any.")
+    max_logprobs: int = Field(
+        20, ge=-1, description="Maximum number of log-probabilities per token that a request may ask for. -1: no limit."
+    )
     max_answer_logprobs: int = Field(
         1 << 19,
         ge=0,
-        description="Most log-probabilities of a whole answer, its n outputs and prompt, if it has more than 128 a token; more "
-        "are refused. 0: no limit.",
+        description="Maximum number of log-probabilities in a response, over its outputs and the prompt, if it has more than "
+        "128 per token. Requests that exceed it are refused. 0: no limit.",
     )
-    max_stop_strings: int = Field(4, ge=0, description="Most stop strings of a request.")
-    max_stop_chars: int = Field(1024, ge=1, description="Longest stop string, in characters.")
-    max_bad_words: int = Field(128, ge=0, description="Most bad words of a request.")
-    max_bad_word_chars: int = Field(1024, ge=1, description="Longest bad word, in characters.")
-    max_n: int = Field(1024, ge=1, description="Most outputs of a request.")
-    max_completion_prompts: int = Field(1024, ge=1, description="Most prompts of one /v1/completions request.")
+    max_stop_strings: int = Field(4, ge=0, description="Maximum number of stop strings per request.")
+    max_stop_chars: int = Field(1024, ge=1, description="Maximum length of a stop string, in characters.")
+    max_bad_words: int = Field(128, ge=0, description="Maximum number of bad words per request.")
+    max_bad_word_chars: int = Field(1024, ge=1, description="Maximum length of a bad word, in characters.")
+    max_n: int = Field(1024, ge=1, description="Maximum number of outputs (n) per request.")
+    max_completion_prompts: int = Field(1024, ge=1, description="Maximum number of prompts in one /v1/completions request.")
+    max_pooling_inputs: int = Field(
+        2048, ge=1, description="Maximum number of inputs, documents or pairs in one request for embeddings, classes or scores."
+    )
     tool_call_parser: str = Field(
-        "auto", description="How the model writes tool calls. auto: as its chat template says; none: tool calls stay text."
+        "auto",
+        description="Format in which the model writes tool calls. auto: detected from the chat template. none: tool calls "
+        "stay in the text.",
     )
     reasoning_parser: str = Field(
-        "auto", description="How the model marks its reasoning. auto: as its chat template says; none: reasoning stays text."
+        "auto",
+        description="Format in which the model marks its reasoning. auto: detected from the chat template. none: reasoning "
+        "stays in the text.",
     )
     profile_dir: str = Field(
         "",
-        description="Directory that /stop_profile writes the frontend's trace to. Empty: profiles in Tetrad's cache directory.",
+        description="Directory for the frontend's profiles (/stop_profile). Empty: profiles in Tetrad's cache directory.",
     )
     responses_store: str = Field(
         "",
-        description="Where /v1/responses keeps responses: a file of this frontend alone, `:memory:` (until it ends) or `none`. "
-        "Empty: responses.sqlite3 in Tetrad's cache directory.",
+        description="Where /v1/responses stores responses: a file that this frontend alone uses, `:memory:` (lost at its end) "
+        "or `none`. Empty: responses.sqlite3 in Tetrad's cache directory.",
     )
-    responses_store_max_count: int = Field(10_000, ge=1, description="Most responses kept; the oldest go first.")
+    responses_store_max_count: int = Field(
+        10_000, ge=1, description="Maximum number of stored responses; the oldest ones are deleted first."
+    )
     responses_store_max_bytes: int = Field(
-        1 << 30, ge=64 << 10, description="Most bytes that kept responses and their inputs have; the oldest go first."
+        1 << 30,
+        ge=64 << 10,
+        description="Maximum size of stored responses and their inputs, in bytes; the oldest ones are deleted first.",
     )
-    responses_store_max_age_s: float = Field(30 * 86_400.0, gt=0, description="Seconds a response is kept.")
-    metrics_prefix: str = Field("tetrad", description="Prefix of metric names; `vllm` serves existing dashboards.")
-    use_generation_config: bool = Field(True, description="Take sampling defaults from the model's generation config.")
+    responses_store_max_age_s: float = Field(
+        30 * 86_400.0, gt=0, description="Seconds after which a stored response is deleted."
+    )
+    metrics_prefix: str = Field("tetrad", description="Prefix of metric names. `vllm` fits dashboards made for vLLM.")
+    use_generation_config: bool = Field(True, description="Use the sampling defaults of the model's generation_config.json.")
 
     @field_validator("tokenizer_targets", "engine_targets", "engine_admin_targets")
     @classmethod
@@ -223,7 +332,7 @@ class FrontendSettings(ServiceSettings):
         if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
             raise ValueError("ssl-certfile and ssl-keyfile go together")
         if self.ssl_ca_certs is not None and self.public_tls is None:
-            raise ValueError("ssl-ca-certs needs ssl-certfile: who asks for certificates must have one")
+            raise ValueError("ssl-ca-certs needs ssl-certfile: a server that verifies clients must have a certificate")
         return self
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""serve: one frontend from start to drain: AsyncLLM, HTTP and, if asked for, the public gRPC API, on one event loop."""
+"""serve: runs one frontend from start to drain: AsyncLLM, HTTP and optionally the public gRPC API, on one event loop."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -12,14 +12,14 @@ from tetrad.frontend.api.grpc.call_limits import CallLimits
 from tetrad.frontend.api.grpc.servicer import public_services
 from tetrad.frontend.api.grpc.slow_calls import EndSlowCalls
 from tetrad.frontend.api.http.app import create_app
-from tetrad.frontend.api.http.open_files import raise_open_files_limit
-from tetrad.frontend.api.http.server import HttpServer
-from tetrad.frontend.api.http.timed_connection import ConnectionLimits
+from tetrad.frontend.api.http.server.open_files import raise_open_files_limit
+from tetrad.frontend.api.http.server.server import HttpServer
+from tetrad.frontend.api.http.server.timed_connection import ConnectionLimits
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.llm.async_llm import AsyncLLM
-from tetrad.services.metrics import shown
-from tetrad.services.server import Server
-from tetrad.services.tls import TlsFiles
+from tetrad.services.observability.metrics import shown
+from tetrad.services.rpc.server import Server
+from tetrad.services.tls.identity import TlsFiles
 
 
 async def serve(
@@ -70,7 +70,7 @@ async def _serve_llm(
         tls=settings.public_tls,
         knows_callers=guard.knows_users or settings.ssl_ca_certs is not None,
     )
-    # On a port that a stack holds, whoever connects before this frontend can answer waits, or is served by its predecessor.
+    # On a port held by a stack, early connections wait, or the predecessor serves them.
     is_shared = settings.http_fd is not None
     if not is_shared:
         await http.start()
@@ -117,7 +117,7 @@ async def _publish_readiness(llm: AsyncLLM, server: Server) -> None:
 
 @dataclass(frozen=True)
 class _Ends:
-    """What ends serving."""
+    """The events that end serving."""
 
     shutdown: asyncio.Event
     retire: asyncio.Event
@@ -145,7 +145,7 @@ async def _retire(llm: AsyncLLM, http: HttpServer, grpc_server: Server | None, t
     closing = None if grpc_server is None else asyncio.create_task(grpc_server.retire(timeout_s))
     try:
         await http.retire()
-        # What runs without an HTTP connection: calls of the gRPC API, responses that are made in the background.
+        # Work without an HTTP connection: calls of the gRPC API, background responses.
         await llm.wait_idle()
     finally:
         if closing is not None:
@@ -162,7 +162,8 @@ def _grpc_server(llm: AsyncLLM, settings: FrontendSettings, guard: Guard) -> Ser
     limits = CallLimits(settings.request_timeout_s)
     return Server(
         settings.model_copy(update={"listen": public or private, **identity}),
-        public_services(llm, limits) | gateway_services(settings.gateway_apis, llm, limits, guard),
+        public_services(llm, limits, max_pooling_inputs=settings.max_pooling_inputs)
+        | gateway_services(settings.gateway_apis, llm, limits, guard),
         interceptors=[RequireApiKey(guard), EndSlowCalls(settings.slow_client_timeout_s)],
         also_listen=(private,) if public and private else (),
         shares_port=bool(private),

@@ -124,7 +124,7 @@ class NotFound(TetradError):
 
 
 class AlreadyExists(TetradError):
-    """What was asked for is there, or under way, already."""
+    """The requested object or action exists or runs already."""
 
     code = Code.ALREADY_EXISTS
     reason = "ALREADY_EXISTS"

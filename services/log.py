@@ -1,7 +1,7 @@
-"""Logs: structlog events, JSON unless a person is watching, `request_id` in every line that concerns a request.
+"""Logs: structlog events, as JSON unless stderr is a terminal, with `request_id` in every line about a request.
 
-A task works for one request at a time (request_context.py), and its lines carry that one's ids by themselves; where one task
-does something for many, lines name theirs.
+A task works for one request at a time (request_context.py), and its lines carry that request's ids automatically; a task for
+many requests names them in its lines.
 """
 
 import logging
@@ -9,8 +9,8 @@ import sys
 
 import structlog
 
-from tetrad.services.library_stderr import LibraryStderr
-from tetrad.services.nonblocking_output import use_nonblocking_output
+from tetrad.services.output.library_stderr import LibraryStderr
+from tetrad.services.output.nonblocking_output import use_nonblocking_output
 from tetrad.services.request_context import add_context
 
 
@@ -55,7 +55,7 @@ def configure_command_logging(level: str, *, also_stdout: bool = False) -> None:
 
 
 def configure_library_logging(level: str = "warning") -> None:
-    """Send events to stderr as readable lines where Tetrad is a library in somebody's program.
+    """Send events to stderr as readable lines, for Tetrad as a library in a program.
 
     Leaves the program's own `logging` alone, and a structlog that the program has configured itself.
     """
@@ -75,7 +75,7 @@ def configure_library_logging(level: str = "warning") -> None:
 
 
 def get_report_logger() -> structlog.typing.FilteringBoundLogger:
-    """Return a logger for what a program asked to be told: it writes at info, whatever level the program's events have."""
+    """Return a logger for lines that a program requested: it writes at info, whatever level the program's events have."""
     wrapper = structlog.make_filtering_bound_logger(_LEVELS["info"])
     logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(None, wrapper_class=wrapper)
     return logger
@@ -92,7 +92,7 @@ def _report_dropped(num_lines: int, **fields: str) -> None:
 
 
 library_stderr = LibraryStderr(_report_dropped)
-"""For the lines of the library in somebody's program: its events, and those of the services that it runs."""
+"""For the lines of the library in a program: its events, and those of the services that it runs."""
 
 
 def _console(*, colors: bool) -> structlog.dev.ConsoleRenderer:

@@ -1,7 +1,7 @@
-"""Message sizes: how large a gRPC message may be, and how much senders put into one.
+"""Message sizes: the limits of gRPC messages, and the splitting of values into messages below them.
 
-Used by whatever puts values of several requests into one message. A message above its receiver's limit ends the stream that it
-is on, and everybody's requests with it: so a sender adds up encoded sizes and begins another message in time.
+Used wherever values of several requests share a message. A message above its receiver's limit ends its stream with all
+requests on it: so a sender adds up encoded sizes and begins another message in time.
 """
 
 from collections.abc import Callable, Iterable, Iterator

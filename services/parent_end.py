@@ -1,4 +1,4 @@
-"""Parent's end: a stopped process (SIGSTOP, Ctrl-Z) is continued when its parent dies, so that it can end too.
+"""Parent's end: continues a stopped process (SIGSTOP, Ctrl-Z) when its parent dies, so that it can end too.
 
 Called by processes that end when a pipe from their parent breaks: a stopped one would not notice, and stay for ever.
 """

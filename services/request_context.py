@@ -1,7 +1,8 @@
-"""Request context: whose request the present task works for, and where that stands in a trace.
+"""Request context: the request id and the trace position of the current task.
 
 Every log line of a task has the ids of its context. It travels as headers: in the metadata of calls, and in `trace_headers` of
-messages where many requests share a stream. Headers come from strangers: what cannot be used is left out, and refuses nobody.
+messages where many requests share a stream. Headers are untrusted: malformed ones are dropped, and no request is refused for
+them.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ class RequestContext:
     """The ids of one client's request.
 
     Attributes:
-        request_id: its X-Request-Id; empty: nobody gave it one.
+        request_id: its X-Request-Id; empty: the caller gave none.
         traceparent: the span that what is done here belongs under, as W3C writes it; empty: it is in no trace.
         tracestate: what other systems keep there; passed on.
     """

@@ -24,10 +24,10 @@ from pydantic_settings import (
     YamlConfigSettingsSource,
 )
 
-from tetrad.services.command_line import CommandLineParser
+from tetrad.services.command_line import CommandLineParser, add_setting_argument
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES, LEAST_MAX_MESSAGE_BYTES
-from tetrad.services.tls import TlsFiles
+from tetrad.services.tls.identity import TlsFiles
 
 
 def split_names(text: str) -> tuple[str, ...]:
@@ -74,19 +74,22 @@ class Settings(BaseSettings):
 
 
 class TlsSettings(Settings):
-    """Who a process is, and whom it trusts, on TCP: to those that call its gRPC server and to the services that it calls.
+    """The identity of a process and its trusted authorities on TCP, as a gRPC server and as a client.
 
     Unix sockets are guarded by the file system and stay plain.
     """
 
     tls_cert_file: Path | None = Field(
-        None, description="Certificate chain, PEM, read again when it changes: makes the gRPC ports TLS. Unset: plain."
+        None,
+        description="Certificate chain of this service (PEM file); reloaded when it changes. The gRPC ports then use TLS. "
+        "Unset: no TLS.",
     )
-    tls_key_file: Path | None = Field(None, description="Private key of tls-cert-file, PEM, without a password.")
+    tls_key_file: Path | None = Field(None, description="Private key of tls-cert-file (PEM file, no password).")
     tls_ca_file: Path | None = Field(
         None,
-        description="Authorities to trust, PEM: callers and called services must show a certificate of theirs. Unset: callers "
-        "need none, and called services one that the system trusts.",
+        description="Trusted certificate authorities (PEM file). Callers of this service, and the services that it calls, "
+        "must present a certificate issued by one of them. Unset: callers need no certificate, and called "
+        "services need one that the system trusts.",
     )
 
     @model_validator(mode="after")
@@ -105,40 +108,49 @@ class TlsSettings(Settings):
 class ServiceSettings(TlsSettings):
     """What every service can be told."""
 
-    listen: str = Field("127.0.0.1:0", description="Address of the gRPC server: host:port or unix:/path. Port 0: any.")
-    metrics_port: int | None = Field(None, ge=0, le=65535, description="Port of the Prometheus endpoint. Unset: none.")
-    metrics_host: str = Field("127.0.0.1", description="Address of the Prometheus endpoint, which asks for no key.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe level logged.")
-    log_json: bool | None = Field(None, description="Log JSON lines. Unset: JSON unless stderr is a terminal.")
+    listen: str = Field(
+        "127.0.0.1:0", description="Address of the gRPC server: host:port or unix:/path. Port 0: any free port."
+    )
+    metrics_port: int | None = Field(None, ge=0, le=65535, description="Port of the Prometheus endpoint. Unset: no endpoint.")
+    metrics_host: str = Field("127.0.0.1", description="Address of the Prometheus endpoint, which needs no API key.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Minimum severity of logged events.")
+    log_json: bool | None = Field(None, description="Log as JSON lines. Unset: JSON unless stderr is a terminal.")
     max_message_bytes: int = Field(
-        DEFAULT_MAX_MESSAGE_BYTES, ge=LEAST_MAX_MESSAGE_BYTES, description="Largest gRPC message, in bytes."
+        DEFAULT_MAX_MESSAGE_BYTES, ge=LEAST_MAX_MESSAGE_BYTES, description="Maximum size of a gRPC message, in bytes."
     )
-    max_metadata_bytes: int = Field(16 << 10, ge=1024, description="Most metadata (headers) of a gRPC call, in bytes.")
-    max_concurrent_streams: int = Field(4096, ge=1, description="Most gRPC calls that one connection may have open.")
-    reflection: bool = Field(True, description="Tell callers of the gRPC server its contract (grpc.reflection).")
+    max_metadata_bytes: int = Field(
+        16 << 10, ge=1024, description="Maximum size of the metadata (headers) of a gRPC call, in bytes."
+    )
+    max_concurrent_streams: int = Field(4096, ge=1, description="Maximum number of open gRPC calls per connection.")
+    reflection: bool = Field(
+        True, description="Enable gRPC server reflection (grpc.reflection), which lists methods and messages to callers."
+    )
     withdrawal_wait_s: float = Field(
-        0.0, ge=0, description="Seconds between NOT_SERVING and refusing work, for load balancers to notice."
+        0.0,
+        ge=0,
+        description="Seconds between reporting NOT_SERVING and refusing requests at shutdown, so that load balancers notice.",
     )
-    drain_timeout_s: float = Field(30.0, ge=0, description="Seconds that running work may take to finish after SIGTERM.")
+    drain_timeout_s: float = Field(30.0, ge=0, description="Seconds that running requests may take to finish after SIGTERM.")
     loop_stall_timeout_s: float = Field(
-        60.0, ge=0, description="Seconds that the event loop may stand still before the process ends itself. 0: any."
+        60.0, ge=0, description="Seconds that the event loop may be blocked before the process ends itself. 0: no limit."
     )
     trace_path: Path | None = Field(
-        None, description="File for a trace of the last calls, written when the service ends (Chrome's format). Unset: none."
+        None,
+        description="File for a trace of the last calls (Chrome trace format), written when the service ends. Unset: no trace.",
     )
     otlp_endpoint: str | None = Field(
         None,
-        description="OpenTelemetry collector for spans of requests (OTLP over gRPC): http://host:port or host:port (plain), "
-        "https://host:port or unix:/path. Unset: none are made.",
+        description="OpenTelemetry collector that receives the spans of requests (OTLP over gRPC): http://host:port or "
+        "host:port (no TLS), https://host:port or unix:/path. Unset: no spans.",
     )
     lifeline_fd: int | None = Field(
-        None, description="File descriptor of a pipe whose end means that the parent is gone: the service then exits."
+        None, description="File descriptor of a pipe from the parent process; the service exits when the pipe closes."
     )
 
     @field_validator("otlp_endpoint")
     @classmethod
     def _check_otlp_endpoint(cls, value: str | None) -> str | None:
-        if not value:  # what compose makes of a variable that is not set
+        if not value:  # compose passes an unset variable as an empty one
             return None
         if not _OTLP_ENDPOINT.fullmatch(value):
             raise ValueError("must be http://host:port, https://host:port, host:port or unix:/path")
@@ -161,7 +173,8 @@ def load_settings(cls: type[S], argv: Sequence[str], *, prog: str) -> S:
         source: CliSettingsSource[Any] = CliSettingsSource(
             cls,
             cli_parse_args=argv,
-            root_parser=CommandLineParser(prog=prog, description=cls.__doc__, allow_abbrev=False),
+            add_argument_method=add_setting_argument,
+            root_parser=CommandLineParser(prog=prog, usage=f"{prog} [OPTIONS]", description=cls.__doc__, allow_abbrev=False),
             cli_kebab_case=True,
             cli_implicit_flags=True,
             cli_avoid_json=True,
@@ -180,12 +193,17 @@ def load_settings(cls: type[S], argv: Sequence[str], *, prog: str) -> S:
 def first_problem(cls: type[Settings], error: ValidationError) -> tuple[str, str]:
     """Return the name of the first wrong setting ("" for several together) and what is wrong, in one line.
 
-    What was given is in it where it is the value of a setting that is no secret (those have repr=False).
+    It contains the given value, unless the setting is a secret (repr=False).
     """
     first = error.errors()[0]
     field = cls.model_fields.get(str(first["loc"][0])) if first["loc"] else None
     given = f" (got {first['input']!r})" if field is not None and field.repr else ""
     return ".".join(str(part) for part in first["loc"]), f"{first['msg']}{given}"
+
+
+def replaced(settings: S, **changes: object) -> S:
+    """Return the settings with other values, validated; a copy with `model_copy` would not be."""
+    return type(settings)(**{**settings.model_dump(), **changes})
 
 
 def child_environment(settings: Settings) -> dict[str, str]:
@@ -199,7 +217,7 @@ def child_environment(settings: Settings) -> dict[str, str]:
 
 
 def refuse_unknown_variables(prefix: str, models: Iterable[type[Settings]]) -> None:
-    """InvalidRequest, naming it and the one that was probably meant, for a variable with this prefix that no model has."""
+    """InvalidRequest with the most similar name, for an unknown variable with this prefix."""
     known = {f"{_prefix_of(model)}{name}".upper() for model in models for name in model.model_fields}
     for name in os.environ:
         if not name.upper().startswith(prefix) or name.upper() in known:

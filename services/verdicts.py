@@ -1,7 +1,7 @@
-"""Verdicts: for each argument of vLLM without a meaning in Tetrad: ignored or refused, and why.
+"""Verdicts: whether each of vLLM's arguments without a meaning in Tetrad is ignored or refused, and why.
 
-Used on the caller's side alone; `tools/vllm_page.py` writes the same verdicts into docs/vllm.md. An argument whose value cannot
-change an answer is ignored. One whose value would change it is refused, unless the value asks for nothing.
+Used on the caller's side alone; `tools/vllm_page.py` writes the same verdicts into docs/vllm.md. An argument whose value
+cannot change an answer is ignored. One whose value would change it is refused, unless the value is the default behaviour.
 """
 
 import functools

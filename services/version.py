@@ -8,4 +8,11 @@ except PackageNotFoundError:  # a checkout on sys.path that was never installed
     VERSION = "0+unknown"
 
 SCHEMA_REVISION = 2
-"""Raised with every change of protos/tetrad/v1 that an older peer would misunderstand."""
+"""Revision that both sides of a stream must have. Raised with a change of protos/tetrad/v1 that an older peer would
+misunderstand.
+"""
+
+CONTRACT_REVISION = 3
+"""Revision of the text of protos/tetrad/v1, for logs. Raised with additions. An older peer gets none of them: it does not
+announce their capabilities.
+"""

@@ -1,4 +1,4 @@
-"""What several folders of tests share: the real model, and sockets with short paths."""
+"""Fixtures of several folders of tests: the real model, and sockets with short paths."""
 
 import gc
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from tetrad.services.model_files import DEFAULT_MODEL, resolve_model
+from tetrad.services.hub.model_files import DEFAULT_MODEL, resolve_model
 
 # Makes `tests` importable however pytest is started: what several folders share is in modules, too.
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -1,7 +1,7 @@
-"""Whether a history of concurrent calls could have come from one object that did one thing after the other.
+"""Checks whether a history of concurrent calls could have come from one object with one call at a time.
 
 The search of Wing and Gong, without the states that were seen before (Lowe): take any call that began before every other one
-ended, let it take effect, go on with the rest. Exponential at worst; histories of some dozen calls take milliseconds.
+ended, apply it, continue with the rest. Exponential at worst; histories of some dozen calls take milliseconds.
 """
 
 import math

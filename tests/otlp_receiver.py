@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector in memory: a real gRPC server that keeps the spans it is sent."""
+"""An OpenTelemetry collector in memory: a real gRPC server that keeps received spans."""
 
 import threading
 from collections.abc import Callable

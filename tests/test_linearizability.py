@@ -1,4 +1,4 @@
-"""The checker of histories: finds orders where there are some, and none where there are not."""
+"""The checker of histories: it finds an order where one exists, and none otherwise."""
 
 import pytest
 

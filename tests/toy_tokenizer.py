@@ -1,4 +1,4 @@
-"""A tokenizer of 268 tokens for models that are made up: 256 bytes, some longer pieces, two EOS, a special token."""
+"""A tokenizer of 268 tokens for random models: 256 bytes, some longer pieces, two EOS, a special token."""
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tetrad.frontend.request.outputs import CompletionOutput as CompletionOutput
     from tetrad.frontend.request.outputs import LoRARequest as LoRARequest
     from tetrad.frontend.request.outputs import RequestOutput as RequestOutput
+    from tetrad.frontend.request.pooling import PoolingParams as PoolingParams
+    from tetrad.frontend.request.prompts import EmbedsPrompt as EmbedsPrompt
     from tetrad.frontend.request.prompts import PromptType as PromptType
     from tetrad.frontend.request.prompts import TextPrompt as TextPrompt
     from tetrad.frontend.request.prompts import TokensPrompt as TokensPrompt
@@ -42,6 +44,8 @@ _EXPORTS = {
     "RequestOutput": ("tetrad.frontend.request.outputs", "RequestOutput"),
     "CompletionOutput": ("tetrad.frontend.request.outputs", "CompletionOutput"),
     "LoRARequest": ("tetrad.frontend.request.outputs", "LoRARequest"),
+    "PoolingParams": ("tetrad.frontend.request.pooling", "PoolingParams"),
+    "EmbedsPrompt": ("tetrad.frontend.request.prompts", "EmbedsPrompt"),
     "PromptType": ("tetrad.frontend.request.prompts", "PromptType"),
     "TextPrompt": ("tetrad.frontend.request.prompts", "TextPrompt"),
     "TokensPrompt": ("tetrad.frontend.request.prompts", "TokensPrompt"),
@@ -57,9 +61,11 @@ __all__ = [
     "BeamSearchParams",
     "BeamSearchSequence",
     "CompletionOutput",
+    "EmbedsPrompt",
     "EngineArgs",
     "LLMEngine",
     "LoRARequest",
+    "PoolingParams",
     "PromptType",
     "RequestOutput",
     "SamplingParams",

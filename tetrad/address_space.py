@@ -1,6 +1,6 @@
-"""Address space: whether the services can start at all under the limit of this process (ulimit -v), which they inherit.
+"""Address space: checks that the services can start under this process's limit (ulimit -v), which they inherit.
 
-Called by the local stack before it starts anything: under a smaller limit libraries abort without a word of why.
+Called by the local stack before it starts a process: under a smaller limit libraries abort without a message.
 """
 
 import resource
@@ -8,7 +8,7 @@ import resource
 from tetrad.services.errors import FailedPrecondition
 
 LEAST_BYTES = 1200 << 20
-"""What a worker maps before it loads a model: libraries, and the stacks and arenas of threads."""
+"""Address space of a worker before it loads a model: libraries, and the stacks and arenas of threads."""
 
 
 def check_address_space() -> None:

@@ -1,6 +1,6 @@
-"""Arguments of LLM's methods: one value or a list of them -> one per prompt, or an error that says what was expected.
+"""Arguments: converts an argument of LLM's methods, one value or a list, to one value per prompt.
 
-A wrong type is a TypeError, a list of the wrong length an InvalidRequest (a ValueError). What is inside prompts, messages and
+A wrong type is a TypeError, a list of the wrong length an InvalidRequest (a ValueError). The content of prompts, messages and
 parameters is checked where it is used.
 """
 
@@ -107,6 +107,12 @@ def guided_by(options: Mapping[str, Any] | None, params: Sequence[SamplingParams
     return [dataclasses.replace(each, structured_outputs=constraint) for each in params]
 
 
+def check_lora_request(request: object) -> None:
+    """TypeError unless it is a LoRARequest."""
+    if not isinstance(request, LoRARequest):
+        raise TypeError(f"lora_request must be a LoRARequest, got {type(request).__name__}.")
+
+
 def lora_requests_of(requests: LoRARequest | Sequence[LoRARequest | None] | None, num_prompts: int) -> list[LoRARequest | None]:
     """Return one LoRARequest, or None, per prompt."""
     if requests is None:
@@ -168,7 +174,7 @@ def _per_prompt(name: str, value: Any, kind: type[T], num_prompts: int, *, optio
 
 
 def _listed(name: str, value: object, expected: str) -> list[Any]:
-    # What iterates, but has no order, no items of its own, or the wrong ones.
+    # Iterable types without an order, without items of their own, or with wrong ones.
     if isinstance(value, str | bytes | bytearray | Mapping | set | frozenset) or not isinstance(value, Iterable):
         raise TypeError(f"{name} must be {expected}, got {type(value).__name__}")
     return list(value)

@@ -1,6 +1,6 @@
-"""AsyncLLM as programs use it: the frontend's AsyncLLM together with the services it needs.
+"""AsyncLLM for programs: the frontend's AsyncLLM together with the services it needs.
 
-Called by programs, and by LLM and LLMEngine through their event-loop thread. Where the services are is llm_services.py's; the
+Called by programs, and by LLM and LLMEngine through their event-loop thread. llm_services.py finds or starts the services; the
 frontend's AsyncLLM does all the work. One event loop: the one of the first await.
 """
 
@@ -10,18 +10,21 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from tetrad.arguments import tokenization_of
+from tetrad.async_lora_operations import AsyncLoraOperations
 from tetrad.async_operations import AsyncOperations
 from tetrad.config import ModelConfig, VllmConfig, config_of
 from tetrad.drop_in.missing_methods import MissingFromAsyncLLM
-from tetrad.drop_in.shared_verdicts import NO_HINTS, NO_REASONING, NO_SESSION, ONE_ID, USAGE
+from tetrad.drop_in.shared_verdicts import NO_ADAPTER, NO_HINTS, NO_REASONING, NO_SESSION, ONE_ID, USAGE
 from tetrad.engine_args import EngineArgs
 from tetrad.frontend.llm.async_llm import AsyncLLM as Frontend
 from tetrad.frontend.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
 from tetrad.frontend.llm.output_stream import OutputStream
 from tetrad.frontend.request.outputs import LoRARequest, RequestOutput
+from tetrad.frontend.request.pooling import PoolingParams
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.llm_services import LocalServices, RemoteServices, Services
+from tetrad.pooling_outputs import PooledRequestOutput, PoolingOutput, pooled_answer
 from tetrad.services.errors import Unavailable
 from tetrad.services.log import configure_library_logging
 from tetrad.services.verdicts import ignored, takes
@@ -32,12 +35,12 @@ _LOOP = ignored(True, "The engine's loop is in another process.")
 _UNLIMITED = {"max_num_requests": 0, "max_num_queued_tokens": 0}
 
 
-class AsyncLLM(AsyncOperations, MissingFromAsyncLLM):
+class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
     """An LLM for asyncio programs. Starts at the first request, or at `start`; close it, or use `async with`.
 
     Args:
         services: what it talks to; see `from_engine_args` and `from_target`.
-        args: that the services are started with; None: somebody else starts them.
+        args: that the services are started with; None: the services were started elsewhere.
         stat_loggers: what makes a program's own stat loggers; see stat_loggers.py.
         log_stats: let stat loggers write every ten seconds.
     """
@@ -185,6 +188,30 @@ class AsyncLLM(AsyncOperations, MissingFromAsyncLLM):
         finally:
             stream.close()
 
+    @takes(reasoning_ended=NO_REASONING)
+    async def encode(
+        self,
+        prompt: PromptType,
+        pooling_params: PoolingParams,
+        request_id: str | None = None,
+        lora_request: None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+    ) -> AsyncIterator[PooledRequestOutput[PoolingOutput]]:
+        """Yield the one answer of a pooling request. Raises what the frontend's `encode` raises."""
+        NO_ADAPTER.check("lora_request", lora_request)
+        frontend = await self.start()
+        output = await frontend.encode(
+            prompt,
+            pooling_params,
+            request_id if request_id is not None else f"request-{next(self._numbers)}",
+            priority=priority,
+            trace_headers=trace_headers,
+            **tokenization_of(tokenization_kwargs),
+        )
+        yield pooled_answer(output, PoolingOutput(output.outputs.to_list()))
+
     async def beam_search(
         self,
         prompt: PromptType,
@@ -258,10 +285,10 @@ class AsyncLLM(AsyncOperations, MissingFromAsyncLLM):
 
     @property
     def errored(self) -> bool:
-        """Whether it cannot serve any more: it was closed. What is lost in between comes back by itself."""
+        """Whether it cannot serve any more: it was closed. Lost services are restarted."""
         return self._is_closed
 
     @property
     def dead_error(self) -> BaseException:
-        """What requests to a closed AsyncLLM fail with."""
+        """The error of requests to a closed AsyncLLM."""
         return Unavailable("This AsyncLLM was closed.")

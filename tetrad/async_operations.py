@@ -1,6 +1,6 @@
-"""AsyncOperations: what AsyncLLM lets a program do with the engine itself, beside generating.
+"""AsyncOperations: AsyncLLM's methods for the engine itself, beside generation.
 
-What operations.py is for programs that block.
+operations.py has the same for blocking programs.
 """
 
 from collections.abc import Mapping, Sequence

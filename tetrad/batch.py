@@ -1,15 +1,17 @@
-"""Batch: many requests at once, results in the order they were given. Called by LLM, on its event loop."""
+"""Batch: runs many requests at once and returns results in the order of the requests. Called by LLM, on its event loop."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
 from tetrad.frontend.llm.output_stream import OutputStream
+from tetrad.frontend.net.together import all_of
 from tetrad.frontend.request.outputs import LoRARequest, RequestOutput
+from tetrad.frontend.request.pooling import PoolingParams, PoolingRequestOutput
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.request_counter import RequestCounter
@@ -56,7 +58,19 @@ class BatchRunner:
         Raises:
             TetradError: of the first request that fails; the others are aborted.
         """
-        return await _all(self._run_one(item, self._new_id(), on_finished) for item in items)
+        return await all_of(self._run_one(item, self._new_id(), on_finished) for item in items)
+
+    async def pool(
+        self,
+        prompts: Sequence[PromptType],
+        params: Sequence[PoolingParams],
+        tokenization: Mapping[str, Any],
+        on_finished: Callable[[], None],
+    ) -> list[PoolingRequestOutput]:
+        """Return the answers of pooling requests, in the prompts' order. Raises what `run` raises."""
+        ids = [self._new_id() for _ in prompts]
+        every = await self._llm.encode_all(prompts, params, ids[0], **tokenization, on_answer=on_finished)
+        return [replace(output, request_id=each) for each, output in zip(ids, every, strict=True)]
 
     async def enqueue(self, items: Sequence[BatchItem], on_added: Callable[[], None]) -> list[str]:
         """Start requests without waiting for them, and return their ids; `collect` returns what they generate.
@@ -72,7 +86,7 @@ class BatchRunner:
             on_added()
 
         try:
-            await _all(add(place) for place in range(len(items)))
+            await all_of(add(place) for place in range(len(items)))
         except BaseException:
             for stream in added:
                 if stream is not None:
@@ -89,7 +103,7 @@ class BatchRunner:
     async def collect(self, on_finished: OnFinished) -> list[RequestOutput]:
         """Return one finished output per request that was enqueued, in that order. Raises what `run` raises."""
         streams, self._enqueued = self._enqueued, []
-        return await _all(_finish(stream, on_finished) for stream in streams)
+        return await all_of(_finish(stream, on_finished) for stream in streams)
 
     async def render_chats(self, render: Sequence[Callable[[], Coroutine[Any, Any, TokensPrompt]]]) -> list[TokensPrompt]:
         """Return the prompts that calls of Texts.encode_chat make, in their order."""
@@ -98,7 +112,7 @@ class BatchRunner:
             async with self._encoding:
                 return await call()
 
-        return await _all(one(call) for call in render)
+        return await all_of(one(call) for call in render)
 
     async def beam_search(
         self,
@@ -118,7 +132,7 @@ class BatchRunner:
             on_found()
             return output
 
-        return await _all(search(*pair) for pair in zip(prompts, lora_requests, strict=True))
+        return await all_of(search(*pair) for pair in zip(prompts, lora_requests, strict=True))
 
     def _new_id(self) -> str:
         return str(next(self.numbers))
@@ -127,7 +141,7 @@ class BatchRunner:
         return await _finish(await self._start(item, request_id), on_finished)
 
     async def _start(self, item: BatchItem, request_id: str) -> OutputStream:
-        # Nobody reads the outputs in between, so none are made.
+        # Only the final outputs are read, so no others are made.
         params = replace(item.params, output_kind=RequestOutputKind.FINAL_ONLY)
         async with self._encoding:
             return await self._llm.add_request(
@@ -147,13 +161,3 @@ async def _finish(stream: OutputStream, on_finished: OnFinished) -> RequestOutpu
         stream.close()
     on_finished(output)
     return output
-
-
-async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return the results in order; the first failure cancels the others and is raised."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(each) for each in work]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]

@@ -1,4 +1,4 @@
-"""BatchRequests: what a program asks an LLM for -> the items of a batch. Called by LLM alone.
+"""BatchRequests: converts the arguments of LLM's methods to the items of a batch. Called by LLM alone.
 
 Checks lists against each other, renders conversations, and gives requests without a seed one. Runs nothing.
 """

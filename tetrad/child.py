@@ -1,7 +1,7 @@
-"""Child: one process that is kept running, over all its incarnations.
+"""Child: keeps one process running, over all its restarts.
 
-Owned by the supervisor's event loop, one task each. Knows a process, its exit codes, its back-off, its readiness and whether it
-still answers; knows nothing of the other children. Invariant: when `run` has ended, no process of it lives.
+Owned by the supervisor's event loop, one task each. Knows the process, its exit codes, its back-off, its readiness and its
+responses; knows nothing of the other children. Invariant: when `run` has ended, none of its processes lives.
 """
 
 import asyncio
@@ -18,7 +18,8 @@ from tetrad.child_output import ChildOutput
 from tetrad.readiness import HealthTarget, Stalled, watch_readiness
 from tetrad.services.errors import FailedPrecondition, TetradError, Unavailable
 from tetrad.services.process import EXIT_PERMANENT
-from tetrad.services.running_time import running_timeout
+from tetrad.services.timers.running_time import running_timeout
+from tetrad.stack_log import OnLine
 from tetrad.stillness import Stillness
 
 ChildState = Literal["started", "ready", "not ready", "stalled", "restarting", "retiring"]
@@ -41,6 +42,7 @@ class Child:
         health: where it says that it takes work; None: it does as soon as it runs.
         pass_fds: descriptors it inherits.
         program: how the process calls itself on stderr ("tetrad PROGRAM: ..."). Empty: by its name.
+        on_line: takes each line of its stderr.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Child:
     health: HealthTarget | None = None
     pass_fds: Sequence[int] = ()
     program: str = ""
+    on_line: OnLine | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class SupervisedChild:
         self._on_state = on_state
         self._was_ready = False
         self._is_asked_to_restart = False
-        self._output = ChildOutput(child.program or child.name)
+        self._output = ChildOutput(child.program or child.name, child.on_line)
 
     async def run(self) -> None:
         """Keep the child running until it is stopped; raises a TetradError when starting it again cannot help."""
@@ -137,7 +140,7 @@ class SupervisedChild:
 
     @property
     def has_lost_socket(self) -> bool:
-        """Whether the process takes work on a socket that was removed: nobody can reach it any more."""
+        """Whether the process takes work on a socket that was removed, so that no caller can reach it."""
         return self.ready.is_set() and not self.stopping and (socket := self._socket()) is not None and not socket.exists()
 
     def remove_socket(self) -> None:
@@ -212,7 +215,7 @@ class SupervisedChild:
             async for ready in self._readiness(self._child.health):
                 self._note_readiness(ready)
         except Stalled as error:
-            # Whoever is ending has its own time limit, and its server goes before its process does.
+            # A child that is ending has its own time limit, and closes its server before its process ends.
             if not self.stopping:
                 self._on_state(self.name, "stalled", error.message)
                 self.kill()
@@ -237,7 +240,7 @@ async def cancel(*tasks: asyncio.Task[None]) -> None:
     for task in tasks:
         task.cancel()
     for task in tasks:
-        # Its error, if any, was raised to whoever waited for it.
+        # Its error, if any, was raised to the waiting caller.
         with contextlib.suppress(asyncio.CancelledError, TetradError):
             await task
 

@@ -1,12 +1,13 @@
-"""ChildOutput: passes what a child writes to stderr on to ours, line by line.
+"""ChildOutput: forwards a child's stderr to ours, line by line.
 
-Called by the child that is supervised. Holds back the line with which a Tetrad program says why it ends: who gives the child up
-tells it, and nobody wants to read it twice. Knows lines, not processes.
+Called by the supervised child. It holds back the line with which a Tetrad program reports why it exits: the supervisor reports
+that line itself, and it should appear once. Knows lines, not processes.
 """
 
 import asyncio
 
 from tetrad.services.log import library_stderr
+from tetrad.stack_log import OnLine
 
 
 class ChildOutput:
@@ -14,9 +15,11 @@ class ChildOutput:
 
     Args:
         program: how the child calls itself ("tetrad PROGRAM: ...").
+        on_line: takes each line, too, without its end; those with which a program reports why it exits as well.
     """
 
-    def __init__(self, program: str) -> None:
+    def __init__(self, program: str, on_line: OnLine | None = None) -> None:
+        self._on_line = on_line
         self._own = f"tetrad {program}: "
         self.last_words = ""
 
@@ -24,6 +27,8 @@ class ChildOutput:
         """Pass lines on until the child closes the stream; `last_words` is then its own last line, if it wrote one."""
         self.last_words = ""
         while line := await _read_line(stderr):
+            if self._on_line is not None:
+                self._on_line(line.rstrip("\n"))
             if line.startswith(self._own):
                 self.last_words = line.removeprefix("tetrad ").strip()
             else:

@@ -1,4 +1,4 @@
-"""Config: what an engine runs with, in the form that programs made for vLLM read.
+"""Config: the configuration of an engine, under the names of vLLM's config classes.
 
 Facts come from the services, choices from EngineArgs.
 """
@@ -29,7 +29,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """The KV cache: tokens of a block, blocks. `cache_dtype`: as asked for; None if somebody else started the services."""
+    """The KV cache: tokens of a block, blocks. `cache_dtype`: as asked for; None if the services were started elsewhere."""
 
     block_size: int
     num_gpu_blocks: int
@@ -38,7 +38,7 @@ class CacheConfig:
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """How steps are made up: requests that run at the same time, tokens of one step, and whether priorities count."""
+    """Limits of a step: requests that run at the same time, tokens of one step, and whether priorities count."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -62,14 +62,14 @@ class ParallelConfig:
 
 @dataclass(frozen=True)
 class DeviceConfig:
-    """What it computes on."""
+    """The device."""
 
     device_type: str
 
 
 @dataclass(frozen=True)
 class DecodingConfig:
-    """What constrains outputs, for every kind of constraint."""
+    """The backend of structured outputs, for every kind of constraint."""
 
     backend: str = "guidance"
 
@@ -77,6 +77,23 @@ class DecodingConfig:
     def guided_decoding_backend(self) -> str:
         """The older name of `backend`."""
         return self.backend
+
+
+@dataclass(frozen=True)
+class LoRAConfig:
+    """How many adapters there may be, and how large; unknown if somebody else started the services."""
+
+    max_loras: int
+    max_lora_rank: int
+    max_cpu_loras: int | None
+
+
+@dataclass(frozen=True)
+class SpeculativeConfig:
+    """Most drafts of a request in a step. `method`: how they are found; empty if somebody else started the services."""
+
+    num_speculative_tokens: int
+    method: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,8 +106,8 @@ class VllmConfig:
     parallel_config: ParallelConfig
     device_config: DeviceConfig
     structured_outputs_config: DecodingConfig = field(default_factory=DecodingConfig)
-    lora_config: None = None
-    speculative_config: None = None
+    lora_config: LoRAConfig | None = None
+    speculative_config: SpeculativeConfig | None = None
     kv_transfer_config: None = None
 
     @property
@@ -104,7 +121,7 @@ def config_of(frontend: AsyncLLM, args: EngineArgs | None) -> VllmConfig:
 
     Args:
         frontend: connected.
-        args: that the services were started with; None: somebody else started them.
+        args: that the services were started with; None: they were started elsewhere.
     """
     info, names = frontend.engine_info, frontend.model_names
     return VllmConfig(
@@ -126,4 +143,13 @@ def config_of(frontend: AsyncLLM, args: EngineArgs | None) -> VllmConfig:
         ),
         ParallelConfig(info.tensor_parallel_size, info.pipeline_parallel_size, frontend.num_engines),
         DeviceConfig(info.device),
+        lora_config=LoRAConfig(args.max_loras, args.max_lora_rank, args.max_cpu_loras)
+        if args is not None and args.enable_lora
+        else None,
+        speculative_config=_speculative_config(info.num_speculative_tokens, args),
     )
+
+
+def _speculative_config(num_tokens: int, args: EngineArgs | None) -> SpeculativeConfig | None:
+    method = str((args.speculative_config or {}).get("method", "")) if args is not None else ""
+    return SpeculativeConfig(num_tokens, method) if num_tokens else None

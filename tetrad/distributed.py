@@ -1,9 +1,9 @@
-"""What programs made for vLLM call between two models, in the place where vLLM has it."""
+"""Distributed: vLLM's clean-up functions between two models, under vLLM's import path."""
 
 import gc
 
 
 def cleanup_dist_env_and_memory(shutdown_ray: bool = False) -> None:
-    """Find LLMs that nobody refers to, whose services then end."""
+    """Collect unreferenced LLMs, whose services then end."""
     del shutdown_ray
     gc.collect()

@@ -1,12 +1,13 @@
 """EngineArgs: vLLM's engine arguments, split into the settings of the four services in one place.
 
-Called by LLM, LLMEngine, AsyncLLM and `tetrad serve`. Knows which argument is whose setting; the settings know what is valid.
-An argument that is left at its default is not passed on, so the services' environment variables hold. Arguments that vLLM has
-and Tetrad has no use for are in drop_in/.
+Called by LLM, LLMEngine, AsyncLLM and `tetrad serve`. Maps arguments to services' settings, which validate them. An argument
+that is left at its default is not passed on, so the services' environment variables hold. vLLM's arguments without a use in
+Tetrad are in drop_in/.
 """
 
 import argparse
 import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,18 +16,20 @@ from typing import Any, Self, TypeVar
 
 from pydantic import ValidationError
 
-from tetrad.drop_in.config_overrides import Overrides, changes, overrides_json
+from tetrad.drop_in.config_overrides import Overrides, changes, overrides_json, pooler_config_json
 from tetrad.drop_in.older_engine_arguments import ALIASES, OlderEngineArguments
 from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
 from tetrad.frontend.config import FrontendSettings
 from tetrad.local_stack import StackSettings
 from tetrad.services.errors import InvalidRequest
-from tetrad.services.extras import require_extras
-from tetrad.services.model_files import DEFAULT_MODEL, Report, resolve_model
+from tetrad.services.hub.download import Report
+from tetrad.services.hub.model_files import DEFAULT_MODEL, resolve_model
+from tetrad.services.packages import require_packages
 from tetrad.services.settings import ServiceSettings, Settings, first_problem
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings
-from tetrad.worker_svc.model_facts.check import check_config
+from tetrad.worker_svc.families.check import check_model, check_ranks
 
 S = TypeVar("S", bound=Settings)
 Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
@@ -38,6 +41,8 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
             "dtype",
             "quantization",
             "load_format",
+            "runner",
+            "convert",
             "max_model_len",
             "block_size",
             "num_gpu_blocks_override",
@@ -55,59 +60,83 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
             "seed",
             "max_num_queued_reqs",
             "max_num_queued_tokens",
+            "enable_lora",
+            "max_loras",
+            "max_lora_rank",
+            "max_cpu_loras",
         )
     },
     "device": (WorkerSettings, "device"),
     "enforce_eager": (WorkerSettings, "enforce_eager"),
+    "trust_remote_code": (WorkerSettings, "trust_remote_code"),
     "threads": (WorkerSettings, "threads"),
     "kv_cache_dtype": (WorkerSettings, "kv_cache_dtype"),
     "kv_cache_memory_gib": (WorkerSettings, "kv_cache_memory_gib"),
     "cpu_offload_gb": (WorkerSettings, "cpu_offload_gb"),
     "max_logprobs": (FrontendSettings, "max_logprobs"),
+    "stream_interval": (FrontendSettings, "stream_interval"),
+    "enable_prompt_embeds": (FrontendSettings, "enable_prompt_embeds"),
     "tool_call_parser": (FrontendSettings, "tool_call_parser"),
     "reasoning_parser": (FrontendSettings, "reasoning_parser"),
     "chat_template": (TokenizerSettings, "chat_template"),
 }
 """Engine argument -> the service setting that it is."""
 
-_MAX_TOKENIZERS = 64
+_MOST = {"tokenizer_pool_size": 64, "data_parallel_size": 64, "tensor_parallel_size": 64, "pipeline_parallel_size": 64}
+"""Argument -> how many of these services a stack may have."""
 
 
 @dataclass
 class EngineArgs(OlderEngineArguments):
-    """What an engine is made of. Names and meanings are vLLM's; `None` leaves the choice to the service.
+    """The arguments of an engine. Names and meanings are vLLM's; `None` leaves the choice to the service.
 
     Arguments of vLLM's that Tetrad has no use for are taken by name: without effect where they cannot change an answer, else
     only with a value that asks for nothing. docs/vllm.md lists them all.
 
     Args:
         model: a built-in name, a directory, a .gguf file or a Hugging Face id.
-        tokenizer: where the tokenizer is, if not with the model.
-        revision: branch, tag or commit of a Hugging Face id.
-        tokenizer_revision: the tokenizer's, if it differs.
-        served_model_name: what clients call the model; by default as `model` says.
-        generation_config: "auto" takes sampling defaults from the model's authors, "vllm" does not.
-        tool_call_parser: how the model writes tool calls; "auto" asks its chat template, "none" leaves them in the text.
-        reasoning_parser: how the model marks its reasoning; likewise.
-        chat_template: a file with a Jinja template to use instead of the model's.
-        tokenizer_pool_size: tokenizer services to run, each of which can answer for another. None: 2 if served, else 1.
-        device: "auto" (an NVIDIA GPU if there is one), "cuda", "cpu", or "sim" for no model at all.
-        enforce_eager: on a GPU, launch every kernel by itself instead of replaying graphs; None: do not.
-        pipeline_depth: steps in flight at the same time; 1 waits for each step before planning the next.
-        threads: compute threads of the CPU; 0 means as many as cores.
+        tokenizer: model whose tokenizer to use, in the same forms. None: the model's own.
+        revision: branch, tag or commit of a Hugging Face id. None: the main branch.
+        tokenizer_revision: branch, tag or commit of the tokenizer's Hugging Face id. None: `revision`.
+        served_model_name: names by which clients may call the model. None: `model`.
+        generation_config: "auto" takes sampling defaults from the model's generation_config.json, "vllm" does not.
+        tool_call_parser: format of the model's tool calls; "auto" detects it, "none" leaves tool calls in the text.
+        reasoning_parser: format of the model's reasoning; "auto" detects it, "none" leaves reasoning in the text.
+        chat_template: file with a Jinja chat template that replaces the model's own.
+        tensor_parallel_size: number of workers of an engine core, each with a part of every layer.
+        pipeline_parallel_size: number of stages, each with some of the layers, on `tensor_parallel_size` workers.
+        data_parallel_size: number of engine cores, each with a worker and all weights; requests go where load and known
+            prefixes say.
+        tokenizer_pool_size: number of tokenizer services. None: 2 for a server, 1 for a program.
+        device: "auto" (an NVIDIA GPU if there is one, else the CPU), "cuda", "cpu", or "sim" (simulated, without a model).
+        trust_remote_code: run code that the model brings (auto_map in its config.json), in the worker alone; the tokenizer is
+            read without it.
+        enforce_eager: on a GPU, launch every kernel separately instead of replaying CUDA graphs. None: False.
+        pipeline_depth: number of steps in flight; 1 plans each step after the previous one has returned.
+        threads: number of compute threads on the CPU; 0: one per core.
         kv_cache_dtype: "float32", "float16", on a GPU also "bfloat16" and "fp8", on a CPU also "int8", or "auto": on a GPU the
             type of the activations; on a CPU float32, but under quantized weights int8, or float16 if the model's keys have
             biases or norms, as Qwen's.
-        kv_cache_memory_gib: GiB of memory for keys and values; more than is free is refused. None: on a CPU 4, or less where
-            less is free; on a GPU what gpu_memory_utilization leaves.
-        cpu_offload_gb: on a GPU, GiB of its memory to save by keeping weights of layers in host memory, from where every step
-            copies them.
-        max_num_queued_reqs, max_num_queued_tokens: what may wait; more is refused. None: 8192 requests, 4 Mi tokens.
-        hf_overrides: values in place of those of the model's config; or a function, which gets the config and returns it
-            changed (see drop_in/config_overrides.py).
-        disable_log_stats: do not log every 10 s how much is done; LLM does not unless told so.
-        log_level: least severe level that the services log to stderr.
-        otlp_traces_endpoint: OpenTelemetry collector for the spans of all services: http://host:4317. None: none are made.
+        kv_cache_memory_gib: memory of the KV cache in GiB; more than is free is refused. None: on a CPU 4, or less if less is
+            free; on a GPU what gpu_memory_utilization leaves.
+        cpu_offload_gb: GiB of GPU memory to save by keeping weights of layers in host memory and copying them in every step.
+        max_num_queued_reqs, max_num_queued_tokens: maximum number of waiting requests, and of their prompt tokens; further
+            requests are refused. None: 8192 requests, 4 Mi tokens.
+        hf_overrides: values that replace those of the model's config.json; or a function that takes the config and returns a
+            changed one (see drop_in/config_overrides.py).
+        speculative_config: vLLM's options of speculative decoding, a dict: {"method": "ngram", "num_speculative_tokens": 8};
+            docs/speculation.md has them all. None: no speculative decoding.
+        runner: "auto" (as the model's files say), "generate" or "pooling", which makes any generator embed.
+        convert: what a generator pools: "embed", "classify" (by a `score` layer of its files); "auto" or "none".
+        pooler_config: how the model pools, over what its files say: a dict, or an object with vLLM's PoolerConfig's fields.
+        disable_log_stats: do not log statistics every 10 s; LLM logs them only if this is False.
+        enable_lora: serve LoRA adapters beside the base model; cpu device only.
+        max_loras: maximum number of different adapters in one step.
+        max_lora_rank: maximum rank of an adapter.
+        max_cpu_loras: maximum number of adapters in memory; others are read again when they are needed. None: max_loras.
+        enable_prompt_embeds: take prompts as embeddings over HTTP, too; LLM and AsyncLLM always take them.
+        log_level: minimum severity of events that the services log to stderr.
+        otlp_traces_endpoint: OpenTelemetry collector that receives all services' spans: http://host:4317. None: no spans.
 
     Raises:
         TypeError: an unknown argument.
@@ -139,23 +168,37 @@ class EngineArgs(OlderEngineArguments):
     priority_order: str = "high_first"
     seed: int | None = None
     max_logprobs: int = 20
+    stream_interval: int = 1
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
     generation_config: str = "auto"
     chat_template: str | None = None
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
     tokenizer_pool_size: int | None = None
     device: str = "auto"
+    trust_remote_code: bool = False
     enforce_eager: bool | None = None
     threads: int = 0
     kv_cache_dtype: str = "auto"
     kv_cache_memory_gib: float | None = None
     cpu_offload_gb: float = 0
+    enable_lora: bool = False
+    max_loras: int = 1
+    max_lora_rank: int = 16
+    max_cpu_loras: int | None = None
+    enable_prompt_embeds: bool = False
     log_level: str = "warning"
     otlp_traces_endpoint: str | None = None
 
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
     hf_overrides: Overrides | None = None
+    speculative_config: dict[str, Any] | None = None
+    runner: str = "auto"
+    convert: str = "auto"
+    pooler_config: Any = None
     disable_log_stats: bool = False
 
     def __post_init__(self) -> None:
@@ -167,14 +210,19 @@ class EngineArgs(OlderEngineArguments):
         if overrides is not None and not callable(overrides) and not isinstance(overrides, Mapping):
             text = f"hf_overrides must be a dict or a function, got {type(overrides).__name__}."
             raise InvalidRequest(text, field="hf_overrides")
+        if self.speculative_config is not None:
+            read_speculative_config(self.speculative_config)
+        if self.task == "embed":
+            self.runner = "pooling"
         if self.generation_config not in ("auto", "vllm"):
             raise InvalidRequest(
                 f"generation_config={self.generation_config!r} is not supported; use 'auto' or 'vllm'.",
                 field="generation_config",
             )
-        if self.tokenizer_pool_size is not None and not 1 <= self.tokenizer_pool_size <= _MAX_TOKENIZERS:
-            text = f"tokenizer_pool_size must be between 1 and {_MAX_TOKENIZERS}, got {self.tokenizer_pool_size}."
-            raise InvalidRequest(text, field="tokenizer_pool_size")
+        for name, most in _MOST.items():
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= most:
+                raise InvalidRequest(f"{name} must be between 1 and {most}, got {value}.", field=name)
 
     def stack_settings(self, *, report: Report | None = None, **frontend: Any) -> StackSettings:
         """Return the settings of the four services. Finds the model first, fetching it if need be; this blocks.
@@ -186,15 +234,15 @@ class EngineArgs(OlderEngineArguments):
         Raises:
             NotFound: there is no such model.
             InvalidRequest: a value that a service does not take; names the argument.
-            Unsupported: packages are missing; names the extra that brings them.
+            Unsupported: packages are missing; names them.
         """
         # Before a model is fetched in vain. The simulated device needs nothing of the worker's.
-        require_extras("A model", ["tokenizer", "engine-core", *(["worker"] if self.device != "sim" else [])])
+        require_packages("A model", ["tokenizer", "engine-core", *(["worker"] if self.device != "sim" else [])])
         shared: dict[str, Any] = {"log_level": self.log_level}
         if self.otlp_traces_endpoint is not None:
             shared["otlp_endpoint"] = self.otlp_traces_endpoint
         worker = _build(WorkerSettings, {**shared, **self._chosen(WorkerSettings)})
-        check = partial(self._check_config, device=worker.device)
+        check = partial(self._check_config, worker=worker)
         path = resolve_model(self.model, revision=self.revision, report=report, check=check)
         model = str(path)
         tokenizer: dict[str, Any] = {"model": model, **shared, **self._chosen(TokenizerSettings)}
@@ -209,6 +257,9 @@ class EngineArgs(OlderEngineArguments):
                 FrontendSettings, {**shared, **self.frontend_fields(), **self._chosen(FrontendSettings), **frontend}
             ),
             num_tokenizers=self.tokenizer_pool_size,
+            data_parallel_size=self.data_parallel_size,
+            tensor_parallel_size=self.tensor_parallel_size,
+            pipeline_parallel_size=self.pipeline_parallel_size,
         )
 
     def frontend_fields(self) -> dict[str, Any]:
@@ -220,13 +271,19 @@ class EngineArgs(OlderEngineArguments):
             "use_generation_config": self.generation_config == "auto",
         }
 
-    def _check_config(self, config: Mapping[str, Any], device: str) -> None:
-        check_config({**config, **changes(config, self.hf_overrides or {})}, device)
+    def _check_config(self, config: Mapping[str, Any], worker: WorkerSettings) -> None:
+        changed = {**config, **changes(config, self.hf_overrides or {})}
+        check_model(changed, worker.device, trusts_code=worker.trust_remote_code)
+        check_ranks(changed, self.tensor_parallel_size, self.pipeline_parallel_size)
 
     def _engine_core_fields(self, path: Path) -> dict[str, Any]:
         fields = self._chosen(EngineCoreSettings)
         if self.hf_overrides:
             fields["hf_overrides"] = overrides_json(path, self.hf_overrides)
+        if self.speculative_config:
+            fields["speculative_config"] = json.dumps(self.speculative_config)
+        if self.pooler_config is not None:
+            fields["pooler_config"] = pooler_config_json(self.pooler_config)
         return fields
 
     @staticmethod

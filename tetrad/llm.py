@@ -1,8 +1,8 @@
-"""LLM: generate from a Python program that blocks; vLLM's class of the same name.
+"""LLM: generation for blocking Python programs; vLLM's class of the same name.
 
 A thin bridge: arguments become EngineArgs, calls become batches on the event loop of one background thread. Knows nothing of
-services or processes. Not for several threads at once. What it does beside generating is in operations.py; which arguments an
-LLM takes, in llm_arguments.py.
+services or processes. For one thread at a time. operations.py has its methods beside generation; llm_arguments.py its
+arguments.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from tetrad.arguments import (
 from tetrad.batch import BatchRunner
 from tetrad.batch_requests import Adapters, BatchRequests, Params, Priorities, Prompts, template_of
 from tetrad.drop_in.missing_methods import MissingFromLLM
-from tetrad.drop_in.shared_verdicts import NO_ADAPTER, NO_MEDIA
+from tetrad.drop_in.shared_verdicts import NO_MEDIA, PROMPT_ADAPTER
 from tetrad.engine_args import EngineArgs
 from tetrad.frontend.llm.beam_search import BeamSearchOutput, BeamSearchParams
 from tetrad.frontend.request.outputs import RequestOutput
@@ -31,15 +31,16 @@ from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.llm_arguments import engine_arguments, make_llm
 from tetrad.llm_engine import LLMEngine
 from tetrad.operations import Operations
+from tetrad.pooling import PoolingMethods
 from tetrad.progress import ProgressBar, UseTqdm
 from tetrad.request_counter import RequestCounter
 from tetrad.running_llm import RunningLLM
 from tetrad.services.errors import InvalidRequest
-from tetrad.services.model_files import DEFAULT_MODEL
+from tetrad.services.hub.model_files import DEFAULT_MODEL
 from tetrad.services.verdicts import takes
 
 
-class LLM(Operations, MissingFromLLM):
+class LLM(Operations, PoolingMethods, MissingFromLLM):
     """A language model and the services it needs, started with it and ended with it.
 
     Args:
@@ -114,7 +115,7 @@ class LLM(Operations, MissingFromLLM):
             prompt_token_ids: as older programs give them: ids of one prompt or of each; `prompts` are their texts, if any.
             use_tqdm: show a progress bar on stderr; or what makes it, called as tqdm is.
             lora_request: adapter for all prompts, or one (or None) per prompt.
-            prompt_adapter_request: of older programs; None.
+            prompt_adapter_request: of older programs; None: a prompt adapter is a `lora_request`, too.
             guided_options_request: of older programs: {"guided_json": ...} and the like.
             priority: for all prompts, or one number per prompt; see docs/requests.md.
             inputs: older name of `prompts`.
@@ -124,7 +125,7 @@ class LLM(Operations, MissingFromLLM):
             TypeError: an argument of the wrong type.
             InvalidRequest: a bad prompt or parameter, or lists of different lengths. Nothing is generated then.
         """
-        NO_ADAPTER.check("prompt_adapter_request", prompt_adapter_request)
+        PROMPT_ADAPTER.check("prompt_adapter_request", prompt_adapter_request)
         every = prompts_of(inputs if prompts is None else prompts, prompt_token_ids)
         params = guided_by(guided_options_request, self._requests.params_of(sampling_params, len(every)))
         items = self._requests.of_prompts(

@@ -1,4 +1,4 @@
-"""Arguments of an LLM: what a program gives -> EngineArgs, and the AsyncLLM that serves them."""
+"""Arguments of an LLM: converts a program's arguments to EngineArgs, and makes the AsyncLLM."""
 
 import dataclasses
 import functools
@@ -10,7 +10,7 @@ from tetrad.engine_args import EngineArgs
 from tetrad.llm_services import LocalServices, RemoteServices, Services
 from tetrad.services.errors import InvalidRequest
 
-# vLLM's LLM class computes larger steps than its server: nobody waits for a single token here.
+# vLLM's LLM class computes larger steps than its server, since the latency of single tokens does not matter.
 _OFFLINE_MAX_NUM_BATCHED_TOKENS = 8192
 
 _POSITIONS = (
@@ -51,7 +51,7 @@ def engine_arguments(model: str, positional: tuple[Any, ...], named: Mapping[str
         raise TypeError(f"LLM got several values for {', '.join(doubled)}")
     unknown = sorted(set(named) - {field.name for field in dataclasses.fields(EngineArgs)})
     if unknown:
-        raise TypeError(f"LLM got unknown arguments: {', '.join(unknown)}; EngineArgs lists what there is")
+        raise TypeError(f"LLM got unknown arguments: {', '.join(unknown)}; EngineArgs lists the known ones")
     return EngineArgs(model=model, **{"disable_log_stats": True, **given, **named})
 
 

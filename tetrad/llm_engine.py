@@ -1,7 +1,7 @@
-"""LLMEngine: requests in, steps out, for programs that drive generation themselves; vLLM's class of the same name.
+"""LLMEngine: add requests and step, for programs that drive generation themselves; vLLM's class of the same name.
 
-A thin bridge over AsyncLLM; the requests under way are EngineRequests', on the background event loop. The engine core works
-ahead between steps. Not for several threads at once.
+A thin bridge over AsyncLLM; EngineRequests has the unfinished requests, on the background event loop. The engine core works
+ahead between steps. For one thread at a time.
 """
 
 import functools
@@ -12,6 +12,7 @@ from tetrad.arguments import tokenization_of
 from tetrad.async_llm import AsyncLLM
 from tetrad.config import (
     DecodingConfig,
+    LoRAConfig,
     ModelConfig,
     ParallelConfig,
     SchedulerConfig,
@@ -19,13 +20,15 @@ from tetrad.config import (
     config_of,
 )
 from tetrad.drop_in.missing_methods import MissingFromLLMEngine
-from tetrad.drop_in.shared_verdicts import NO_HINTS, NO_SESSION, ONE_ID, USAGE
+from tetrad.drop_in.shared_verdicts import NO_ADAPTER, NO_HINTS, NO_SESSION, ONE_ID, USAGE
 from tetrad.engine_args import EngineArgs
-from tetrad.engine_requests import EngineRequests
-from tetrad.frontend.request.outputs import LoRARequest, RequestOutput
+from tetrad.engine_requests import EngineOutput, EngineRequests
+from tetrad.frontend.request.outputs import LoRARequest
+from tetrad.frontend.request.pooling import PoolingParams
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.llm_services import LocalServices
+from tetrad.lora_operations import LoraOperations
 from tetrad.operations import Operations
 from tetrad.running_llm import RunningLLM
 from tetrad.services.verdicts import ignored, takes
@@ -35,12 +38,12 @@ from tetrad.tokenizer import Tokenizer
 _PROCESSES = ignored(False, "The services are always processes of their own.")
 
 
-class LLMEngine(Operations, MissingFromLLMEngine):
+class LLMEngine(LoraOperations, Operations, MissingFromLLMEngine):
     """An engine and the services it needs, started with it and ended with it. Made by `from_engine_args`.
 
     Args:
         running: services that take requests.
-        args: that they were started with; None: somebody else started them.
+        args: that they were started with; None: they were started elsewhere.
     """
 
     def __init__(self, running: RunningLLM, args: EngineArgs | None) -> None:
@@ -66,7 +69,7 @@ class LLMEngine(Operations, MissingFromLLMEngine):
         self,
         request_id: str,
         prompt: PromptType,
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         arrival_time: float | None = None,
         lora_request: LoRARequest | None = None,
         tokenization_kwargs: dict[str, Any] | None = None,
@@ -79,7 +82,7 @@ class LLMEngine(Operations, MissingFromLLMEngine):
         Args:
             request_id: names the request in `step`'s outputs; unique among unfinished ones.
             prompt: text, ids, TextPrompt or TokensPrompt.
-            params: how to sample.
+            params: how to sample, or what a model that pools is to make of the prompt.
             arrival_time: wall clock in seconds; now, if not given.
             lora_request: adapter to run with.
             tokenization_kwargs: `add_special_tokens`, `truncate_prompt_tokens`, `truncation_side`.
@@ -95,20 +98,16 @@ class LLMEngine(Operations, MissingFromLLMEngine):
             raise TypeError(f"request_id must be a string, got {type(request_id).__name__}")
         if prompt_text is not None and isinstance(prompt, list):
             prompt = {"prompt_token_ids": prompt, "prompt": prompt_text}
+        options = {"trace_headers": trace_headers, "priority": priority, **tokenization_of(tokenization_kwargs)}
+        if isinstance(params, PoolingParams):
+            NO_ADAPTER.check("lora_request", lora_request)
+            self._running.run(self._requests.add_pooling(request_id, prompt, params, **options))
+            return
         self._running.run(
-            self._requests.add(
-                request_id,
-                prompt,
-                params,
-                arrival_time=arrival_time,
-                lora_request=lora_request,
-                trace_headers=trace_headers,
-                priority=priority,
-                **tokenization_of(tokenization_kwargs),
-            )
+            self._requests.add(request_id, prompt, params, arrival_time=arrival_time, lora_request=lora_request, **options)
         )
 
-    def step(self) -> list[RequestOutput]:
+    def step(self) -> list[EngineOutput]:
         """Wait until a request makes progress, and return all progress made since the last step.
 
         Returns nothing at once if no request is unfinished. Raises the TetradError of a request that failed.
@@ -148,7 +147,7 @@ class LLMEngine(Operations, MissingFromLLMEngine):
 
     @property
     def vllm_config(self) -> VllmConfig:
-        """What the engine runs with."""
+        """The engine's configuration."""
         return config_of(self._frontend, self._args)
 
     @property
@@ -176,8 +175,9 @@ class LLMEngine(Operations, MissingFromLLMEngine):
         """Return what constrains outputs."""
         return self.vllm_config.decoding_config
 
-    def get_lora_config(self) -> None:
-        """Return None: adapters are not supported."""
+    def get_lora_config(self) -> LoRAConfig | None:
+        """Return the limits of adapters; None: they are off."""
+        return self.vllm_config.lora_config
 
     def do_log_stats(self) -> None:
         """Let the stat loggers write what was done since they last did; one that logs the line, if there is none."""

@@ -1,6 +1,6 @@
-"""LLM services: where the services behind a program's LLM come from: a local stack of its own, or a target.
+"""LLM services: starts a local stack for a program's LLM, or connects to a target.
 
-Used by AsyncLLM, which starts them before the first request and gives them up at its end. Knows no requests.
+Used by AsyncLLM, which starts them before the first request and releases them at its end. Knows no requests.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from tetrad.engine_args import EngineArgs
 from tetrad.frontend.config import FrontendSettings
-from tetrad.local_stack import LocalStack
+from tetrad.local_stack import LocalStack, kind_of
 from tetrad.services.errors import InvalidRequest, Unavailable
 
 _START_TIMEOUT_S = 600.0
@@ -104,10 +104,11 @@ def _tell(line: str) -> None:
 def _addresses(target: str) -> dict[str, Any]:
     directory = Path(target.removeprefix("unix:"))
     if directory.is_dir():
+        sockets = directory.resolve()
         return {
-            "tokenizer_targets": tuple(f"unix:{path}" for path in sorted(directory.resolve().glob("tokenizer*.sock"))),
-            "engine_targets": (f"unix:{directory.resolve()}/engine-core.sock",),
-            "engine_admin_targets": (f"unix:{directory.resolve()}/engine-core-admin.sock",),
+            "tokenizer_targets": _sockets_of(sockets, "tokenizer"),
+            "engine_targets": _sockets_of(sockets, "engine-core"),
+            "engine_admin_targets": _sockets_of(sockets, "engine-core-admin"),
         }
     tokenizer, *engines = (part.strip() for part in target.split(","))
     if not tokenizer or not engines or not all(engines):
@@ -117,3 +118,13 @@ def _addresses(target: str) -> dict[str, Any]:
             field="target",
         )
     return {"tokenizer_targets": (tokenizer,), "engine_targets": tuple(engines), "engine_admin_targets": ()}
+
+
+def _sockets_of(directory: Path, kind: str) -> tuple[str, ...]:
+    """Return the addresses of a stack's services of a kind, in the order of their numbers."""
+    names = sorted((path.stem for path in directory.glob(f"{kind}*.sock") if kind_of(path.stem) == kind), key=_by_number)
+    return tuple(f"unix:{directory}/{name}.sock" for name in names or [kind])
+
+
+def _by_number(name: str) -> tuple[int, str]:
+    return len(name), name

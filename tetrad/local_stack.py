@@ -1,30 +1,34 @@
-"""Local stack: the services of one machine as child processes on Unix sockets in a private directory.
+"""Local stack: runs the services of one machine as child processes on Unix sockets in a private directory.
 
-Run by `tetrad serve` and by the blocking and async engines of a program. Decides addresses, the order of stopping and of a
+Used by `tetrad serve` and by the blocking and async engines of a program. Decides addresses, the order of stopping and of a
 rolling restart, and the lifeline; the supervisor does the rest. Invariant: the children end with this process, however it ends
-(a pipe whose write end only this process holds), and the directory goes with them.
+(a pipe whose write end only this process holds), and the directory is removed with them.
 """
 
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Self, TypeVar
 
 from tetrad.address_space import check_address_space
 from tetrad.child import Child, ChildState, OnState, RestartPolicy
 from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.engine_place import EnginePlace, engine_places, numbered
 from tetrad.frontend.config import FrontendSettings
 from tetrad.lost_sockets import LostSockets
+from tetrad.placement import Placement
 from tetrad.private_directory import PrivateDirectory
 from tetrad.public_ports import PublicPorts
 from tetrad.readiness import HealthTarget
 from tetrad.services.errors import InvalidRequest, Unavailable
-from tetrad.services.extras import require_extras
-from tetrad.services.grpc_pollers import GRPC_POLLERS
-from tetrad.services.model_files import CacheSettings
-from tetrad.services.settings import ServiceSettings, Settings, child_environment
+from tetrad.services.hub.model_files import CacheSettings
+from tetrad.services.packages import require_packages
+from tetrad.services.rpc.grpc_pollers import GRPC_POLLERS
+from tetrad.services.settings import ServiceSettings, Settings, child_environment, replaced
+from tetrad.stack_log import StackLog
 from tetrad.stack_url import url_of, write_url
 from tetrad.supervisor import Supervisor
 from tetrad.tokenizer_svc.config import TokenizerSettings
@@ -35,11 +39,14 @@ _FRONTEND_DRAIN_S = 1.2
 _SERVICE_DRAIN_S = 0.5
 _STOP_TIMEOUT_S = 1.6
 # An engine core hands its requests back at once: frontends bring them to the next one, which goes on where this one stopped. To
-# wait for them would make everybody else wait, as nothing new is taken meanwhile.
+# wait for them would make all others wait, as nothing new is taken meanwhile.
 _ENGINE_CORE_DRAIN_S = 0.0
 # On top of what a frontend that retires gives its requests: to fail what is left, and to end.
 _RETIRE_MARGIN_S = _FRONTEND_DRAIN_S + _STOP_TIMEOUT_S
 _NUM_TOKENIZERS_SERVED = 2
+MAX_API_SERVERS = 32
+"""Frontends of a stack."""
+_NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 HEALTH_NAMES = {
     "tokenizer": "tetrad.v1.TokenizerService",
@@ -72,6 +79,12 @@ class StackSettings:
         frontend: its `host`, `port` and `grpc_port` are where a served stack listens.
         num_tokenizers: how many to run. None: two where clients are served, so that one that is lost costs them nothing (a new
             one takes longer to start than they should wait), else one.
+        data_parallel_size: engine cores, each with workers of its own; the frontend spreads requests over them.
+        tensor_parallel_size, pipeline_parallel_size: shards and stages of the model, each a worker of an engine core.
+        api_server_count: frontends of a served stack, which share its ports, limits and store of responses.
+
+    Raises:
+        InvalidRequest: several frontends cannot share what the settings ask for.
     """
 
     tokenizer: TokenizerSettings
@@ -79,6 +92,24 @@ class StackSettings:
     worker: WorkerSettings
     frontend: FrontendSettings
     num_tokenizers: int | None = None
+    data_parallel_size: int = 1
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    api_server_count: int = 1
+
+    def __post_init__(self) -> None:
+        """Check what several frontends share."""
+        count, most = self.api_server_count, MAX_API_SERVERS
+        if not 1 <= count <= most:
+            raise InvalidRequest(f"api_server_count must be between 1 and {most}, got {count}.", field="api_server_count")
+        if count == 1:
+            return
+        if self.frontend.responses_store == ":memory:":
+            text = "responses_store :memory: is of one frontend alone; with api_server_count above 1 use a file, or none."
+            raise InvalidRequest(text, field="responses_store")
+        if self.frontend.allow_runtime_lora_updating:
+            text = "allow_runtime_lora_updating needs api_server_count 1: the other frontends would not know the adapters."
+            raise InvalidRequest(text, field="allow_runtime_lora_updating")
 
 
 class LocalStack:
@@ -102,16 +133,21 @@ class LocalStack:
         adapt: Adapt | None = None,
     ) -> None:
         if serve:
-            require_extras("The frontend", ("frontend",))
+            require_packages("The frontend", ("frontend",))
         check_address_space()
         self._adapt = adapt or _as_they_are
         self._private = PrivateDirectory()
         self.directory = self._private.path
+        self._log = StackLog(self.directory)
         num_tokenizers = settings.num_tokenizers or (_NUM_TOKENIZERS_SERVED if serve else 1)
         self.tokenizer_targets = tuple(f"unix:{self.directory}/{name}.sock" for name in _tokenizer_names(num_tokenizers))
-        self.engine_target = f"unix:{self.directory}/engine-core.sock"
-        self.engine_admin_target = f"unix:{self.directory}/engine-core-admin.sock"
-        self._worker_target = f"unix:{self.directory}/worker.sock"
+        self._places = engine_places(
+            self.directory,
+            settings.data_parallel_size,
+            settings.tensor_parallel_size * settings.pipeline_parallel_size,
+        )
+        self.engine_targets = tuple(place.target for place in self._places)
+        self.engine_admin_targets = tuple(place.admin_target for place in self._places)
         self._lifeline, self._lifeline_write_end = os.pipe()
         self._num_frontends = 0
         self._restarting = asyncio.Lock()  # one rolling restart at a time: two could take both tokenizers at once
@@ -125,12 +161,16 @@ class LocalStack:
                 raise
             write_url(self.directory, url_of(frontend))
         self._settings = settings
-        # Whoever calls stops before whom it calls: nobody sees a peer vanish. They start the other way round, and the worker,
+        # Callers stop before their servers, so no peer is lost during a stop. They start the other way round, and the worker,
         # which takes longest, before all.
-        frontends = [] if self._ports is None else [self._frontend(self._ports)]
-        engine_core, tokenizers, worker = self._engine_core(), self._tokenizers(), self._worker()
-        groups = [frontends, [engine_core], [worker, *tokenizers]]
-        self.service_names = tuple(child.name for child in (worker, engine_core, *tokenizers, *frontends))
+        ports, count = self._ports, settings.api_server_count
+        frontends = [] if ports is None else [self._frontend(ports, number) for number in range(count)]
+        placement = Placement(settings.worker, sum(place.num_workers for place in self._places))
+        engine_cores = [self._engine_core(place, placement) for place in self._places]
+        workers = [self._worker(place, rank, placement) for place in self._places for rank in range(place.num_workers)]
+        tokenizers = self._tokenizers()
+        groups = [frontends, engine_cores, [*workers, *tokenizers]]
+        self.service_names = tuple(child.name for child in (*workers, *engine_cores, *tokenizers, *frontends))
         self._on_state = on_state
         self._supervisor = Supervisor(groups, policy=policy, on_state=self._note_state, stop_timeout_s=_STOP_TIMEOUT_S)
         self._lost_sockets = LostSockets(self._private, self._supervisor.without_sockets, self._restart_all)
@@ -138,11 +178,11 @@ class LocalStack:
     @property
     def frontend_settings(self) -> FrontendSettings:
         """Settings with which a frontend finds this stack."""
-        return _replace(
+        return replaced(
             self._settings.frontend,
             tokenizer_targets=self.tokenizer_targets,
-            engine_targets=(self.engine_target,),
-            engine_admin_targets=(self.engine_admin_target,),
+            engine_targets=self.engine_targets,
+            engine_admin_targets=self.engine_admin_targets,
         )
 
     async def start(self, *, timeout_s: float) -> None:
@@ -193,9 +233,10 @@ class LocalStack:
                     await self._restart(name)
 
     async def _restart(self, name: str) -> None:
-        if name == "frontend" and self._ports is not None:
+        if kind_of(name) == "frontend" and self._ports is not None:
             retire_timeout_s = self._settings.frontend.retire_timeout_s + _RETIRE_MARGIN_S
-            await self._supervisor.replace(self._frontend(self._ports), retire_timeout_s=retire_timeout_s)
+            successor = self._frontend(self._ports, number_of(name))
+            await self._supervisor.replace(successor, retire_timeout_s=retire_timeout_s)
         else:
             await self._supervisor.restart(name)
 
@@ -225,6 +266,7 @@ class LocalStack:
         self._private.remove()
 
     def _note_state(self, name: str, state: ChildState, why: str) -> None:
+        self._log.write("stack", f"{name} {state}{f' ({why})' if why else ''}")
         self._lost_sockets.note_state(name, state)
         if self._on_state is not None:
             self._on_state(name, state, why)
@@ -240,57 +282,79 @@ class LocalStack:
         await self.close()
 
     def _tokenizers(self) -> list[Child]:
-        drained = _replace(self._settings.tokenizer, drain_timeout_s=_SERVICE_DRAIN_S)
+        drained = replaced(self._settings.tokenizer, drain_timeout_s=_SERVICE_DRAIN_S)
         names = _tokenizer_names(len(self.tokenizer_targets))
-        # Several cannot share a port; 0 is any.
-        first = drained.metrics_port
-        ports = [first + number if first else first for number in range(len(names))]
         return [
-            self._child(name, "tokenizer_svc", _replace(drained, listen=target, metrics_port=port))
-            for name, target, port in zip(names, self.tokenizer_targets, ports, strict=True)
+            self._child(name, "tokenizer_svc", _with_own_port(replaced(drained, listen=target), number))
+            for number, (name, target) in enumerate(zip(names, self.tokenizer_targets, strict=True))
         ]
 
-    def _worker(self) -> Child:
-        settings = _replace(self._settings.worker, listen=self._worker_target, drain_timeout_s=_SERVICE_DRAIN_S)
-        return self._child("worker", "worker_svc", settings)
-
-    def _engine_core(self) -> Child:
-        settings = _replace(
-            self._settings.engine_core,
-            listen=self.engine_target,
-            admin_listen=self.engine_admin_target,
-            worker_target=self._worker_target,
-            tokenizer_targets=self.tokenizer_targets,
-            drain_timeout_s=_ENGINE_CORE_DRAIN_S,
+    def _worker(self, place: EnginePlace, rank: int, placement: Placement) -> Child:
+        number = place.worker_numbers[rank]
+        settings = placement.worker(
+            replaced(
+                self._settings.worker,
+                listen=place.worker_targets[rank],
+                rank=rank,
+                drain_timeout_s=_SERVICE_DRAIN_S,
+            )
         )
-        return self._child("engine-core", "engine_core_svc", settings)
+        variables = placement.environment(number)
+        return self._child(place.worker_names[rank], "worker_svc", _with_own_port(settings, number), variables=variables)
 
-    def _frontend(self, ports: PublicPorts) -> Child:
+    def _engine_core(self, place: EnginePlace, placement: Placement) -> Child:
+        settings = placement.engine_core(
+            replaced(
+                self._settings.engine_core,
+                listen=place.target,
+                admin_listen=place.admin_target,
+                data_parallel_rank=self._settings.engine_core.data_parallel_rank + place.rank,
+                worker_target=",".join(place.worker_targets),
+                tensor_parallel_size=self._settings.tensor_parallel_size,
+                pipeline_parallel_size=self._settings.pipeline_parallel_size,
+                tokenizer_targets=self.tokenizer_targets,
+                drain_timeout_s=_ENGINE_CORE_DRAIN_S,
+            )
+        )
+        return self._child(place.name, "engine_core_svc", _with_own_port(settings, place.rank))
+
+    def _frontend(self, ports: PublicPorts, number: int) -> Child:
+        # Of one name two may live at a time: each process has its own socket for the supervisor, which must not mistake one for
+        # the other.
+        socket = numbered("frontend", self._num_frontends)
         self._num_frontends += 1
-        # Two may live at a time: each has its own socket for the supervisor, which must not mistake one for the other.
-        number = f"-{self._num_frontends}" if self._num_frontends > 1 else ""
-        settings = _replace(
+        is_alone = self._settings.api_server_count == 1
+        settings = replaced(
             self.frontend_settings,
             port=ports.port,
             grpc_port=ports.grpc_port,
             http_fd=ports.http_fd,
-            private_listen=f"unix:{self.directory}/frontend{number}.sock",
+            private_listen=f"unix:{self.directory}/{socket}.sock",
             drain_timeout_s=_FRONTEND_DRAIN_S,
+            peers_dir=None if is_alone else self.directory / "frontends",
         )
-        return self._child("frontend", "frontend", settings, ports.http_fd)
+        return self._child(numbered("frontend", number), "frontend", _with_own_port(settings, number), ports.http_fd)
 
-    def _child(self, name: str, package: str, settings: ServiceSettings, *pass_fds: int) -> Child:
-        settings = self._adapt(name, _replace(settings, lifeline_fd=self._lifeline))
+    def _child(
+        self,
+        name: str,
+        package: str,
+        settings: ServiceSettings,
+        *pass_fds: int,
+        variables: Mapping[str, str] = _NO_VARIABLES,
+    ) -> Child:
+        settings = self._adapt(name, replaced(settings, lifeline_fd=self._lifeline))
         if settings.log_json is None:  # its stderr is our pipe: what counts is where we write its lines
-            settings = _replace(settings, log_json=not sys.stderr.isatty())
+            settings = replaced(settings, log_json=not sys.stderr.isatty())
         address = settings.private_listen if isinstance(settings, FrontendSettings) else settings.listen
         return Child(
             name=name,
             command=_python_module(f"tetrad.{package}"),
-            environment=GRPC_POLLERS | child_environment(settings),
+            environment={**GRPC_POLLERS, **child_environment(settings), **variables},
             health=HealthTarget(address, HEALTH_NAMES[kind_of(name)]),
             pass_fds=(self._lifeline, *pass_fds),
             program=kind_of(name),
+            on_line=self._log.of(name),
         )
 
 
@@ -300,8 +364,20 @@ def kind_of(name: str) -> str:
     return kind if number.isdigit() else name
 
 
+def number_of(name: str) -> int:
+    """Return the number of a child among those of its kind, from 0: 1 for "tokenizer-2"."""
+    kind = kind_of(name)
+    return 0 if kind == name else int(name.removeprefix(f"{kind}-")) - 1
+
+
 def _tokenizer_names(count: int) -> list[str]:
-    return ["tokenizer", *(f"tokenizer-{number}" for number in range(2, count + 1))]
+    return [numbered("tokenizer", number) for number in range(count)]
+
+
+def _with_own_port(settings: S, number: int) -> S:
+    """Return the settings of service `number` of a kind, counted from 0: several cannot share a port; 0 is any."""
+    first = settings.metrics_port
+    return replaced(settings, metrics_port=first + number) if first else settings
 
 
 def _as_they_are(name: str, settings: ServiceSettings) -> ServiceSettings:  # noqa: ARG001 - the shape of Adapt
@@ -310,8 +386,3 @@ def _as_they_are(name: str, settings: ServiceSettings) -> ServiceSettings:  # no
 
 def _python_module(name: str) -> Sequence[str]:
     return (sys.executable, "-m", name)
-
-
-def _replace(settings: S, **changes: object) -> S:
-    """Return the settings with other values, validated; a copy with `model_copy` would not be."""
-    return type(settings)(**{**settings.model_dump(), **changes})

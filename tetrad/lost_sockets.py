@@ -1,7 +1,7 @@
-"""Lost sockets: restarts the services whose sockets somebody has removed, as a cleaner of /tmp does.
+"""Lost sockets: restarts services whose socket files were removed, for example by a cleaner of /tmp.
 
-Called by the local stack. Connections outlive the removal, so it does no harm until a service is started again: that one cannot
-make its own socket, or does not reach the others. Knows names, not processes. Owned by one event loop.
+Called by the local stack. Open connections outlive the removal, so it does no harm until a service restarts: it could not make
+its own socket, or could not reach the others. Knows names, not processes. Owned by one event loop.
 """
 
 import asyncio

@@ -4,12 +4,19 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 def read_metrics(text: str) -> dict[str, float]:
-    """Return counters and gauges by their names without prefix and `_total`, summed over their labels."""
+    """Return counters and gauges by their names without prefix and `_total`, summed over their labels.
+
+    Of several frontends on one port, each shows the load of all engine cores: of a gauge the largest one counts.
+    """
     values: dict[str, float] = {}
     for family in text_string_to_metric_families(text):
         if family.type not in ("counter", "gauge"):
             continue
+        of_frontends: dict[str, float] = {}
+        for sample in family.samples:
+            if not sample.name.endswith("_created"):
+                frontend = sample.labels.get("frontend", "") if family.type == "gauge" else ""
+                of_frontends[frontend] = of_frontends.get(frontend, 0.0) + sample.value
         name = family.name.rpartition(":")[2]
-        total = sum(sample.value for sample in family.samples if not sample.name.endswith("_created"))
-        values[name] = values.get(name, 0.0) + total
+        values[name] = values.get(name, 0.0) + max(of_frontends.values(), default=0.0)
     return values

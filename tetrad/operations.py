@@ -1,4 +1,4 @@
-"""Operations: what LLM and LLMEngine let a program do with the engine itself, beside generating."""
+"""Operations: LLM's and LLMEngine's methods for the engine itself, beside generation."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

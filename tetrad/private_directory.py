@@ -1,7 +1,7 @@
-"""PrivateDirectory: where a local stack has its sockets; gone with the process that made it.
+"""PrivateDirectory: the directory of a local stack's sockets, removed with the process that made it.
 
-Knows paths and a lock, nothing of what is in the directory. A process that is killed cannot tidy up: the next one to make a
-directory removes those whose lock nobody holds any more, which the system tells for certain.
+Knows paths and a lock, nothing of the content. A killed process cannot clean up: the next process that makes a directory
+removes those whose file lock is free.
 """
 
 import contextlib
@@ -57,6 +57,14 @@ class PrivateDirectory:
 def private_directories() -> list[Path]:
     """Return the directories of this user's processes that live."""
     return [path for path in _directories() if _is_held(path)]
+
+
+def held_since(directory: Path) -> float | None:
+    """Return when the process of a directory made it, in Unix seconds; None: it is gone."""
+    try:
+        return (directory / _LOCK).stat().st_mtime
+    except OSError:
+        return None
 
 
 def _lock(directory: Path) -> int:

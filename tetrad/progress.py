@@ -1,4 +1,4 @@
-"""ProgressBar: how far a batch is, on stderr. Shows nothing where tqdm is not installed, unless the caller brings a bar."""
+"""ProgressBar: the progress of a batch, on stderr. Shows nothing without tqdm, unless the caller passes a bar."""
 
 import contextlib
 import time
@@ -10,7 +10,7 @@ from tetrad.frontend.request.outputs import RequestOutput
 
 
 class Bar(Protocol):
-    """What is used of a tqdm bar."""
+    """The used part of a tqdm bar."""
 
     def update(self, n: float) -> object:
         """Count `n` more."""
@@ -74,7 +74,7 @@ def _bar_maker(use_tqdm: UseTqdm) -> Callable[..., Bar] | None:
         raise TypeError(f"use_tqdm must be a bool or a callable that makes a bar, got {type(use_tqdm).__name__}")
     if use_tqdm:
         with contextlib.suppress(ImportError):
-            from tqdm import tqdm  # an extra of the package: not every program wants bars
+            from tqdm import tqdm  # images of services are without it
 
             return tqdm
     return None

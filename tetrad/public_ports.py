@@ -1,8 +1,8 @@
-"""PublicPorts: the ports at which a served stack can be reached, held by the process that outlives every frontend.
+"""PublicPorts: the public ports of a served stack, held by the parent process, which outlives every frontend.
 
-HTTP: the socket itself, bound here and handed on: frontends listen on it one after the other or two at a time, and connections
-that come while there is none wait in its queue instead of being refused. gRPC cannot take a socket over: the port is reserved,
-so that nobody else gets it between two frontends, which share it among themselves (SO_REUSEPORT).
+HTTP: the socket itself is bound here and inherited: frontends listen on it one after the other or two at a time, and
+connections without a frontend wait in its queue instead of being refused. gRPC cannot inherit a socket: the port is reserved,
+so that no other program takes it between two frontends, which share it (SO_REUSEPORT).
 """
 
 import socket
@@ -35,7 +35,7 @@ class PublicPorts:
             except Unavailable:
                 self._http.close()
                 raise
-            # Only now: bound without it, the port was nobody else's.
+            # Only now: a bind without it proves that the port was free.
             self._grpc.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         self.port = int(self._http.getsockname()[1])
         self.grpc_port = None if self._grpc is None else int(self._grpc.getsockname()[1])

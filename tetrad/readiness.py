@@ -1,7 +1,7 @@
-"""Readiness: whether a service takes work, as grpc.health.v1 tells it.
+"""Readiness: whether a service takes work, by grpc.health.v1.
 
 Called by the supervisor, by `tetrad status`, and as `python -m tetrad.readiness ADDRESS SERVICE` by the health checks of
-containers. Watches rather than asks again and again; survives the death of the service it watches. Knows nothing of processes.
+containers. Watches rather than polls; survives the death of the service it watches. Knows nothing of processes.
 """
 
 import argparse
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tetrad.services.channel import open_channel
 from tetrad.services.errors import TetradError, Unavailable, one_line
+from tetrad.services.rpc.channel import open_channel
+from tetrad.services.rpc.status import from_rpc_error
 from tetrad.services.settings import TlsSettings
-from tetrad.services.status import from_rpc_error
-from tetrad.services.tls import TlsFiles
+from tetrad.services.tls.identity import TlsFiles
 
 _PAUSE_S = 0.1
 _LOOK_S = 0.25
@@ -55,7 +55,7 @@ async def watch_readiness(
         stands_still: whether its process has done nothing since the last call; one that does nothing for a second is stalled.
 
     Raises:
-        Stalled: it does not answer. Keep-alive pings break the stream to a process that stands still (services/channel.py).
+        Stalled: it does not answer. Keep-alive pings break the stream to a process that stands still (services/rpc/channel.py).
         TetradError: the address answers, but not with health (another kind of server).
     """
     async with contextlib.AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""RequestCounter: numbers for requests; vLLM's Counter."""
+"""RequestCounter: numbers requests; vLLM's Counter."""
 
 
 class RequestCounter:

@@ -1,7 +1,7 @@
-"""RunningLLM: an AsyncLLM on an event loop of its own, for programs that block.
+"""RunningLLM: an AsyncLLM on its own event loop, for blocking programs.
 
-Shared by LLM and LLMEngine, and by the engine that an LLM shows. Ends its services when the last of them is gone, and at the
-end of the interpreter, where `__del__` is not certain.
+Shared by LLM and LLMEngine, and by the engine that an LLM shows. Closes its services with its last user, and at the end of the
+interpreter, where `__del__` is not certain.
 """
 
 import weakref

@@ -1,7 +1,7 @@
-"""Stat loggers: how much an engine does, for those who asked for it, every ten seconds and when a program says so.
+"""Stat loggers: log an engine's load every ten seconds, and on a program's call.
 
-The facts are those of the frontend's metrics. A program's own loggers are made as vLLM makes them: of (VllmConfig, engine
-index). `record` is called once before each `log`, with all that happened since the last one.
+The figures are those of the frontend's metrics. A program's own loggers are made as vLLM makes them: of (VllmConfig, engine
+index). `record` is called once before each `log`, with everything since the last one.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class SchedulerStats:
 
 @dataclass(frozen=True)
 class IterationStats:
-    """What was done: prompt tokens of requests that got their first token, tokens generated, requests preempted."""
+    """Counts of an interval: prompt tokens of requests that got their first token, tokens generated, requests preempted."""
 
     num_prompt_tokens: int = 0
     num_generation_tokens: int = 0
@@ -49,7 +49,7 @@ class IterationStats:
 
 
 class StatLoggerBase(ABC):
-    """What a program's own logger is made from."""
+    """The factory of a program's own logger."""
 
     @abstractmethod
     def __init__(self, vllm_config: VllmConfig, engine_index: int = 0) -> None: ...
@@ -121,7 +121,7 @@ class LoggingStatLogger(StatLoggerBase):
         """Say nothing: a program knows that its engine has started."""
 
     def log(self) -> None:
-        """Write the line, and once more when all has come to rest."""
+        """Write the line, and once more when no request runs."""
         now = self._clock()
         seconds = max(now - self._since, 1e-9)
         prompt = sum(each.num_prompt_tokens for each in self._done)
@@ -146,7 +146,7 @@ class StatReporter:
 
     Args:
         frontend: counts.
-        loggers: are told.
+        loggers: receive the statistics.
     """
 
     def __init__(self, frontend: AsyncLLM, loggers: Sequence[StatLoggerBase]) -> None:
@@ -214,7 +214,7 @@ def reporter_of(
         frontend: of the engine.
         config: of the engine, for a program's loggers.
         factories: of a program's loggers.
-        log_stats: report every ten seconds; else when somebody says so.
+        log_stats: report every ten seconds; else only when called.
     """
     loggers = [make(config, 0) for make in factories or ()]
     if not any(isinstance(each, LoggingStatLogger) for each in loggers):

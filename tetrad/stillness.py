@@ -1,7 +1,7 @@
-"""Stillness: tells a process that stands still (stopped, or locked in itself) from one that is busy, starting or ending.
+"""Stillness: tells a process that stands still (stopped, or deadlocked) from one that is busy, starting or ending.
 
-Used for a child that does not answer. One that uses CPU time may still answer; one whose socket nobody holds is not up, or has
-closed its server. Linux only: elsewhere no process is found still.
+Used for a child that does not answer. A process that uses CPU time may still answer; one whose socket nobody holds is not up
+yet, or has closed its server. Linux only: elsewhere no process is found still.
 """
 
 import contextlib

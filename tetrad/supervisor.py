@@ -1,8 +1,7 @@
-"""Supervisor: keeps children running, restarts them one at a time, and takes them down.
+"""Supervisor: keeps children running, restarts them one at a time, and stops them.
 
-Called by the local stack. Knows the order in which children stop and who succeeds whom; what one child goes through is in
-child.py. Knows nothing of what they serve. Owned by one event loop. Invariant: after `stop` no child lives, whatever state it
-was in.
+Called by the local stack. Knows the order of stopping and the successor of each child; child.py has the life of one child.
+Knows nothing of the services. Owned by one event loop. Invariant: after `stop` no child lives, whatever state it was in.
 """
 
 import asyncio
@@ -137,12 +136,12 @@ class Supervisor:
         return task
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        """Make the error of a child that was given up everybody's."""
+        """Fail all waiters with the error of a child that was given up."""
         if not task.cancelled() and (error := task.exception()) is not None:
             assert self._failure is not None
             if not self._failure.done():
                 self._failure.set_exception(error)
-                self._failure.exception()  # nobody may be waiting: that is no mistake
+                self._failure.exception()  # marks it as retrieved: there may be no waiter
 
     async def _all_ready(self) -> None:
         for child in self._children():
@@ -159,4 +158,4 @@ class Supervisor:
 
 
 def _ignore_state(name: str, state: ChildState, why: str) -> None:
-    """Tell nobody."""
+    """Report nothing."""

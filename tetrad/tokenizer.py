@@ -1,4 +1,4 @@
-"""Tokenizer: what `LLM.get_tokenizer` gives; text <-> ids through the tokenizer service. Blocks."""
+"""Tokenizer: the result of `LLM.get_tokenizer`: converts text and ids through the tokenizer service. Blocks."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Writes the stubs of clients/python: those of the public API, in a package of their own, so that `tetrad` fits beside it."""
+"""Writes the stubs of clients/python: those of the public API, in their own package, so that they install beside `tetrad`."""
 
 import subprocess
 import sys

@@ -1,7 +1,7 @@
-"""Draws what a dashboard would show, from a Prometheus' answers to its queries: for documents, and where there is no Grafana.
+"""Draws a dashboard from a Prometheus' answers to its queries: for documents, and for machines without Grafana.
 
-Not a picture of Grafana: places, titles, units and stacking are the dashboard's, the rest is matplotlib's.
-`python tools/dashboard_preview.py DASHBOARD.json --prometheus http://127.0.0.1:9090 --out dashboard.png`
+Not a picture of Grafana: places, titles, units and stacking are the dashboard's, the rest is matplotlib's. `python
+tools/dashboard_preview.py DASHBOARD.json --prometheus http://127.0.0.1:9090 --out dashboard.png`
 """
 
 import argparse

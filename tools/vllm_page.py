@@ -1,7 +1,7 @@
-"""Writes docs/vllm.md, what Tetrad makes of vLLM's arguments and methods: `python tools/vllm_page.py > docs/vllm.md`.
+"""Writes docs/vllm.md, the table of vLLM's arguments and methods in Tetrad: `python tools/vllm_page.py > docs/vllm.md`.
 
-vLLM's signatures are facts in tests/tetrad/vllm_signatures.json; Tetrad's are read off its classes, with their verdicts. What
-has neither an argument nor a verdict here is an error. A test holds the page to what this writes.
+vLLM's signatures are facts in tests/tetrad/vllm_signatures.json; Tetrad's are read from its classes, with their verdicts. A
+vLLM argument without an argument or a verdict here is an error. A test compares the page with this output.
 """
 
 import dataclasses
@@ -92,7 +92,7 @@ _RENAMED = {"AsyncEngineArgs.add_cli_args.async_args_only": "All flags are added
 
 
 _NOTES = {
-    "lora_request": ("refused", "Adapters are not supported."),
+    "lora_request": ("same", "Needs `enable_lora`; of pooling requests it is refused."),
     "tokenization_kwargs": ("same", "It may have `add_special_tokens`, `truncate_prompt_tokens` and `truncation_side`."),
     "load_format": ("same", '"auto" and "dummy".'),
     "priority": ("same", "Larger is more urgent, unless `priority_order` says what vLLM says."),

@@ -3,56 +3,66 @@
 import asyncio
 import os
 import resource
+import sys
 import uuid
 from functools import partial
 
 from tetrad.services.log import get_logger
-from tetrad.services.metrics import shown
-from tetrad.services.profiling import StepProfiler, profile_directory
-from tetrad.services.server import Server
-from tetrad.services.tracer import open_tracer
+from tetrad.services.observability.metrics import shown
+from tetrad.services.observability.profiling import StepProfiler, profile_directory
+from tetrad.services.observability.tracer import open_tracer
+from tetrad.services.rpc.carrier import GRPC, Carrier
+from tetrad.services.rpc.server import Server
 from tetrad.v1 import worker_pb2_grpc
 from tetrad.worker_svc.api.lifecycle import LifecycleServicer
 from tetrad.worker_svc.api.servicer import WorkerServicer
 from tetrad.worker_svc.api.trace_points import trace_points
+from tetrad.worker_svc.api.wire import capabilities_of
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.devices import open_device
 from tetrad.worker_svc.observability.metrics import WorkerMetrics
 from tetrad.worker_svc.worker.collective import CollectiveMethods
 from tetrad.worker_svc.worker.compute_thread import ComputeThread
+from tetrad.worker_svc.worker.lost_device import LostDevice
 from tetrad.worker_svc.worker.profiler import Profiler, TorchProfiler
-from tetrad.worker_svc.worker.stuck_device import StuckDevice
 from tetrad.worker_svc.worker.worker import Worker
 
 log = get_logger()
 
 
 class WorkerServer:
-    """A worker behind its gRPC server."""
+    """A worker behind the server of a carrier."""
 
-    def __init__(self, settings: WorkerSettings, worker: Worker, compute: ComputeThread) -> None:
+    def __init__(self, settings: WorkerSettings, worker: Worker, compute: ComputeThread, carrier: Carrier) -> None:
         self._compute, self._waiting = compute, ComputeThread("waiting")
         self._tracer = open_tracer("worker", settings.otlp_endpoint)
         self.worker = worker
         self.metrics = WorkerMetrics(worker.snapshot)
-        self.stuck = StuckDevice(settings.stuck_timeout_s)
+        self.lost_device = LostDevice(settings.stuck_timeout_s)
         instance_id = uuid.uuid4().hex
+        capabilities = capabilities_of(
+            verifies_drafts=worker.verifies_drafts,
+            joins_groups=worker.joins_groups,
+            takes_embeddings=worker.takes_embeddings,
+        )
         self._execute = execute = WorkerServicer(
             worker,
             compute,
             self._waiting,
             rank=settings.rank,
             instance_id=instance_id,
+            capabilities=capabilities,
             max_queued_steps=settings.max_queued_steps,
-            stuck=self.stuck,
+            lost_device=self.lost_device,
             metrics=self.metrics,
             tracer=self._tracer,
         )
-        lifecycle = LifecycleServicer(
+        self._lifecycle = lifecycle = LifecycleServicer(
             worker,
             compute,
             rank=settings.rank,
             instance_id=instance_id,
+            capabilities=capabilities,
             max_message_bytes=settings.max_message_bytes,
             profiler=_profiler(settings),
             methods=_collective_methods(worker),
@@ -66,10 +76,11 @@ class WorkerServer:
                     lifecycle, s
                 ),
             },
+            carrier=carrier,
         )
 
     @classmethod
-    async def start(cls, settings: WorkerSettings) -> "WorkerServer":
+    async def start(cls, settings: WorkerSettings, carrier: Carrier = GRPC) -> "WorkerServer":
         """Open the device, load the model that the settings name, if any, and serve.
 
         Raises NotFound or ModelError for a model that cannot be loaded.
@@ -77,41 +88,54 @@ class WorkerServer:
         compute = ComputeThread()
         try:
             # Devices are opened where they are used: torch's thread count belongs to a thread.
-            worker = await compute.submit(lambda: Worker(open_device(settings)))
+            worker = await compute.submit(lambda: Worker(open_device(settings), trusts_code=settings.trust_remote_code))
             if settings.model is not None:
                 await compute.submit(worker.load_model, settings.model, _report_nothing)
-            served = cls(settings, worker, compute)
+            served = cls(settings, worker, compute, carrier)
             await served.server.start()
         except BaseException:
             compute.close()
             raise
         return served
 
-    async def stop(self) -> None:
-        """Drain and stop: steps under way are answered. Requests are the engine core's: it moves them to another worker."""
+    async def stop(self) -> bool:
+        """Drain and stop: steps under way are answered. Requests are the engine core's: it moves them to another worker.
+
+        Returns:
+            Whether no thread is left in native code; else the interpreter cannot end in good order.
+        """
         await self.server.drain(self._execute.drain)
+        has_ended = await self._lifecycle.leave_group()
         self._compute.close()
         self._waiting.close()
         await asyncio.to_thread(self._tracer.close)
+        return has_ended
 
 
-async def serve(settings: WorkerSettings, shutdown: asyncio.Event) -> None:
-    """Serve until `shutdown` is set; InternalError if the device is stuck: the process is of no more use."""
-    served = await WorkerServer.start(settings)
+async def serve(settings: WorkerSettings, shutdown: asyncio.Event, *, carrier: Carrier = GRPC) -> None:
+    """Serve the calls of a carrier until `shutdown` is set.
+
+    Raises InternalError if the device is lost: the process is of no more use.
+    """
+    served = await WorkerServer.start(settings, carrier)
     with shown(served.metrics.registry):
         await _serve(served, shutdown)
 
 
 async def _serve(served: WorkerServer, shutdown: asyncio.Event) -> None:
-    stuck = asyncio.create_task(served.stuck.wait())
+    lost = asyncio.create_task(served.lost_device.wait())
     stopping = asyncio.create_task(shutdown.wait())
     try:
-        await asyncio.wait({stuck, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if stuck.done():
-            stuck.result()
-        await served.stop()
+        await asyncio.wait({lost, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if lost.done():
+            lost.result()
+        if not await served.stop():
+            # A member waits for its leader in native code, which cannot be interrupted.
+            log.info("worker.ended_while_following")
+            sys.stderr.flush()
+            os._exit(0)
     finally:
-        stuck.cancel()
+        lost.cancel()
         stopping.cancel()
 
 
@@ -123,7 +147,7 @@ def _profiler(settings: WorkerSettings) -> Profiler:
 
 
 def _report_nothing(done: int, total: int) -> None:
-    """Progress of a load that nobody watches."""
+    """Progress of a load without a caller."""
 
 
 def _collective_methods(worker: Worker) -> CollectiveMethods:

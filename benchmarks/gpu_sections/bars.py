@@ -1,6 +1,6 @@
-"""Bars: what is promised of one H200 with a model of Qwen2.5-1.5B's shape, in bf16 unless said.
+"""Bars: the target figures for one H200 with a model of Qwen2.5-1.5B's shape, in bf16 by default.
 
-Sections report figures by these names; what none of them reported was not measured.
+Sections report figures by these names; a target without a figure was not measured.
 """
 
 from collections.abc import Mapping

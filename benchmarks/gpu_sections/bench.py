@@ -1,7 +1,7 @@
-"""Bench: the device that a section measures, its clock, and how much of its time is left.
+"""Bench: the device that a section measures, its clock, and its remaining time.
 
-On a GPU work is recorded as a graph and its replays are timed by the card itself, so that what Python takes to launch a kernel
-is not in the figures. On the host, where kernels are interpreted, times mean nothing: there a run shows that the script works.
+On a GPU work is recorded as a graph and the GPU itself times the replays, so that Python's launch time is not in the figures.
+On the host, where kernels are interpreted, times mean nothing: such a run checks the script.
 """
 
 import statistics
@@ -27,7 +27,7 @@ _MOST_REPLAYS = 1000
 
 @dataclass(frozen=True)
 class Bench:
-    """What a section is given.
+    """The arguments of a section.
 
     Attributes:
         accelerator: the device.

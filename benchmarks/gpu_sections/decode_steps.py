@@ -1,7 +1,6 @@
-"""Decode steps: the runner alone, against the time that the card needs to read weights, keys and values, or to multiply.
+"""Decode steps: the runner alone, against the time that the GPU needs to read weights, keys and values, or to multiply.
 
-Times are of the wall clock over many steps, two of them in flight, as the stack runs them: what the host takes is in them
-wherever the device has to wait for it.
+Wall-clock times over many steps, two of them in flight, as in the stack: host time counts where the device waits for it.
 """
 
 import time
@@ -29,7 +28,7 @@ class Workload:
 
     @property
     def length(self) -> int:
-        """Tokens that a request may come to."""
+        """Maximum number of tokens of a request."""
         return self.context + self.steps + _WARM_STEPS + 2
 
 

@@ -1,4 +1,4 @@
-"""Exact: what the kernels compute, in float64 and in the plainest way; what is compared with them shares no line with them."""
+"""Exact: the kernels' formulas in float64, written plainly; they share no line with the code compared with them."""
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name

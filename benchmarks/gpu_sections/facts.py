@@ -1,4 +1,4 @@
-"""Facts: the device, what drives it, and its floors."""
+"""Facts: the device, its driver and libraries, and its floors."""
 
 import platform
 import subprocess
@@ -36,7 +36,7 @@ def _device(bench: Bench) -> list[list[str]]:
 
 
 def _driver() -> str:
-    """Return the driver's version as its own tool tells it."""
+    """Return the driver's version as nvidia-smi prints it."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout.split()[0]

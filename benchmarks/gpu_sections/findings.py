@@ -1,4 +1,4 @@
-"""Findings: what a section brings home. Sections run in processes of their own, so findings are written and read as JSON."""
+"""Findings: the results of a section. Sections run in processes of their own, so findings are written and read as JSON."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Floors: what the card can do at best, measured: nothing that moves these bytes or multiplies these matrices is faster."""
+"""Floors: the measured best times of the GPU to move bytes and to multiply matrices; no kernel can be faster."""
 
 from dataclasses import dataclass
 

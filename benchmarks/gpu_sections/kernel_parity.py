@@ -1,7 +1,7 @@
 """Kernel parity: every kernel against float64, at sizes of real models, which the interpreter would take hours for.
 
-An error is relative to the value's size and that of its neighbours: |found - exact| / (|exact| + rms(exact)). What a type can
-tell apart is its eps; a kernel may be wrong by two of these, in float32 (sums of thousands of terms) by 64.
+An error is relative to the value's size and that of its neighbours: |found - exact| / (|exact| + rms(exact)). The limit is two
+eps of the type, or 64 eps in float32 (sums of thousands of terms).
 """
 
 import time
@@ -26,7 +26,7 @@ _RESERVE_S = 5.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How far a kernel was off in one case.
+    """The error of a kernel in one case.
 
     Attributes:
         case: which.

@@ -1,4 +1,4 @@
-"""Kernel rates: each kernel against what the card can do at best, at the shapes of Qwen2.5-1.5B."""
+"""Kernel rates: each kernel against the GPU's floors, at the shapes of Qwen2.5-1.5B."""
 
 from collections.abc import Callable
 

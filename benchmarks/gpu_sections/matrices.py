@@ -20,7 +20,7 @@ FORMS: Mapping[str, Callable[[ProductContext, torch.Tensor], Matrix]] = {
     "int4": lambda context, weight: quantize_int4(context, weight, 128 if weight.shape[1] % 128 == 0 else GROUP),
     "fp8": quantize_fp8,
 }
-"""What is quantized, and how."""
+"""A quantized matrix and its form."""
 QWEN_SHAPES: Mapping[str, tuple[int, int]] = {
     "qkv": (2048, 1536),
     "output": (1536, 1536),

@@ -14,11 +14,11 @@ from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.checkpoint.random import RandomSource
 from tetrad.worker_svc.checkpoint.source import WeightSource
 from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.cuda.decoder import KernelDecoder
 from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
 from tetrad.worker_svc.cuda.linears import DeviceLinears
-from tetrad.worker_svc.cuda.llama import DeviceLlama
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
-from tetrad.worker_svc.model_facts.check import supported_config
+from tetrad.worker_svc.families.registry import supported_config
 
 QWEN: Mapping[str, Any] = {
     "architectures": ["Qwen2ForCausalLM"],
@@ -64,7 +64,7 @@ class Loaded:
         num_weights: numbers that each token is multiplied with; a tied embedding is one of these matrices, as the output's.
     """
 
-    model: DeviceLlama
+    model: KernelDecoder
     source: WeightSource
     weights_size_bytes: int
     num_weights: int
@@ -89,7 +89,7 @@ def load(bench: Bench, source: WeightSource, dtype: torch.dtype, quantization: s
     with torch.inference_mode():
         linears = DeviceLinears(source.config.get("quantization_config"), quantization, weights, bench.device, dtype)
         config = supported_config(source.config)
-        model = DeviceLlama(config, weights, linears, dtype, WeightOffload(bench.accelerator, 0, config.num_layers))
+        model = KernelDecoder(config, linears, dtype, WeightOffload(bench.accelerator, 0, config.num_layers))
     return Loaded(model, source, linears.weights_size_bytes, weights.num_parameters)
 
 

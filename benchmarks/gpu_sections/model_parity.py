@@ -1,7 +1,7 @@
 """Model parity: the runner against transformers in float32 on the same weights, with graphs and without.
 
-The shape that is measured, with random weights, in bf16 and in float32; and the weights of SmolLM2 or another model, if there
-are some (`--weights`). Random weights have flat distributions, on which rounding shows most.
+Random weights in the measured shape, in bf16 and in float32; and the weights of SmolLM2 or another model, if given
+(`--weights`). Random weights have flat distributions, on which rounding shows most.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ from tetrad.worker_svc.checkpoint.source import WeightSource
 from tetrad.worker_svc.core.plan import Ints, SamplingSpec
 
 _LIMITS = {torch.bfloat16: 2e-2, torch.float32: 1e-4}
-"""How far log-probabilities may be off, and how near a tie is one."""
+"""The allowed error of log-probabilities, and the distance that counts as a tie."""
 _LENGTHS = (1, 2, 3, 5, 8, 13, 16, 17, 31, 33, 64, 65, 100, 127, 128, 255, 256, 300, 511, 512, 700, 1000, 1500, 2000)
 """24 prompts: a size of which there is a graph, so that a graph computes what the same step does without one, to the bit."""
 _GREEDY = SamplingSpec(temperature=0.0, num_logprobs=0)

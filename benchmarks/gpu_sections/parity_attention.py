@@ -20,7 +20,7 @@ Heads = tuple[int, int, int]
 
 
 class Masks(NamedTuple):
-    """What bounds keys and scores; 0: nothing does."""
+    """The bounds of keys and scores; 0: none."""
 
     window: int = 0
     softcap: float = 0.0

@@ -8,7 +8,7 @@ import torch
 
 @dataclass(frozen=True)
 class Case:
-    """What to compare.
+    """The results to compare.
 
     Attributes:
         name: of the kernel.

@@ -1,7 +1,8 @@
-"""Plans: a batch of requests as the engine core would plan it, made by hand, so that a runner can be driven alone.
+"""Plans: hand-made plans of a batch of requests, as the engine core would make them, to drive a runner alone.
 
 All prompts are run in chunks first, then every request decodes one token a step. Blocks are dealt in turns, so that no
-request's lie side by side. Two steps are in flight, as in the stack: a plan never needs what the step before it sampled.
+request's blocks are contiguous. Two steps are in flight, as in the stack: a plan never needs the tokens sampled in the step
+before it.
 """
 
 from collections import deque
@@ -30,7 +31,7 @@ class Batch:
     Args:
         prompts: their tokens; request r has handle r.
         sampling: of each, or of all.
-        max_num_batched_tokens: most tokens of a step.
+        max_num_batched_tokens: maximum number of tokens of a step.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class Batch:
         owner = np.repeat(rows, needed)
         place = np.arange(len(owner)) - np.repeat(np.cumsum(needed) - needed, needed) + self._num_blocks[owner]
         self._num_blocks[rows] += needed
-        return np.asarray(1 + place * len(self._prompts) + owner)
+        return np.asarray(1 + place * len(self._prompts) + owner)[None]
 
 
 def run_plans(runner: Executor, plans: Iterable[StepPlan]) -> list[StepResult]:

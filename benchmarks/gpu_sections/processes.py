@@ -1,6 +1,6 @@
-"""Processes: each section in one of its own, within its limit of time; the results are written anew after each.
+"""Processes: runs each section in its own process, with a time limit, and writes the results after each.
 
-A kernel that writes where it must not, or never ends, spoils a CUDA context for good: only a new process is rid of it.
+A kernel with an invalid write or an endless loop spoils its CUDA context for good: only a new process recovers.
 """
 
 import argparse
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 Run = Callable[["Bench"], Findings]
 
 TOTAL_S = 530.0
-"""What all sections together may take."""
+"""Time limit of all sections together."""
 _START_S = 30.0
-"""What torch, the device and libraries may take to start, on top of a section's own limit."""
+"""Time for torch, the device and libraries to start, on top of a section's own limit."""
 
 
 def run_all(limits_s: Mapping[str, float], args: argparse.Namespace, results: Results) -> int:

@@ -1,4 +1,4 @@
-"""Rates of what reads and writes and computes little: norms, activations, rotation; against the bandwidth."""
+"""Rates of memory-bound kernels against the bandwidth: norms, activations, rotation."""
 
 from collections.abc import Callable
 from functools import partial

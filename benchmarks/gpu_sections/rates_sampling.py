@@ -1,4 +1,4 @@
-"""Rates of sampling over [128, 151936]: how often the logits could have been read in the time."""
+"""Rates of sampling over [128, 151936]: the time as a multiple of one read of the logits."""
 
 from collections.abc import Callable
 from functools import partial

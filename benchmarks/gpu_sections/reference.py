@@ -1,7 +1,7 @@
 """Reference: transformers' log-probabilities of a runner's tokens, in float32 on the same weights.
 
-Every output is judged behind the prompt and the outputs before it, so that one near-tie that fell the other way does not make
-all that follows look wrong.
+Every token is compared given the prompt and the runner's own earlier tokens, so that one near-tie with another result does not
+make the rest look wrong.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from tetrad.worker_svc.core.plan import Ints, StepResult
 
 @dataclass(frozen=True)
 class Judged:
-    """How outputs compare.
+    """The comparison of outputs.
 
     Attributes:
         num_tokens: outputs.
@@ -33,7 +33,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Generated:
-    """What a runner sampled for each request: tokens, and their log-probabilities."""
+    """The tokens that a runner sampled for each request, and their log-probabilities."""
 
     token_ids: list[list[int]]
     logprobs: list[list[float]]

@@ -1,4 +1,4 @@
-"""Results: the page of one card, written anew after each section, so that a run that is cut short leaves what it found."""
+"""Results: the page of one GPU, rewritten after each section, so that an interrupted run keeps its results."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ card: times are medians over graph replays, which the card itself timed, unless 
 
 @dataclass(frozen=True)
 class Result:
-    """What a section brought, and how long it took."""
+    """The findings of a section, and its duration."""
 
     findings: Findings
     seconds: float

@@ -1,4 +1,4 @@
-"""Throughput of the model runner alone: plans made by hand, nothing between it and the clock."""
+"""Throughput of the model runner alone, driven by hand-made plans."""
 
 import time
 from itertools import chain

@@ -29,7 +29,7 @@ class SamplingInputs:
 
     @property
     def limits(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What truncation takes."""
+        """The inputs of truncation."""
         return self.top_k, self.top_p, self.min_p
 
 

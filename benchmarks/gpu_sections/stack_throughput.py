@@ -1,6 +1,6 @@
-"""Throughput of the whole stack: `tetrad serve`, asked over HTTP with streaming by clients on the same machine.
+"""Throughput of the whole stack: `tetrad serve`, called over HTTP with streaming by clients on the same machine.
 
-Four services over gRPC, text and all. On the host its device is the simulated one, so that what is seen is whether it runs.
+Four services over gRPC, with text. On the host it uses the simulated device: such a run checks the script.
 """
 
 import importlib.util
@@ -18,7 +18,7 @@ _NEEDED = ("grpc", "grpc_status", "google.rpc", "structlog", "pydantic_settings"
 _WAVES = 2
 """Requests of each stream, one after another."""
 _LEAST_S = 45.0
-"""What a stack takes to start and to be measured."""
+"""Time limits of starting and measuring a stack."""
 
 
 def run(bench: Bench) -> Findings:

@@ -1,7 +1,7 @@
-"""Synchronisation: no step waits for the device. torch raises on whatever would, while a plan is being executed.
+"""Synchronisation: checks that no step waits for the device. torch raises on every synchronising call while a plan is executed.
 
-Every way of sampling is a batch of its own, run twice: first free, since a kernel that is compiled may wait, then watched. On
-the host there is nothing to watch, and what is seen is whether all of it runs.
+Every way of sampling is a batch of its own, run twice: first unchecked, since compiling a kernel may synchronise, then
+checked. On the host there is no synchronisation to detect, and the run checks the script.
 """
 
 from collections.abc import Mapping

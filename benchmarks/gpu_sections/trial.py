@@ -1,4 +1,4 @@
-"""Trials: launch parameters that are worth measuring for one kernel at one size."""
+"""Trials: candidate launch parameters of one kernel at one size."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from benchmarks.gpu_sections.bench import Work
 
 @dataclass(frozen=True)
 class Trial:
-    """What to measure.
+    """The launches to measure.
 
     Attributes:
         table: the table of data that its outcome belongs to.

@@ -1,8 +1,8 @@
 """Tune: measures launch parameters and writes the best as rows of the tables of data; `python benchmarks/gpu.py --tune`.
 
-No part of a normal run. Kernels are compiled by as many processes as there are cores, which fills Triton's cache on disk,
-and then measured by this one alone, one after another. What is found is written to `<out>/tuned/` as the tables have it, and
-belongs in worker_svc/kernels once somebody has looked at it.
+Not part of a normal run. One process per core compiles the kernels, which fills Triton's cache on disk; then this process
+alone measures them one after another. The rows are written to `<out>/tuned/` in the tables' format, to be reviewed and copied
+to worker_svc/kernels.
 """
 
 import json
@@ -33,7 +33,7 @@ _RESERVE_S = 10.0
 
 @dataclass(frozen=True)
 class Best:
-    """What won a trial, and the seconds it took."""
+    """The fastest option of a trial, and its seconds."""
 
     trial: Trial
     option: Any

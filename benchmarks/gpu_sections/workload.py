@@ -23,7 +23,7 @@ class Workload:
 
     @property
     def length(self) -> int:
-        """Tokens that a request comes to."""
+        """Maximum number of tokens of a request."""
         return self.prompt_len + self.output_len
 
 

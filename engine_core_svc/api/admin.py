@@ -9,12 +9,13 @@ import grpc
 
 from tetrad.engine_core_svc.api.kv_events_wire import encode_kv_events
 from tetrad.engine_core_svc.api.wire import encode_stats
+from tetrad.engine_core_svc.engine.adapters_wire import decode_lora, encode_lora
 from tetrad.engine_core_svc.engine.engine import Engine
 from tetrad.engine_core_svc.scheduler.stats import take_stats
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, Unavailable
-from tetrad.services.profiling import StepProfiler, stop_all
+from tetrad.services.observability.profiling import StepProfiler, stop_all
 from tetrad.v1 import engine_core_pb2 as pb
-from tetrad.v1 import engine_core_pb2_grpc, worker_pb2
+from tetrad.v1 import engine_core_pb2_grpc
 
 _DEFAULT_INTERVAL_MS = 100
 
@@ -109,7 +110,7 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
 
     async def _keep_pause(self) -> None:
         """Let what was ordered hold for the engine core that follows this one."""
-        await self._engine.link.pauses.keep(self._engine.orders.kept_pause)
+        await self._engine.workers.keep_pause(self._engine.orders.kept_pause)
 
     async def IsSleeping(self, request: pb.IsSleepingRequest, context: grpc.aio.ServicerContext) -> pb.IsSleepingResponse:
         """Return whether device memory was given up, or nothing is planned: level 0."""
@@ -129,9 +130,8 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
         """Record this engine core and its worker."""
         self._profiler.start(request.prefix)
         try:
-            order = worker_pb2.WorkerLifecycleServiceStartProfileRequest(prefix=request.prefix)
-            await self._engine.link.call("StartProfile", order)
-        except BaseException:  # also if the caller has left: nobody would stop it
+            await self._engine.workers.start_profile(request.prefix)
+        except BaseException:  # also if the caller has disconnected: it would never be stopped
             self._profiler.stop().unlink()
             raise
         return pb.EngineCoreAdminServiceStartProfileResponse()
@@ -140,25 +140,42 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
         self, request: pb.EngineCoreAdminServiceStopProfileRequest, context: grpc.aio.ServicerContext
     ) -> pb.EngineCoreAdminServiceStopProfileResponse:
         """Stop it and return the traces' paths."""
-        paths = await stop_all(self._profiler.stop_aside(), self._stop_worker_profile())
+        paths = await stop_all(self._profiler.stop_aside(), self._engine.workers.stop_profile())
         return pb.EngineCoreAdminServiceStopProfileResponse(paths=paths)
 
-    async def _stop_worker_profile(self) -> list[str]:
-        response = await self._engine.link.call("StopProfile", worker_pb2.WorkerLifecycleServiceStopProfileRequest())
-        return [response.path]
+    async def LoadLora(
+        self, request: pb.EngineCoreAdminServiceLoadLoraRequest, context: grpc.aio.ServicerContext
+    ) -> pb.EngineCoreAdminServiceLoadLoraResponse:
+        """Load an adapter, and answer when requests can have it."""
+        await self._engine.loras.add(decode_lora(request.lora))
+        return pb.EngineCoreAdminServiceLoadLoraResponse()
+
+    async def UnloadLora(
+        self, request: pb.EngineCoreAdminServiceUnloadLoraRequest, context: grpc.aio.ServicerContext
+    ) -> pb.EngineCoreAdminServiceUnloadLoraResponse:
+        """Forget an adapter, and free its memory."""
+        await self._engine.loras.remove(request.id)
+        return pb.EngineCoreAdminServiceUnloadLoraResponse()
+
+    async def ListLoras(self, request: pb.ListLorasRequest, context: grpc.aio.ServicerContext) -> pb.ListLorasResponse:
+        """Return the adapters that are known."""
+        return pb.ListLorasResponse(loras=map(encode_lora, self._engine.loras.list_loras()))
+
+    async def PinLora(
+        self, request: pb.EngineCoreAdminServicePinLoraRequest, context: grpc.aio.ServicerContext
+    ) -> pb.EngineCoreAdminServicePinLoraResponse:
+        """Load an adapter and never evict it."""
+        await self._engine.loras.pin(request.id)
+        return pb.EngineCoreAdminServicePinLoraResponse()
 
     async def CollectiveRpc(
         self, request: pb.EngineCoreAdminServiceCollectiveRpcRequest, context: grpc.aio.ServicerContext
     ) -> pb.EngineCoreAdminServiceCollectiveRpcResponse:
-        """Call a registered method on the worker."""
-        response = await self._engine.link.call_within(
-            _timeout_of(request),
-            "CollectiveRpc",
-            worker_pb2.WorkerLifecycleServiceCollectiveRpcRequest(
-                method=request.method, args_json=request.args_json, kwargs_json=request.kwargs_json
-            ),
+        """Call a registered method on every worker."""
+        results = await self._engine.workers.collective_rpc(
+            request.method, request.args_json, request.kwargs_json, timeout_s=_timeout_of(request)
         )
-        return pb.EngineCoreAdminServiceCollectiveRpcResponse(results_json=[response.result_json])
+        return pb.EngineCoreAdminServiceCollectiveRpcResponse(results_json=results)
 
 
 def _timeout_of(request: pb.EngineCoreAdminServiceCollectiveRpcRequest) -> float | None:
@@ -181,7 +198,7 @@ def _load_of(engine: Engine) -> pb.EngineLoad:
         paused=engine.orders.is_paused,
         sleeping=engine.sleeper.is_asleep,
         problem=engine.condition.problem,
-        workers=[_worker_of(engine)],
+        workers=[_worker_of(engine, rank) for rank in range(engine.workers.num_ranks)],
     )
 
 
@@ -190,8 +207,8 @@ def _mode_of(mode: pb.PauseMode) -> dict[str, bool]:
     return {"abort": mode == pb.PAUSE_MODE_ABORT, "finish_running": mode == pb.PAUSE_MODE_WAIT}
 
 
-def _worker_of(engine: Engine) -> pb.WorkerStatus:
-    _, facts = engine.link.require_up()
+def _worker_of(engine: Engine, rank: int) -> pb.WorkerStatus:
+    _, facts = engine.workers.require_up()
     since_s = engine.worker_since_s
     connected_s = None if since_s is None else time.monotonic() - since_s
-    return pb.WorkerStatus(rank=0, version=facts.version, device=facts.device, connected_s=connected_s)
+    return pb.WorkerStatus(rank=rank, version=facts.version, device=facts.device, connected_s=connected_s)

@@ -10,13 +10,13 @@ def encode_kv_events(batch: KvEventBatch, block_size: int) -> pb.SubscribeKvEven
     """Return a batch as a message."""
     return pb.SubscribeKvEventsResponse(
         sequence_number=batch.sequence_number,
-        events=[_event_to_wire(event, block_size) for event in batch.events],
+        events=[_encode_event(event, block_size) for event in batch.events],
         snapshot=batch.is_snapshot,
         timestamp_unix_s=batch.timestamp,
     )
 
 
-def _event_to_wire(event: KvEvent, block_size: int) -> pb.KvCacheEvent:
+def _encode_event(event: KvEvent, block_size: int) -> pb.KvCacheEvent:
     if isinstance(event, BlocksStored):
         stored = pb.KvBlocksStored(
             block_hashes=event.block_hashes,
@@ -25,6 +25,7 @@ def _event_to_wire(event: KvEvent, block_size: int) -> pb.KvCacheEvent:
             block_size=block_size,
             medium=_MEDIUM,
             cache_salt=event.cache_salt,
+            lora_name=event.lora_name,
         )
         return pb.KvCacheEvent(stored=stored)
     if isinstance(event, BlocksRemoved):

@@ -12,9 +12,12 @@ from tetrad.engine_core_svc.engine.submission_wire import SharedSampling, decode
 from tetrad.engine_core_svc.sessions import sessions
 from tetrad.engine_core_svc.sessions.outbox import Message
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, TetradError, Unavailable
+from tetrad.services.log import get_logger
 from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
+
+log = get_logger()
 
 _HELLO_TIMEOUT_S = 10.0
 _START_PATIENCE_S = 5.0
@@ -47,6 +50,7 @@ class EngineCoreServicer(engine_core_pb2_grpc.EngineCoreServiceServicer):
         """Run one frontend's session until either side ends it."""
         hello = await _shake_hands(request_iterator)
         engine = await self._started_engine()
+        log.info("session.opened", client_id=hello.client_id, contract_revision=hello.contract_revision)
         session = engine.open_session(hello.client_id)
         most_bytes = self._most_bytes(hello)
         reader = asyncio.create_task(self._read(engine, session, request_iterator))
@@ -115,7 +119,7 @@ async def _shake_hands(requests: AsyncIterator[engine_core_pb2.SessionRequest]) 
 
 async def _add_all(engine: Engine, session: sessions.Session, message: engine_core_pb2.AddRequests) -> None:
     """Queue requests, in the order of their arrival; a client that does not take its answers is not listened to further."""
-    # What comes in one message is from one clock. Prompts are tokenized side by side: the message has the fastest first.
+    # All requests of a message have times of one clock. Prompts are tokenized concurrently, so a message has the fastest first.
     requests = sorted(message.requests, key=attrgetter("arrival_time_unix_nanos"))
     shared = SharedSampling(message.shared_sampling_params)
     for start in range(0, len(requests), _ADDS_AT_ONCE):

@@ -1,4 +1,4 @@
-"""Trace points: which calls of an engine core are spans of its trace (services/trace.py)."""
+"""Trace points: the calls of an engine core that are spans of its trace (services/observability/trace.py)."""
 
 import grpc
 
@@ -8,7 +8,7 @@ from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.sessions.sessions import Sessions
 from tetrad.engine_core_svc.worker import executor
 from tetrad.engine_core_svc.worker.in_flight import InFlight
-from tetrad.services.trace import Interval, Point, Points
+from tetrad.services.observability.trace import Interval, Point, Points
 
 
 def trace_points() -> Points:

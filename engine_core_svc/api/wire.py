@@ -1,26 +1,75 @@
 """Wire of the sessions: encodes the messages that frontends read.
 
-Hot messages are columns (services/columns.py): one step of 256 requests costs well under a millisecond.
+Hot messages are columns (services/rpc/columns.py): one step of 256 requests costs well under a millisecond.
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
+from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.core.plan import (
     EngineCoreOutput,
     FinishReason,
     Logprobs,
 )
+from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
 from tetrad.engine_core_svc.scheduler.stats import SchedulerStats
 from tetrad.engine_core_svc.sessions.outbox import Message, Notice, Rejection, StepOutputs
-from tetrad.services.columns import pack_u32
+from tetrad.engine_core_svc.worker.group import WorkerFacts
+from tetrad.engine_core_svc.worker.kv_layout import KVCacheLayout
+from tetrad.engine_core_svc.worker.lora_wire import encode_lora_limits
 from tetrad.services.message_size import BATCH_BYTES, DEFAULT_MAX_MESSAGE_BYTES, too_large
-from tetrad.services.status import to_status
+from tetrad.services.rpc.columns import pack_u32
+from tetrad.services.rpc.status import to_status
+from tetrad.services.version import CONTRACT_REVISION, SCHEMA_REVISION, VERSION
 from tetrad.v1 import engine_core_pb2, types_pb2
 
 _ENTRY_BYTES = 16
 """Bounds what a message adds to an entry: tags and lengths."""
 _HEAD_BYTES = 256
 """Bounds what a message of rich outputs has besides them."""
+
+
+def encode_info(
+    settings: EngineCoreSettings, epoch: int, layout: KVCacheLayout, facts: WorkerFacts
+) -> engine_core_pb2.EngineInfo:
+    """Return the static facts of an engine core, its worker and its KV cache."""
+    config = read_speculative_config(settings.speculative_config)
+    return engine_core_pb2.EngineInfo(
+        engine_index=settings.data_parallel_rank,
+        epoch=epoch,
+        model=settings.model,
+        max_model_len=layout.max_model_len,
+        num_gpu_blocks=layout.num_blocks,
+        kv_cache_tokens=layout.num_tokens,
+        block_size=layout.block_size,
+        dtype=facts.dtype,
+        weights_dtype=facts.weights_dtype,
+        kv_cache_dtype=layout.cache_dtype,
+        tensor_parallel_size=settings.tensor_parallel_size,
+        pipeline_parallel_size=settings.pipeline_parallel_size,
+        data_parallel_size=1,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=layout.max_num_batched_tokens,
+        version=VERSION,
+        schema_revision=SCHEMA_REVISION,
+        contract_revision=CONTRACT_REVISION,
+        vocab_size=facts.vocab_size,
+        device=facts.device,
+        priority_scheduling=settings.scheduling_policy == "priority",
+        supports_shared_sampling_params=True,
+        capabilities=[types_pb2.CAPABILITY_SHARED_SAMPLING_PARAMS, *_optional_capabilities(settings, facts)],
+        supports_lora=settings.enable_lora,
+        lora_limits=encode_lora_limits(settings),
+        max_message_bytes=settings.max_message_bytes,
+        pooling=types_pb2.PoolingInfo(**asdict(facts.pooling)) if facts.pooling else None,
+        num_speculative_tokens=0 if config is None else config.num_speculative_tokens,
+    )
+
+
+def _optional_capabilities(settings: EngineCoreSettings, facts: WorkerFacts) -> list[types_pb2.Capability]:
+    lora = [types_pb2.CAPABILITY_LORA] if settings.enable_lora else []
+    return [*lora, types_pb2.CAPABILITY_PROMPT_EMBEDS] if facts.takes_embeddings else lora
 
 
 def encode_message(
@@ -102,6 +151,11 @@ def _encode_output(output: EngineCoreOutput, timestamp: float) -> engine_core_pb
         message.new_logprobs.CopyFrom(_encode_logprobs(output.logprobs))
     if output.prompt_logprobs is not None:
         message.new_prompt_logprobs.CopyFrom(_encode_logprobs(output.prompt_logprobs))
+    if output.pooling_output is not None:
+        tensor = message.pooling_output
+        tensor.dtype = types_pb2.DataType.Value(f"DATA_TYPE_{output.pooling_output.dtype.upper()}")  # type: ignore[assignment] # stubs say int
+        tensor.inline = output.pooling_output.data
+        tensor.shape.extend(output.pooling_output.shape)
     if output.error is not None:
         message.status.CopyFrom(to_status(output.error))
     if output.prefill_stats is not None:
@@ -140,4 +194,10 @@ def encode_stats(stats: SchedulerStats) -> engine_core_pb2.SchedulerStats:
         prefix_cache_hits=stats.prefix_cache_hits,
         num_preemptions=stats.num_preemptions,
         step_counter=stats.step_counter,
+        num_drafts=stats.num_drafts,
+        num_draft_tokens=stats.num_draft_tokens,
+        num_accepted_tokens=stats.num_accepted_tokens,
+        running_lora_adapters=stats.running_loras,
+        waiting_lora_adapters=stats.waiting_loras,
+        num_accepted_tokens_per_position=stats.num_accepted_by_place,
     )

@@ -1,8 +1,8 @@
-"""Message sizes: how much a request adds to a step's plan and result, and how much of that one step may have.
+"""Message sizes: the bytes that a request adds to a step's plan and result, and the limits of one step.
 
-A message above max_message_bytes ends the Execute stream, and every request starts over. Sizes are measured once, at admission,
-which refuses what fits no message; the scheduler plans what does not fit together in several steps
-(scheduler/message_budget.py). Knows bytes; knows no messages.
+A message above max_message_bytes ends the Execute stream, and every request starts over. Sizes are measured once, at
+admission, which refuses a request that fits no message; the scheduler divides requests that do not fit together over several
+steps (scheduler/message_budget.py). Knows bytes; knows no messages.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +26,9 @@ class MessageSizes:
         logprob_bytes: log-probabilities of one sampled token, in a result. 0: it asks for none.
         prompt_logprob_bytes: log-probabilities of one token of its prompt, in a result. 0: it asks for none.
         mask_bytes: its mask, in a plan where it samples. 0: it is not constrained.
-        is_light: its steps bring neither log-probabilities nor masks. Computed once: the scheduler reads it at each step.
+        answer_bytes: what a pooling request is answered with, for all tokens of its prompt at once. 0: for one of them.
+        is_light: its steps bring neither log-probabilities nor masks nor answers of many tokens. Computed once: the scheduler
+            reads it at each step.
     """
 
     params_bytes: int = 0
@@ -35,15 +37,24 @@ class MessageSizes:
     logprob_bytes: int = 0
     prompt_logprob_bytes: int = 0
     mask_bytes: int = 0
+    answer_bytes: int = 0
     is_light: bool = field(init=False)
 
     def __post_init__(self) -> None:
         """Compute `is_light`."""
-        object.__setattr__(self, "is_light", not (self.logprob_bytes or self.prompt_logprob_bytes or self.mask_bytes))
+        object.__setattr__(
+            self, "is_light", not (self.logprob_bytes or self.prompt_logprob_bytes or self.mask_bytes or self.answer_bytes)
+        )
 
-    def described_bytes(self, num_tokens: int, block_size: int) -> int:
-        """Return the bytes of the request in the plan that describes it, parameters aside, at so many tokens."""
-        return self.other_bytes + _TOKEN_BYTES * num_tokens + _BLOCK_BYTES * (num_tokens // block_size + 1)
+    def described_bytes(self, num_tokens: int, block_size: int, num_groups: int = 1) -> int:
+        """Return the bytes of the request in the plan that describes it, parameters aside, at so many tokens.
+
+        Args:
+            num_tokens: that it has then.
+            block_size: tokens per KV block.
+            num_groups: block tables.
+        """
+        return self.other_bytes + _TOKEN_BYTES * num_tokens + _BLOCK_BYTES * num_groups * (num_tokens // block_size + 1)
 
 
 NO_SIZES = MessageSizes()
@@ -59,7 +70,8 @@ class MessageLimits:
         mask_bytes: masks of constrained requests, in the plan.
         logprob_bytes: log-probabilities that a step computes; more only of one position alone.
         position_bytes: log-probabilities of one position.
-        prompt_logprob_bytes: log-probabilities of prompts that a step completes, in the result.
+        prompt_logprob_bytes: log-probabilities of prompts that a step completes, or what these are answered with, in the
+            result.
     """
 
     described_bytes: int

@@ -6,11 +6,12 @@ SchedulerOutput and ModelRunnerOutput carry vLLM's names and meaning; a resumed 
 import enum
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from tetrad.engine_core_svc.core.adapter import Adapter
+from tetrad.engine_core_svc.core.payload import WorkerPayload
 from tetrad.engine_core_svc.core.request import NO_LOGPROBS, LogprobWidths, Request, RequestStatus
-from tetrad.services.columns import U32_BYTES
 from tetrad.services.errors import TetradError
+from tetrad.services.rpc.columns import U32_BYTES
 
 
 class FinishReason(enum.IntEnum):
@@ -34,7 +35,7 @@ FINISH_REASONS: dict[RequestStatus, FinishReason] = {
 
 @dataclass(frozen=True, slots=True)
 class NewRequestData:
-    """A request that the worker does not know: its state at this moment."""
+    """A request that the worker does not know: its state at this moment, with a block table per KV group."""
 
     key: int
     request_id: str
@@ -42,20 +43,26 @@ class NewRequestData:
     num_prompt_tokens: int
     num_computed_tokens: int
     num_scheduled_tokens: int
-    block_ids: Sequence[int]
-    payload: Any
+    block_tables: Sequence[Sequence[int]]
+    payload: WorkerPayload
     logprobs: LogprobWidths = NO_LOGPROBS
+    pools: bool = False
+    adapter: Adapter | None = None
 
 
 @dataclass(slots=True)
 class CachedRequestData:
-    """Columns over requests that the worker knows; new_block_ids holds num_new_blocks[i] ids for each request i in turn."""
+    """Columns over requests that the worker knows; new_blocks[i] holds the blocks that each KV group's table of i grows by."""
 
     keys: list[int] = field(default_factory=list)
     num_scheduled_tokens: list[int] = field(default_factory=list)
     num_computed_tokens: list[int] = field(default_factory=list)
-    num_new_blocks: list[int] = field(default_factory=list)
-    new_block_ids: list[int] = field(default_factory=list)
+    new_blocks: list[Sequence[Sequence[int]]] = field(default_factory=list)
+
+    def extend(self, row: int, num_tokens: int, new_blocks: Sequence[Sequence[int]]) -> None:
+        """Add tokens to those of a row, and the blocks that they need."""
+        self.num_scheduled_tokens[row] += num_tokens
+        self.new_blocks[row] = [[*blocks, *more] for blocks, more in zip(self.new_blocks[row], new_blocks, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,7 @@ class GrammarMasks:
     """Allowed tokens of the constrained requests that sample in a step.
 
     Attributes:
-        keys: one per row.
+        keys: one per row. A request with k drafts has k + 1 rows, one after another: of each draft and the token behind them.
         masks: u32 column [rows * num_words]: bit i of word w allows token 32 w + i.
         num_words: per row.
     """
@@ -90,7 +97,12 @@ class SchedulerOutput:
     cached_requests: CachedRequestData = field(default_factory=CachedRequestData)
     removed_keys: list[int] = field(default_factory=list)
     sampling_keys: list[int] = field(default_factory=list)
-    """Requests whose last known token is computed: each of them brings a token, or fails."""
+    """Requests whose last known token is computed: each of them brings a token, one more for each draft that is accepted, or
+    fails."""
+    draft_tokens: dict[int, Sequence[int]] = field(default_factory=dict)
+    """Key -> tokens to verify: they follow the request's last known token, and are the last of its scheduled tokens."""
+    num_spec_tokens: int = 0
+    """Most drafts that the worker is to propose for each request behind this step."""
     total_num_scheduled_tokens: int = 0
     grammar_masks: GrammarMasks | None = None
     swaps: Swaps = field(default_factory=Swaps)
@@ -99,6 +111,10 @@ class SchedulerOutput:
     def num_requests(self) -> int:
         """Requests that compute something in this step."""
         return len(self.new_requests) + len(self.cached_requests.keys)
+
+    def keys(self) -> set[int]:
+        """Return the keys of those requests."""
+        return {*self.cached_requests.keys, *(new.key for new in self.new_requests)}
 
     def num_scheduled_tokens(self) -> dict[int, int]:
         """Return key -> tokens, for tests and logs."""
@@ -126,10 +142,35 @@ class Logprobs:
             and len(self.ranks) == U32_BYTES * num_positions
         )
 
+    def first(self, num_positions: int) -> "Logprobs":
+        """Return those of the first positions."""
+        size = U32_BYTES * num_positions
+        rows = size * self.width
+        return Logprobs(self.token_ids[:rows], self.logprobs[:rows], self.ranks[:size], num_positions, self.width)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingOutput:
+    """What was computed from the hidden states of a prompt: an embedding, probabilities, or rows of tokens.
+
+    Attributes:
+        dtype: of the elements, as "float32".
+        shape: row-major.
+        data: the elements, little-endian.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
 
 @dataclass(slots=True)
 class ModelRunnerOutput:
-    """One step's result: the tokens that were sampled, by request key."""
+    """One step's result: the tokens that were sampled and the answers of pooling requests, by request key.
+
+    Of a request with drafts, the tokens are those of its drafts that equal what was sampled in their places, and the one that
+    was sampled behind them.
+    """
 
     step_id: int
     keys: list[int] = field(default_factory=list)
@@ -137,6 +178,10 @@ class ModelRunnerOutput:
     logprobs: dict[int, Logprobs] = field(default_factory=dict)
     prompt_logprobs: dict[int, Logprobs] = field(default_factory=dict)
     failures: dict[int, TetradError] = field(default_factory=dict)
+    draft_tokens: dict[int, Sequence[int]] = field(default_factory=dict)
+    """Key -> tokens that the worker proposes to follow those of this result."""
+    pooling_outputs: dict[int, PoolingOutput] = field(default_factory=dict)
+    """Of requests that are pooled, which have no tokens."""
     compute_s: float = 0.0
     """Seconds on the device; 0: not told."""
 
@@ -147,11 +192,27 @@ class ModelRunnerOutput:
         for key in dropped:
             self.logprobs.pop(key, None)
             self.prompt_logprobs.pop(key, None)
+            self.pooling_outputs.pop(key, None)
+
+
+@dataclass(frozen=True, slots=True)
+class TransferEvents:
+    """Transfers of KV blocks that have ended, by the keys of the requests that they are of.
+
+    Attributes:
+        received: the blocks are written.
+        failed: they hold nothing of use.
+        sent: blocks of ended requests that were kept have been read, or their time is over.
+    """
+
+    received: Sequence[int] = ()
+    failed: Sequence[int] = ()
+    sent: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillStats:
-    """How a prompt was computed, in tokens."""
+    """The computation of a prompt, in tokens."""
 
     num_prompt_tokens: int
     num_cached_tokens: int
@@ -159,7 +220,7 @@ class PrefillStats:
 
 @dataclass(slots=True)
 class EngineCoreOutput:
-    """What one step brought for one request."""
+    """The outputs of one step for one request."""
 
     request: Request
     new_token_ids: list[int]
@@ -168,6 +229,7 @@ class EngineCoreOutput:
     logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None
     prefill_stats: PrefillStats | None = None
+    pooling_output: PoolingOutput | None = None
     error: TetradError | None = None
 
     @property

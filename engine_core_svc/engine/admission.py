@@ -1,6 +1,6 @@
 """Admission: checks a submission before the scheduler sees it, and makes its Request.
 
-Frontends check the same limits earlier and with more context; this is the last line for any client of the contract.
+Frontends check the same limits earlier and with more context; these checks hold for any client of the contract.
 """
 
 import itertools
@@ -9,22 +9,25 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tetrad.engine_core_svc.core.message_sizes import DEFAULT_LIMITS, MessageLimits, MessageSizes
-from tetrad.engine_core_svc.core.payload_wire import WorkerPayload
-from tetrad.engine_core_svc.core.request import LogprobWidths, Request, RequestStatus
+from tetrad.engine_core_svc.core.params_wire import sampling_of
+from tetrad.engine_core_svc.core.payload import WorkerPayload
+from tetrad.engine_core_svc.core.request import ALONE, NO_LOGPROBS, LogprobWidths, Purpose, Request, RequestStatus
 from tetrad.engine_core_svc.engine.sampling_wire import check_sampling, logprob_widths, message_sizes
 from tetrad.engine_core_svc.engine.submission_wire import Submission
-from tetrad.services.errors import InvalidRequest, PromptTooLong
+from tetrad.services.errors import InvalidRequest, PromptTooLong, Unsupported
 from tetrad.services.log import get_logger
 
 log = get_logger()
 
+_POOLING_BYTES = 64
+"""Of the parameters of a pooling request."""
 _FIELDS_BYTES = 256
 """Of the numbers of a request in a plan, and of the names of its trace headers."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
-    """What a request may ask for.
+    """The limits of a request.
 
     Attributes:
         max_model_len: prompt plus output, in tokens.
@@ -32,7 +35,12 @@ class AdmissionLimits:
         priority_order: whether larger or smaller priorities are more urgent to the clients.
         priorities_count: whether the scheduler looks at them.
         block_size: tokens per KV block.
+        num_kv_groups: block tables of a request.
         messages: bytes of a step's messages.
+        pools, generates: what the model does.
+        needs_all_tokens: pooling does not read the prefix cache.
+        answer_row_bytes: of the answer for one token of a prompt, where a request pools tokens.
+        embedding_size: values of an embedding of a prompt; 0: prompts must be token ids.
     """
 
     max_model_len: int
@@ -40,7 +48,13 @@ class AdmissionLimits:
     priority_order: Literal["high_first", "low_first"] = "high_first"
     priorities_count: bool = True
     block_size: int = 16
+    num_kv_groups: int = 1
     messages: MessageLimits = DEFAULT_LIMITS
+    pools: bool = False
+    generates: bool = True
+    needs_all_tokens: bool = False
+    answer_row_bytes: int = 0
+    embedding_size: int = 0
 
 
 class Admission:
@@ -67,14 +81,18 @@ class Admission:
             token_ids=submission.prompt_token_ids + submission.output_token_ids,
             num_prompt_tokens=num_prompt_tokens,
             max_total_tokens=limit if max_tokens is None else min(limit, num_prompt_tokens + max_tokens),
+            purpose=Purpose.POOLING if submission.pools else Purpose.GENERATION,
             stop=submission.stop,
             session_key=session_key,
             handle=submission.handle,
             priority=sign * submission.priority,
             arrival_time=submission.arrival_time,
             sequence_number=key,
+            call=(session_key, submission.call_number) if submission.call_number else ALONE,
             cache_salt=submission.cache_salt,
-            skip_reading_prefix_cache=submission.skip_reading_prefix_cache,
+            predicted_ids=submission.predicted_token_ids,
+            skip_reading_prefix_cache=submission.skip_reading_prefix_cache
+            or (submission.pools and self._limits.needs_all_tokens),
             logprobs=measured.widths,
             payload=submission.payload,
             sizes=replace(measured.sizes, other_bytes=_names_bytes(submission)),
@@ -100,12 +118,15 @@ class Admission:
     def _check_sizes(self, request: Request) -> None:
         """InvalidRequest, naming size and limit, for what fits no message to or from the worker, however few others run."""
         sizes, limits = request.sizes, self._limits.messages
-        described_bytes = sizes.params_bytes + sizes.described_bytes(request.max_total_tokens, self._limits.block_size)
+        described_bytes = sizes.params_bytes + sizes.described_bytes(
+            request.max_total_tokens, self._limits.block_size, self._limits.num_kv_groups
+        )
         for what, field, num_bytes, limit in (
             ("The request", "sampling_params", described_bytes, limits.described_bytes),
             ("The logprobs of a token", "logprobs", sizes.logprob_bytes, limits.position_bytes),
             ("The prompt_logprobs of a token", "prompt_logprobs", sizes.prompt_logprob_bytes, limits.position_bytes),
             ("The prompt_logprobs", "prompt_logprobs", request.prompt_logprob_bytes, limits.prompt_logprob_bytes),
+            ("The answer for all tokens", "prompt_token_ids", sizes.answer_bytes, limits.prompt_logprob_bytes),
         ):
             if num_bytes > limit:
                 text = f"{what} would take {num_bytes} bytes of a message between the services; the limit is {limit}."
@@ -117,13 +138,23 @@ class Admission:
             raise InvalidRequest("request_id must not be empty.", field="request_id")
         if not prompt:
             raise InvalidRequest("The decoder prompt cannot be empty.", field="prompt_token_ids")
-        if len(prompt) >= limits.max_model_len:
+        if not (limits.pools if submission.pools else limits.generates):
+            done = "generates and does not pool" if submission.pools else "pools and does not generate"
+            raise InvalidRequest(f"The model of this engine {done}.", field="pooling_params")
+        if len(prompt) + (not submission.pools) > limits.max_model_len:
             raise PromptTooLong.of_tokens(len(prompt), limits.max_model_len, field="prompt_token_ids")
         largest = max(prompt + output)
         if largest >= limits.vocab_size:
             raise InvalidRequest(
                 f"Token id {largest} is out of vocabulary. Vocabulary size: {limits.vocab_size}.", field="prompt_token_ids"
             )
+        self._check_embeds(submission)
+        if submission.predicted_token_ids and max(submission.predicted_token_ids) >= limits.vocab_size:
+            largest = max(submission.predicted_token_ids)
+            text = f"Token id {largest} is out of vocabulary. Vocabulary size: {limits.vocab_size}."
+            raise InvalidRequest(text, field="predicted_token_ids")
+        if submission.pools:
+            return _measured_pooling(submission, limits.answer_row_bytes)
         measured = self._measured(submission.payload)
         max_tokens = submission.stop.max_tokens
         if max_tokens is not None and max_tokens < 1:
@@ -136,11 +167,23 @@ class Admission:
             )
         return measured
 
+    def _check_embeds(self, submission: Submission) -> None:
+        embeds, size = submission.payload.prompt_embeds, self._limits.embedding_size
+        if embeds is None:
+            return
+        if not size:
+            raise Unsupported("prompt_embeds are not supported by this engine's worker.", field="prompt_embeds")
+        if embeds.hidden_size != size:
+            text = f"`prompt_embeds` hidden_size {embeds.hidden_size} does not match the model's hidden_size {size}."
+            raise InvalidRequest(text, field="prompt_embeds")
+        if sampling_of(submission.payload.params).HasField("prompt_logprobs"):
+            raise InvalidRequest("prompt_logprobs is not compatible with prompt embeds.", field="prompt_logprobs")
+
     def _measured(self, payload: WorkerPayload) -> "_Measured":
         """Check and measure parameters once that requests which arrive together share: they may have 100,000 entries."""
         last = self._last_measured
         if last is None or not last.is_of(payload):
-            params, vocab_size = payload.sampling_params, self._limits.vocab_size
+            params, vocab_size = sampling_of(payload.params), self._limits.vocab_size
             check_sampling(params, eos_token_id=payload.eos_token_id, vocab_size=vocab_size)
             widths = logprob_widths(params, vocab_size)
             last = self._last_measured = _Measured(payload, widths, message_sizes(params, widths))
@@ -158,10 +201,25 @@ class _Measured:
     def is_of(self, payload: WorkerPayload) -> bool:
         """Return whether another payload has the same parameters and end of text."""
         mine = self.payload
-        return payload.sampling_params is mine.sampling_params and payload.eos_token_id == mine.eos_token_id
+        return payload.params is mine.params and payload.eos_token_id == mine.eos_token_id
+
+
+def _measured_pooling(submission: Submission, row_bytes: int) -> _Measured:
+    if submission.output_token_ids:
+        raise InvalidRequest("A pooling request has no output tokens.", field="resumed_output_token_ids")
+    return _Measured(submission.payload, NO_LOGPROBS, _pooling_sizes(submission, row_bytes))
+
+
+def _pooling_sizes(submission: Submission, row_bytes: int) -> MessageSizes:
+    # The answer of a task of sequences is as small as a few tokens.
+    answer_bytes = row_bytes * len(submission.prompt_token_ids) if submission.pools_tokens else 0
+    return MessageSizes(params_bytes=_POOLING_BYTES, answer_bytes=answer_bytes)
 
 
 def _names_bytes(submission: Submission) -> int:
     """Return the bytes of what names a request in a plan, and of the fields around it."""
-    texts = (submission.request_id, *submission.context.headers().values())
-    return _FIELDS_BYTES + sum(len(text.encode()) for text in texts)
+    texts = [submission.request_id, *submission.context.headers().values()]
+    if submission.lora is not None:
+        texts += [submission.lora.name, submission.lora.path]
+    embeds = submission.payload.prompt_embeds
+    return _FIELDS_BYTES + sum(len(text.encode()) for text in texts) + (embeds.size_bytes if embeds is not None else 0)

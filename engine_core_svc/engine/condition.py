@@ -1,4 +1,4 @@
-"""Condition: whether the engine can make progress, and if not, why not. Read by health, load and drain.
+"""Condition: whether the engine can make progress, and the reason if it cannot. Read by health, load and drain.
 
 Set by the engine, on the event loop. Knows nothing of gRPC.
 """

@@ -1,8 +1,8 @@
-"""Suspects: requests that may be to blame for a worker's death, and the one that has to prove itself alone.
+"""Crash isolation: finds the request that crashes workers.
 
-Called by the engine, on the event loop. Whoever was in a plan in flight when a worker crashed gets a strike; progress since the
-last one wipes them out. With two strikes a request is run alone: the next few tokens, or its end, acquit it; another crash
-convicts it. Knows nothing of workers and errors: the engine says what was a crash, and ends whom this convicts.
+Called by the engine, on the event loop. A request that was in flight at two crashes of a worker, without 32 new tokens in
+between, is a suspect and runs alone. It is cleared when it produces a few tokens or ends, and returned for failure when the
+worker crashes again. The engine decides which losses are crashes, and fails the request.
 """
 
 from collections import deque
@@ -12,91 +12,91 @@ from dataclasses import dataclass
 from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 
-NOBODY = 0
+NO_REQUEST = 0
 """No request has this key."""
-STRIKES_TO_SUSPECT = 2
-FORGIVEN_AFTER_TOKENS = 32
-"""What takes a worker down is there again when it is recomputed. Who came this far since is not it: workers also die of other
-causes, and long requests live through many of these deaths."""
+CRASHES_TO_SUSPECT = 2
+TOKENS_TO_FORGET = 32
+"""New tokens after a crash that clear a request. A request that crashes the worker does so again when it is recomputed. Workers
+also crash for other reasons, and a long request is in flight at many such crashes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    strikes: int
-    num_tokens: int  # the request's, at the last strike
+    num_crashes: int
+    num_tokens: int  # of the request at the last crash
 
 
-class Suspects:
-    """Strikes by request, and the order of trials.
+class CrashIsolation:
+    """Counts crashes by request, and runs suspects one after the other.
 
     Args:
-        scheduler: whose requests these are; told whom it may plan.
-        acquitted_after: tokens that a request has to bring alone; more than can be in flight.
+        scheduler: has the requests, and plans only the isolated one.
+        tokens_to_clear: tokens that clear a request which runs alone; more than can be in flight.
     """
 
-    def __init__(self, scheduler: Scheduler, *, acquitted_after: int) -> None:
+    def __init__(self, scheduler: Scheduler, *, tokens_to_clear: int) -> None:
         self._scheduler = scheduler
-        self._acquitted_after = acquitted_after
+        self._acquitted_after = tokens_to_clear
         self._records: dict[int, _Record] = {}
         self._queue: deque[int] = deque()
         self._alone: int | None = None
         self._under_way: list[Request] = []
 
     def note_loss(self) -> None:
-        """Keep in mind who was under way on the worker that was lost; call it before the scheduler forgets the worker."""
+        """Remember the requests in flight on the lost worker; call it before the scheduler forgets the worker."""
         self._under_way = self._scheduler.states.in_flight
 
-    def judge(self, *, crashed: bool) -> list[Request]:
-        """Say whether the last loss was a crash; return the requests that it convicts, which the caller ends."""
+    def resolve_loss(self, *, crashed: bool) -> list[Request]:
+        """Count the last loss if it was a crash; return the requests that the caller fails for it."""
         under_way = [request for request in self._under_way if not request.is_finished]
         self._under_way = []
         if not crashed:
             return []
-        on_trial = self._alone if self._is_on_trial() else NOBODY
-        self._strike(under_way)
-        convicted = [request for request in under_way if request.key == on_trial]
+        suspect_key = self._alone if self._is_suspect_running() else NO_REQUEST
+        self._count_crash(under_way)
+        to_fail = [request for request in under_way if request.key == suspect_key]
         self._queue = deque(self._find_suspects())
-        self._alone = NOBODY
-        return convicted
+        self._alone = NO_REQUEST
+        return to_fail
 
     def choose(self, num_in_flight: int) -> None:
-        """Tell the scheduler whom it may plan next; costs nothing while nobody is suspected.
+        """Let the scheduler plan one suspect, or all requests again; returns at once without suspects.
 
-        Trials begin with nothing else in flight: a crash must have one possible cause.
+        A suspect starts with nothing else in flight: a crash must have one possible cause.
         """
-        if self._alone is None or self._is_on_trial():
+        if self._alone is None or self._is_suspect_running():
             return
         while self._queue and self._queue[0] not in self._scheduler.requests:
             self._queue.popleft()
         if not self._queue:
             self._alone = None
         elif num_in_flight:
-            self._alone = NOBODY
+            self._alone = NO_REQUEST
         else:
             self._alone = self._queue.popleft()
         self._scheduler.isolate(self._alone)
 
-    def _is_on_trial(self) -> bool:
-        """Return whether the request that runs alone still has to; one that came on is acquitted here."""
-        request = self._scheduler.requests.get(self._alone or NOBODY)
-        if request is not None and self._came_on(request, self._acquitted_after):
+    def _is_suspect_running(self) -> bool:
+        """Return whether the isolated request is still a suspect; clears it after enough tokens."""
+        request = self._scheduler.requests.get(self._alone or NO_REQUEST)
+        if request is not None and self._has_progressed(request, self._acquitted_after):
             del self._records[request.key]
             return False
         return request is not None and request.key in self._records
 
-    def _strike(self, requests: Iterable[Request]) -> None:
+    def _count_crash(self, requests: Iterable[Request]) -> None:
         unfinished = self._scheduler.requests
         self._records = {key: record for key, record in self._records.items() if key in unfinished}
         for request in requests:
-            if self._came_on(request, FORGIVEN_AFTER_TOKENS):
+            if self._has_progressed(request, TOKENS_TO_FORGET):
                 self._records.pop(request.key, None)
             record = self._records.get(request.key)
-            self._records[request.key] = _Record(1 + (record.strikes if record else 0), request.num_tokens)
+            self._records[request.key] = _Record(1 + (record.num_crashes if record else 0), request.num_tokens)
 
     def _find_suspects(self) -> list[int]:
         """Return the keys of the suspects, in order of arrival."""
-        return sorted(key for key, record in self._records.items() if record.strikes >= STRIKES_TO_SUSPECT)
+        return sorted(key for key, record in self._records.items() if record.num_crashes >= CRASHES_TO_SUSPECT)
 
-    def _came_on(self, request: Request, num_tokens: int) -> bool:
+    def _has_progressed(self, request: Request, num_tokens: int) -> bool:
         record = self._records.get(request.key)
         return record is not None and request.num_tokens - record.num_tokens >= num_tokens

@@ -1,4 +1,4 @@
-"""Deadlines: a timer for each request that has one. Costs nothing for requests that have none."""
+"""Deadlines: one timer for each request with a deadline, and none for the others."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """Engine: the step loop, and the calls that sessions make.
 
-One task on the event loop does everything, woken by whatever changes: a request, a result, an operator. It plans ahead up to
-the pipeline's depth and never waits for a step; idle means asleep. A lost worker is replaced and every request recomputed
-(recovery.py). An error that nobody foresaw ends `run`, and with it the process: frontends resume on its successor.
+One task on the event loop runs all steps; a new request, a result or an operator's command wakes it. It plans ahead up to the
+pipeline's depth, never waits for a step, and sleeps when idle. A lost worker is replaced and every request recomputed
+(recovery.py). An unexpected exception ends `run`, and with it the process: frontends resume on its successor.
 """
 
 import asyncio
@@ -17,9 +17,10 @@ from tetrad.engine_core_svc.core.plan import (
     SchedulerOutput,
 )
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
+from tetrad.engine_core_svc.engine.adapter_loading import AdapterLoading, LoraOrders, NoLoraOrders
 from tetrad.engine_core_svc.engine.admission import Admission
 from tetrad.engine_core_svc.engine.condition import Condition
-from tetrad.engine_core_svc.engine.crash_isolation import Suspects
+from tetrad.engine_core_svc.engine.crash_isolation import CrashIsolation
 from tetrad.engine_core_svc.engine.deadlines import Deadlines
 from tetrad.engine_core_svc.engine.guard import Guard
 from tetrad.engine_core_svc.engine.observers import Observers
@@ -33,6 +34,7 @@ from tetrad.engine_core_svc.engine.submission_wire import Submission
 from tetrad.engine_core_svc.kv_cache.event_log import KvEventLog
 from tetrad.engine_core_svc.observability.metrics import EngineMetrics
 from tetrad.engine_core_svc.observability.request_spans import RequestSpans
+from tetrad.engine_core_svc.scheduler.adapters import Adapters
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.scheduler.stats import take_stats
 from tetrad.engine_core_svc.sessions.outbox import Notice, Rejection
@@ -40,8 +42,7 @@ from tetrad.engine_core_svc.sessions.sessions import Session, Sessions
 from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.preparations import Preparations
-from tetrad.engine_core_svc.worker.executor import Executor, Loss
-from tetrad.engine_core_svc.worker.link import WorkerLink
+from tetrad.engine_core_svc.worker.group import Loss, PlanStream, WorkerGroup
 from tetrad.services.errors import DeadlineExceeded, PoisonousRequest, TetradError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.request_context import NO_CONTEXT, RequestContext
@@ -55,13 +56,13 @@ class Engine:
     Args:
         scheduler: not shared with anyone.
         admission: checks submissions.
-        link: where executors come from.
+        workers: what computes its steps.
         compiler: makes the grammars of constrained requests.
         recovery_timeout_s: how long requests wait for a lost worker.
         stall_timeout_s: how long requests may wait while no step runs, before health reports it.
-        acquitted_after: see Suspects.
+        tokens_to_clear: see CrashIsolation.
         queue_limits: refuse what would wait too long.
-        kv_events: what the scheduler's prefix cache tells, for those who listen.
+        kv_events: log of the prefix cache's changes, for subscribers.
         metrics: of this engine alone.
         spans: of requests that are traced.
     """
@@ -70,12 +71,12 @@ class Engine:
         self,
         scheduler: Scheduler,
         admission: Admission,
-        link: WorkerLink,
+        workers: WorkerGroup,
         compiler: GrammarCompiler,
         *,
         recovery_timeout_s: float,
         stall_timeout_s: float,
-        acquitted_after: int,
+        tokens_to_clear: int,
         queue_limits: QueueLimits,
         kv_events: KvEventLog,
         metrics: EngineMetrics,
@@ -86,18 +87,18 @@ class Engine:
         self.sessions = Sessions()
         self.observers = Observers()
         self.condition = Condition(self.observers.notify)
-        self.link = link
-        self.sleeper = Sleeper(link, self.sessions, self.condition)
+        self.workers = workers
+        self.sleeper = Sleeper(workers, self.sessions, self.condition)
         self.worker_since_s: float | None = None  # monotonic; None: there is no worker
         self._last_step_id = 0
         self._admission = admission
         self._queue_limits = queue_limits
         self._spans = spans
-        self._suspects = Suspects(scheduler, acquitted_after=acquitted_after)
+        self._suspects = CrashIsolation(scheduler, tokens_to_clear=tokens_to_clear)
         self._changed = asyncio.Event()
         self.orders = Orders(scheduler, self.sleeper, abort_all=self._abort_all, on_change=self._wake)
         self._guard = Guard(self._changed.set)
-        self._plan_timing = PlanTiming(self._changed.set)
+        self._plan_timing = PlanTiming(self._changed.set, fills_stages=scheduler.stages.num_stages > 1)
         self._recovery = Recovery(
             scheduler,
             self._suspects,
@@ -112,6 +113,14 @@ class Engine:
             compiler, self._guard.wrap(self._grammar_ready), self._guard.wrap(self._grammar_failed)
         )
         scheduler.grammars.on_change = self._changed.set
+        self.loras: LoraOrders = NoLoraOrders()
+        if isinstance(scheduler.adapters, Adapters):
+            self.loras = AdapterLoading(
+                scheduler.adapters,
+                workers,
+                fail=lambda requests, error: self._fail([request.key for request in requests], error),
+                on_change=self._wake,
+            )
         self._idle = asyncio.Event()
         self._idle.set()
         self._metrics = metrics
@@ -119,7 +128,7 @@ class Engine:
         self._update = metrics.timed(metrics.update_seconds, self._apply)
         metrics.watch(self)
         self._draining = False
-        self._idle_is_news = False
+        self._must_report_idle = False
 
     # --- the step loop ----------------------------------------------------------------------------------------------
 
@@ -129,13 +138,15 @@ class Engine:
         Raises the worker's error if it can never serve the model or serves a newer engine core, and whatever is a bug of ours.
         """
         while True:
-            executor = await self._recovery.find_worker(self.link, self._changed.set)
-            self._convict(self._recovery.regain(executor.instance_id))
+            executor = await self._recovery.find_worker(self.workers, self._changed.set)
+            self._fail_suspects(self._recovery.regain(executor.instance_id))
             if self.sleeper.note_worker():
                 self.orders.resume()
             self.worker_since_s = time.monotonic()
-            self._plan_timing.shares_cores = self.link.computes_on_cores
+            self._plan_timing.shares_cores = self.workers.computes_on_cores
             self.scheduler.shares_params = executor.shares_params
+            self.scheduler.drafting.set_worker(verifies_drafts=executor.verifies_drafts)
+            self.loras.worker_ready()
             try:
                 loss = await self._run_steps(executor)
                 self._stall_watch.rest()
@@ -145,13 +156,14 @@ class Engine:
                     self._note_loss(loss, executor.instance_id)
             finally:
                 self.worker_since_s = None
+                self.loras.forget_worker()
                 await executor.close()
             if loss is None:
                 await self.sleeper.rest()
             elif loss.error.reason == "STALE_EPOCH":
                 raise loss.error
 
-    async def _run_steps(self, executor: Executor) -> Loss | None:
+    async def _run_steps(self, executor: PlanStream) -> Loss | None:
         """Step on every change until the worker is lost, and return why, or until the engine may sleep: None.
 
         What the worker has answered before is applied.
@@ -166,7 +178,7 @@ class Engine:
                 return None
         return executor.lost
 
-    def step(self, executor: Executor) -> None:
+    def step(self, executor: PlanStream) -> None:
         """Apply the results that are there, then plan as far ahead as the pipeline allows."""
         for result in executor.take_results():
             self._last_step_id = result.step_id
@@ -181,24 +193,24 @@ class Engine:
             self._metrics.note_plan(plan)
             executor.dispatch(plan)
             self._plan_timing.note_dispatched(executor.num_in_flight, lets_in=bool(plan.new_requests))
-        if self._idle_is_news and executor.num_in_flight == 0:
-            self._tell_that_idle()
+        if self._must_report_idle and executor.num_in_flight == 0:
+            self._report_idle()
         self._stall_watch.note_step(is_standing=executor.num_in_flight == 0 and self._has_work)
         self.observers.notify()
 
     def _wake(self) -> None:
-        """Let the step loop look at what has changed, and those who watch."""
+        """Run the step loop again, and notify the observers."""
         self._changed.set()
         self.observers.notify()
 
-    def _may_plan(self, executor: Executor) -> bool:
+    def _may_plan(self, executor: PlanStream) -> bool:
         return not self.orders.is_frozen and executor.has_room and self._plan_timing.is_due(executor.num_in_flight)
 
     @property
     def _has_work(self) -> bool:
-        """Whether a request could be planned, if there were room: it waits for neither an operator nor its grammar."""
+        """Whether a request could be planned, if there were room: it waits for no operator, grammar or adapter."""
         states = self.scheduler.states
-        return len(states.requests) > states.num_waiting_for_grammars and not self.orders.is_paused
+        return len(states.requests) > states.num_preparing and not self.orders.is_paused
 
     # Looked up at each step, not once: a profile may stand in between by then.
 
@@ -230,7 +242,7 @@ class Engine:
             if output.prefill_stats is not None:
                 output.request.first_token_at = time.monotonic()
 
-    # --- what sessions ask ------------------------------------------------------------------------------------------
+    # --- calls of sessions ------------------------------------------------------------------------------------------
 
     def open_session(self, client_id: str) -> Session:
         """Return a session for a frontend; Unavailable while draining."""
@@ -238,8 +250,8 @@ class Engine:
             raise Unavailable("The engine core is draining.", reason="DRAINING")
         log.info("session.opened", client_id=client_id)
         session = self.sessions.open(client_id)
-        self.sleeper.greet(session)
-        self._stall_watch.greet(session)
+        self.sleeper.notify(session)
+        self._stall_watch.notify(session)
         self.observers.notify()
         return session
 
@@ -250,15 +262,17 @@ class Engine:
         log.info("session.closed", client_id=session.client_id, aborted=len(keys))
 
     def add_request(self, session: Session, submission: Submission) -> None:
-        """Queue a request; the session is told if it cannot run."""
+        """Queue a request, or send the session a rejection."""
         try:
             session.check_free(submission.request_id, submission.handle)
             self._check_open(submission)
             request = self._admission.accept(submission, session.key)
+            if submission.lora is not None:
+                request.adapter = self.scheduler.adapters.resolve(submission.lora)
         except TetradError as error:
             self.reject(session, submission.request_id, error, submission.context)
             return
-        self.sessions.enlist(request)
+        self.sessions.add(request)
         self._deadlines.watch(request.key, submission.timeout_s)
         self.scheduler.add_request(request)
         if submission.constraint is not None:
@@ -302,7 +316,7 @@ class Engine:
         Sessions end in good order: their frontends resume elsewhere whatever is unfinished.
         """
         self._draining = True
-        self.sessions.tell_all(Notice("DRAINING", "The engine core is draining; no new requests are taken."))
+        self.sessions.broadcast(Notice("DRAINING", "The engine core is draining; no new requests are taken."))
         try:
             if not self.orders.is_frozen:
                 await _first_of(self._idle.wait(), self.condition.wait_bad())
@@ -317,6 +331,7 @@ class Engine:
         self._recovery.close()
         self._stall_watch.close()
         await self._preparations.close()
+        await self.loras.close()
         self.scheduler.grammars.close()
 
     # --- requests end -----------------------------------------------------------------------------------------------
@@ -324,9 +339,9 @@ class Engine:
     def _end(self, keys: Iterable[int], status: RequestStatus) -> None:
         """End requests without an answer; their blocks come free at once or behind the plan in flight."""
         ended = self.scheduler.finish_requests(keys, status)
-        self.sessions.strike(ended)
+        self.sessions.remove(ended)
         self._note_ended(ended)
-        self._idle_is_news |= bool(ended) and not self.scheduler.has_requests
+        self._must_report_idle |= bool(ended) and not self.scheduler.has_requests
         self._wake()  # the first in line may be another request now
 
     def _expire(self, key: int) -> None:
@@ -360,9 +375,9 @@ class Engine:
         if not self.scheduler.has_requests:
             self._idle.set()
 
-    def _tell_that_idle(self) -> None:
+    def _report_idle(self) -> None:
         """Send the stats that no step carries after the last abort: gauges would stay up without them."""
-        self._idle_is_news = False
+        self._must_report_idle = False
         self.sessions.publish(self._last_step_id, [], take_stats(self.scheduler))
 
     def _check_open(self, submission: Submission) -> None:
@@ -387,7 +402,7 @@ class Engine:
     def _give_up(self, error: Unavailable) -> None:
         self._fail(list(self.scheduler.requests), error)
 
-    def _convict(self, requests: Iterable[Request]) -> None:
+    def _fail_suspects(self, requests: Iterable[Request]) -> None:
         """End requests that took a worker down while nothing else ran."""
         error = PoisonousRequest(
             "The worker died three times while this request ran, the last time with nothing else to run. Do not send it again."

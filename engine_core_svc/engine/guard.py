@@ -1,6 +1,7 @@
 """Guard: reports bugs in timers and background tasks, which would otherwise leave requests waiting for ever.
 
-On the event loop. Keeps the first one for the step loop, which raises it and so ends the process: frontends resume on the next.
+On the event loop. Keeps the first exception for the step loop, which raises it and so ends the process: frontends resume on
+the next.
 """
 
 from collections.abc import Callable

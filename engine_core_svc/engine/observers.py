@@ -4,7 +4,7 @@ import asyncio
 
 
 class Observers:
-    """Events of those who watch."""
+    """The events of all observers."""
 
     def __init__(self) -> None:
         self._events: set[asyncio.Event] = set()

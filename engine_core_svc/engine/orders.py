@@ -1,7 +1,7 @@
 """Orders: an operator's commands to an engine: pause, sleep, resume.
 
-Given by the admin service, on the event loop. Says whether the step loop may plan, and when it may come to rest; how the engine
-sleeps is the sleeper's business. Knows nothing of steps in flight.
+Called by the admin service, on the event loop. Decides whether the step loop may plan, and when it may become idle; the
+sleeper does the sleeping. Knows nothing of steps in flight.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tetrad.engine_core_svc.engine.sleep import Sleeper
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
-from tetrad.engine_core_svc.worker.pause_link import Pause
+from tetrad.engine_core_svc.worker.group import Pause
 from tetrad.services.errors import AlreadyExists, InvalidRequest
 from tetrad.services.log import get_logger
 
@@ -29,7 +29,7 @@ class _Hold:
 
 
 class Orders:
-    """What an engine was told last.
+    """The last commands to an engine.
 
     Args:
         scheduler, sleeper: the engine's.
@@ -44,7 +44,7 @@ class Orders:
         self, scheduler: Scheduler, sleeper: Sleeper, *, abort_all: Callable[[], None], on_change: Callable[[], None]
     ) -> None:
         self.is_frozen = False
-        self._pause: _Hold | None = None  # until somebody resumes
+        self._pause: _Hold | None = None  # until a resume command
         self._rest: _Hold | None = None  # that of an order to sleep: until it has failed, or the engine is awake again
         self._scheduler, self._sleeper = scheduler, sleeper
         self._abort_all, self._on_change = abort_all, on_change
@@ -102,7 +102,7 @@ class Orders:
             self._abort_all()
         rest = self._rest = _Hold(freezes=not finish_running)
         self._apply()
-        # Also when whoever gave the order has left.
+        # Also when the caller has disconnected.
         order.add_done_callback(lambda _: self._end_rest(rest, failed=order.exception() is not None))
         await asyncio.shield(order)
 

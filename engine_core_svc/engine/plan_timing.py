@@ -1,8 +1,8 @@
 """PlanTiming: delays planning the next step to the latest time that still keeps the worker busy.
 
-What arrives behind a plan waits for that whole step before its own begins; a plan made early in a long step keeps it out for
-nothing. Where a worker computes on the cores that first tokens need on their way out, in steps that are shorter than that way,
-the first tokens go ahead. One event loop. Knows steps by their times, and whether they let requests in.
+A request that arrives after a plan waits for that whole step; a plan made early in a long step delays it for nothing. Where a
+worker computes on the same cores as the delivery of first tokens, and its steps are shorter than that delivery, first tokens
+are sent before the next plan. One event loop. Knows the times of steps, and whether they start requests.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _NUM_RECENT = 8
 _SHORT_STEP_S = 0.003
 """Below it the other services keep the cores as busy as the worker does: they have work when it has none."""
 _HEAD_START_S = 0.001
-"""From a step's result until its first tokens are with their clients, if nobody else wants the cores."""
+"""From a step's result until its first tokens reach their clients, on otherwise idle cores."""
 
 
 class PlanTiming:
@@ -30,12 +30,16 @@ class PlanTiming:
     Args:
         wake: called when it has come.
         clock: seconds.
+        fills_stages: steps pass through the stages of a pipeline: the first stage is to find the next plan at any time.
 
     Attributes:
         shares_cores: the worker has no device of its own, it computes on the cores of its machine.
     """
 
-    def __init__(self, wake: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, wake: Callable[[], None], clock: Callable[[], float] = time.monotonic, *, fills_stages: bool = False
+    ) -> None:
+        self._fills_stages = fills_stages
         self.shares_cores = False
         self._wake = wake
         self._clock = clock
@@ -58,11 +62,11 @@ class PlanTiming:
     def is_due(self, num_in_flight: int) -> bool:
         """Whether a plan is to be made now; if not, `wake` will be called."""
         self.rest()
-        if not self._recent:
+        if not self._recent or self._fills_stages:
             return True
         step_s = min(self._recent)
         if self._lets_in and self.shares_cores and step_s < _SHORT_STEP_S:
-            # Its result wakes up whoever asked.
+            # Its result wakes the step loop.
             return num_in_flight == 0 and self._is_over(_HEAD_START_S)
         if num_in_flight == 0:
             return True
@@ -70,7 +74,7 @@ class PlanTiming:
         return self._is_over(hold_s, but_for_s=_LEAST_HOLD_S)
 
     def rest(self) -> None:
-        """Wake nobody any more."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

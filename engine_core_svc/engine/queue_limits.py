@@ -1,7 +1,7 @@
-"""Queue limits: how much may wait for the scheduler, and when to come back if that is too much.
+"""Queue limits: bounds the waiting requests and tokens, and computes the retry delay of a refusal.
 
-Called by the engine for every new request, in constant time. The estimate follows the rate at which requests have left the
-queue over the last seconds. Knows counts; no requests.
+Called by the engine for every new request, in constant time. The delay follows the rate at which requests left the queue over
+the last seconds. Knows counts; no requests.
 """
 
 import time
@@ -50,7 +50,7 @@ class QueueLimits:
 
     Args:
         max_num_reqs: most requests that may wait; None: no limit.
-        max_num_tokens: most tokens they may have together; None: no limit.
+        max_num_tokens: maximum number of tokens they may have together; None: no limit.
         clock: monotonic, in seconds.
     """
 

@@ -1,8 +1,8 @@
 """Recovery: handles the loss of a worker until another one is connected.
 
-Called by the engine, on the event loop. Everyone is told, what ran is put back in line to be recomputed, and who was under way
-is remembered until it is known whether the worker died of it: a connection that was cut leads back to the same instance.
-Requests do not wait for ever: after the timeout they are given up, and new ones are refused until a worker is back.
+Called by the engine, on the event loop. It notifies the sessions and requeues the running requests to be recomputed. The
+requests in flight are recorded until it is known whether the worker crashed: after a mere loss of connection the same instance
+reconnects. After the timeout waiting requests fail, and new ones are refused until a worker is back.
 """
 
 import asyncio
@@ -10,16 +10,15 @@ from collections.abc import Callable
 
 from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.engine.condition import Condition
-from tetrad.engine_core_svc.engine.crash_isolation import Suspects
+from tetrad.engine_core_svc.engine.crash_isolation import CrashIsolation
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.sessions.outbox import Notice
 from tetrad.engine_core_svc.sessions.sessions import Sessions
-from tetrad.engine_core_svc.worker.executor import Executor, Loss
-from tetrad.engine_core_svc.worker.link import WorkerLink
+from tetrad.engine_core_svc.worker.group import Loss, PlanStream, WorkerGroup
 from tetrad.services.errors import TetradError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.process import EXIT_PERMANENT, exit_code_of
-from tetrad.services.running_time import RunningTimer
+from tetrad.services.timers.running_time import RunningTimer
 
 _MIN_PAUSE_S, _MAX_PAUSE_S = 0.1, 1.0
 
@@ -38,7 +37,7 @@ class Recovery:
     def __init__(
         self,
         scheduler: Scheduler,
-        suspects: Suspects,
+        suspects: CrashIsolation,
         sessions: Sessions,
         condition: Condition,
         *,
@@ -59,21 +58,21 @@ class Recovery:
         log.error(
             "worker.lost", error=text, reason=loss.error.reason, is_crash=loss.is_crash, running=len(self._scheduler.running)
         )
-        self._sessions.tell_all(Notice("WORKER_LOST", f"The worker was lost ({text}); requests go on when it is back."))
+        self._sessions.broadcast(Notice("WORKER_LOST", f"The worker was lost ({text}); requests go on when it is back."))
         self._loss, self._lost_instance = loss, instance_id
         self._suspects.note_loss()
         self._scheduler.forget_worker()
         self._note_absence(f"The worker was lost: {text}")
 
-    async def find_worker(self, link: WorkerLink, on_change: Callable[[], None]) -> Executor:
-        """Return a started executor, however often the worker goes away or fails meanwhile.
+    async def find_worker(self, workers: WorkerGroup, on_change: Callable[[], None]) -> PlanStream:
+        """Return an open stream of plans, however often the worker goes away or fails meanwhile.
 
         Raises the worker's error if trying again cannot help.
         """
         pause_s = _MIN_PAUSE_S
         while True:
             try:
-                return await link.connect(on_change)
+                return await workers.connect(on_change)
             except TetradError as error:
                 if exit_code_of(error) == EXIT_PERMANENT:
                     raise
@@ -92,8 +91,8 @@ class Recovery:
         is_same = bool(instance_id) and instance_id == self._lost_instance
         crashed = not is_same if loss.is_crash is None else loss.is_crash
         log.info("worker.recovered", crashed=crashed, same_instance=is_same, requests=len(self._scheduler.requests))
-        self._sessions.tell_all(Notice("RECOVERED", "The worker is back; requests are being recomputed."))
-        return self._suspects.judge(crashed=crashed)
+        self._sessions.broadcast(Notice("RECOVERED", "The worker is back; requests are being recomputed."))
+        return self._suspects.resolve_loss(crashed=crashed)
 
     def check_not_overdue(self) -> None:
         """Unavailable if there has been no worker for so long that requests have been given up."""

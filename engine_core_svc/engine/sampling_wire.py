@@ -1,8 +1,8 @@
-"""Sampling, on the wire: whether a request's parameters are within the contract (protos/tetrad/v1/types.proto), and their size.
+"""Sampling wire: checks a request's parameters against the contract (protos/tetrad/v1/types.proto), and measures their size.
 
-Called by admission for every submission. A frontend checks ranges itself; a client that does not is refused alone here, before
-its parameters reach a worker. Parameters that leave no token to sample are refused here for all. Knows ranges; what a parameter
-does is the worker's.
+Called by admission for every submission. Frontends check ranges too; a submission of any other client is refused alone here,
+before its parameters reach a worker. Parameters that leave no token to sample are refused here for all clients. Knows ranges;
+the worker applies the parameters.
 """
 
 import math
@@ -11,8 +11,8 @@ from typing import Literal
 
 from tetrad.engine_core_svc.core.message_sizes import MessageSizes
 from tetrad.engine_core_svc.core.request import LogprobWidths
-from tetrad.services.columns import U32_BYTES, unpack_u32
 from tetrad.services.errors import InvalidRequest
+from tetrad.services.rpc.columns import U32_BYTES, unpack_u32
 from tetrad.v1 import types_pb2
 
 MAX_BAD_WORDS = 65_536

@@ -1,7 +1,7 @@
-"""Sleep: an engine that has given its device's memory up, from one order of an operator's to the next.
+"""Sleep: an engine that has released its device's memory, from one operator's command to the next.
 
-Orders come from the admin service; the engine's run loop calls `rest` when what was in flight is back and its stream to the
-worker is closed; all on the event loop. The worker is brought up again as after a loss. Sessions and health are told. Knows the
+Commands come from the admin service; the engine's run loop calls `rest` when no plan is in flight and its stream to the worker
+is closed; all on the event loop. Waking up brings the worker up as after a loss. Sessions and health are notified. Knows the
 worker's lifecycle; knows no requests.
 """
 
@@ -12,7 +12,7 @@ from enum import Enum
 from tetrad.engine_core_svc.engine.condition import Condition
 from tetrad.engine_core_svc.sessions.outbox import Notice
 from tetrad.engine_core_svc.sessions.sessions import Session, Sessions
-from tetrad.engine_core_svc.worker.link import WorkerLink
+from tetrad.engine_core_svc.worker.group import WorkerGroup
 from tetrad.services.errors import AlreadyExists, TetradError, Unavailable
 from tetrad.services.log import get_logger
 
@@ -27,18 +27,18 @@ class _State(Enum):
 
 
 class Sleeper:
-    """Whether the engine sleeps, and who waits for that.
+    """The state of sleep, and the callers that wait for it.
 
     Args:
-        link: to the worker that sleeps with it.
+        workers: what sleeps with it.
         sessions, condition: the engine's.
 
     Attributes:
         level: at which it sleeps, or is about to; 0: at none.
     """
 
-    def __init__(self, link: WorkerLink, sessions: Sessions, condition: Condition) -> None:
-        self._link, self._sessions, self._condition = link, sessions, condition
+    def __init__(self, workers: WorkerGroup, sessions: Sessions, condition: Condition) -> None:
+        self._workers, self._sessions, self._condition = workers, sessions, condition
         self.level = 0
         self._state = _State.AWAKE
         self._fallen: asyncio.Future[None] | None = None  # the answer to the order
@@ -46,7 +46,7 @@ class Sleeper:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether the engine should come to rest."""
+        """Whether the engine should become idle."""
         return self._state is _State.ORDERED
 
     @property
@@ -55,12 +55,12 @@ class Sleeper:
         return self._state is _State.ASLEEP
 
     def check_awake(self) -> None:
-        """Unavailable while the engine sleeps: a new request would wait for nobody knows how long."""
+        """Unavailable while the engine sleeps: a new request would wait for an unknown time."""
         if self.is_asleep:
             raise Unavailable(f"The engine sleeps at level {self.level}; wake it up first.", reason="SLEEPING")
 
-    def greet(self, session: Session) -> None:
-        """Tell a session that is opened meanwhile."""
+    def notify(self, session: Session) -> None:
+        """Send the notice of sleep to a session that is opened during it."""
         if self.is_asleep:
             session.outbox.put(self._notice())
 
@@ -88,7 +88,7 @@ class Sleeper:
             self._end_order(Unavailable("The engine was woken up before it slept."))
         if self._state is _State.FALLING and self._fallen is not None:
             await asyncio.wait([self._fallen])
-        if self._state is _State.ASLEEP and not await self._link.wake_up(list(tags)):
+        if self._state is _State.ASLEEP and not await self._workers.wake_up(list(tags)):
             self._roused.set()
             await self._awake.wait()
 
@@ -100,7 +100,7 @@ class Sleeper:
             return
         self._state = _State.FALLING
         try:
-            await self._link.sleep(self.level)
+            await self._workers.sleep(self.level)
         except TetradError as error:
             self._end_order(error)
             return
@@ -109,7 +109,7 @@ class Sleeper:
         self._awake.clear()
         log.info("engine.asleep", level=self.level)
         self._condition.set_problem(f"The engine sleeps at level {self.level}")
-        self._sessions.tell_all(self._notice())
+        self._sessions.broadcast(self._notice())
         assert self._fallen is not None
         self._fallen.set_result(None)
         await self._roused.wait()
@@ -120,7 +120,7 @@ class Sleeper:
             return False
         self.level, self._state = 0, _State.AWAKE
         log.info("engine.awake")
-        self._sessions.tell_all(Notice("AWAKE", "The engine is awake; requests are being recomputed."))
+        self._sessions.broadcast(Notice("AWAKE", "The engine is awake; requests are being recomputed."))
         self._awake.set()
         return True
 
@@ -128,7 +128,7 @@ class Sleeper:
         self.level, self._state = 0, _State.AWAKE
         assert self._fallen is not None
         self._fallen.set_exception(error)
-        self._fallen.exception()  # whoever ordered it may have left
+        self._fallen.exception()  # the caller may have disconnected
 
     def _notice(self) -> Notice:
         return Notice("SLEEPING", f"The engine sleeps at level {self.level}; requests wait until it is woken up.")

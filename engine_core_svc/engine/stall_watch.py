@@ -1,7 +1,7 @@
 """StallWatch: reports requests that wait although no step runs, with the request that is stuck and the reason.
 
 Called by the engine after each step, on the event loop. While steps run it costs one comparison. The time is running time
-(services/running_time.py): a process that is stopped and continued reports nothing.
+(services/timers/running_time.py): a process that is stopped and continued reports nothing.
 """
 
 from tetrad.engine_core_svc.core.request import Request
@@ -39,10 +39,10 @@ class StallWatch:
         if self._problem:
             self._problem = ""
             self._condition.set_good()
-            self._sessions.tell_all(Notice("RECOVERED", "Requests make progress again."))
+            self._sessions.broadcast(Notice("RECOVERED", "Requests make progress again."))
 
-    def greet(self, session: Session) -> None:
-        """Tell a session that is opened during a stall."""
+    def notify(self, session: Session) -> None:
+        """Send the notice of a stall to a session that is opened during it."""
         if self._problem:
             session.outbox.put(self._notice())
 
@@ -60,7 +60,7 @@ class StallWatch:
         name = "Requests wait" if request is None else f"Request {request.request_id!r} of {request.num_tokens} tokens waits"
         self._problem = f"{name}, and no step was planned for {self._timeout_s:g} s: {why}"
         self._condition.set_problem(self._problem)
-        self._sessions.tell_all(self._notice())
+        self._sessions.broadcast(self._notice())
 
     def _notice(self) -> Notice:
         return Notice("STALLED", self._problem)
@@ -76,7 +76,7 @@ def find_stuck(scheduler: Scheduler) -> tuple[Request | None, str]:
     if first.num_placeholders:
         return first, "a token that was sampled for it did not come back."
     limits, kv_cache = scheduler.limits, scheduler.kv_cache
-    remaining = first.num_tokens - len(kv_cache.find_prefix(first)) * kv_cache.block_size
+    remaining = first.num_tokens - kv_cache.find_prefix(first).num_tokens
     if not limits.enable_chunked_prefill and remaining > limits.max_num_batched_tokens:
         return first, (
             f"{remaining} tokens are left to compute, a step has {limits.max_num_batched_tokens} (max_num_batched_tokens), and "

@@ -5,17 +5,33 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tetrad.engine_core_svc.core.payload_wire import WorkerPayload
+from tetrad.engine_core_svc.core.adapter import LoraRef
+from tetrad.engine_core_svc.core.params_wire import PoolingMessage, SamplingMessage
+from tetrad.engine_core_svc.core.payload import WorkerPayload
 from tetrad.engine_core_svc.core.request import RepetitionRule, StopRules
+from tetrad.engine_core_svc.engine.adapters_wire import decode_lora, decode_prompt_embeds
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language, refusal
-from tetrad.services.columns import unpack_u32
 from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.services.request_context import RequestContext
+from tetrad.services.rpc.columns import unpack_u32
+from tetrad.services.rpc.unread_fields import UnreadFields
 from tetrad.v1 import engine_core_pb2, types_pb2
 
-_UNREAD_MESSAGES = ("pooling_params", "lora_request", "prompt_embeds", "reasoning_ended", "kv_transfer_params")
-_UNREAD_VALUES = ("mm_features", "prompt_is_token_ids", "resumable", "session_id")
-"""Fields of a request that nothing reads yet, with and without presence: refused, as they would change what is generated."""
+_OWNER = "This engine"
+UNREAD_OF_REQUEST = UnreadFields(
+    engine_core_pb2.EngineCoreRequest,
+    (
+        "mm_features",
+        "encoder_prompt_token_ids",
+        "resumable",
+        "reasoning_ended",
+        "session_id",
+        "kv_transfer",
+        "kv_transfer_params",
+    ),
+    owner=_OWNER,
+)
+UNREAD_OF_PARAMS = UnreadFields(types_pb2.SamplingParams, ("extra_args",), owner=_OWNER)
 _PARAMS = ("sampling_params", "sampling_params_index", "pooling_params")
 
 
@@ -37,6 +53,11 @@ class Submission:
     payload: WorkerPayload
     resumed: bool
     context: RequestContext
+    pools: bool = False
+    lora: LoraRef | None = None
+    call_number: int = 0
+    pools_tokens: bool = False
+    predicted_token_ids: Sequence[int] = ()
 
 
 class SharedSampling:
@@ -44,9 +65,9 @@ class SharedSampling:
 
     def __init__(self, messages: Sequence[types_pb2.SamplingParams] = ()) -> None:
         self._messages = messages
-        self._decoded: dict[int, tuple[types_pb2.SamplingParams, Constraint | None]] = {}
+        self._decoded: dict[int, tuple[SamplingMessage, Constraint | None]] = {}
 
-    def decode(self, index: int) -> tuple[types_pb2.SamplingParams, Constraint | None]:
+    def decode(self, index: int) -> tuple[SamplingMessage, Constraint | None]:
         """Return the parameters of this index, as the worker gets them, and the constraint that they hold.
 
         Raises:
@@ -76,31 +97,71 @@ def decode_submission(message: engine_core_pb2.EngineCoreRequest, shared: Shared
     """
     _refuse_unsupported(message)
     context = RequestContext.from_headers(message.trace_headers)
+    if message.HasField("pooling_params"):
+        return _decode_pooling(message, context)
     if message.HasField("sampling_params_index"):
-        params, constraint = (shared or SharedSampling()).decode(message.sampling_params_index)
+        encoded, constraint = (shared or SharedSampling()).decode(message.sampling_params_index)
     else:
-        params, constraint = _split_constraint(message.sampling_params)
+        encoded, constraint = _split_constraint(message.sampling_params)
+    params = encoded.message
     eos_token_id = message.eos_token_id if message.HasField("eos_token_id") else None
     return Submission(
         request_id=message.request_id,
         handle=message.handle,
         prompt_token_ids=unpack_u32(message.prompt_token_ids),
         output_token_ids=unpack_u32(message.resumed_output_token_ids),
-        stop=_stop_rules(params, eos_token_id),
+        stop=_decode_stop_rules(params, eos_token_id),
         priority=message.priority,
         arrival_time=message.arrival_time_unix_nanos / 1e9,
-        timeout_s=_timeout_s(message),
+        timeout_s=_decode_timeout_s(message),
         cache_salt=message.cache_salt,
         # Log-probabilities of a prompt come from computing all of it.
         skip_reading_prefix_cache=params.skip_reading_prefix_cache or params.HasField("prompt_logprobs"),
         constraint=constraint,
-        payload=WorkerPayload(params, eos_token_id, context, message.seed if message.HasField("seed") else None),
+        payload=WorkerPayload(
+            encoded,
+            eos_token_id,
+            context,
+            message.seed if message.HasField("seed") else None,
+            decode_prompt_embeds(message) if message.HasField("prompt_embeds") else None,
+        ),
         resumed=message.resumed or bool(message.resumed_output_token_ids),
         context=context,
+        lora=decode_lora(message.lora_request) if message.HasField("lora_request") else None,
+        predicted_token_ids=unpack_u32(message.predicted_token_ids),
+        call_number=message.call_number,
     )
 
 
-def _timeout_s(message: engine_core_pb2.EngineCoreRequest) -> float | None:
+def _decode_pooling(message: engine_core_pb2.EngineCoreRequest, context: RequestContext) -> Submission:
+    for name in ("lora_request", "prompt_embeds"):
+        if message.HasField(name):
+            raise Unsupported(f"{name} is not supported for pooling requests.", field=name)
+    params = types_pb2.PoolingParams()
+    params.CopyFrom(message.pooling_params)
+    pools_tokens = params.task.startswith("token_")
+    return Submission(
+        request_id=message.request_id,
+        handle=message.handle,
+        prompt_token_ids=unpack_u32(message.prompt_token_ids),
+        output_token_ids=unpack_u32(message.resumed_output_token_ids),
+        stop=StopRules(max_tokens=0),
+        priority=message.priority,
+        arrival_time=message.arrival_time_unix_nanos / 1e9,
+        timeout_s=_decode_timeout_s(message),
+        cache_salt=message.cache_salt,
+        skip_reading_prefix_cache=params.skip_reading_prefix_cache or pools_tokens,
+        constraint=None,
+        payload=WorkerPayload(PoolingMessage(params), context=context),
+        resumed=message.resumed,
+        context=context,
+        pools=True,
+        call_number=message.call_number,
+        pools_tokens=pools_tokens,
+    )
+
+
+def _decode_timeout_s(message: engine_core_pb2.EngineCoreRequest) -> float | None:
     """Return how long a request may take from now; None: for ever."""
     if message.HasField("timeout_nanos"):
         return message.timeout_nanos / 1e9
@@ -112,26 +173,20 @@ def _timeout_s(message: engine_core_pb2.EngineCoreRequest) -> float | None:
 def _refuse_unsupported(message: engine_core_pb2.EngineCoreRequest) -> None:
     if sum(map(message.HasField, _PARAMS)) != 1:
         raise InvalidRequest(f"Exactly one of {', '.join(_PARAMS)} must be set.", field="sampling_params")
-    for field in _UNREAD_MESSAGES:
-        if message.HasField(field):
-            raise Unsupported(f"This engine does not support {field}.", field=field)
-    for field in _UNREAD_VALUES:
-        if getattr(message, field):
-            raise Unsupported(f"This engine does not support {field}.", field=field)
+    UNREAD_OF_REQUEST.refuse(message)
 
 
-def _split_constraint(params: types_pb2.SamplingParams) -> tuple[types_pb2.SamplingParams, Constraint | None]:
-    """Take the constraint out of parameters: the worker gets masks instead. Unsupported for what nobody would read."""
-    if params.extra_args.fields:
-        raise Unsupported("This engine does not support extra_args: it has no custom logits processors.", field="extra_args")
+def _split_constraint(params: types_pb2.SamplingParams) -> tuple[SamplingMessage, Constraint | None]:
+    """Take the constraint out of parameters: the worker gets masks instead. Unsupported for unread fields."""
+    UNREAD_OF_PARAMS.refuse(params)
     if not params.HasField("structured_outputs"):
-        return params, None
-    constraint = _constraint(params)
+        return SamplingMessage(params), None
+    constraint = _decode_constraint(params)
     params.ClearField("structured_outputs")
-    return params, constraint
+    return SamplingMessage(params), constraint
 
 
-def _constraint(params: types_pb2.SamplingParams) -> Constraint:
+def _decode_constraint(params: types_pb2.SamplingParams) -> Constraint:
     message = params.structured_outputs
     kind = message.WhichOneof("constraint")
     if kind is None or (kind == "json_object" and not message.json_object):
@@ -160,7 +215,7 @@ def _constraint(params: types_pb2.SamplingParams) -> Constraint:
     )
 
 
-def _stop_rules(params: types_pb2.SamplingParams, eos_token_id: int | None) -> StopRules:
+def _decode_stop_rules(params: types_pb2.SamplingParams, eos_token_id: int | None) -> StopRules:
     rule = params.repetition_detection
     return StopRules(
         max_tokens=params.max_tokens if params.HasField("max_tokens") else None,

@@ -1,14 +1,13 @@
-"""Block pool: hands out KV blocks and takes them back.
+"""Block pool: allocates and frees KV blocks.
 
 Called by the cache manager only. Knows block ids, reference counts and hashes; knows nothing of requests, tokens' meaning or
-devices. Invariant: every block but the null block is either in the free queue (no references) or held by at least one.
-Rules as in vLLM's BlockPool: a hash is evicted when its block is handed out again, not when it is freed.
+devices. Invariant: every block but the null block is either in the free queue (no references) or held by at least one. Rules
+as in vLLM's BlockPool: a hash is evicted when its block is allocated again, not when it is freed.
 """
 
 from collections.abc import Iterable, Sequence
 
-from tetrad.engine_core_svc.kv_cache.events import KvEvents, NoKvEvents
-from tetrad.engine_core_svc.kv_cache.second_tier import NoSecondTier, SecondTier
+from tetrad.engine_core_svc.kv_cache.connector import KVConnector
 
 NULL_BLOCK = 0
 """Never handed out, never freed, never cached; fills holes in block tables."""
@@ -73,19 +72,17 @@ class BlockPool:
 
     Args:
         num_blocks: the null block included; at least 2.
-        events: told of what is evicted and forgotten.
-        second_tier: takes what is evicted.
+        connector: gets what is evicted, and hears of what is forgotten.
 
     Attributes:
         num_cached, num_evicted: blocks whose content was registered, and lost to others, since start.
     """
 
-    def __init__(self, num_blocks: int, events: KvEvents | None = None, second_tier: SecondTier | None = None) -> None:
+    def __init__(self, num_blocks: int, connector: KVConnector | None = None) -> None:
         if num_blocks < 2:
             raise ValueError(f"a pool needs at least 2 blocks, one of them the null block; got {num_blocks}")
         self.num_blocks = num_blocks
-        self._events = events or NoKvEvents()
-        self._second_tier = second_tier or NoSecondTier()
+        self._connector = connector or KVConnector()
         self._free = FreeBlockQueue(num_blocks)
         self._references = [0] * num_blocks
         self._hash_of: list[bytes | None] = [None] * num_blocks
@@ -124,7 +121,7 @@ class BlockPool:
     def free(self, blocks: Sequence[int]) -> None:
         """Drop one reference of each block, in the order given (a sequence passes its table in reverse).
 
-        Blocks that nobody holds any more become free: hashed ones last in line, unhashed ones first.
+        Blocks without references become free: hashed ones last in line, unhashed ones first.
         """
         released = []
         for block in blocks:
@@ -158,21 +155,19 @@ class BlockPool:
         return self._free.to_list()
 
     def forget(self, block_hash: bytes) -> None:
-        """Let nobody find this content any more, in either tier; its blocks stay with whoever holds them."""
+        """Remove this content from the prefix cache, here and at connectors; references to its blocks stay valid."""
         for block in self._blocks_of.pop(block_hash, ()):
             self._hash_of[block] = None
             if self._references[block] == 0:
                 self._free.remove(block)
                 self._free.prepend(block)
-        self._second_tier.forget(block_hash)
-        self._events.removed(block_hash)
+        self._connector.removed(block_hash)
 
     def forget_hashes(self) -> None:
         """Empty the prefix cache; references are untouched."""
         self._hash_of = [None] * self.num_blocks
         self._blocks_of = {}
-        self._second_tier.clear()
-        self._events.cleared()
+        self._connector.cleared()
 
     def _evict(self, block: int) -> None:
         block_hash = self._hash_of[block]
@@ -184,6 +179,6 @@ class BlockPool:
         blocks.remove(block)
         if not blocks:
             del self._blocks_of[block_hash]
-            lost = self._second_tier.keep(block_hash, block)
+            lost = self._connector.evicted(block_hash, block)
             if lost is not None and lost not in self._blocks_of:
-                self._events.removed(lost)
+                self._connector.removed(lost)

@@ -1,8 +1,8 @@
-"""KvEventLog: recent changes of the prefix cache, and its present content, for subscribers that come and go.
+"""KvEventLog: recent changes of the prefix cache, and its present content, for subscribers.
 
-Filled by the block pool and the cache manager, read by SubscribeKvEvents. What one step (one tick of the event loop) brings is
-one batch; before the first listener there is none, but what is cached is known. A listener reads from batches that are kept;
-one that is too slow, or too new, for these gets a snapshot. So nobody's slowness reaches the step loop.
+A connector that holds no blocks; read by SubscribeKvEvents. The changes of one step (one turn of the event loop) are one
+batch; without a subscriber no batches are made, but the cached content is known. A subscriber reads batches that are kept; one
+that is too slow, or too new, gets a snapshot. So a slow subscriber never delays the step loop.
 """
 
 import asyncio
@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from tetrad.engine_core_svc.core.request import Request
-from tetrad.services.columns import pack_u32
+from tetrad.engine_core_svc.kv_cache.connector import KVConnector
+from tetrad.services.rpc.columns import pack_u32
 
 _SNAPSHOT_BLOCKS = 512
 """Blocks in one message of a snapshot: about 50 KB with 16 tokens a block, and well under a millisecond of the loop."""
@@ -28,12 +29,14 @@ class BlocksStored:
         parent: name of the block before them; None: they begin a sequence.
         token_ids: u32 column of all their tokens.
         cache_salt: of a run that begins a sequence: only requests with the same one share it.
+        lora_name: of a run that begins a sequence: the adapter that computed it; empty: the base model.
     """
 
     block_hashes: list[bytes]
     parent: bytes | None
     token_ids: bytes
     cache_salt: str = ""
+    lora_name: str = ""
 
 
 @dataclass(slots=True)
@@ -53,7 +56,7 @@ KvEvent = BlocksStored | BlocksRemoved | BlocksCleared
 
 @dataclass(frozen=True, slots=True)
 class KvEventBatch:
-    """What one step changed; or, as part of a snapshot, what there is behind the batch of that number."""
+    """The changes of one step; or a part of a snapshot, the content after the batch of that number."""
 
     sequence_number: int
     events: list[KvEvent]
@@ -71,9 +74,10 @@ class _Block:
     parent: bytes | None
     token_ids: bytes
     cache_salt: str
+    lora_name: str
 
 
-class KvEventLog:
+class KvEventLog(KVConnector):
     """The events of one engine. One event loop.
 
     Args:
@@ -105,22 +109,23 @@ class KvEventLog:
         size = 4 * self.block_size
         token_ids = pack_u32(request.token_ids[first * self.block_size : end * self.block_size])
         salt = "" if first else request.cache_salt
-        run = BlocksStored(hashes[first:end], hashes[first - 1] if first else None, token_ids, salt)
+        lora = "" if first or request.adapter is None else request.adapter.ref.name
+        run = BlocksStored(hashes[first:end], hashes[first - 1] if first else None, token_ids, salt, lora)
         parent = run.parent
         for index, block_hash in enumerate(run.block_hashes):
-            self._cached[block_hash] = _Block(parent, token_ids[index * size : (index + 1) * size], salt)
-            parent, salt = block_hash, ""
+            self._cached[block_hash] = _Block(parent, token_ids[index * size : (index + 1) * size], salt, lora)
+            parent, salt, lora = block_hash, "", ""
         self._add(run)
 
-    def removed(self, block_hash: bytes) -> None:
+    def removed(self, key: bytes) -> None:
         """Note that a block is gone."""
-        if self._cached.pop(block_hash, None) is None:
+        if self._cached.pop(key, None) is None:
             return
         last = self._pending[-1] if self._pending else None
         if isinstance(last, BlocksRemoved):
-            last.block_hashes.append(block_hash)
+            last.block_hashes.append(key)
         else:
-            self._add(BlocksRemoved([block_hash]))
+            self._add(BlocksRemoved([key]))
 
     def cleared(self) -> None:
         """Note that the cache is empty."""
@@ -191,4 +196,4 @@ def _runs(blocks: Iterable[tuple[bytes, _Block]]) -> Iterable[BlocksStored]:
 def _joined(run: Sequence[tuple[bytes, _Block]]) -> BlocksStored:
     first = run[0][1]
     hashes = [block_hash for block_hash, _ in run]
-    return BlocksStored(hashes, first.parent, b"".join(block.token_ids for _, block in run), first.cache_salt)
+    return BlocksStored(hashes, first.parent, b"".join(block.token_ids for _, block in run), first.cache_salt, first.lora_name)

@@ -1,29 +1,31 @@
 """KV cache manager: gives a request the blocks that its next tokens need, and finds prefixes it can share.
 
-Called from scheduler/ only. Keeps each request's block table and hash count; knows nothing of queues, budgets or devices.
-Blocks are registered as cached when they are planned, before they are written: requests of the same step share them, because
-the worker writes all keys and values of a layer before it reads any (vLLM's rule). What a failed request leaves unwritten is
-taken back (pending_writes.py).
+Called from scheduler/ only. Keeps each request's block tables and hash count, through a coordinator of its KV groups; knows
+nothing of queues, budgets or devices. Blocks are registered as cached when they are planned, before they are written: requests
+of the same step share them, because the worker writes all keys and values of a layer before it reads any (vLLM's rule). What a
+failed request leaves unwritten is taken back (pending_writes.py).
 """
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from tetrad.engine_core_svc.core.plan import Swaps
+from tetrad.engine_core_svc.core.kv_groups import ONE_GROUP, KvGroup
+from tetrad.engine_core_svc.core.plan import SchedulerOutput
 from tetrad.engine_core_svc.core.request import Request
+from tetrad.engine_core_svc.kv_cache.block_load import BlockLoad
 from tetrad.engine_core_svc.kv_cache.block_pool import BlockPool
-from tetrad.engine_core_svc.kv_cache.events import KvEvents, NoKvEvents
+from tetrad.engine_core_svc.kv_cache.connector import KVConnector
+from tetrad.engine_core_svc.kv_cache.coordinator import Coordinator, NewBlocks, Prefix
+from tetrad.engine_core_svc.kv_cache.hybrid_coordinator import HybridCoordinator
+from tetrad.engine_core_svc.kv_cache.no_cache_coordinator import NoCacheCoordinator
 from tetrad.engine_core_svc.kv_cache.pending_writes import PendingWrites
 from tetrad.engine_core_svc.kv_cache.prefix_hash import extend_block_hashes
-from tetrad.engine_core_svc.kv_cache.second_tier import NoSecondTier, SecondTier
-
-Prefix = Sequence[int | None]
-"""The cached blocks that a request begins with, in order; None: its content is in the second tier."""
+from tetrad.engine_core_svc.kv_cache.unitary_coordinator import UnitaryCoordinator
 
 
 @dataclass(slots=True)
 class PrefixCacheStats:
-    """Since start: tokens looked up and tokens found, of these those in the second tier; counted once per admission."""
+    """Since start: tokens looked up and tokens found, of these those at a connector; counted once per admission."""
 
     queries: int = 0
     hits: int = 0
@@ -36,9 +38,10 @@ class KVCacheManager:
     Args:
         num_blocks: the null block included.
         block_size: tokens per block.
+        groups: of the model's layers; none: the model is an encoder, which keeps no keys and values.
+        max_step_tokens: maximum number of tokens that one step computes; bounds what a sliding window holds.
         enable_caching: share prefixes between requests.
-        events: told of what enters and leaves the prefix cache.
-        second_tier: what is evicted goes there; not shared with anyone.
+        connector: hears what enters and leaves the prefix cache; may keep what is evicted. Not shared with anyone.
     """
 
     def __init__(
@@ -46,40 +49,55 @@ class KVCacheManager:
         num_blocks: int,
         block_size: int,
         *,
+        groups: Sequence[KvGroup] = ONE_GROUP,
+        max_step_tokens: int = 2048,
         enable_caching: bool = True,
-        events: KvEvents | None = None,
-        second_tier: SecondTier | None = None,
+        connector: KVConnector | None = None,
     ) -> None:
-        self._events = events or NoKvEvents()
-        self.second_tier = second_tier or NoSecondTier()
-        self.pool = BlockPool(num_blocks, self._events, self.second_tier)
+        self.connector = connector or KVConnector()
         self.block_size = block_size
         self.stats = PrefixCacheStats()
-        self._enable_caching = enable_caching
+        self._groups, self._max_step_tokens = groups, max_step_tokens
+        self._enable_caching = enable_caching and bool(groups)
+        self._has_states = any(group.is_state for group in groups)
+        # Events and connectors know the first group's blocks; of states most are never there.
+        self._reports_stored = self._enable_caching and not groups[0].is_state
         self._pending_writes = PendingWrites()
+        self._begin(num_blocks)
+
+    def _begin(self, num_blocks: int) -> None:
+        self.pool = BlockPool(num_blocks, self.connector)
+        self.coordinator: Coordinator
+        if not self._groups:
+            self.coordinator = NoCacheCoordinator()
+        elif len(self._groups) == 1 and self._groups[0].keeps_all:
+            self.coordinator = UnitaryCoordinator(self.pool, self.connector, self.block_size)
+        else:
+            self.coordinator = HybridCoordinator(
+                self._groups,
+                self.pool,
+                self.connector,
+                self.block_size,
+                max_step_tokens=self._max_step_tokens,
+                keeps_states=self._enable_caching,
+            )
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Return how many blocks hold `num_tokens` tokens."""
-        return -(-num_tokens // self.block_size)
+        """Return how many blocks a sequence of `num_tokens` tokens holds at most at one time."""
+        return self.coordinator.blocks_for(num_tokens)
 
-    def find_prefix(self, request: Request) -> list[int | None]:
-        """Return the blocks of the longest cached prefix, at most one token short of the whole: that one gives the logits."""
+    def find_prefix(self, request: Request) -> Prefix:
+        """Return the longest cached prefix, at most one token short of the whole: that one gives the logits."""
         if not self._enable_caching or request.skip_reading_prefix_cache:
-            return []
+            return self.coordinator.find_prefix(())
         extend_block_hashes(request, self.block_size)
-        found: list[int | None] = []
-        for block_hash in request.block_hashes[: (request.num_tokens - 1) // self.block_size]:
-            block = self.pool.find(block_hash)
-            if block is None and not self.second_tier.has(block_hash):
-                break
-            found.append(block)
-        return found
+        return self.coordinator.find_prefix(request.block_hashes[: (request.num_tokens - 1) // self.block_size])
 
     def blocks_missing(self, request: Request) -> int:
-        """Return how many more blocks must become free before `request` can be admitted; not above 0: it can."""
+        """Return how many blocks more must be free before a waiting request can run; 0 or less: it can."""
         return self._missing(request, self.find_prefix(request))
 
-    def admit(self, request: Request, num_new_tokens: int, prefix: Prefix, *, num_reserved: int = 0) -> bool:
+    def admit(self, request: Request, num_new_tokens: int, prefix: Prefix, num_reserved: int = 0) -> bool:
         """Give a request without blocks its shared prefix and blocks for the next tokens; False if there is no room.
 
         There is room only if the whole current sequence fits: half-admitted prompts would only preempt each other. Of the
@@ -87,32 +105,66 @@ class KVCacheManager:
         """
         if self._missing(request, prefix) + num_reserved > 0:
             return False
-        self.pool.touch(block for block in prefix if block is not None)
-        request.block_ids = self._bring_back(request, prefix)
-        request.num_computed_tokens = len(prefix) * self.block_size
-        request.num_cached_blocks = len(prefix)
-        self._pending_writes.note_found(request.key, request.block_hashes[: len(prefix)])
+        self.pool.touch(block for block in prefix.blocks if block is not None)
+        request.block_tables = self._bring_back(prefix)
+        request.num_computed_tokens = prefix.num_tokens
+        request.num_cached_blocks = prefix.num_tokens // self.block_size
+        self._pending_writes.note_found(request.key, prefix.keys)
         if self._enable_caching:
             self.stats.queries += request.num_tokens
             self.stats.hits += request.num_computed_tokens
         return self.extend(request, num_new_tokens) is not None
 
-    def extend(self, request: Request, num_new_tokens: int) -> Sequence[int] | None:
-        """Make room for tokens behind the computed ones; return the blocks added, or None if there are too few."""
+    def begin_load(self, request: Request, prefix: Prefix, num_reserved: int) -> BlockLoad | None:
+        """Let a connector fetch what it has behind a prefix; None if it has nothing, or if the whole sequence does not fit.
+
+        Of the free blocks, `num_reserved` are others'. At least one token is left to compute: that one gives the logits.
+        """
+        if not (self._enable_caching and request.may_load) or request.skip_reading_prefix_cache or self._has_states:
+            return None
+        found = self.connector.get_num_new_matched_tokens(request, prefix.num_tokens)
+        if found < self.block_size:
+            return None
+        first, end = prefix.num_tokens // self.block_size, (request.num_tokens - 1) // self.block_size
+        num_blocks = min(found // self.block_size, end - first)
+        held = [block for block in prefix.blocks if block is not None]
+        num_free = self.pool.num_free - sum(self.pool.num_references(block) == 0 for block in held)
+        num_needed = num_blocks * self.coordinator.num_groups
+        if num_blocks <= 0 or max(self._missing(request, prefix), num_needed - num_free) + num_reserved > 0:
+            return None
+        self.pool.touch(held)
+        tables = [self.pool.allocate(num_blocks) for _ in range(self.coordinator.num_groups)]
+        load = BlockLoad(request, prefix.num_tokens, first, tables, held)
+        self.connector.update_state_after_alloc(load)
+        return load
+
+    def end_load(self, load: BlockLoad, *, is_received: bool) -> None:
+        """Cache the blocks of a transfer that has ended, unless it has failed; nobody holds them any more."""
+        if is_received:
+            end = load.first + load.num_blocks
+            hashes = load.request.block_hashes[load.first : end]
+            for row, block_hash in zip(zip(*load.tables, strict=True), hashes, strict=True):
+                for block, key in zip(row, self.coordinator.keys_of(block_hash), strict=True):
+                    self.pool.cache(block, key)
+            self.connector.stored(load.request, load.first, end)
+        self.release(load.blocks)
+
+    def extend(self, request: Request, num_new_tokens: int) -> NewBlocks | None:
+        """Make room for tokens behind the computed ones; return the blocks added per group, or None if there are too few."""
         end = request.num_computed_tokens + num_new_tokens
-        missing = self.blocks_for(end) - len(request.block_ids)
-        added: Sequence[int] = ()
-        if missing > 0:
-            if missing > self.pool.num_free:
-                return None
-            added = self.pool.allocate(missing)
-            request.block_ids.extend(added)
-        if self._enable_caching:
-            self._register_full_blocks(request, min(end, request.num_tokens))
+        added = self.coordinator.extend(request, end)
+        if added is not None and self._enable_caching:
+            num_full = min(end, len(request.token_ids)) // self.block_size
+            if num_full > request.num_cached_blocks:
+                self._register_full_blocks(request, num_full)
         return added
 
+    def blocks_of(self, request: Request) -> Sequence[int]:
+        """Return the blocks that a request holds, over all groups."""
+        return self.coordinator.blocks_of(request)
+
     def release(self, block_ids: Sequence[int]) -> None:
-        """Take a block table back; its tail is evicted before its head."""
+        """Take blocks back; the tail of a table is evicted before its head."""
         self.pool.free(list(reversed(block_ids)))
 
     def reset_prefix_cache(self) -> bool:
@@ -124,22 +176,22 @@ class KVCacheManager:
 
     def rebuild(self) -> None:
         """Start over with all blocks free and nothing cached: their content is gone with the worker."""
-        self.second_tier.clear()
         self._pending_writes.clear()
-        self.pool = BlockPool(self.pool.num_blocks, self._events, self.second_tier)
-        self._events.cleared()
+        self._begin(self.pool.num_blocks)
+        self.connector.cleared()
 
-    def note_sent(self, step_id: int) -> Swaps:
-        """Return what must be copied before the plan that was just made is run."""
-        self._pending_writes.note_sent(step_id)
-        return self.second_tier.take_swaps()
+    def note_sent(self, plan: SchedulerOutput) -> None:
+        """Add to a plan that was just made what must be copied before it is run."""
+        self._pending_writes.note_sent(plan.step_id)
+        self.coordinator.note_sent()
+        self.connector.build_connector_meta(plan)
 
     def note_returned(self, step_id: int) -> None:
         """A plan's blocks are written."""
         self._pending_writes.note_returned(step_id)
 
     def forget_pending(self, failed: Collection[int]) -> Collection[int]:
-        """Let nobody find the blocks that requests, which have failed in the oldest plan in flight, were to write.
+        """Remove from the prefix cache the blocks that failed requests of the oldest plan in flight were to write.
 
         Returns the keys of the requests that have found them before, and must be computed again.
         """
@@ -149,29 +201,26 @@ class KVCacheManager:
         return fallout.misled
 
     def _missing(self, request: Request, prefix: Prefix) -> int:
-        held = [self.pool.num_references(block) for block in prefix if block is not None]
-        # Adopting a cached block that nobody holds takes it out of the free ones as well.
-        return self.blocks_for(request.num_tokens) - len(held) + held.count(0) - self.pool.num_free
+        held = [self.pool.num_references(block) for block in prefix.blocks if block is not None]
+        # Adopting a cached block without references takes it out of the free ones as well.
+        needed = self.coordinator.blocks_for(request.num_tokens, prefix.num_tokens)
+        return needed - len(held) + held.count(0) - self.pool.num_free
 
-    def _bring_back(self, request: Request, prefix: Prefix) -> list[int]:
-        """Return a prefix as blocks of the device: those that are in the second tier get new ones, and are cached again."""
-        hashes = [request.block_hashes[index] for index, block in enumerate(prefix) if block is None]
-        host_blocks = [self.second_tier.hold(block_hash) for block_hash in hashes]  # before anything is evicted for them
-        new_blocks = self.pool.allocate(len(hashes))
-        self.second_tier.bring_back(host_blocks, new_blocks)
-        for block, block_hash in zip(new_blocks, hashes, strict=True):
-            self.pool.cache(block, block_hash)
-        self.stats.host_hits += len(hashes) * self.block_size
+    def _bring_back(self, prefix: Prefix) -> list[list[int]]:
+        """Return a prefix as blocks of the device: those that a connector has get new ones, and are cached again."""
+        keys = [key for block, key in zip(prefix.blocks, prefix.keys, strict=True) if block is None]
+        self.connector.hold(keys)  # before anything is evicted for them
+        new_blocks = self.pool.allocate(len(keys))
+        self.connector.load(keys, new_blocks)
+        for block, key in zip(new_blocks, keys, strict=True):
+            self.pool.cache(block, key)
+        self.stats.host_hits += max((table.count(None) for table in prefix.tables), default=0) * self.block_size
         new = iter(new_blocks)
-        return [next(new) if block is None else block for block in prefix]
+        return [[next(new) if block is None else block for block in table] for table in prefix.tables]
 
-    def _register_full_blocks(self, request: Request, num_tokens: int) -> None:
-        num_full = num_tokens // self.block_size
-        if num_full <= request.num_cached_blocks:
-            return
+    def _register_full_blocks(self, request: Request, num_full: int) -> None:
         extend_block_hashes(request, self.block_size)
-        for index in range(request.num_cached_blocks, num_full):
-            self.pool.cache(request.block_ids[index], request.block_hashes[index])
-        self._pending_writes.note_registered(request.key, request.block_hashes[request.num_cached_blocks : num_full])
-        self._events.stored(request, request.num_cached_blocks, num_full)
-        request.num_cached_blocks = num_full
+        first, request.num_cached_blocks = request.num_cached_blocks, num_full
+        self._pending_writes.note_registered(request.key, self.coordinator.register(request, first, num_full))
+        if self._reports_stored:
+            self.connector.stored(request, first, num_full)

@@ -1,8 +1,8 @@
 """PendingWrites: blocks that are registered as cached while the plan that writes them is in flight.
 
-Called by the cache manager. A request that the worker fails alone writes nothing from the failed step on, though others may
-have found its blocks by then, and more others those of these: all of them have read what was never written. Results come in
-order, so whatever is noted here when a failure comes is of the failed step or later. Knows step ids, requests' keys and hashes.
+Called by the cache manager. A request that fails alone writes nothing from the failed step on. Other requests may have found
+its blocks meanwhile, and further requests theirs: this class tracks all transitive readers. Results arrive in order, so every
+pending write at the time of a failure belongs to the failed step or a later one. Knows step ids, requests' keys and hashes.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ class _Note:
 
 @dataclass(frozen=True, slots=True)
 class Fallout:
-    """What a failure leaves behind.
+    """The effects of a failure.
 
     Attributes:
         hashes: registered contents that are not there.
@@ -31,7 +31,7 @@ class Fallout:
 
 
 class PendingWrites:
-    """What the plans in flight count on, in the order in which it was planned."""
+    """The writes that the plans in flight rely on, in the order of the plans."""
 
     def __init__(self) -> None:
         self._planned: list[_Note] = []
@@ -53,7 +53,7 @@ class PendingWrites:
             self._planned = []
 
     def note_returned(self, step_id: int) -> None:
-        """What this step and those before it were to write is written."""
+        """Drop the writes of this step and the earlier ones: they are done."""
         while self._in_flight and self._in_flight[0][0] <= step_id:
             self._in_flight.popleft()
 

@@ -1,7 +1,8 @@
-"""Prefix hashes: a name for the content of a full block and everything before it.
+"""Prefix hashes: identify the content of a full block together with everything before it.
 
-H_i = sha256(H_{i-1}, token ids of block i, extra keys). The cache salt is an extra key of the first block alone: it reaches all
-later ones through the chain. Knows nothing of the pool. The chain is the same in every process and language.
+H_i = sha256(H_{i-1}, token ids of block i, extra keys). The cache salt and the adapter (name, path and the hash of its files)
+are extra keys of the first block alone: they reach all later ones through the chain. Vectors in place of token ids are extra
+keys of their block. Knows nothing of the pool. The chain is the same in every process and language.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ def extend_block_hashes(request: Request, block_size: int) -> None:
     for index in range(len(hashes), request.num_tokens // block_size):
         parent = hashes[-1] if hashes else ROOT_HASH
         tokens = request.token_ids[index * block_size : (index + 1) * block_size]
-        hashes.append(hash_block(parent, tokens, _extra_keys(request, index)))
+        hashes.append(hash_block(parent, tokens, _extra_keys(request, index, block_size)))
 
 
 def hash_block(parent: bytes, token_ids: list[int], extra_keys: bytes = b"") -> bytes:
@@ -27,7 +28,21 @@ def hash_block(parent: bytes, token_ids: list[int], extra_keys: bytes = b"") -> 
     return hashlib.sha256(parent + array("I", token_ids).tobytes() + extra_keys).digest()
 
 
-def _extra_keys(request: Request, index: int) -> bytes:
+def block_key(block_hash: bytes, group: int) -> bytes:
+    """Return what a KV group's block of this content is cached under (vLLM appends the group's number, too).
+
+    The first group's key is the hash itself, so KV events, which name hashes, tell of that group's blocks.
+    """
+    return block_hash + group.to_bytes(4, "big") if group else block_hash
+
+
+def _extra_keys(request: Request, index: int, block_size: int) -> bytes:
+    embeds = request.payload.prompt_embeds
+    digest = embeds.digest_of(index * block_size, (index + 1) * block_size) if embeds is not None else b""
+    extra = b"prompt_embeds:" + digest if digest else b""
+    if index == 0 and request.adapter is not None:
+        ref = request.adapter.ref
+        extra += b"lora:" + request.adapter.digest + f"{ref.name}\0{ref.path}\0".encode()
     if index == 0 and request.cache_salt:
-        return b"cache_salt:" + request.cache_salt.encode()
-    return b""
+        extra += b"cache_salt:" + request.cache_salt.encode()
+    return extra

@@ -15,8 +15,8 @@ from tetrad.engine_core_svc.core.plan import FINISH_REASONS, SchedulerOutput
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.scheduler.stats import take_stats
 from tetrad.engine_core_svc.sessions.sessions import Sessions
-from tetrad.services.histogram import Histogram
-from tetrad.services.metrics import REQUESTS_OF_A_STEP, SECONDS_OF_A_STEP, TOKENS
+from tetrad.services.observability.histogram import Histogram
+from tetrad.services.observability.metrics import REQUESTS_OF_A_STEP, SECONDS_OF_A_STEP, TOKENS
 
 _LOSSES = ("UNAVAILABLE", "STEP_TIMEOUT", "STEP_FAILED", "WORKER_FAULT")
 """Most reasons for which a worker is given up; see executor.py."""
@@ -36,15 +36,17 @@ class EngineMetrics:
         seconds = SECONDS_OF_A_STEP
         self.schedule_seconds = self._histogram("schedule_seconds", "Planning a step.", seconds)
         self.update_seconds = self._histogram("update_seconds", "Applying a step's result.", seconds)
-        self._round_trip = self._histogram("worker_round_trip_seconds", "Plan sent to result taken.", seconds)
-        self._step = self._histogram("step_seconds", "Between a worker's answers, while it has work.", seconds)
+        self._round_trip = self._histogram("worker_round_trip_seconds", "From sending a plan to applying its result.", seconds)
+        self._step = self._histogram("step_seconds", "Between two results of a busy worker.", seconds)
         self._step_tokens = self._histogram("step_tokens", "Tokens that a step computes.", TOKENS)
         self._step_requests = self._histogram("step_requests", "Requests that a step computes for.", REQUESTS_OF_A_STEP)
-        self.grammar_seconds = self._histogram("grammar_compile_seconds", "A grammar's compilation, waiting included.", seconds)
+        self.grammar_seconds = self._histogram(
+            "grammar_compile_seconds", "Compilation of a grammar, including its wait for a thread.", seconds
+        )
         self.finished = self._counter("requests_finished", "Requests that ended, by reason.", "finished_reason")
         for reason in FINISH_REASONS.values():  # from zero, so that the first one is a rise
             self.finished.labels(reason.name.lower())
-        self.rejected = self._counter("requests_rejected", "Requests that were not taken, by reason.", "reason")
+        self.rejected = self._counter("requests_rejected", "Requests rejected, by reason.", "reason")
         self.losses = self._counter("worker_losses", "Times that the worker was lost, by reason.", "reason")
         for loss in _LOSSES:
             self.losses.labels(loss)
@@ -121,7 +123,7 @@ class Watched(Protocol):
 
 
 class _Pulled:
-    """Reads an engine when somebody scrapes, on another thread: numbers that may be a step apart from each other."""
+    """Reads an engine at a scrape, on another thread: values may be a step apart from each other."""
 
     def __init__(self, engine: Watched) -> None:
         self._engine = engine
@@ -130,27 +132,34 @@ class _Pulled:
         scheduler, sessions = self._engine.scheduler, self._engine.sessions
         stats, pool = take_stats(scheduler), scheduler.kv_cache.pool
         yield _gauge("requests_running", "Requests in the running batch.", stats.num_running_reqs)
-        waiting = GaugeMetricFamily("tetrad:engine_requests_waiting", "Requests that wait, by what for.", labels=["reason"])
-        num_for_grammars = scheduler.states.num_waiting_for_grammars
-        waiting.add_metric(["capacity"], stats.num_waiting_reqs - num_for_grammars)
-        waiting.add_metric(["grammar"], num_for_grammars)
+        waiting = GaugeMetricFamily(
+            "tetrad:engine_requests_waiting", "Waiting requests, by the reason for the wait.", labels=["reason"]
+        )
+        states = scheduler.states
+        waiting.add_metric(["capacity"], stats.num_waiting_reqs - states.num_preparing)
+        waiting.add_metric(["grammar"], states.num_waiting_for_grammars)
+        waiting.add_metric(["adapter"], states.num_preparing - states.num_waiting_for_grammars)
         yield waiting
-        yield _gauge("tokens_waiting", "Tokens of the requests that wait.", scheduler.states.num_waiting_tokens)
+        yield _gauge("tokens_waiting", "Tokens of waiting requests.", scheduler.states.num_waiting_tokens)
         yield _gauge("sessions", "Frontends with an open session.", len(sessions))
         yield _gauge("kv_usage", "Share of KV blocks in use, 0 to 1.", stats.kv_cache_usage)
-        yield _gauge("kv_blocks", "KV blocks that can be used.", pool.num_blocks - 1)
-        yield _counter("kv_blocks_cached", "KV blocks that became a part of the prefix cache.", pool.num_cached)
-        yield _counter("kv_blocks_evicted", "KV blocks whose content the prefix cache lost to others.", pool.num_evicted)
+        yield _gauge("kv_blocks", "KV blocks that requests can use: all but the null block.", pool.num_blocks - 1)
+        yield _counter("kv_blocks_cached", "KV blocks added to the prefix cache.", pool.num_cached)
+        yield _counter("kv_blocks_evicted", "KV blocks evicted from the prefix cache.", pool.num_evicted)
+        num_passed = scheduler.kv_cache.coordinator.num_passed
+        yield _counter("kv_blocks_passed", "KV blocks freed because a sliding window had passed them.", num_passed)
         yield _counter("prefix_cache_queries", "Tokens looked up in the prefix cache.", stats.prefix_cache_queries)
         yield _counter("prefix_cache_hits", "Tokens found in the prefix cache.", stats.prefix_cache_hits)
         yield _counter(
-            "prefix_cache_host_hits", "Those of them that were in the second tier.", scheduler.kv_cache.stats.host_hits
+            "prefix_cache_host_hits",
+            "Tokens of prefix cache hits found in the second tier.",
+            scheduler.kv_cache.stats.host_hits,
         )
-        tier = scheduler.kv_cache.second_tier
+        tier = scheduler.kv_cache.connector.stats()
         yield _gauge("host_blocks", "KV blocks in host memory, the second tier (swap_space).", tier.num_blocks)
-        yield _gauge("host_usage", "Share of them that hold something, 0 to 1.", tier.num_used / (tier.num_blocks or 1))
-        yield _counter("blocks_swapped_out", "KV blocks copied to the second tier.", tier.num_swapped_out)
-        yield _counter("blocks_swapped_in", "KV blocks copied back.", tier.num_swapped_in)
+        yield _gauge("host_usage", "Share of host blocks in use, 0 to 1.", tier.num_used / (tier.num_blocks or 1))
+        yield _counter("blocks_swapped_out", "KV blocks copied to the second tier.", tier.num_saved)
+        yield _counter("blocks_swapped_in", "KV blocks copied from the second tier to the device.", tier.num_loaded)
         yield _counter("preemptions", "Requests preempted.", stats.num_preemptions)
         yield _counter("steps", "Steps planned.", stats.step_counter)
         level = self._engine.sleeper.level if self._engine.sleeper.is_asleep else 0

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
-from tetrad.services.tracing import Attributes, Tracer
+from tetrad.services.observability.tracing import Attributes, Tracer
 
 
 class RequestSpans:

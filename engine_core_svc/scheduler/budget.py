@@ -1,40 +1,53 @@
-"""StepBudget: the tokens that one plan may still compute.
+"""StepBudget: the remaining tokens of one plan.
 
-Made and used by the scheduler, for one plan. Two purses: all tokens of the step, and those of prompts, which may be held to
-fewer for the sake of the requests that decode beside them (prefill_throttle.py). Knows no requests; the bytes that they add to
-the step's messages are in a budget beside it.
+Made and used by the scheduler, for one plan. Two limits: all tokens of the step, and those of prompts, which may be fewer to
+protect the requests that decode beside them (prefill_throttle.py). Knows no requests; MessageBudget limits the bytes of the
+step's messages.
 """
 
+from tetrad.engine_core_svc.core.request import Request
+from tetrad.engine_core_svc.scheduler.fan_out_throttle import StepShare
 from tetrad.engine_core_svc.scheduler.message_budget import MessageBudget
 
 
 class StepBudget:
-    """Tokens that are left.
+    """The tokens and bytes that the plan may still use.
 
     Args:
-        num_tokens: of all requests together.
-        prompt_tokens: of those that want more than one.
-        chunk: of one request.
-        messages: bytes that are left.
+        num_tokens: limit for all requests together.
+        prompt_tokens: limit for all requests that compute more than one token.
+        chunk: limit for one request.
+        messages: remaining bytes of the step's messages.
+        share: limit of rows for each client call.
 
     Attributes:
-        num_prompt_tokens: that were spent on those.
+        num_prompt_tokens: tokens planned so far for requests that compute more than one.
     """
 
-    __slots__ = ("_chunk", "_max_prompt_tokens", "messages", "num_prompt_tokens", "num_tokens")
+    __slots__ = ("_chunk", "_max_prompt_tokens", "messages", "num_prompt_tokens", "num_tokens", "share")
 
-    def __init__(self, num_tokens: int, *, prompt_tokens: int, chunk: int, messages: MessageBudget) -> None:
+    def __init__(self, num_tokens: int, *, prompt_tokens: int, chunk: int, messages: MessageBudget, share: StepShare) -> None:
         self.num_tokens = num_tokens
         self.num_prompt_tokens = 0
         self._max_prompt_tokens = prompt_tokens
         self._chunk = chunk
         self.messages = messages
+        self.share = share
 
     def take(self, num_wanted: int) -> int:
-        """Spend what a request that wants so many tokens may have, and return it. Whoever cannot use it plans no further."""
+        """Spend and return at most the tokens that a request needs. A request that cannot use them ends the plan."""
         num_tokens = min(num_wanted, self.num_tokens)
         if num_wanted > 1:
             num_tokens = min(num_tokens, self._chunk, self._max_prompt_tokens - self.num_prompt_tokens)
             self.num_prompt_tokens += num_tokens
         self.num_tokens -= num_tokens
         return num_tokens
+
+    def most_drafts(self, request: Request, num_drafts: int) -> int:
+        """Return how many drafts of a request may be verified: all, or as many as tokens and bytes are left for."""
+        return self.messages.most_drafts(request, min(num_drafts, self.num_tokens))
+
+    def verify(self, request: Request, num_drafts: int) -> None:
+        """Spend what these drafts take."""
+        self.num_tokens -= num_drafts
+        self.messages.verify(request, num_drafts)

@@ -8,12 +8,12 @@ from tetrad.engine_core_svc.scheduler.policy import PolicyName
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """What one step may hold.
+    """The limits of one step.
 
     Attributes:
         max_num_seqs: requests that run at the same time.
         max_num_batched_tokens: tokens computed in one step.
-        long_prefill_token_threshold: most tokens of one request in a step that others share; 0: no such limit.
+        long_prefill_token_threshold: maximum number of tokens of one request in a step that others share; 0: no such limit.
         enable_chunked_prefill: split prompts over steps; otherwise a prompt waits for a step that has room for all of it.
         policy: "fcfs" or "priority" (larger priority is more urgent, and preempts).
         messages: bytes of the plan and of its result.

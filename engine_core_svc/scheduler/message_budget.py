@@ -1,7 +1,7 @@
-"""MessageBudget: the bytes that one plan and its result may still hold (core/message_sizes.py).
+"""MessageBudget: the remaining bytes of one plan and its result (core/message_sizes.py).
 
-Made and used by the scheduler, for one plan, beside the budget of tokens. Each share admits the first that asks for it, however
-large: admission has refused what fits no message. So every request is planned when it is the first in order.
+Made and used by the scheduler, for one plan, beside the budget of tokens. Each limit admits the first request of any size:
+admission has refused requests that fit no message. So every request is planned when it is the first in order.
 """
 
 from tetrad.engine_core_svc.core.message_sizes import MessageLimits
@@ -14,13 +14,17 @@ class MessageBudget:
     Args:
         limits: see MessageLimits.
         block_size: tokens per KV block.
+        num_groups: block tables of a request.
         shares_params: whether requests of one plan that share parameters send them once.
     """
 
-    __slots__ = ("_block_size", "_described", "_limits", "_logprobs", "_masks", "_params", "_prompts", "_shared", "_shares")
+    __slots__ = (
+        "_block_size", "_described", "_limits", "_logprobs", "_masks", "_num_groups", "_params", "_prompts", "_shared",
+        "_shares",
+    )  # fmt: skip
 
-    def __init__(self, limits: MessageLimits, block_size: int, *, shares_params: bool) -> None:
-        self._limits, self._block_size, self._shares = limits, block_size, shares_params
+    def __init__(self, limits: MessageLimits, block_size: int, num_groups: int = 1, *, shares_params: bool) -> None:
+        self._limits, self._block_size, self._num_groups, self._shares = limits, block_size, num_groups, shares_params
         self._described = self._params = self._masks = self._logprobs = self._prompts = 0
         self._shared: set[int] = set()
 
@@ -29,7 +33,7 @@ class MessageBudget:
         if not self._described:
             return True
         params_bytes = self._params_bytes(request)
-        described_bytes = params_bytes + request.sizes.described_bytes(request.num_tokens, self._block_size)
+        described_bytes = params_bytes + self._described_bytes(request)
         is_light = not params_bytes or not self._params or self._params + params_bytes <= self._limits.params_bytes
         return is_light and self._described + described_bytes <= self._limits.described_bytes
 
@@ -37,7 +41,7 @@ class MessageBudget:
         """Spend what `can_describe` asks for."""
         params_bytes = self._params_bytes(request)
         self._params += params_bytes
-        self._described += params_bytes + request.sizes.described_bytes(request.num_tokens, self._block_size)
+        self._described += params_bytes + self._described_bytes(request)
         self._shared.add(request.sizes.params_id)
 
     def most_tokens(self, request: Request, start: int, num_tokens: int) -> int:
@@ -48,7 +52,9 @@ class MessageBudget:
             start: the first of them.
             num_tokens: how many it needs.
         """
-        mask_bytes = request.sizes.mask_bytes
+        mask_bytes, answer_bytes = request.sizes.mask_bytes, request.sizes.answer_bytes
+        if answer_bytes and self._prompts and self._prompts + answer_bytes > self._limits.prompt_logprob_bytes:
+            return 0  # a later step has room, and no part of the prompt is worth a step before
         if request.sizes.prompt_logprob_bytes:
             num_tokens = self._most_of_prompt(request, start, num_tokens)
         if not num_tokens or not request.samples_at(start + num_tokens):
@@ -62,7 +68,21 @@ class MessageBudget:
         if request.samples_at(start + num_tokens):
             self._masks += request.sizes.mask_bytes
         if _ends_prompt(request, start, num_tokens):
-            self._prompts += request.prompt_logprob_bytes
+            self._prompts += request.prompt_logprob_bytes + request.sizes.answer_bytes
+
+    def most_drafts(self, request: Request, num_drafts: int) -> int:
+        """Return how many drafts of a request may be verified: all, or as many as fit, with masks and log-probabilities."""
+        sizes, limits = request.sizes, self._limits
+        if sizes.mask_bytes:
+            num_drafts = min(num_drafts, (limits.mask_bytes - self._masks) // sizes.mask_bytes)
+        if sizes.logprob_bytes:
+            num_drafts = min(num_drafts, (limits.logprob_bytes - self._logprobs) // sizes.logprob_bytes)
+        return max(num_drafts, 0)
+
+    def verify(self, request: Request, num_drafts: int) -> None:
+        """Spend the bytes of these drafts."""
+        self._masks += num_drafts * request.sizes.mask_bytes
+        self._logprobs += num_drafts * request.sizes.logprob_bytes
 
     def _has_row(self, request: Request, start: int, num_tokens: int) -> bool:
         """Return whether the log-probabilities of these tokens fit, the last of which samples."""
@@ -79,6 +99,9 @@ class MessageBudget:
         room = (limits.logprob_bytes - self._logprobs) // position_bytes
         room = max(room, 0 if self._logprobs else 1)
         return num_tokens if room >= _num_positions(request, start, num_tokens) else room
+
+    def _described_bytes(self, request: Request) -> int:
+        return request.sizes.described_bytes(request.num_tokens, self._block_size, self._num_groups)
 
     def _params_bytes(self, request: Request) -> int:
         is_there = self._shares and request.sizes.params_id in self._shared

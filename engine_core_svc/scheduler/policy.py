@@ -1,30 +1,56 @@
 """Policy: the order in which requests are served, and the queue that keeps it.
 
-One key orders everything: who waits first, who runs first in a step, and (from the other end) who is preempted. So a preempted
-request is back at its old place among equals without further bookkeeping.
+One key orders waiting requests, running requests in a step, and, from the other end, preemptions. So a preempted request
+returns to its old place without further bookkeeping.
+
+The sequences of one call (n outputs, many prompts) take turns with the requests of others: only the first of a call has the
+place of its arrival; each further one gets the place behind all arrivals when the one before it is admitted. Calls of one
+sequence keep vLLM's order exactly.
 """
 
 import heapq
+import math
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Literal
 
-from tetrad.engine_core_svc.core.request import Request
+from tetrad.engine_core_svc.core.request import CallId, Request
 
 PolicyName = Literal["fcfs", "priority"]
 OrderKey = tuple[int, float, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An order of service. Smaller keys come first.
+
+    Attributes:
+        key: of a request that has its place.
+        arrival_place: of the first request of a call.
+        place_behind: behind all requests that have arrived, given the largest sequence number of these.
+    """
+
+    key: Callable[[Request], OrderKey]
+    arrival_place: Callable[[Request], float]
+    place_behind: Callable[[int], float]
+
+
 def fcfs_key(request: Request) -> OrderKey:
     """First come, first served."""
-    return (0, 0.0, request.sequence_number)
+    return (0, request.place or 0.0, request.sequence_number)
 
 
 def priority_key(request: Request) -> OrderKey:
     """Larger priority first; among equals the earlier arrival."""
-    return (-request.priority, request.arrival_time, request.sequence_number)
+    return (-request.priority, request.place or 0.0, request.sequence_number)
 
 
-ORDER_KEYS: dict[PolicyName, Callable[[Request], OrderKey]] = {"fcfs": fcfs_key, "priority": priority_key}
+ORDERS: dict[PolicyName, Order] = {
+    "fcfs": Order(fcfs_key, lambda request: float(request.sequence_number), lambda newest: newest + 0.5),
+    # Arrival times are clients' wall clocks; the last arrival's may be wrong by hours, and the turn would never come.
+    "priority": Order(priority_key, lambda request: request.arrival_time, lambda _: time.time()),
+}
 
 
 class RequestSet:
@@ -54,34 +80,115 @@ class RequestSet:
         self.num_tokens -= self._sizes.pop(request.key)
 
 
+@dataclass(slots=True)
+class _Line:
+    """The waiting sequences of one call.
+
+    Attributes:
+        heap: those with a place before those without; may hold removed ones.
+        head: key of the first, which stands in the queue for all.
+        place: of the next head that has none; None: behind all that have arrived by then.
+    """
+
+    place: float | None
+    heap: list[tuple[OrderKey, int]] = field(default_factory=list)
+    head: int | None = None
+
+
 class RequestQueue(RequestSet):
-    """Requests in the order of a key. Removal is lazy: a removed request is skipped when it comes up.
+    """Requests in an order. Removal is lazy: a removed request is skipped when it comes up.
 
     Args:
-        key: smaller comes first.
+        order: of service.
 
     Attributes:
         only: key of the one request that may be first for now; None: any.
     """
 
-    def __init__(self, key: Callable[[Request], OrderKey]) -> None:
+    def __init__(self, order: Order) -> None:
         super().__init__()
         self.only: int | None = None
-        self._key = key
-        self._heap: list[tuple[OrderKey, int]] = []
+        self._order = order
+        self._newest = 0
+        self._last_behind = -math.inf  # the last place that was given to a further sequence
+        self._lines: dict[CallId, _Line] = {}
+        self._heads: list[tuple[OrderKey, int]] = []
+        self._passed: list[Request] = []
 
     def add(self, request: Request) -> None:
-        """Put a request in its place."""
+        """Put a request in its place, or behind the others of its call until its turn comes."""
         super().add(request)
-        heapq.heappush(self._heap, (self._key(request), request.key))
+        self._newest = max(self._newest, request.sequence_number)
+        line = self._lines.get(request.call)
+        if line is None:
+            line = self._lines[request.call] = _Line(self._order.arrival_place(request))
+        place = math.inf if request.place is None else request.place
+        heapq.heappush(line.heap, ((-request.priority, place, request.sequence_number), request.key))
+        self._find_head(request.call, line)
+
+    def take(self, request: Request) -> None:
+        """Take a request out because it is served: it is the next call's turn. KeyError if it is not here."""
+        super().remove(request)
+        if request.place is None:  # it was served out of turn
+            request.place = self._order.arrival_place(request)
+        self._leave_line(request, None)
+
+    def remove(self, request: Request) -> None:
+        """Take a request out that has ended; the next of its call gets its place. KeyError if it is not here."""
+        super().remove(request)
+        self._leave_line(request, request.place)
 
     def peek(self) -> Request | None:
         """Return the first request without removing it; None if there is none."""
         if self.only is not None:
-            return self._members.get(self.only)
-        while self._heap:
-            request = self._members.get(self._heap[0][1])
-            if request is not None:
+            return None if self._passed else self._members.get(self.only)
+        while self._heads:
+            request = self._members.get(self._heads[0][1])
+            if request is not None and self._lines[request.call].head == request.key:
                 return request
-            heapq.heappop(self._heap)
+            heapq.heappop(self._heads)
         return None
+
+    def pass_over(self, first: Request) -> None:
+        """Hide the request that `peek` has just returned, and with it its call, until `look_again`."""
+        self._passed.append(first)
+        if self.only is None:
+            heapq.heappop(self._heads)
+
+    def look_again(self) -> None:
+        """Put those that were passed over back in their places."""
+        if self.only is None:
+            for request in self._passed:
+                heapq.heappush(self._heads, (self._order.key(request), request.key))
+        self._passed.clear()
+
+    def _leave_line(self, request: Request, place: float | None) -> None:
+        line = self._lines[request.call]
+        if self._heads and self._heads[0][1] == request.key:
+            heapq.heappop(self._heads)
+        if line.head == request.key:
+            line.head, line.place = None, place
+            self._find_head(request.call, line)
+
+    def _find_head(self, call: CallId, line: _Line) -> None:
+        """Let the first of a line stand in the queue; forget an empty line."""
+        while line.heap and line.heap[0][1] not in self._members:
+            heapq.heappop(line.heap)
+        if not line.heap:
+            del self._lines[call]
+            return
+        head = self._members[line.heap[0][1]]
+        if head.key == line.head:
+            return
+        if head.place is None:
+            head.place = self._place_behind() if line.place is None else line.place
+        line.head = head.key
+        heapq.heappush(self._heads, (self._order.key(head), head.key))
+
+    def _place_behind(self) -> float:
+        """Return the place behind all that have arrived, and behind those that were sent there before."""
+        place = self._order.place_behind(self._newest)
+        if place <= self._last_behind < place + 1:  # unless a clock went back
+            place = math.nextafter(self._last_behind, math.inf)
+        self._last_behind = place
+        return place

@@ -1,8 +1,8 @@
 """PrefillThrottle: limits the prompt tokens of a step while other requests decode.
 
-Asked by the scheduler for each plan, told of each plan and each result. A prompt of thousands of tokens that fills a step holds
-up every stream for as long as it takes; cut into small pieces it costs the same and holds up nobody for long. How small depends
-on model and machine, so it is measured. Knows no requests; reads no clock.
+Called by the scheduler for each plan and each result. A prompt of thousands of tokens in one step delays every stream for the
+whole step; cut into small chunks it costs the same and delays each step only a little. The chunk size depends on model and
+machine, so step times are measured. Knows no requests; reads no clock.
 """
 
 from collections import deque
@@ -24,7 +24,7 @@ _LONGEST_S = 3600.0
 
 
 class PrefillThrottle(Protocol):
-    """What a scheduler asks and tells."""
+    """The interface of a throttle for the scheduler."""
 
     def prompt_tokens(self, num_decoding: int, num_waiting: int) -> int | None:
         """Return how many tokens of prompts the next step may have; None: as many as fit it.
@@ -104,5 +104,5 @@ class MeasuringThrottle:
                 self._times.observe(planned.num_decodes, planned.num_prompt_tokens, compute_s)
 
     def forget_steps(self) -> None:
-        """What was learned stays: the next worker is most likely such a one, too."""
+        """Keep the estimates: the next worker is most likely of the same kind."""
         self._planned.clear()

@@ -1,15 +1,15 @@
-"""RequestStates: all unfinished requests, and their transitions: waiting for a grammar, waiting, running with blocks.
+"""RequestStates: all unfinished requests, and their transitions: waiting for a grammar, an adapter, a turn, running.
 
-Owned by the scheduler, which says when a request moves, as results do; here is what a move entails. The worker is told of those
-that run no more by the next plan. Knows nothing of budgets and plans.
+Implements the transitions and their side effects; the scheduler and the results decide when. The next plan tells the worker
+which requests no longer run. Knows nothing of budgets and plans.
 """
-
-from collections.abc import Callable
 
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.scheduler.adapters import Adapters, NoAdapters
+from tetrad.engine_core_svc.scheduler.call_counts import CallCounts
 from tetrad.engine_core_svc.scheduler.deferred_frees import DeferredFrees
-from tetrad.engine_core_svc.scheduler.policy import OrderKey, RequestQueue, RequestSet
+from tetrad.engine_core_svc.scheduler.policy import Order, RequestQueue, RequestSet
 from tetrad.engine_core_svc.scheduler.running import RunningList
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
@@ -19,32 +19,37 @@ class RequestStates:
     """The requests of one scheduler.
 
     Args:
-        key: the order in which they are served.
+        order: in which they are served.
         kv_cache: takes blocks back.
         grammars: of the constrained requests.
+        adapters: which requests may join the queue.
 
     Attributes:
         requests: all of them, by key.
         waiting: those that could run if there were room.
         running: those that hold blocks.
+        calls: how many of them each client call has.
         deferred_frees: blocks of ended requests that a plan in flight still names.
         num_preemptions: since start.
     """
 
-    def __init__(self, key: Callable[[Request], OrderKey], kv_cache: KVCacheManager, grammars: Grammars) -> None:
+    def __init__(self, order: Order, kv_cache: KVCacheManager, grammars: Grammars, adapters: Adapters | NoAdapters) -> None:
         self.requests: dict[int, Request] = {}
-        self.waiting = RequestQueue(key)
-        self.running = RunningList(key)
+        self.waiting = RequestQueue(order)
+        self.running = RunningList(order.key)
+        self.calls = CallCounts()
         self.deferred_frees = DeferredFrees(kv_cache.release)
         self.num_preemptions = 0
-        self._kv_cache, self._grammars = kv_cache, grammars
-        self._waiting_for_grammar = RequestSet()
+        self._kv_cache, self._grammars, self._adapters = kv_cache, grammars, adapters
+        self._waiting_for_grammar, self._waiting_for_remote_kvs = RequestSet(), RequestSet()
+        self._waiting_for_lora = RequestSet()
+        adapters.bind(self.lora_ready, lambda: self.deferred_frees.last_returned_step)
         self._removed_keys: list[int] = []
 
     @property
     def num_waiting(self) -> int:
-        """Requests that do not run, those that wait for their grammars included."""
-        return len(self.waiting) + len(self._waiting_for_grammar)
+        """Requests that do not run, those that wait for their grammars or for blocks from elsewhere included."""
+        return len(self.waiting) + self.num_preparing + len(self._waiting_for_remote_kvs)
 
     @property
     def num_waiting_for_grammars(self) -> int:
@@ -52,9 +57,15 @@ class RequestStates:
         return len(self._waiting_for_grammar)
 
     @property
+    def num_preparing(self) -> int:
+        """Those of them that wait for their grammars or adapters."""
+        return len(self._waiting_for_grammar) + len(self._waiting_for_lora)
+
+    @property
     def num_waiting_tokens(self) -> int:
         """Tokens of those requests, as many as they had when they began to wait."""
-        return self.waiting.num_tokens + self._waiting_for_grammar.num_tokens
+        parked = (self._waiting_for_grammar, self._waiting_for_lora, self._waiting_for_remote_kvs)
+        return self.waiting.num_tokens + sum(each.num_tokens for each in parked)
 
     @property
     def in_flight(self) -> list[Request]:
@@ -62,25 +73,55 @@ class RequestStates:
         return [request for request in self.requests.values() if request.last_step_id > self.deferred_frees.last_returned_step]
 
     def add(self, request: Request) -> None:
-        """Take a request over; it waits from now on, in the queue unless its grammar is still to come."""
+        """Take a request over; it waits from now on, in the queue unless its grammar or its adapter is still to come."""
         self.requests[request.key] = request
+        self.calls.add(request)
+        self._adapters.begin(request)
         if request.status is RequestStatus.WAITING_FOR_GRAMMAR:
             self._waiting_for_grammar.add(request)
         else:
+            self._enqueue(request)
+
+    def _enqueue(self, request: Request) -> None:
+        """Put a waiting request into the queue, or let it wait for its adapter."""
+        if self._adapters.admits(request):
             self.waiting.add(request)
+            return
+        request.move_to(RequestStatus.WAITING_FOR_LORA)
+        self._waiting_for_lora.add(request)
+        self._adapters.park(request)
+
+    def lora_ready(self, request: Request) -> None:
+        """Put a request that waited for its adapter into the queue, at the place of its arrival."""
+        self._waiting_for_lora.remove(request)
+        request.move_to(RequestStatus.WAITING)
+        self.waiting.add(request)
 
     def grammar_ready(self, request: Request, state: GrammarState) -> None:
         """Let a request that waited for its grammar into the queue, at the place of its arrival."""
         self._waiting_for_grammar.remove(request)
         request.move_to(RequestStatus.WAITING)
         self._grammars.add(request, state)
+        self._enqueue(request)
+
+    def await_remote_kvs(self, request: Request) -> None:
+        """Take a request out of the queue until its blocks have come from elsewhere."""
+        self.waiting.take(request)
+        request.move_to(RequestStatus.WAITING_FOR_REMOTE_KVS)
+        self._waiting_for_remote_kvs.add(request)
+
+    def remote_kvs_ready(self, request: Request) -> None:
+        """Put a request that waited for blocks back into the queue, at the place of its arrival."""
+        self._waiting_for_remote_kvs.remove(request)
+        request.move_to(RequestStatus.WAITING)
         self.waiting.add(request)
 
     def start(self, request: Request) -> None:
         """Let a waiting request run, with the blocks that it was given."""
-        self.waiting.remove(request)
+        self.waiting.take(request)
         request.move_to(RequestStatus.RUNNING)
         self.running.add(request)
+        self.calls.start(request)
 
     def preempt(self, request: Request) -> None:
         """Take a running request's blocks and put it back in line; its tokens stay.
@@ -89,8 +130,9 @@ class RequestStates:
         that plan still writes is overwritten by the plan that gets the blocks.
         """
         self.running.remove(request)
+        self.calls.stop(request)
         request.move_to(RequestStatus.PREEMPTED)
-        self._kv_cache.release(request.block_ids)
+        self._kv_cache.release(self._kv_cache.blocks_of(request))
         request.restart()
         request.num_preemptions += 1
         self.num_preemptions += 1
@@ -103,19 +145,34 @@ class RequestStates:
             self.preempt(self.running[-1])
 
     def finish(self, request: Request, status: RequestStatus) -> None:
-        """End a request and give its blocks back, behind the plan in flight that still names them."""
+        """End a request and give its blocks back, behind the plan in flight that still names them and who is to read them."""
+        before = request.status
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
+            self.calls.stop(request)
             self._removed_keys.append(request.key)
         elif request.status is RequestStatus.WAITING_FOR_GRAMMAR:
             self._waiting_for_grammar.remove(request)
+        elif request.status is RequestStatus.WAITING_FOR_LORA:
+            self._waiting_for_lora.remove(request)
+        elif request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:
+            self._waiting_for_remote_kvs.remove(request)
         else:
             self.waiting.remove(request)
         request.move_to(status)
         self._grammars.remove(request)
         del self.requests[request.key]
-        self.deferred_frees.add(request.last_step_id, request.block_ids)
-        request.block_ids = []
+        self.calls.finish(request)
+        self._give_back(request)
+        request.block_tables = []
+        self._adapters.end(request, before)
+
+    def _give_back(self, request: Request) -> None:
+        blocks = self._kv_cache.blocks_of(request)
+        if self._kv_cache.connector.request_finished(request, blocks):
+            self.deferred_frees.keep(request.key, request.last_step_id, blocks)
+        else:
+            self.deferred_frees.add(request.last_step_id, blocks)
 
     def take_removed_keys(self) -> list[int]:
         """Return the keys of those that have stopped running since the last call."""
@@ -130,3 +187,9 @@ class RequestStates:
             request.last_step_id = -1
         self._removed_keys.clear()
         self.deferred_frees.clear()
+        self._adapters.forget_worker()
+        for request in [request for request in self.waiting if request.adapter is not None]:
+            self.waiting.remove(request)
+            request.move_to(RequestStatus.WAITING_FOR_LORA)
+            self._waiting_for_lora.add(request)
+            self._adapters.retreat(request)

@@ -1,16 +1,15 @@
 """Results: applies the result of a step to its unfinished requests.
 
-Called by the scheduler, once for each result, in the order of the plans. Sampled tokens take the place of placeholders; a
-request that stops ends here. Knows nothing of how plans are made.
+Called by the scheduler, once for each result, in the order of the plans. What a result brings a request depends on its purpose
+(purposes.py). Knows nothing of how plans are made.
 """
 
-from collections.abc import Iterable
-
-from tetrad.engine_core_svc.core.plan import FINISH_REASONS, EngineCoreOutput, ModelRunnerOutput, PrefillStats
-from tetrad.engine_core_svc.core.request import Request, RequestStatus
+from tetrad.engine_core_svc.core.plan import FINISH_REASONS, EngineCoreOutput, ModelRunnerOutput
+from tetrad.engine_core_svc.core.request import RequestStatus
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.scheduler.drafting import Drafting
+from tetrad.engine_core_svc.scheduler.purposes import strategies
 from tetrad.engine_core_svc.scheduler.request_states import RequestStates
-from tetrad.engine_core_svc.scheduler.stopping import check_stop
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
 
 
@@ -21,10 +20,12 @@ class Results:
         states: the requests.
         kv_cache: their block tables.
         grammars: of the constrained ones.
+        drafting: of all.
     """
 
-    def __init__(self, states: RequestStates, kv_cache: KVCacheManager, grammars: Grammars) -> None:
-        self._states, self._kv_cache, self._grammars = states, kv_cache, grammars
+    def __init__(self, states: RequestStates, kv_cache: KVCacheManager, grammars: Grammars, drafting: Drafting) -> None:
+        self._states, self._kv_cache, self._grammars, self._drafting = states, kv_cache, grammars, drafting
+        self._strategies = strategies(states)
 
     def apply(self, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
         """Apply one step's result; return what it brought."""
@@ -33,11 +34,13 @@ class Results:
         if result.failures:
             self._recompute_misled(result)
         self._grammars.refuse_misfits(result)
+        self._drafting.settle(result)
         for key, token_ids in zip(result.keys, result.token_ids, strict=True):
             request = requests.get(key)
             # Otherwise it ended while the step ran, or is computed again.
             if request is not None and not request.ignores(result.step_id):
-                outputs.append(self._append_tokens(request, token_ids, result))
+                outputs.append(self._strategies[request.purpose].apply(request, token_ids, result))
+        self._drafting.propose(outputs, result)
         self._grammars.advance(result.step_id, outputs)
         for key, error in result.failures.items():
             if (request := requests.get(key)) is not None:
@@ -46,25 +49,6 @@ class Results:
         self._states.deferred_frees.note_returned(result.step_id)
         self._kv_cache.note_returned(result.step_id)
         return outputs
-
-    def _append_tokens(self, request: Request, token_ids: Iterable[int], result: ModelRunnerOutput) -> EngineCoreOutput:
-        """Append sampled tokens one by one; those behind a stop are dropped."""
-        request.num_placeholders -= 1
-        logprobs, prompt_logprobs = result.logprobs.get(request.key), result.prompt_logprobs.get(request.key)
-        output = EngineCoreOutput(request, [], logprobs=logprobs, prompt_logprobs=prompt_logprobs)
-        if not request.first_output_sent:
-            request.first_output_sent = True
-            output.prefill_stats = PrefillStats(request.num_prompt_tokens, request.num_cached_tokens)
-        for token_id in token_ids:
-            request.token_ids.append(token_id)
-            output.new_token_ids.append(token_id)
-            verdict = check_stop(request)
-            if verdict is not None:
-                status, output.stop_reason = verdict
-                self._states.finish(request, status)
-                output.finish_reason = FINISH_REASONS[status]
-                break
-        return output
 
     def _recompute_misled(self, result: ModelRunnerOutput) -> None:
         """Put requests that began with blocks which a failed one has not written back in line, as if they had not run.

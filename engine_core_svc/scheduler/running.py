@@ -24,6 +24,10 @@ class RunningList:
     def __getitem__(self, index: int) -> Request:
         return self._requests[index]
 
+    def __reversed__(self) -> Iterator[Request]:
+        """Iterate from the last in order to the first."""
+        return reversed(self._requests)
+
     def __iter__(self) -> Iterator[Request]:
         return iter(self._requests)
 

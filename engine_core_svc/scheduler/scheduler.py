@@ -2,9 +2,10 @@
 
 Called by the engine's step loop alone, on its thread. Owns every unfinished request. There is no prefill phase and no decode
 phase: a step moves each request's computed tokens towards its known tokens within the token budget (vLLM V1's principle).
-Running requests come first; waiting ones only in a step that preempted nobody. Knows nothing of streams, time or devices.
+Running requests come first; waiting ones only in a step without preemptions. Knows nothing of streams, time or devices.
 
 Plans may be made before earlier results are back: tokens that the worker has sampled and kept are counted as placeholders.
+With drafts a step brings a request several tokens, and plans wait for the results before them (drafting.py).
 """
 
 from collections.abc import Iterable
@@ -15,16 +16,24 @@ from tetrad.engine_core_svc.core.plan import (
     ModelRunnerOutput,
     NewRequestData,
     SchedulerOutput,
+    TransferEvents,
 )
-from tetrad.engine_core_svc.core.request import Request, RequestStatus
+from tetrad.engine_core_svc.core.request import Purpose, Request, RequestStatus
+from tetrad.engine_core_svc.kv_cache.coordinator import Prefix
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.scheduler.adapters import Adapters, NoAdapters
 from tetrad.engine_core_svc.scheduler.budget import StepBudget
+from tetrad.engine_core_svc.scheduler.call_seats import CallSeats
+from tetrad.engine_core_svc.scheduler.drafting import Drafting, Drafts, NoDrafts
+from tetrad.engine_core_svc.scheduler.fan_out_throttle import FanOutThrottle, NoFanOutThrottle
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.message_budget import MessageBudget
-from tetrad.engine_core_svc.scheduler.policy import ORDER_KEYS
+from tetrad.engine_core_svc.scheduler.policy import ORDERS
 from tetrad.engine_core_svc.scheduler.prefill_throttle import NoThrottle, PrefillThrottle
+from tetrad.engine_core_svc.scheduler.remote_loads import RemoteLoads
 from tetrad.engine_core_svc.scheduler.request_states import RequestStates
 from tetrad.engine_core_svc.scheduler.results import Results
+from tetrad.engine_core_svc.scheduler.stage_filling import NoStages, Rows, StageFillings
 from tetrad.engine_core_svc.structured_output.filler import InlineFiller
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
@@ -41,6 +50,10 @@ class Scheduler:
         kv_cache: the block tables; not shared with anyone.
         grammars: of the constrained requests; not shared with anyone. None: masks are computed at once, on this thread.
         throttle: holds prompts back for those that decode. None: nothing does.
+        drafts: proposes tokens for the worker to verify. None: nothing does.
+        fan_outs: holds further sequences of a call back for other calls. None: nothing does.
+        adapters: which LoRA adapters requests may run with. None: none.
+        stages: divides requests among the stages of a pipeline. None: there is one.
 
     Attributes:
         shares_params: whether parameters that several new requests share are in a plan once; so the worker has to read them.
@@ -52,17 +65,27 @@ class Scheduler:
         kv_cache: KVCacheManager,
         grammars: Grammars | None = None,
         throttle: PrefillThrottle | None = None,
+        drafts: Drafts | None = None,
+        fan_outs: FanOutThrottle | None = None,
+        adapters: Adapters | NoAdapters | None = None,
+        stages: StageFillings | None = None,
     ) -> None:
         self.limits = limits
         self.kv_cache = kv_cache
         self.grammars = Grammars(InlineFiller()) if grammars is None else grammars
         self.throttle = NoThrottle() if throttle is None else throttle
-        self.states = RequestStates(ORDER_KEYS[limits.policy], kv_cache, self.grammars)
+        self.adapters = NoAdapters() if adapters is None else adapters
+        self.fan_outs = NoFanOutThrottle() if fan_outs is None else fan_outs
+        self.stages = NoStages() if stages is None else stages
+        self.states = RequestStates(ORDERS[limits.policy], kv_cache, self.grammars, self.adapters)
+        self._seats = CallSeats(self.states, kv_cache, limits.max_num_seqs)
         self.requests, self.waiting, self.running = self.states.requests, self.states.waiting, self.states.running
         self.step_counter = 0
         self.admitting = True
         self.shares_params = True
-        self._results = Results(self.states, kv_cache, self.grammars)
+        self.loads = RemoteLoads(self.states, kv_cache)
+        self.drafting = Drafting(NoDrafts() if drafts is None else drafts, self.requests, kv_cache)
+        self._results = Results(self.states, kv_cache, self.grammars, self.drafting)
         self._num_sampling = 0  # requests that the last plan brings a token; they decode from then on
 
     # --- requests come and go ---------------------------------------------------------------------------------------
@@ -100,21 +123,28 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput | None:
         """Plan the next step; None if there is nothing to compute now."""
+        if self.drafting.awaits_result:
+            return None
         plan = SchedulerOutput(step_id=self.step_counter)
         make_room = self.limits.policy == "priority" and self._preempt_for_urgent_arrival()
+        num_kept = self._seats.make_room() if self.admitting else 0
         preemptions_before = self.states.num_preemptions
         budget = self._budget()
-        self._schedule_running(plan, budget)
+        rows = self.stages.rows(self.running, len(self.waiting), self.limits.max_num_seqs)
+        self._schedule_running(plan, budget, rows)
         if self.states.num_preemptions == preemptions_before or make_room:
-            self._schedule_waiting(plan, budget)
+            self._schedule_waiting(plan, budget, num_kept, rows)
+        self.drafting.add_drafts(plan, budget)
         self._num_sampling = len(plan.sampling_keys)
-        if plan.num_requests == 0:
+        if plan.num_requests == 0 and not self.kv_cache.connector.has_new_transfers:
             return None
         num_decodes = plan.total_num_scheduled_tokens - budget.num_prompt_tokens
         self.throttle.note_planned(plan.step_id, num_decodes, budget.num_prompt_tokens)
+        self.fan_outs.note_planned(plan.step_id, budget.share, budget.num_prompt_tokens)
+        self.stages.note_planned(plan.step_id)
         plan.removed_keys = self.states.take_removed_keys()
         plan.grammar_masks = self.grammars.masks(plan)
-        plan.swaps = self.kv_cache.note_sent(plan.step_id)
+        self.kv_cache.note_sent(plan)
         self.step_counter += 1
         return plan
 
@@ -128,15 +158,22 @@ class Scheduler:
             most,
             prompt_tokens=most if paced is None else paced,
             chunk=most if is_alone or threshold == 0 else threshold,
-            messages=MessageBudget(self.limits.messages, self.kv_cache.block_size, shares_params=self.shares_params),
+            share=self.fan_outs.share(self.states.calls),
+            messages=MessageBudget(
+                self.limits.messages,
+                self.kv_cache.block_size,
+                self.kv_cache.coordinator.num_groups,
+                shares_params=self.shares_params,
+            ),
         )
 
-    def _schedule_running(self, plan: SchedulerOutput, budget: StepBudget) -> None:
+    def _schedule_running(self, plan: SchedulerOutput, budget: StepBudget, rows: Rows) -> None:
         """Plan tokens of running requests, the first in order first."""
         index = 0
         while index < len(self.running) and budget.num_tokens > 0:
             request = self.running[index]
-            num_new = self._num_tokens_to_compute(request, budget)
+            has_room = budget.share.has_room(request) and rows.has_room(request)
+            num_new = self._num_tokens_to_compute(request, budget) if has_room else 0
             if num_new == 0:
                 index += 1
                 continue
@@ -152,42 +189,56 @@ class Scheduler:
             columns.keys.append(request.key)
             columns.num_scheduled_tokens.append(num_new)
             columns.num_computed_tokens.append(request.num_computed_tokens)
-            columns.num_new_blocks.append(len(blocks))
-            columns.new_block_ids.extend(blocks)
+            columns.new_blocks.append(blocks)
             self._advance(plan, request, num_new, budget)
+            rows.spend()
             index += 1
 
-    def _schedule_waiting(self, plan: SchedulerOutput, budget: StepBudget) -> None:
-        """Admit waiting requests in order until one does not fit; nobody behind it overtakes.
+    def _schedule_waiting(self, plan: SchedulerOutput, budget: StepBudget, num_kept: int, rows: Rows) -> None:
+        """Admit waiting requests in order until one does not fit; later ones do not overtake it.
 
-        Those that must not be planned now are passed, but nobody takes their room: they would never find any.
+        The last `num_kept` seats are for calls that run nothing.
+        Requests that must not be planned now are passed over, but keep their room: otherwise they might never find any.
         """
-        held_back: list[Request] = []
-        num_reserved = 0  # blocks, of those held back
-        while self.admitting and budget.num_tokens > 0 and len(self.running) + len(held_back) < self.limits.max_num_seqs:
+        num_passed = 0  # calls that have their share
+        num_held_back = num_reserved = 0  # requests, and their blocks
+        while self.admitting and budget.num_tokens > 0 and len(self.running) + num_held_back < self.limits.max_num_seqs:
             request = self.waiting.peek()
-            if request is None:
+            if request is None or not rows.admits:
                 break
+            is_further = self.states.calls.num_running(request.call) > 0
+            num_seats = self.limits.max_num_seqs - len(self.running) - num_held_back
+            if not budget.share.has_room(request) or (is_further and num_seats <= num_kept):
+                num_passed += 1
+                if num_passed > _MAX_OVERTAKEN:
+                    break
+                self.waiting.pass_over(request)
+                continue
             if request.num_placeholders or request.is_held or not self._fits_messages(request, budget):
                 # Preempted while a plan was in flight: its token is still to come, and belongs to the prefix to recompute.
                 # Or it is constrained, and its like wait for theirs. Or the step's messages are full.
                 num_reserved += self.kv_cache.blocks_for(request.num_tokens)
-                if len(held_back) == _MAX_OVERTAKEN or num_reserved > self.kv_cache.pool.num_free:
+                if num_held_back == _MAX_OVERTAKEN or num_reserved > self.kv_cache.pool.num_free:
                     break
-                self.waiting.remove(request)
-                held_back.append(request)
+                self.waiting.pass_over(request)
+                num_held_back += 1
                 continue
-            num_new = self._admit(request, budget, num_reserved)
+            prefix = self.kv_cache.find_prefix(request)
+            if self.loads.begin(request, prefix, num_reserved):
+                continue
+            num_new = self._admit(request, prefix, budget, num_reserved)
             if num_new == 0:
+                if self._seats.preempt_idle_row(request, plan.step_id):
+                    continue
                 break
             self._add_new_request(plan, request, num_new, budget)
-        for request in held_back:
-            self.waiting.add(request)
+            rows.spend()
+            num_kept -= not is_further
+        self.waiting.look_again()
 
-    def _admit(self, request: Request, budget: StepBudget, num_reserved: int) -> int:
+    def _admit(self, request: Request, prefix: Prefix, budget: StepBudget, num_reserved: int) -> int:
         """Give a waiting request its blocks; return the tokens to compute now, 0 if it cannot run in this step."""
-        prefix = self.kv_cache.find_prefix(request)
-        remaining = request.num_tokens - len(prefix) * self.kv_cache.block_size
+        remaining = request.num_tokens - prefix.num_tokens
         if remaining > budget.num_tokens and not self.limits.enable_chunked_prefill:
             return 0
         num_new = budget.take(budget.messages.most_tokens(request, request.num_tokens - remaining, remaining))
@@ -207,9 +258,11 @@ class Scheduler:
                 num_prompt_tokens=request.num_prompt_tokens,
                 num_computed_tokens=request.num_computed_tokens,
                 num_scheduled_tokens=num_new,
-                block_ids=request.block_ids[:],
+                block_tables=[table[:] for table in request.block_tables],
                 payload=request.payload,
+                adapter=request.adapter,
                 logprobs=request.logprobs,
+                pools=request.purpose is Purpose.POOLING,
             )
         )
         self._advance(plan, request, num_new, budget)
@@ -218,6 +271,7 @@ class Scheduler:
         """Count the planned tokens as computed, so that the next plan need not wait for this one's result."""
         if not request.sizes.is_light:
             budget.messages.compute(request, request.num_computed_tokens, num_new)
+        budget.share.spend(request, num_new)
         request.num_computed_tokens += num_new
         request.last_step_id = plan.step_id
         plan.total_num_scheduled_tokens += num_new
@@ -242,7 +296,7 @@ class Scheduler:
             return False
         if request.sizes.is_light:
             return True
-        start = len(self.kv_cache.find_prefix(request)) * self.kv_cache.block_size
+        start = self.kv_cache.find_prefix(request).num_tokens
         return budget.messages.most_tokens(request, start, request.num_tokens - start) > 0
 
     # --- preemption -------------------------------------------------------------------------------------------------
@@ -256,7 +310,7 @@ class Scheduler:
         if first is None or not self.admitting or first.num_placeholders or first.is_held or self._could_run(first):
             return False
         victims = [request for request in self.running if request.priority < first.priority]
-        reclaimable = sum(len(victim.block_ids) for victim in victims)
+        reclaimable = sum(len(self.kv_cache.blocks_of(victim)) for victim in victims)
         if not victims or self.kv_cache.blocks_missing(first) > reclaimable:
             return False
         while self.running and self.running[-1].priority < first.priority and not self._could_run(first):
@@ -279,12 +333,25 @@ class Scheduler:
         """Apply one step's result; return what it brought, for requests that still want it."""
         outputs = self._results.apply(result)
         self.throttle.note_returned(result.step_id, result.compute_s)
+        self.fan_outs.note_returned(result.step_id)
+        self.stages.note_returned(result.step_id)
+        self.adapters.note_step()
         return outputs
+
+    def note_transfers(self, events: TransferEvents) -> None:
+        """Go on with the requests whose blocks have come from elsewhere, and free the blocks that have been read."""
+        self.loads.apply(events)
+        for key in events.sent:
+            self.states.deferred_frees.note_sent(key)
 
     def forget_worker(self) -> None:
         """The worker is gone with all blocks' content and all results in flight: recompute everything, order kept."""
+        self.loads.forget_worker()
         self.states.forget_worker()
         self.throttle.forget_steps()
+        self.fan_outs.forget_steps()
+        self.stages.forget_steps()
+        self.drafting.forget_worker()
         self.grammars.forget_worker()
         self.kv_cache.rebuild()
 

@@ -1,5 +1,6 @@
 """Stats: the scheduler in numbers, for sessions, operators and Prometheus. Taken once a step, never per token."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
@@ -7,7 +8,7 @@ from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStats:
-    """vLLM's SchedulerStats, as far as it applies; counters are since start, in tokens or requests."""
+    """vLLM's SchedulerStats, as far as it applies; counters are since start, in tokens or requests. See also DraftStats."""
 
     num_running_reqs: int
     num_waiting_reqs: int
@@ -16,6 +17,12 @@ class SchedulerStats:
     prefix_cache_hits: int
     num_preemptions: int
     step_counter: int
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    running_loras: Sequence[str] = ()
+    waiting_loras: Sequence[str] = ()
+    num_accepted_by_place: Sequence[int] = ()
 
     @property
     def is_idle(self) -> bool:
@@ -25,6 +32,7 @@ class SchedulerStats:
 
 def take_stats(scheduler: Scheduler) -> SchedulerStats:
     """Return the scheduler's numbers at this moment."""
+    drafts = scheduler.drafting.stats
     return SchedulerStats(
         num_running_reqs=len(scheduler.running),
         num_waiting_reqs=scheduler.states.num_waiting,
@@ -33,4 +41,10 @@ def take_stats(scheduler: Scheduler) -> SchedulerStats:
         prefix_cache_hits=scheduler.kv_cache.stats.hits,
         num_preemptions=scheduler.states.num_preemptions,
         step_counter=scheduler.step_counter,
+        num_drafts=drafts.num_drafts,
+        num_draft_tokens=drafts.num_draft_tokens,
+        num_accepted_tokens=drafts.num_accepted_tokens,
+        running_loras=scheduler.adapters.running_names,
+        waiting_loras=scheduler.adapters.waiting_names,
+        num_accepted_by_place=tuple(drafts.num_accepted_by_place),
     )

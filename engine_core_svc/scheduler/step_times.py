@@ -6,7 +6,7 @@ Used by the throttle alone. Knows no requests, reads no clock.
 _GAIN = 0.3
 """Weight of the newest step."""
 _MAX_RISE = 1.25
-"""What takes longer than this, relative to what is known, counts as this: most likely something disturbed it."""
+"""Longer steps, relative to the estimate, count as this long: most likely the machine was busy."""
 _MIN_PROMPT = 64
 """Tokens of a step without decodes that tells what one costs; fewer tell what a step costs at least."""
 

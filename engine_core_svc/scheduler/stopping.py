@@ -1,6 +1,6 @@
-"""Stopping: whether the token just appended ends its request. The order of the checks is vLLM's check_stop.
+"""Stopping: decides whether the last token ends its request, in the order of vLLM's check_stop.
 
-min_tokens for EOS and stop ids is kept by the worker, which masks them; stop strings are the frontend's business.
+The worker masks EOS and stop ids until min_tokens; the frontend finds stop strings.
 """
 
 from collections.abc import Sequence

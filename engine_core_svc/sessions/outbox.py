@@ -1,9 +1,9 @@
 """Outbox: queues the outputs of a session, and merges them while its frontend is slow.
 
 Filled by the step loop, which never waits; emptied by the session's stream. Bounded: beyond `capacity` steps, later ones are
-merged into the last, request by request, so a slow frontend costs memory per request, not per step; and the requests of one
-that leaves too many answers lying are not read (`wait_for_room`). Steps with many log-probabilities are not merged: these cost
-memory per token either way, and the outputs of one request have to fit one message.
+merged into the last, request by request, so a slow frontend costs memory per request, not per step; a session with too many
+unread rejections is not read further (`wait_for_room`). Steps with many log-probabilities are not merged: these cost memory
+per token either way, and the outputs of one request have to fit one message.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 
 from tetrad.engine_core_svc.core.plan import EngineCoreOutput, Logprobs
 from tetrad.engine_core_svc.scheduler.stats import SchedulerStats
-from tetrad.services.columns import U32_BYTES
 from tetrad.services.errors import TetradError
 from tetrad.services.message_size import BATCH_BYTES
+from tetrad.services.rpc.columns import U32_BYTES
 
 
 @dataclass(slots=True)

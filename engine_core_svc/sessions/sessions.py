@@ -15,7 +15,7 @@ from tetrad.engine_core_svc.sessions.outbox import Message, Outbox, StepOutputs
 from tetrad.services.errors import AlreadyExists
 
 _STATS_INTERVAL_S = 0.1
-"""How often a session without outputs hears how busy the engine is: its frontend chooses engines by that."""
+"""Interval of load statistics to a session without outputs: frontends choose engine cores by them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -25,10 +25,10 @@ class Session:
     Attributes:
         key: the engine's number for it.
         client_id: the frontend's name, for logs.
-        outbox: what it still has to be told.
+        outbox: messages still to be sent.
         request_keys: request id -> the engine's key, unfinished requests only.
         handles: handles in use.
-        told: the last stats it was sent, and when, on the monotonic clock.
+        last_stats: the last stats it was sent, and when, on the monotonic clock.
     """
 
     key: int
@@ -36,18 +36,18 @@ class Session:
     outbox: Outbox = field(default_factory=Outbox)
     request_keys: dict[str, int] = field(default_factory=dict)
     handles: set[int] = field(default_factory=set)
-    told: tuple[SchedulerStats | None, float] = field(default_factory=lambda: (None, time.monotonic()))
+    last_stats: tuple[SchedulerStats | None, float] = field(default_factory=lambda: (None, time.monotonic()))
 
-    def wants(self, stats: SchedulerStats, now: float) -> bool:
-        """Return whether it should hear of these stats without outputs: it heard none for a while, or all has ended since."""
-        last, told_at = self.told
+    def needs_stats(self, stats: SchedulerStats, now: float) -> bool:
+        """Return whether to send statistics without outputs: 0.1 s after the last ones, or when the engine has become idle."""
+        last, told_at = self.last_stats
         if stats.is_idle:
             return last is not None and not last.is_idle
         return now - told_at >= _STATS_INTERVAL_S
 
-    def tell(self, step: StepOutputs, stats: SchedulerStats, now: float) -> None:
+    def send(self, step: StepOutputs, stats: SchedulerStats, now: float) -> None:
         """Send outputs, if any, with stats."""
-        step.stats, self.told = stats, (stats, now)
+        step.stats, self.last_stats = stats, (stats, now)
         self.outbox.put(step)
 
     def check_free(self, request_id: str, handle: int) -> None:
@@ -88,14 +88,14 @@ class Sessions:
         session.outbox.close()
         return list(session.request_keys.values())
 
-    def enlist(self, request: Request) -> None:
-        """Note that a request runs for its session."""
+    def add(self, request: Request) -> None:
+        """Add an unfinished request to its session."""
         session = self._by_key[request.session_key]
         session.request_keys[request.request_id] = request.key
         session.handles.add(request.handle)
 
-    def strike(self, requests: Iterable[Request]) -> None:
-        """Forget requests that have ended."""
+    def remove(self, requests: Iterable[Request]) -> None:
+        """Remove ended requests from their sessions; requests of closed sessions are ignored."""
         for request in requests:
             session = self._by_key.get(request.session_key)
             if session is not None:
@@ -103,7 +103,7 @@ class Sessions:
                 session.handles.discard(request.handle)
 
     def publish(self, step_id: int, outputs: Iterable[EngineCoreOutput], stats: SchedulerStats) -> None:
-        """Put one message into the outbox of each session that has outputs, or has not heard of stats lately."""
+        """Put one message into the outbox of each session that has outputs or needs statistics."""
         steps: dict[int, StepOutputs] = {}
         for output in outputs:
             key = output.request.session_key
@@ -112,17 +112,17 @@ class Sessions:
                 step = steps[key] = StepOutputs(step_id)
             step.outputs.append(output)
             if output.finish_reason is not None:
-                self.strike([output.request])
+                self.remove([output.request])
         now = time.monotonic()
         for session in self:
             step = steps.get(session.key)
             if step is not None:
-                session.tell(step, stats, now)
+                session.send(step, stats, now)
                 self.num_output_messages += 1
-            elif session.wants(stats, now):
-                session.tell(StepOutputs(step_id), stats, now)
+            elif session.needs_stats(stats, now):
+                session.send(StepOutputs(step_id), stats, now)
 
-    def tell_all(self, message: Message) -> None:
+    def broadcast(self, message: Message) -> None:
         """Put the same message into every outbox."""
         for session in self:
             session.outbox.put(message)

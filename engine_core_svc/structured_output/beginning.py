@@ -1,7 +1,7 @@
-"""Beginning: where in an output its language begins: at once, or behind a stretch such as the model's reasoning.
+"""Beginning: the position in an output where its language begins: at once, or after a prefix such as the model's reasoning.
 
-Used by one request's GrammarState. Knows ids; knows nothing of grammars or masks. The ids so far decide, so replaying them
-leads to the same place.
+Used by one request's GrammarState. Knows ids; knows nothing of grammars or masks. A pure function of the ids so far, so
+replaying them gives the same position.
 """
 
 import enum
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 class Phase(enum.Enum):
-    """How far an output has come."""
+    """The progress of an output."""
 
     UNDECIDED = enum.auto()
     """All of it may yet be the opening of a stretch, or the language's own text."""
@@ -39,11 +39,11 @@ class Beginning:
 
     @property
     def next_opening_id(self) -> int | None:
-        """What continues the opening; None unless UNDECIDED."""
+        """The id that continues the opening; None unless UNDECIDED."""
         return self._opening[self._num_opened] if self.phase is Phase.UNDECIDED else None
 
     def take(self, token_id: int) -> None:
-        """Take in what was sampled next."""
+        """Advance by a sampled token."""
         if self.phase is Phase.WAITING:
             self._recent = [*self._recent, token_id][-len(self._end) :]
             if tuple(self._recent) == self._end:

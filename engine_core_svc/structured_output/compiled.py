@@ -1,7 +1,7 @@
-"""Compiled grammar: a language over a vocabulary, ready to be followed. The work of the compiler's threads.
+"""Compiled grammar: a language compiled over a vocabulary. Used by the compiler's threads.
 
-Everything that can be wrong with a constraint shows here, before its request is scheduled. The first mask is computed, too:
-that is where a regular expression that is small to write and huge to follow comes to light.
+All errors of a constraint are found here, before its request is scheduled. The first mask is computed, too: that finds regular
+expressions that are small but expensive to follow.
 """
 
 import re

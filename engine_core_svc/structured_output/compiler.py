@@ -1,19 +1,21 @@
-"""Compiler: languages -> compiled grammars, each language once; the newest are kept, by a hash of the language.
+"""Compiler: compiles languages to grammars, each once, and caches the newest by a hash of the language.
 
-Owned by the event loop; the work is one thread's. A language is tried in another process first (trial.py), so what is compiled
-here is known to end, and to end well.
+Owned by the event loop; one thread does the work, and advances the states of requests that resume. A language is compiled in
+another process first (trial.py), so that a compilation here is known to succeed in bounded time.
 """
 
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
 from tetrad.engine_core_svc.structured_output.compiled import CompiledGrammar, check_size
 from tetrad.engine_core_svc.structured_output.constraint import Language
+from tetrad.engine_core_svc.structured_output.filler import Advance, InlineFiller
+from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.vocabulary import Vocabulary
 
 
@@ -63,6 +65,7 @@ class GrammarCompiler:
         self._cache: OrderedDict[bytes, CompiledGrammar] = OrderedDict()
         self._compiling: dict[bytes, _Compilation] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-compiler")
+        self._filler = InlineFiller()
 
     async def compile(self, language: Language) -> CompiledGrammar:
         """Return a language's grammar. Once all who wait for it have been cancelled, its turn passes to the next language.
@@ -87,6 +90,10 @@ class GrammarCompiler:
             if not running.num_waiting and not running.task.done():
                 self._forget(key, running)
                 running.task.cancel()
+
+    async def resume(self, state: GrammarState, token_ids: Sequence[int]) -> None:
+        """Advance a new state by the tokens that its request has already brought, and compute its next mask."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._filler.run, [Advance(state, token_ids)])
 
     async def close(self) -> None:
         """Give up what is being compiled."""
@@ -122,4 +129,4 @@ class GrammarCompiler:
         if self._compiling.get(key) is running:  # else it was given up, and the language may have been asked for again
             del self._compiling[key]
         if running.task.done() and not running.task.cancelled():
-            running.task.exception()  # seen: those who waited have got it, or went away
+            running.task.exception()  # retrieved: the waiting requests have got it, or have ended

@@ -39,7 +39,7 @@ class Language:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """How one request is constrained.
+    """The constraint of one request.
 
     Attributes:
         opening: what opens the stretch that `start_after` closes; the language of an output that does not begin with it begins

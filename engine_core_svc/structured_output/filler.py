@@ -8,7 +8,9 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -19,7 +21,17 @@ from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.services.errors import InternalError
 from tetrad.services.log import get_logger
 
-Advances = Sequence[tuple[GrammarState, Sequence[int]]]
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """The new tokens of a request, and the drafts to verify after them."""
+
+    state: GrammarState
+    token_ids: Sequence[int]
+    draft_ids: Sequence[int] = ()
+
+
+Advances = Sequence[Advance]
 
 log = get_logger()
 
@@ -28,7 +40,7 @@ class Filler(Protocol):
     """Does a batch of advances and calls back, on the caller's thread."""
 
     def submit(self, advances: Advances, on_done: Callable[[], None]) -> None:
-        """Advance each state by its tokens and give it its next mask, then call `on_done`."""
+        """Advance each state by its tokens and give it its next mask and those behind its drafts, then call `on_done`."""
 
     def close(self) -> None:
         """Take no more work."""
@@ -54,9 +66,15 @@ class InlineFiller:
 
     def run(self, advances: Advances) -> None:
         """Do the work, on this thread."""
-        for state, token_ids in advances:
-            state.advance(token_ids)
-        states = [state for state, _ in advances if state.needs_mask]
+        for each in advances:
+            each.state.advance(each.token_ids)
+        ahead = [each.state.look_ahead(each.draft_ids) for each in advances]
+        states = chain((each.state for each in advances), *ahead)
+        self._set_masks([state for state in states if state.needs_mask])
+        for each, later in zip(advances, ahead, strict=True):
+            each.state.note_drafts(each.draft_ids, later)
+
+    def _set_masks(self, states: Sequence[GrammarState]) -> None:
         if not states:
             return
         num_words = (states[0].vocabulary.tokens.vocab_size + 31) // 32
@@ -87,8 +105,8 @@ class ThreadFiller:
                 self._inline.run(advances)
             except BaseException as error:  # a panic of the library's is no Exception; unseen, everyone would wait for ever
                 log.exception("grammar.filler_failed")
-                for state, _ in advances:
-                    state.error = InternalError(f"The constraint could not be followed: {error}.")
+                for each in advances:
+                    each.state.error = InternalError(f"The constraint could not be followed: {error}.")
             with contextlib.suppress(RuntimeError):  # the loop is closed: the service has stopped
                 loop.call_soon_threadsafe(on_done)
 

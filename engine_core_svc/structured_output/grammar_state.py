@@ -1,13 +1,14 @@
 """Grammar state: the position of one request in its language, and the tokens that may follow.
 
-Made when its grammar is compiled, dropped when the request ends; preemption and the loss of a worker do not touch it. Used by
-one thread at a time: by the filler's from `advance` until its masks are there, by the event loop otherwise.
+Made when its grammar is compiled, dropped when the request ends; it survives preemption and the loss of a worker. Used by one
+thread at a time: by the filler's from `advance` until its masks are ready, by the event loop otherwise.
 
-When nothing is left that may be sampled, the request ends: well if its text is complete, with an error if it is not. So a text
-that cannot go on ends at once, without an EOS of its own, also where EOS is excluded (ignore_eos, min_tokens).
+When no token is allowed, the request ends: normally if its text is complete, with an error if it is not. So a text without a
+continuation ends at once, without its own EOS, also where EOS is excluded (ignore_eos, min_tokens).
 """
 
 from collections.abc import Sequence
+from copy import copy
 
 from llguidance import LLMatcher
 
@@ -28,6 +29,7 @@ class GrammarState:
     Attributes:
         vocabulary: the model's.
         mask: what may be sampled next [num_words]; replaced, never changed.
+        draft_masks: what may be sampled behind each draft, as far as the language allows the drafts.
         is_complete: the text is complete and cannot go on.
         error: why the request cannot go on; None: it can.
     """
@@ -47,13 +49,23 @@ class GrammarState:
         self._ends = vocabulary.ids_mask((*vocabulary.eos_token_ids, *constraint.stop_token_ids)) if self._min_tokens else None
         self._allowed = vocabulary.ids_mask(constraint.allowed_token_ids) if constraint.allowed_token_ids else None
         self._first_mask = grammar.first_mask
+        self.draft_masks: Sequence[Words] = ()
         self.mask: Words = self._first_mask
         self.set_mask(self._first_mask)
 
     def allows(self, token_id: int) -> bool:
         """Return whether the present mask has an id."""
-        word = token_id >> 5
-        return word < len(self.mask) and bool(self.mask[word] >> (token_id & 31) & 1)
+        return _has(self.mask, token_id)
+
+    def find_misfit(self, token_ids: Sequence[int]) -> int | None:
+        """Return the first of these tokens, drafts and the one behind them, that its mask does not have; None: all fit."""
+        rows = zip(token_ids, self.masks, strict=False)
+        return next((token_id for token_id, mask in rows if not _has(mask, token_id)), None)
+
+    @property
+    def masks(self) -> Sequence[Words]:
+        """The tokens allowed in the place of each draft, and after the last one."""
+        return self.mask, *self.draft_masks
 
     @property
     def needs_mask(self) -> bool:
@@ -73,6 +85,32 @@ class GrammarState:
         self.is_complete = self._follows and self.matcher.is_stopped()
         if not self._follows:
             self.set_mask(self._first_mask)
+
+    def look_ahead(self, draft_ids: Sequence[int]) -> "Sequence[GrammarState]":
+        """Return the states behind each of these drafts, as far as the text can go on there; they need their masks yet."""
+        states: list[GrammarState] = []
+        last = self
+        for draft_id in draft_ids:
+            if last.is_complete or last.error is not None:
+                break
+            last = last._copy()
+            last.advance([draft_id])
+            states.append(last)
+        return states
+
+    def note_drafts(self, draft_ids: Sequence[int], states: "Sequence[GrammarState]") -> None:
+        """Keep the masks behind the drafts that may be verified, given the states of `look_ahead` with their masks.
+
+        A draft is not verified if its mask excludes it, or if the text ends with it: nothing may be sampled behind it.
+        """
+        masks: list[Words] = []
+        last = self
+        for draft_id, state in zip(draft_ids, states, strict=False):
+            if not last.allows(draft_id) or state.is_complete or state.error is not None:
+                break
+            masks.append(state.mask)
+            last = state
+        self.draft_masks = masks
 
     def set_mask(self, mask: Words) -> None:
         """Take what the grammar allows next, and narrow it to what the request may sample at all."""
@@ -111,6 +149,12 @@ class GrammarState:
                 self.matcher.reset()
         return True
 
+    def _copy(self) -> "GrammarState":
+        state = copy(self)
+        state.matcher = self.matcher.deep_copy()
+        state._beginning = copy(self._beginning)  # noqa: SLF001 - of this class
+        return state
+
     def _fail(self) -> None:
         """End the request whose matcher has failed; its tokens were allowed, so it ran into a limit."""
         self.error = refusal(f"The constraint became too costly to follow: {plain_error(self.matcher.get_error())}")
@@ -123,3 +167,8 @@ class GrammarState:
                 f"After {self._num_tokens} tokens nothing is left to sample: what the constraint allows is excluded by "
                 "allowed_token_ids, min_tokens or ignore_eos."
             )
+
+
+def _has(mask: Words, token_id: int) -> bool:
+    word = token_id >> 5
+    return word < len(mask) and bool(mask[word] >> (token_id & 31) & 1)

@@ -1,9 +1,9 @@
 """Grammars: the constrained requests of a scheduler, and when they may be planned.
 
-Called by the scheduler, on its thread; costs it nothing while no request is constrained. A constrained request waits for its
-own token and the mask that follows from it, so it has one step in flight at most; the rest of the batch goes on. All
-constrained requests wait together: otherwise those that once missed a step would stay in another batch than the others, and a
-step with half of the rows takes nearly as long.
+Called by the scheduler, on its thread; without constrained requests it costs nothing. A constrained request waits for its own
+token and the mask that follows from it, so it has at most one step in flight; the rest of the batch continues. All constrained
+requests wait together: otherwise those that once missed a step would stay in another batch than the others, and a step with
+half of the rows takes nearly as long. Drafts are cut to those that the constraint allows; each has its own mask.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,10 +14,10 @@ import numpy as np
 from tetrad.engine_core_svc.core.plan import EngineCoreOutput, GrammarMasks, ModelRunnerOutput, SchedulerOutput
 from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.structured_output.constraint import refusal
-from tetrad.engine_core_svc.structured_output.filler import Filler
+from tetrad.engine_core_svc.structured_output.filler import Advance, Filler
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
-from tetrad.services.columns import U32_BYTES
 from tetrad.services.errors import TetradError
+from tetrad.services.rpc.columns import U32_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,10 @@ class Grammars:
             return None
         self._awaited_step = step_id
         self._set_held(True)
-        masks = np.stack([self._states[key].mask for key in keys])
-        return GrammarMasks(keys, masks.astype("<u4", copy=False).tobytes(), masks.shape[1])
+        counts = [1 + len(plan.draft_tokens.get(key, ())) for key in keys]
+        masks = np.stack([mask for key, count in zip(keys, counts, strict=True) for mask in self._states[key].masks[:count]])
+        rows = [key for key, count in zip(keys, counts, strict=True) for _ in range(count)]
+        return GrammarMasks(rows, masks.astype("<u4", copy=False).tobytes(), masks.shape[1])
 
     def refuse_misfits(self, result: ModelRunnerOutput) -> None:
         """Turn tokens that their request's mask does not allow into failures of that request.
@@ -90,9 +92,10 @@ class Grammars:
             return
         for index in reversed(range(len(result.keys))):
             state = self._states.get(result.keys[index])
-            if state is not None and not all(state.allows(token_id) for token_id in result.token_ids[index][:1]):
+            misfit = None if state is None else state.find_misfit(result.token_ids[index])
+            if misfit is not None:
                 result.failures[result.keys[index]] = refusal(
-                    f"Token {result.token_ids[index][0]} had to come next, which the constraint does not allow here: the "
+                    f"Token {misfit} had to come next, which the constraint does not allow here: the "
                     "request's parameters contradict each other."
                 )
                 del result.keys[index]
@@ -103,13 +106,15 @@ class Grammars:
         if step_id != self._awaited_step:
             return
         self._awaited_step = None
-        brought = {output.request.key: output.new_token_ids for output in outputs if output.request.key in self._states}
+        brought = [output for output in outputs if output.request.key in self._states]
         if not brought:
             self._open()
             return
         self._is_filling = True
-        advances = [(self._states[key], token_ids) for key, token_ids in brought.items()]
-        self._filler.submit(advances, lambda: self._take_masks(brought))
+        advances = [
+            Advance(self._states[output.request.key], output.new_token_ids, output.request.draft_ids) for output in brought
+        ]
+        self._filler.submit(advances, lambda: self._take_masks([output.request for output in brought]))
 
     def close(self) -> None:
         """Take no more work."""
@@ -120,11 +125,13 @@ class Grammars:
         self._awaited_step = None
         self._open()
 
-    def _take_masks(self, keys: Iterable[int]) -> None:
+    def _take_masks(self, requests: Iterable[Request]) -> None:
         self._is_filling = False
-        for key in keys:
-            if key in self._states:  # else it ended meanwhile
-                self._note_end(key)
+        for request in requests:
+            state = self._states.get(request.key)
+            if state is not None:  # else it ended meanwhile
+                request.draft_ids = request.draft_ids[: len(state.draft_masks)]
+                self._note_end(request.key)
         self._open()
         self.on_change()
 

@@ -1,9 +1,9 @@
-"""JSON grammar: a JSON schema as llguidance takes it.
+"""JSON grammar: converts a JSON schema to llguidance's form.
 
-llguidance refuses every keyword that it cannot honour, and names it. Settled here: white space, closed objects, and options
-that a schema could smuggle in.
+llguidance refuses every keyword that it does not support, and names it. This file sets white space and closed objects, and
+removes options of llguidance from the schema.
 
-Between JSON tokens white space is bounded: without a bound, a model that has lost its way writes spaces until max_tokens.
+Between JSON tokens white space is bounded: without a bound, a degenerate model writes spaces until max_tokens.
 """
 
 import json

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
 from tetrad.engine_core_svc.structured_output.constraint import Constraint
-from tetrad.engine_core_svc.structured_output.filler import InlineFiller
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.services.errors import InternalError, TetradError
 from tetrad.services.log import get_logger
@@ -62,7 +61,7 @@ class Preparations:
             state = GrammarState(constraint, grammar)
             output = request.token_ids[request.num_prompt_tokens :]
             if output:  # an engine was lost: go on where it stood
-                await asyncio.to_thread(InlineFiller().run, [(state, output)])
+                await self._compiler.resume(state, output)
         except TetradError as error:
             self._fail(request, error)
         except asyncio.CancelledError:

@@ -1,10 +1,10 @@
 """Structural tags: free text with parts that must follow a schema, such as tool calls, as a Lark grammar.
 
 Two notations. vLLM's older one: {"structures": [{"begin", "schema", "end"}], "triggers": [...]}. The newer one is a tree:
-{"type": "structural_tag", "format": {...}} of const_string, json_schema, regex, any_text, tag, sequence, or, triggered_tags and
-tags_with_separator. Whatever else is asked for is refused.
+{"type": "structural_tag", "format": {...}} of const_string, json_schema, regex, any_text, tag, sequence, or, triggered_tags
+and tags_with_separator. Other types are refused.
 
-Free text up to a literal is a lazy terminal: it ends with the literal's first occurrence, and then the grammar goes on. A
+Free text up to a literal is a lazy terminal: it ends with the literal's first occurrence, and then the grammar continues. A
 model's special tokens are never text; where a literal holds one, the grammar names the token itself.
 """
 

@@ -1,6 +1,6 @@
-"""Text grammars: regular expressions, choices and grammars as llguidance takes them.
+"""Text grammars: converts regular expressions, choices and grammars to llguidance's form.
 
-A grammar may be written as Lark or as EBNF (llama.cpp's GBNF, `root ::= ...`); which one it is shows in its rules.
+A grammar may be written as Lark or as EBNF (llama.cpp's GBNF, `root ::= ...`); its rules show which.
 """
 
 import json

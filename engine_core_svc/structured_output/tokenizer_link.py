@@ -1,7 +1,7 @@
 """Tokenizer link: fetches the model's vocabulary from a tokenizer service when the first constrained request needs it.
 
-Engine cores start and serve without a tokenizer; only constrained requests are refused then. Of several tokenizers, which are
-equal, the first to answer is taken. What was fetched is kept.
+Engine cores start and serve without a tokenizer; only constrained requests are refused then. Of several equal tokenizers the
+first answer is taken, and kept.
 """
 
 import asyncio
@@ -9,16 +9,17 @@ import hashlib
 import io
 import zipfile
 from collections.abc import Sequence
+from functools import partial
 
 import grpc
 
 from tetrad.engine_core_svc.structured_output.vocabulary import Vocabulary
-from tetrad.services.channel import open_channel
 from tetrad.services.errors import InternalError, TetradError, Unavailable, Unsupported
 from tetrad.services.log import get_logger
-from tetrad.services.running_time import running_timeout
-from tetrad.services.status import from_rpc_error
-from tetrad.services.tls import TlsFiles
+from tetrad.services.rpc.carrier import GRPC, Carrier
+from tetrad.services.rpc.status import from_rpc_error
+from tetrad.services.timers.running_time import running_timeout
+from tetrad.services.tls.identity import TlsFiles
 from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
 _FETCH_TIMEOUT_S = 10.0
@@ -35,6 +36,7 @@ class TokenizerLink:
         max_message_bytes: of the channels.
         timeout_s: how long it may take until one of them has answered.
         tls: identity of this process; None: connections are plain.
+        carrier: to the tokenizers.
     """
 
     def __init__(
@@ -45,7 +47,9 @@ class TokenizerLink:
         max_message_bytes: int,
         timeout_s: float = _FETCH_TIMEOUT_S,
         tls: TlsFiles | None = None,
+        carrier: Carrier = GRPC,
     ) -> None:
+        self._carrier = carrier
         self._tls = tls
         self._targets = targets
         self._vocab_size = vocab_size
@@ -76,7 +80,8 @@ class TokenizerLink:
             self._fetching = None  # the next request tries again
 
     async def _fetch(self) -> Vocabulary:
-        channels = [open_channel(target, max_message_bytes=self._max_message_bytes, tls=self._tls) for target in self._targets]
+        connect = partial(self._carrier.connect, max_message_bytes=self._max_message_bytes, tls=self._tls)
+        channels = [connect(target) for target in self._targets]
         asking = [asyncio.create_task(_ask(tokenizer_pb2_grpc.TokenizerServiceStub(channel))) for channel in channels]
         error: TetradError = Unavailable(
             f"No tokenizer answered within {self._timeout_s:g} s at {', '.join(self._targets)}; try again later."

@@ -1,11 +1,11 @@
-"""Trial: the engine core's side of the process in which constraints are compiled first; see trial_process.py."""
+"""Trial: compiles constraints in a sandboxed process first; see trial_process.py for the other side."""
 
 import dataclasses
 import json
 
 from tetrad.engine_core_svc.structured_output.constraint import Language, refusal
 from tetrad.engine_core_svc.structured_output.vocabulary import Vocabulary
-from tetrad.services.sandbox import Sandbox, SandboxDied, SandboxTimeout
+from tetrad.services.sandbox.sandbox import Sandbox, SandboxDied, SandboxTimeout
 
 _MEMORY_BYTES = 3 << 30
 

@@ -1,9 +1,8 @@
 """`python -m tetrad.engine_core_svc.structured_output.trial_process MEMORY_BYTES ALARM_S`: tries constraints, one at a time.
 
-A constraint is a stranger's, and llguidance works on it in native code: a chain of a few thousand rules overflows its stack,
-and some grammars keep it busy for minutes. Here that costs a process that nobody misses. What comes through is compiled a
-second time in the engine core, with a larger stack. First comes the vocabulary, then languages:
-see services/sandbox_process.py.
+A constraint is untrusted, and llguidance compiles it in native code: a chain of a few thousand rules overflows its stack, and
+some grammars keep it busy for minutes. This process may be lost without harm. A constraint that compiles here is compiled
+again in the engine core, with a larger stack. The vocabulary is sent first, then languages: see services/sandbox/process.py.
 """
 
 import json
@@ -13,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tetrad.engine_core_svc.structured_output.compiled import CompiledGrammar
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language
-from tetrad.engine_core_svc.structured_output.filler import InlineFiller
+from tetrad.engine_core_svc.structured_output.filler import Advance, InlineFiller
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.vocabulary import Vocabulary, ids_in
 from tetrad.services.errors import TetradError
-from tetrad.services.sandbox_process import serve_frames
+from tetrad.services.sandbox.process import serve_frames
 
 _STACK_BYTES = 4 << 20
 """Half of what threads of the engine core have."""
@@ -34,7 +33,7 @@ def attempt(language: Language, vocabulary: Vocabulary) -> str | None:
                 return state.error.message
             if state.is_complete:
                 break
-            filler.run([(state, [ids_in(state.mask)[-1]])])
+            filler.run([Advance(state, [ids_in(state.mask)[-1]])])
     except TetradError as error:
         return error.message
     except MemoryError:

@@ -1,4 +1,4 @@
-"""Vocabulary: the model's tokens as bytes, over which grammars are compiled. Built once, from the tokenizer's own files.
+"""Vocabulary: the model's tokens as bytes, for the compilation of grammars. Built once, from the tokenizer's own files.
 
 Masks have one bit for each id of the model; ids beyond the tokenizer's, which pad many models' tables, are never allowed.
 """

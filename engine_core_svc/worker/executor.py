@@ -1,27 +1,27 @@
 """Executor: carries plans to the worker and results back over its Execute stream.
 
-Called by the step loop, on the event loop. Results are put aside and `on_change` is called; nothing here waits for a step. When
-the stream ends, breaks, brings what does not fit or brings nothing for too long, `lost` says why, and the executor is of no
-more use: recovery makes a new one. Knows nothing of requests.
+Called by the step loop, on the event loop. Results are queued and `on_change` is called; nothing here waits for a step. When
+the stream ends, breaks, delivers an invalid result or nothing for too long, `lost` has the reason, and recovery makes a new
+executor. Knows nothing of requests.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import grpc
 
 from tetrad.engine_core_svc.core.plan import ModelRunnerOutput, SchedulerOutput
+from tetrad.engine_core_svc.worker.group import Loss
 from tetrad.engine_core_svc.worker.in_flight import InFlight, fault
 from tetrad.engine_core_svc.worker.watchdog import Watchdog
 from tetrad.engine_core_svc.worker.wire import decode_result, encode_plan
 from tetrad.services.errors import FailedPrecondition, InternalError, TetradError, Unavailable
 from tetrad.services.log import get_logger
-from tetrad.services.running_time import running_timeout
-from tetrad.services.status import from_rpc_error
-from tetrad.services.version import SCHEMA_REVISION
-from tetrad.v1 import worker_pb2, worker_pb2_grpc
+from tetrad.services.rpc.status import from_rpc_error
+from tetrad.services.timers.running_time import running_timeout
+from tetrad.services.version import CONTRACT_REVISION, SCHEMA_REVISION
+from tetrad.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 
 _CLOSE_TIMEOUT_S = 1.0
 _HANDSHAKE_TIMEOUT_S = 10.0
@@ -30,21 +30,8 @@ _CUT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 log = get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Why a worker is given up.
-
-    Attributes:
-        error: for people, and for requests that cannot go on.
-        is_crash: whether what ran may be to blame; None: only if another instance answers next time.
-    """
-
-    error: TetradError
-    is_crash: bool | None
-
-
 class Executor:
-    """One Execute stream.
+    """A PlanStream to one rank: its Execute stream.
 
     Args:
         channel: to the worker; stays the caller's.
@@ -53,11 +40,6 @@ class Executor:
         vocab_size: of the worker's model.
         step_timeout_s: longest time without a result while plans are in flight.
         on_change: called on the event loop when a result is there or the stream is lost.
-
-    Attributes:
-        lost: why the worker is given up; None while it is not.
-        instance_id: which process answers; empty: it does not say.
-        shares_params: whether it reads parameters that several requests of a plan share.
     """
 
     def __init__(
@@ -84,7 +66,7 @@ class Executor:
         self._writer: asyncio.Task[None]
         self.lost: Loss | None = None
         self.instance_id = ""
-        self.shares_params = False
+        self.shares_params = self.verifies_drafts = False
 
     async def start(self) -> None:
         """Open the stream and shake hands.
@@ -92,7 +74,7 @@ class Executor:
         Raises what the worker answers, Unavailable if it does not answer, FailedPrecondition for another revision.
         """
         call = self._stub.Execute(wait_for_ready=True)
-        hello = worker_pb2.ExecuteHello(schema_revision=SCHEMA_REVISION, epoch=self._epoch)
+        hello = worker_pb2.ExecuteHello(schema_revision=SCHEMA_REVISION, contract_revision=CONTRACT_REVISION, epoch=self._epoch)
         try:
             async with running_timeout(_HANDSHAKE_TIMEOUT_S):
                 await call.write(worker_pb2.ExecuteRequest(hello=hello))
@@ -111,7 +93,12 @@ class Executor:
                 f"The worker speaks schema revision {first.ready.schema_revision}, this engine core {SCHEMA_REVISION}."
             )
         self.instance_id = first.ready.instance_id
-        self.shares_params = first.ready.supports_shared_sampling_params
+        announced = first.ready.capabilities
+        self.shares_params = (
+            first.ready.supports_shared_sampling_params or types_pb2.CAPABILITY_SHARED_SAMPLING_PARAMS in announced
+        )
+        self.verifies_drafts = types_pb2.CAPABILITY_DRAFT_TOKENS in announced
+        log.info("worker.connected", instance_id=self.instance_id, contract_revision=first.ready.contract_revision)
         self._call = call
         self._reader = asyncio.create_task(self._read(call), name="executor.read")
         self._writer = asyncio.create_task(self._write(call), name="executor.write")

@@ -1,8 +1,8 @@
-"""In flight: the plans that a worker has not answered yet, and whether its results answer them.
+"""In flight: the plans that a worker has not answered yet, and the check of its results against them.
 
 Used by one executor. A result that does not belong to the oldest plan, or names requests that this plan does not run, would
-corrupt the scheduler's state: the worker loses its connection. What is wrong with one request (result_check.py) becomes that
-request's failure. Knows keys and token ids; no streams.
+corrupt the scheduler's state: the worker loses its connection. An error in the part of one request (result_check.py) fails
+that request alone. Knows keys and token ids; no streams.
 """
 
 from collections import deque
@@ -43,8 +43,7 @@ class InFlight:
         plan = self._plans.popleft() if self._plans else None
         if plan is None or result.step_id != plan.step_id:
             raise fault(f"it answered step {result.step_id}, but step {plan.step_id if plan else 'none'} was next")
-        named = {*result.keys, *result.failures, *result.logprobs, *result.prompt_logprobs}
-        if strangers := named - plan.num_scheduled_tokens().keys():
+        if strangers := _find_strangers(plan, result):
             raise fault(f"its result of step {plan.step_id} names requests {sorted(strangers)}, which the step does not have")
         # Not when that plan is sent: those before it still name the request in vain.
         self._failed.difference_update(plan.removed_keys)
@@ -56,6 +55,14 @@ class InFlight:
         self._failed |= result.failures.keys()
         if self._failed:
             result.drop(self._failed)
+
+
+def _find_strangers(plan: SchedulerOutput, result: ModelRunnerOutput) -> set[int]:
+    """Return the keys of requests that a result names and its plan does not. The usual result names those that sample."""
+    named = {*result.failures, *result.logprobs, *result.prompt_logprobs, *result.pooling_outputs}
+    if result.keys != plan.sampling_keys:
+        named.update(result.keys)
+    return named - plan.keys() if named else named
 
 
 def request_fault(problem: str) -> InternalError:

@@ -3,9 +3,12 @@
 Measured values are results, not settings. Rule: a lone request of max_model_len tokens always fits, or the start fails.
 """
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.engine_core_svc.core.kv_groups import ONE_GROUP, KvGroup, blocks_of_sequence
 from tetrad.services.errors import FailedPrecondition, InvalidRequest
 
 _GIB = 1 << 30
@@ -25,6 +28,7 @@ class KVCacheLayout:
         max_num_batched_tokens: tokens computed in one step.
         num_host_blocks: of the second tier; 0: there is none.
         cache_dtype: type of keys and values, as the worker calls it; empty: unknown.
+        groups: block tables of each request.
     """
 
     num_blocks: int
@@ -33,6 +37,15 @@ class KVCacheLayout:
     max_num_batched_tokens: int
     num_host_blocks: int = 0
     cache_dtype: str = ""
+    groups: Sequence[KvGroup] = ONE_GROUP
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of sequences of max_model_len that all blocks together hold at one time; 0: the model keeps none."""
+        if not self.groups:
+            return 0
+        longest = blocks_of_sequence(self.groups, self.max_model_len, self.block_size, self.max_num_batched_tokens)
+        return (self.num_blocks - 1) * self.max_model_len // longest
 
 
 def plan_layout(
@@ -42,8 +55,18 @@ def plan_layout(
     available_bytes: int,
     max_position_embeddings: int,
     cache_dtype: str = "",
+    groups: Sequence[KvGroup] = ONE_GROUP,
+    block_size: int | None = None,
 ) -> KVCacheLayout:
     """Return the layout.
+
+    Args:
+        settings: of the engine core.
+        block_size_bytes: of one block, in whatever group; 0: unknown.
+        available_bytes: for all blocks.
+        max_position_embeddings: of the model.
+        cache_dtype, groups: see KVCacheLayout.
+        block_size: tokens per block, if not those of the settings.
 
     Raises:
         InvalidRequest: max_model_len is longer than the model was made for or, without chunked prefill, than a step; or
@@ -57,38 +80,46 @@ def plan_layout(
             f"max_model_len {max_model_len} must be at least 2 and at most {max_position_embeddings}, "
             "the longest sequence the model was made for."
         )
-    num_blocks = settings.num_gpu_blocks_override or _blocks_in_memory(
-        settings, available_bytes // block_size_bytes if block_size_bytes else 1 << 20, max_model_len
-    )
-    capacity = (num_blocks - 1) * settings.block_size
+    block_size, max_step_tokens = block_size or settings.block_size, largest_step(settings, max_model_len)
+
+    def blocks_for(num_tokens: int) -> int:
+        return blocks_of_sequence(groups, num_tokens, block_size, max_step_tokens)
+
+    blocks_that_fit = available_bytes // block_size_bytes if block_size_bytes else 1 << 20
+    # No more than max_num_seqs sequences of full length could ever use; beside the null block there is always one.
+    most_blocks = max(settings.max_num_seqs * blocks_for(max_model_len), 1) + 1
+    num_blocks = settings.num_gpu_blocks_override or min(blocks_that_fit, most_blocks)
+    capacity = bisect_right(range(max_model_len + 1), num_blocks - 1, key=blocks_for) - 1
     if capacity < max_model_len and wanted == "auto":
         max_model_len = capacity
     if capacity < max_model_len or max_model_len < 2:
         raise FailedPrecondition(
-            f"{num_blocks} KV blocks of {settings.block_size} tokens hold one sequence of {max(capacity, 0)} tokens, but "
-            f"max_model_len is {max_model_len}{_in_bytes(settings, block_size_bytes, available_bytes, max_model_len)}. Lower "
+            f"{num_blocks} KV blocks of {block_size} tokens hold one sequence of {max(capacity, 0)} tokens, but "
+            f"max_model_len is {max_model_len}"
+            f"{_in_bytes(settings, block_size_bytes, available_bytes, blocks_for(max_model_len))}. Lower "
             "--max-model-len, set it to auto, or give the KV cache more memory."
         )
     return KVCacheLayout(
         num_blocks,
-        settings.block_size,
+        block_size,
         max_model_len,
         _check_step(settings, max_model_len),
         _host_blocks(settings, block_size_bytes),
         cache_dtype,
+        groups,
     )
 
 
-def _in_bytes(settings: EngineCoreSettings, block_size_bytes: int, available_bytes: int, max_model_len: int) -> str:
-    """Return what the sequence needs and what there is, where memory, not an option, decides on the blocks."""
+def _in_bytes(settings: EngineCoreSettings, block_size_bytes: int, available_bytes: int, num_blocks: int) -> str:
+    """Return what the blocks of the sequence need and what there is, where memory, not an option, decides on the blocks."""
     if settings.num_gpu_blocks_override or not block_size_bytes:
         return ""
-    needed = (1 - -max_model_len // settings.block_size) * block_size_bytes
+    needed = (1 + num_blocks) * block_size_bytes
     return f", which needs {needed / _MIB:.0f} MiB of the {available_bytes / _MIB:.0f} MiB that are available"
 
 
 def largest_step(settings: EngineCoreSettings, max_position_embeddings: int) -> int:
-    """Return the most tokens that a step may have, before it is known how long a sequence may be."""
+    """Return the maximum number of tokens that a step may have, before it is known how long a sequence may be."""
     if settings.max_num_batched_tokens is not None:
         return settings.max_num_batched_tokens
     if settings.enable_chunked_prefill:
@@ -107,12 +138,6 @@ def _check_step(settings: EngineCoreSettings, max_model_len: int) -> int:
             "chunked prefill."
         )
     return num_tokens
-
-
-def _blocks_in_memory(settings: EngineCoreSettings, blocks_that_fit: int, max_model_len: int) -> int:
-    """Return what memory allows, but not more than max_num_seqs sequences of full length could ever use."""
-    usable = settings.max_num_seqs * -(-max_model_len // settings.block_size)
-    return min(blocks_that_fit, usable + 1)
 
 
 def _host_blocks(settings: EngineCoreSettings, block_size_bytes: int) -> int:

@@ -1,92 +1,85 @@
-"""Worker link: brings a worker up to the point where it takes plans, the first time and after each loss.
+"""Worker link: brings a worker group up until it takes plans, the first time and after each loss.
 
-Load the model, size and allocate the KV cache, warm up, open the Execute stream. The layout found the first time is kept: block
-tables stay meaningful across workers. Every wait ends: a worker that is stuck is Unavailable. Knows the lifecycle contract;
-knows nothing of requests.
+Meet, load the model, size and allocate the KV cache, warm up, open the Execute streams: each for all ranks together. The first
+layout is kept: block tables stay valid across workers. One rank lost is the group lost. Knows nothing of requests.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.engine_core_svc.core.adapter import Adapter
+from tetrad.engine_core_svc.core.pooling import PoolingFacts
 from tetrad.engine_core_svc.worker.executor import Executor
+from tetrad.engine_core_svc.worker.group import Pause, PlanStream, WorkerFacts
+from tetrad.engine_core_svc.worker.group_stream import GroupStream
+from tetrad.engine_core_svc.worker.kv_groups_wire import block_size_bytes, decode_groups, least_room, tokens_per_block
 from tetrad.engine_core_svc.worker.kv_layout import KVCacheLayout, largest_step, plan_layout
+from tetrad.engine_core_svc.worker.lora_wire import encode_adapter, encode_lora_limits
 from tetrad.engine_core_svc.worker.pause_link import PauseLink
-from tetrad.services.channel import open_channel
-from tetrad.services.errors import DeadlineExceeded, FailedPrecondition, TetradError, Unavailable
+from tetrad.engine_core_svc.worker.rank_link import Info, RankLink, error_of, unavailable_if_replaced
+from tetrad.engine_core_svc.worker.speculative_wire import encode_speculative
+from tetrad.services.errors import FailedPrecondition, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
-from tetrad.services.running_time import running_timeout
-from tetrad.services.status import from_rpc_error
-from tetrad.v1 import worker_pb2, worker_pb2_grpc
-
-_ANSWER_TIMEOUT_S = 10.0
-"""For GetInfo, which a worker answers at once whatever its device is doing."""
+from tetrad.services.rpc.carrier import GRPC, Carrier
+from tetrad.services.rpc.status import from_rpc_error
+from tetrad.v1 import types_pb2, worker_pb2
 
 log = get_logger()
 
-Message = TypeVar("Message")
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerFacts:
-    """What the worker says of itself and its model; no message to or from it may have more than max_message_bytes."""
-
-    device: str
-    dtype: str
-    vocab_size: int
-    max_position_embeddings: int
-    version: str = ""
-    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
-    weights_dtype: str = ""
+T = TypeVar("T")
 
 
 class WorkerLink:
-    """The connection to one worker.
+    """A WorkerGroup over a carrier.
 
     Args:
         settings: the engine core's.
-        epoch: of this engine core; see the attribute.
+        epoch: of this engine core.
+        carrier: to the workers.
 
-    Attributes:
-        pauses: what the worker keeps for the next engine core.
-        epoch: of this engine core; raised if the worker's engine core has a larger one when this one first comes to it.
+    The epoch is raised if the workers' engine core has a larger one when this one first meets them.
     """
 
-    def __init__(self, settings: EngineCoreSettings, epoch: int) -> None:
+    def __init__(self, settings: EngineCoreSettings, epoch: int, carrier: Carrier = GRPC) -> None:
         self._settings = settings
         self.epoch = epoch
-        self._channel = open_channel(settings.worker_target, max_message_bytes=settings.max_message_bytes, tls=settings.tls)
-        self._stub = worker_pb2_grpc.WorkerLifecycleServiceStub(self._channel)
-        self.pauses = PauseLink(self._stub)
+        self._ranks = [RankLink(settings, rank, target, carrier) for rank, target in enumerate(settings.worker_targets)]
+        self._leader = self._ranks[0]
+        self._pauses = PauseLink(self._leader.stub)
         self._layout: KVCacheLayout | None = None
+        self._groups: Sequence[Sequence[worker_pb2.KvCacheGroup]] = ()  # of that layout, as the ranks described them at first
         self._facts: WorkerFacts | None = None
         self._is_up = False
 
-    async def bring_up(self) -> tuple[KVCacheLayout, WorkerFacts]:
-        """Make the worker ready for plans; return the layout of its KV cache and what it is.
+    @property
+    def num_ranks(self) -> int:
+        """Workers of the group."""
+        return len(self._ranks)
 
-        Raises Unavailable if there is no worker, or if it goes away or makes no progress meanwhile; FailedPrecondition with
-        reason STALE_EPOCH if a newer engine core has it; NotFound, ModelError or another permanent error if it cannot serve
-        the model.
+    async def bring_up(self) -> tuple[KVCacheLayout, WorkerFacts]:
+        """Make every rank ready for plans; return the layout of its KV cache and what the workers are.
+
+        Raises Unavailable if a worker is away, goes away or makes no progress meanwhile; FailedPrecondition with reason
+        STALE_EPOCH if a newer engine core has one; NotFound, ModelError or another permanent error if they cannot serve the
+        model.
         """
         try:
-            self._facts = await self._load_model()
+            infos = await self._meet()
+            await self._join(infos)
+            self._facts = await self._load_model(infos[0])
             self._layout = self._layout or await self._find_layout(self._facts)
-            request = self._kv_cache_request(self._layout)
-            cache = _readable(await self._stub.InitializeKvCache(request, timeout=self._settings.step_timeout_s))
-            async for _ in self._progress_of("WarmUp", self._stub.WarmUp(worker_pb2.WarmUpRequest())):
-                pass
+            requests = [self._kv_cache_request(self._layout, groups) for groups in self._groups]
+            await together(*map(RankLink.initialize_kv_cache, self._ranks, requests))
+            await together(*(rank.warm_up() for rank in self._ranks))
         except grpc.RpcError as error:
-            raise _error_of(error) from error
-        if cache.num_host_blocks < self._layout.num_host_blocks:
-            raise FailedPrecondition(
-                f"The worker has {cache.num_host_blocks} host blocks where swap_space asks for {self._layout.num_host_blocks}: "
-                "it is of an older release. Upgrade it, or set swap_space to 0."
-            )
+            raise error_of(error) from error
         self._is_up = True
         return self._layout, self._facts
 
@@ -97,35 +90,38 @@ class WorkerLink:
         return self._layout, self._facts
 
     @property
+    def pause(self) -> Pause | None:
+        """The stored pause of the engine; None: no worker was connected yet."""
+        return self._pauses.pause
+
+    async def keep_pause(self, pause: Pause) -> None:
+        """Make the leader keep this pause, and each one that is brought up later."""
+        await self._pauses.keep(pause)
+
+    @property
     def computes_on_cores(self) -> bool:
-        """Whether the worker that was brought up last has no device of its own."""
+        """Whether the workers that were brought up last have no device of their own."""
         return self._facts is not None and self._facts.device == "cpu"
 
-    async def connect(self, on_change: Callable[[], None]) -> Executor:
-        """Return a started executor, on a worker that was brought up for it."""
+    async def connect(self, on_change: Callable[[], None]) -> PlanStream:
+        """Return an open stream to workers that were brought up for it."""
         if not self._is_up:
             await self.bring_up()
-        self._is_up = False  # whatever ends this stream: the next one finds a worker that may have to start over
-        executor = Executor(
-            self._channel,
-            depth=self._settings.pipeline_depth,
-            epoch=self.epoch,
-            vocab_size=self.require_up()[1].vocab_size,
-            step_timeout_s=self._settings.step_timeout_s,
-            on_change=on_change,
-        )
+        self._is_up = False  # whatever ends this stream: the next one finds workers that may have to start over
+        makers = [partial(self._executor, rank) for rank in self._ranks]
+        stream = makers[0](on_change) if len(makers) == 1 else GroupStream(makers, on_change)
         try:
-            await executor.start()
+            await stream.start()
         except FailedPrecondition as error:
-            raise _unavailable_if_replaced(error) from error
-        return executor
+            raise unavailable_if_replaced(error) from error
+        return stream
 
     async def sleep(self, level: int) -> None:
-        """Let the worker give its memory up; no Execute stream may be open. Unavailable if there is none with the model."""
+        """Let every rank give its memory up; no Execute stream may be open. Unavailable if one is without the model."""
         try:
-            await self.call("Sleep", worker_pb2.WorkerLifecycleServiceSleepRequest(level=level))
+            await self._call_all("Sleep", worker_pb2.WorkerLifecycleServiceSleepRequest(level=level))
         except FailedPrecondition as error:
-            raise _unavailable_if_replaced(error) from error
+            raise unavailable_if_replaced(error) from error
 
     async def wake_up(self, tags: Sequence[str]) -> bool:
         """Undo `sleep` for some parts (none: all) and return whether something still sleeps; see worker.proto for errors.
@@ -134,44 +130,91 @@ class WorkerLink:
         """
         if not tags or "weights" in tags:
             try:
-                await self._load_model()
+                await self._load_model((await self._meet())[0])
             except grpc.RpcError as error:
                 raise from_rpc_error(error) from error
-        answer = await self.call("WakeUp", worker_pb2.WorkerLifecycleServiceWakeUpRequest(tags=tags))
-        return bool(answer.sleeping)
+        answers = await self._call_all("WakeUp", worker_pb2.WorkerLifecycleServiceWakeUpRequest(tags=tags))
+        return any(answer.sleeping for answer in answers)
 
-    async def call(self, method: str, request: Any) -> Any:
-        """Call a unary method of the worker's lifecycle service; its error as ours."""
-        return await self.call_within(self._settings.step_timeout_s, method, request)
+    async def start_profile(self, prefix: str) -> None:
+        """Record every rank."""
+        await self._call_all("StartProfile", worker_pb2.WorkerLifecycleServiceStartProfileRequest(prefix=prefix))
 
-    async def call_within(self, timeout_s: float | None, method: str, request: Any) -> Any:
-        """Call such a method with a limit of its own; None: none."""
-        try:
-            return await getattr(self._stub, method)(request, timeout=timeout_s)
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from error
+    async def stop_profile(self) -> list[str]:
+        """Return the path of each rank's trace."""
+        answers = await self._call_all("StopProfile", worker_pb2.WorkerLifecycleServiceStopProfileRequest())
+        return [answer.path for answer in answers]
+
+    async def collective_rpc(self, method: str, args: str, kwargs: str, *, timeout_s: float | None) -> list[str]:
+        """Call a registered method of every rank."""
+        request = worker_pb2.WorkerLifecycleServiceCollectiveRpcRequest(method=method, args_json=args, kwargs_json=kwargs)
+        return [answer.result_json for answer in await self._call_all("CollectiveRpc", request, timeout_s=timeout_s)]
+
+    async def load_lora(self, adapter: Adapter) -> bytes:
+        """Let every rank load an adapter; return the hash of its files."""
+        request = worker_pb2.WorkerLifecycleServiceLoadLoraRequest(lora=encode_adapter(adapter))
+        return bytes((await self._call_all("LoadLora", request))[0].digest)
+
+    async def unload_lora(self, adapter: Adapter) -> None:
+        """Let every rank forget an adapter."""
+        await self._call_all("UnloadLora", worker_pb2.WorkerLifecycleServiceUnloadLoraRequest(id=adapter.key))
 
     async def close(self) -> None:
-        """Close the channel."""
-        await self._channel.close()
+        """Close the channels."""
+        await asyncio.gather(*(rank.close() for rank in self._ranks))
 
-    async def _load_model(self) -> WorkerFacts:
-        settings = self._settings
-        info = _readable(
-            await self._stub.GetInfo(
-                worker_pb2.WorkerLifecycleServiceGetInfoRequest(), wait_for_ready=True, timeout=_ANSWER_TIMEOUT_S
-            )
+    async def _call_all(self, method: str, request: Any, **options: float | None) -> list[Any]:
+        """Call a unary method of every rank's lifecycle service; the first error as ours."""
+        return await together(*(rank.call(method, request, **options) for rank in self._ranks))
+
+    def _executor(self, rank: RankLink, on_change: Callable[[], None]) -> Executor:
+        return Executor(
+            rank.channel,
+            depth=self._settings.steps_in_flight,
+            epoch=self.epoch,
+            vocab_size=self.require_up()[1].vocab_size,
+            step_timeout_s=self._settings.step_timeout_s,
+            on_change=on_change,
         )
-        if info.epoch > self.epoch and self._layout is None:
+
+    async def _meet(self) -> list[Info]:
+        """Return what the workers are; this engine core may have them."""
+        infos = await together(*(rank.info() for rank in self._ranks))
+        newest = max(info.epoch for info in infos)
+        if newest > self.epoch and self._layout is None:
             # The one before this, on a host whose clock is ahead, or before the clock was set back. Who starts last has it.
-            self.epoch = info.epoch + 1
-        elif info.epoch > self.epoch:
+            self.epoch = newest + 1
+        elif newest > self.epoch:
             raise FailedPrecondition(
-                f"Another engine core, of epoch {info.epoch}, has the worker; this one is of epoch {self.epoch}. "
+                f"Another engine core, of epoch {newest}, has the worker; this one is of epoch {self.epoch}. "
                 "A worker serves one engine core: start this one with another worker, or not at all.",
                 reason="STALE_EPOCH",
             )
-        await self.pauses.meet(info)
+        await self._pauses.meet(infos[0])
+        return infos
+
+    async def _join(self, infos: Sequence[Info]) -> None:
+        """Let the ranks meet, whatever they have in common already: connections of an earlier group may be broken."""
+        if len(infos) == 1 and not infos[0].HasField("group"):
+            return
+        versions = sorted({info.version for info in infos})
+        if len(versions) > 1:
+            raise Unavailable(f"The ranks run releases {' and '.join(versions)}; a group needs one.")
+        if len({info.instance_id for info in infos}) < len(infos):
+            raise FailedPrecondition(
+                f"Two ranks have one worker: worker_target {self._settings.worker_target!r} needs an address for each rank."
+            )
+        group = worker_pb2.WorkerGroup(
+            tensor_parallel_size=self._settings.tensor_parallel_size,
+            pipeline_parallel_size=self._settings.pipeline_parallel_size,
+            group_epoch=time.time_ns(),
+            addresses=self._settings.worker_targets,
+        )
+        await together(*(rank.join(group) for rank in self._ranks))
+        log.info("group.joined", num_ranks=len(infos), group_epoch=group.group_epoch)
+
+    async def _load_model(self, info: Info) -> WorkerFacts:
+        settings = self._settings
         request = worker_pb2.LoadModelRequest(
             model=settings.model,
             dtype=settings.dtype,
@@ -179,13 +222,14 @@ class WorkerLink:
             hf_overrides_json=settings.hf_overrides,
             random_weights=settings.load_format == "dummy",
             seed=settings.seed,
+            lora_limits=encode_lora_limits(settings),
+            runner=settings.runner,
+            convert=settings.convert,
+            pooler_config_json=settings.pooler_config,
+            speculative=encode_speculative(settings),
         )
         log.info("model.loading", model=settings.model, device=info.device)
-        model = None
-        async for progress in self._progress_of("LoadModel", self._stub.LoadModel(request)):
-            model = progress.model if progress.HasField("model") else model
-        if model is None:
-            raise FailedPrecondition("The worker ended LoadModel without saying what it loaded.")
+        model, *_ = await together(*(rank.load_model(request) for rank in self._ranks))
         log.info("model.loaded", model=model.model, weights_size_bytes=model.weights_size_bytes, dtype=model.dtype)
         their_limit = info.max_message_bytes if info.HasField("max_message_bytes") else DEFAULT_MAX_MESSAGE_BYTES
         return WorkerFacts(
@@ -196,48 +240,47 @@ class WorkerLink:
             info.version,
             max_message_bytes=min(settings.max_message_bytes, their_limit),
             weights_dtype=model.weights_dtype,
+            pooling=_decode_pooling(model.pooling) if model.HasField("pooling") else None,
+            takes_embeddings=types_pb2.CAPABILITY_PROMPT_EMBEDS in info.capabilities,
+            hidden_size=model.hidden_size,
+            verifies_drafts=types_pb2.CAPABILITY_DRAFT_TOKENS in info.capabilities,
         )
 
     async def _find_layout(self, facts: WorkerFacts) -> KVCacheLayout:
-        settings = self._settings
+        settings = facts.settings_for_model(self._settings)
         spec_request = worker_pb2.GetKvCacheSpecRequest(block_size=settings.block_size)
-        spec = _readable(await self._stub.GetKvCacheSpec(spec_request, timeout=settings.step_timeout_s))
+        specs = await together(*(rank.kv_cache_spec(spec_request) for rank in self._ranks))
         memory_request = worker_pb2.DetermineAvailableMemoryRequest(
             gpu_memory_utilization=settings.gpu_memory_utilization,
             max_num_batched_tokens=largest_step(settings, facts.max_position_embeddings),
         )
-        memory = _readable(await self._stub.DetermineAvailableMemory(memory_request, timeout=settings.step_timeout_s))
+        available = await together(*(rank.available_bytes(memory_request) for rank in self._ranks))
+        self._groups = [spec.groups for spec in specs]
+        largest, available_bytes = least_room([block_size_bytes(groups) for groups in self._groups], available)
+        groups = self._groups[0]
+        block_size = tokens_per_block(groups, settings.block_size)
         layout = plan_layout(
             settings,
-            block_size_bytes=sum(group.block_size_bytes for group in spec.groups),
-            available_bytes=memory.available_bytes,
+            block_size_bytes=largest,
+            available_bytes=available_bytes,
             max_position_embeddings=facts.max_position_embeddings,
-            cache_dtype=" and ".join(sorted({group.dtype for group in spec.groups})),
+            cache_dtype=" and ".join(sorted({group.dtype for group in groups})),
+            groups=decode_groups(groups, block_size),
+            block_size=block_size,
         )
         log.info(
             "kv_cache.planned",
             num_blocks=layout.num_blocks,
+            block_size=layout.block_size,
             max_model_len=layout.max_model_len,
+            sliding_windows=[group.sliding_window for group in layout.groups if group.sliding_window],
             kv_cache_dtype=layout.cache_dtype,
         )
         return layout
 
-    async def _progress_of(self, name: str, call: grpc.aio.UnaryStreamCall) -> AsyncIterator[Any]:
-        """Yield a call's messages; Unavailable if the next one does not come in time, however long the whole may take."""
-        timeout_s = self._settings.step_timeout_s
-        try:
-            while True:
-                async with running_timeout(timeout_s):
-                    message = await call.read()
-                if message is grpc.aio.EOF:
-                    return
-                yield _readable(message)
-        except TimeoutError:
-            raise Unavailable(f"The worker has made no progress with {name} for {timeout_s:g} s.") from None
-        finally:
-            call.cancel()
-
-    def _kv_cache_request(self, layout: KVCacheLayout) -> worker_pb2.InitializeKvCacheRequest:
+    def _kv_cache_request(
+        self, layout: KVCacheLayout, groups: Sequence[worker_pb2.KvCacheGroup]
+    ) -> worker_pb2.InitializeKvCacheRequest:
         return worker_pb2.InitializeKvCacheRequest(
             num_blocks=layout.num_blocks,
             block_size=layout.block_size,
@@ -245,25 +288,31 @@ class WorkerLink:
             max_num_seqs=self._settings.max_num_seqs,
             max_num_batched_tokens=layout.max_num_batched_tokens,
             num_host_blocks=layout.num_host_blocks,
+            groups=groups if len(groups) > 1 else (),
         )
 
 
-def _readable(message: Message | None) -> Message:
-    """Return an answer; Unavailable for bytes that are none: gRPC gives None for them, and another worker may do better."""
-    if message is None:
-        raise Unavailable("The worker answers with bytes that cannot be read.")
-    return message
+def _decode_pooling(message: types_pb2.PoolingInfo) -> PoolingFacts:
+    return PoolingFacts(
+        tasks=tuple(message.tasks),
+        embedding_size=message.embedding_size,
+        is_matryoshka=message.is_matryoshka,
+        matryoshka_dimensions=tuple(message.matryoshka_dimensions),
+        labels=tuple(message.labels),
+        is_causal=message.is_causal,
+        num_labels=message.num_labels,
+        needs_all_tokens=message.needs_all_tokens,
+        generates=message.generates,
+    )
 
 
-def _error_of(error: grpc.RpcError) -> TetradError:
-    mapped = from_rpc_error(error)
-    if isinstance(mapped, DeadlineExceeded):
-        return Unavailable(f"The worker does not answer ({mapped.message}).")
-    return _unavailable_if_replaced(mapped)
-
-
-def _unavailable_if_replaced(error: TetradError) -> TetradError:
-    """A worker without the model or the KV cache it had a moment ago is another one: try again from the start."""
-    if error.reason == "NOT_READY":
-        return Unavailable(f"The worker was replaced while it was brought up ({error.message}).")
-    return error
+async def together(*calls: Coroutine[Any, Any, T]) -> list[T]:
+    """Return the answers of calls that run at the same time, in order; the first error ends the others."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

@@ -1,34 +1,21 @@
-"""Pause link: lets the worker keep an operator's pause, so that the engine core that follows this one is paused, too.
+"""Pause link: stores an operator's pause in the worker, so that the next engine core is paused, too.
 
-Called by the admin service after an order, and by the worker link for each worker that it brings up. The worker is the one peer
-that always outlives its engine core; if both end together, the pause is forgotten. Knows nothing of scheduling.
+Called by the admin service after a command, and by the worker link for each worker that it brings up. The worker is the one
+peer that outlives its engine core; if both end together, the pause is lost. Knows nothing of scheduling.
 """
 
 import asyncio
-from dataclasses import dataclass
 
 import grpc
 
+from tetrad.engine_core_svc.worker.group import Pause
 from tetrad.services.log import get_logger
-from tetrad.services.status import from_rpc_error
+from tetrad.services.rpc.status import from_rpc_error
 from tetrad.v1 import worker_pb2, worker_pb2_grpc
 
 _ANSWER_TIMEOUT_S = 2.0
 
 log = get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """How an engine is paused.
-
-    Attributes:
-        is_paused: new requests wait.
-        finishes_running: those that run may finish; else they are frozen.
-    """
-
-    is_paused: bool = False
-    finishes_running: bool = False
 
 
 class PauseLink:

@@ -5,6 +5,7 @@ the worker keeps its connection. Costs little for requests without log-probabili
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -14,7 +15,7 @@ from tetrad.engine_core_svc.core.request import LogprobWidths
 
 @dataclass(slots=True)
 class _Asked:
-    """What a request that the worker knows asks for besides tokens.
+    """The log-probabilities that a known request expects besides tokens.
 
     Attributes:
         widths: of its log-probabilities.
@@ -47,37 +48,62 @@ class ResultCheck:
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self._asked: dict[int, _Asked] = {}  # by key, only of requests that ask for log-probabilities
+        self._pooling: set[int] = set()
 
     def note_plan(self, plan: SchedulerOutput) -> None:
         """Take in which requests the worker knows from this plan on."""
         for key in plan.removed_keys:
             self._asked.pop(key, None)
+            self._pooling.discard(key)
         for new in plan.new_requests:
             if new.logprobs.sampled or new.logprobs.prompt:
                 self._asked[new.key] = _Asked.of(new)
+            if new.pools:
+                self._pooling.add(new.key)
 
     def find_problems(self, plan: SchedulerOutput, result: ModelRunnerOutput) -> dict[int, str]:
         """Return key -> what is wrong with its part of a result; a request that the worker failed may be among them."""
         problems: dict[int, str] = {}
         self._check_logprobs(result, problems)
-        self._check_tokens(result, problems)
-        brought, wanted = set(result.keys), set(plan.sampling_keys)
-        if len(brought) != len(result.keys):
-            counts = Counter(result.keys)
-            problems.update({key: f"it is named {count} times" for key, count in counts.items() if count > 1})
-        problems.update(dict.fromkeys(wanted - brought, "it has no token"))
-        problems.update(dict.fromkeys(brought - wanted, "it has a token before the end of its prompt is computed"))
+        self._check_tokens(plan, result, problems)
+        if result.keys != plan.sampling_keys or result.pooling_outputs:
+            self._check_keys(plan, result, problems)
         return problems
 
-    def _check_tokens(self, result: ModelRunnerOutput, problems: dict[int, str]) -> None:
+    def _check_tokens(self, plan: SchedulerOutput, result: ModelRunnerOutput, problems: dict[int, str]) -> None:
         rows = result.token_ids
         if all(len(row) == 1 for row in rows) and max(chain.from_iterable(rows), default=0) < self._vocab_size:
             return
         for key, row in zip(result.keys, rows, strict=True):
-            if len(row) != 1:
-                problems[key] = f"it has {len(row)} tokens, and one was planned"
-            elif row[0] >= self._vocab_size:
-                problems[key] = f"it has token {row[0]}, and the vocabulary has {self._vocab_size}"
+            if key in self._pooling:
+                problem = f"it has {len(row)} tokens, and its answer was to be pooled" if row else ""
+            else:
+                problem = self._compare_tokens(row, plan.draft_tokens.get(key, ()))
+            if problem:
+                problems[key] = problem
+
+    def _compare_tokens(self, row: Sequence[int], draft_ids: Sequence[int]) -> str:
+        """Return what is wrong with the tokens of a request that was to verify drafts; nothing if they can be right."""
+        if not 0 < len(row) <= 1 + len(draft_ids):
+            planned = f"at most {1 + len(draft_ids)} were" if draft_ids else "one was"
+            return f"it has {len(row)} tokens, and {planned} planned"
+        if max(row) >= self._vocab_size:
+            return f"it has token {max(row)}, and the vocabulary has {self._vocab_size}"
+        if [*row[:-1]] != [*draft_ids[: len(row) - 1]]:
+            return f"it has tokens {[*row]}, of which all but the last must be drafts, and these were {[*draft_ids]}"
+        return ""
+
+    def _check_keys(self, plan: SchedulerOutput, result: ModelRunnerOutput, problems: dict[int, str]) -> None:
+        """Find the requests that have no token or answer, several rows or a row that was not planned."""
+        brought, ended = set(result.keys), set(plan.sampling_keys)
+        if len(brought) != len(result.keys):
+            counts = Counter(result.keys)
+            problems.update({key: f"it is named {count} times" for key, count in counts.items() if count > 1})
+        pooled, answers = ended & self._pooling, result.pooling_outputs.keys()
+        problems.update(dict.fromkeys(ended - self._pooling - brought, "it has no token"))
+        problems.update(dict.fromkeys(brought - ended, "it has a token before the end of its prompt is computed"))
+        problems.update(dict.fromkeys(pooled - answers, "it has no pooled answer"))
+        problems.update(dict.fromkeys(answers - pooled, "it has a pooled answer, and none was planned"))
 
     def _check_logprobs(self, result: ModelRunnerOutput, problems: dict[int, str]) -> None:
         concerned = {*result.logprobs, *result.prompt_logprobs}
@@ -85,12 +111,13 @@ class ResultCheck:
             concerned.update(key for key in result.keys if key in self._asked)
         if not concerned:
             return
-        brought = set(result.keys)
+        num_tokens = {key: len(row) for key, row in zip(result.keys, result.token_ids, strict=True)}
         for key in concerned:
-            asked, has_token = self._asked.get(key, _NOTHING), key in brought
+            asked, has_token = self._asked.get(key, _NOTHING), key in num_tokens
             width = asked.widths.sampled if has_token else 0
             prompt = result.prompt_logprobs.get(key)
-            problem = _compare("log-probabilities", result.logprobs.get(key), num_positions=1, width=width)
+            num_positions = num_tokens.get(key, 1)
+            problem = _compare("log-probabilities", result.logprobs.get(key), num_positions=num_positions, width=width)
             if prompt is not None or (has_token and asked.is_prompt_due):
                 of_prompt = "log-probabilities of its prompt"
                 problem = problem or _compare(

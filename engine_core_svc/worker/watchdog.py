@@ -1,14 +1,14 @@
-"""Watchdog: a timer that barks when something awaited has not come for too long.
+"""Watchdog: a timer that fires when an awaited event has not happened for too long.
 
-On the event loop. Progress costs nothing but an assignment, and an idle process is woken at most once: one timer goes off ten
-times per timeout, however often progress is made. It counts how often it went off without progress rather than the time, so a
-process that is stopped and continued does not blame its peer (services/running_time.py).
+On the event loop. Progress costs one assignment, and an idle process is woken at most once: one timer fires ten times per
+timeout, however often progress is made. It counts its firings without progress rather than the time, so a process that is
+stopped and continued does not blame its peer (services/timers/running_time.py).
 """
 
 import asyncio
 from collections.abc import Callable
 
-from tetrad.services.running_time import NUM_SLICES
+from tetrad.services.timers.running_time import NUM_SLICES
 
 
 class Watchdog:

@@ -1,7 +1,7 @@
-"""ApiKeys: which keys open a door. Knows keys and a file of them; knows no HTTP, no gRPC and no paths.
+"""ApiKeys: checks API keys against the configured ones and a file of them. Knows no HTTP, no gRPC and no paths.
 
-Keys are never logged, never part of an error, and compared in constant time. A key file that changes is read again, so keys
-are given and taken without a restart; one that can no longer be read leaves the keys as they were.
+Keys are never logged, never part of an error, and compared in constant time. A changed key file is read again, so keys change
+without a restart; an unreadable file leaves the keys as they were.
 """
 
 import hmac
@@ -32,7 +32,7 @@ class ApiKeys:
     """
 
     def __init__(self, keys: Iterable[str], file: Path | None = None, *, setting: str = "--api-key") -> None:
-        # Digests under a secret of this process: equally long, and useless to whoever reads its memory.
+        # Digests under a secret of this process: equally long, and no keys in its memory.
         self._secret = secrets.token_bytes(32)
         self._fixed = self._digests(keys, setting)
         self._file = file
@@ -45,7 +45,7 @@ class ApiKeys:
 
     @property
     def required(self) -> bool:
-        """Whether there are keys at all. A key file that became empty still requires one: nobody has it."""
+        """Whether a key is required. An empty key file still requires one, so it refuses every caller."""
         return bool(self._fixed) or self._file is not None
 
     def accepts(self, presented: str) -> bool:
@@ -75,7 +75,7 @@ class ApiKeys:
                 return
             self._from_file = self._digests(_lines(self._file), str(self._file))
         except (OSError, UnicodeDecodeError, InvalidRequest) as error:
-            # Once, not with every request: whoever sends many must not fill the log.
+            # Once, not with every request: a client with many requests must not fill the log.
             if self._said_not_read != version:
                 self._said_not_read = version
                 log.error("api_keys.file_not_read", file=str(self._file), reason=type(error).__name__)

@@ -10,7 +10,7 @@ import grpc
 
 from tetrad.frontend.access.guard import Guard, bearer_key
 from tetrad.services.errors import Unauthenticated
-from tetrad.services.handlers import Continuation
+from tetrad.services.rpc.handlers import Continuation
 
 _OPEN_SERVICES = ("/grpc.health.v1.", "/grpc.reflection.")
 
@@ -19,7 +19,7 @@ class RequireApiKey(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc sh
     """Answers UNAUTHENTICATED instead of the handler.
 
     Args:
-        guard: who may.
+        guard: checks keys.
     """
 
     def __init__(self, guard: Guard) -> None:

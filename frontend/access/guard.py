@@ -1,9 +1,9 @@
-"""Guard: checks a caller's permissions. One for HTTP and the public gRPC API; knows credentials and origins, no paths.
+"""Guard: checks a caller's permissions. Shared by HTTP and the public gRPC API; knows credentials and origins, no paths.
 
-Two kinds of callers. Users may generate, and look at what serves them: holders of an API key, or everybody where there are no
-keys. Operators may also change how everybody is served (pause, forget caches): holders of an operator key. Without operator
-keys, operators are those who can reach a server that only this machine can reach and that asks nobody for keys; so a server
-that is open to others is never open to their `/pause`.
+Users may generate and read the server's state: holders of an API key, or all callers where no keys are set. Operators may also
+change the service for everybody (pause, reset caches): holders of an operator key. Without operator keys, all callers are
+operators if the server is bound to this machine alone and has no API keys; a server that others can reach never opens `/pause`
+to them.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from tetrad.frontend.access.api_keys import ApiKeys
 from tetrad.frontend.config import FrontendSettings
 from tetrad.services.errors import PermissionDenied, Unauthenticated
-from tetrad.services.listening import is_loopback
+from tetrad.services.rpc.listening import is_loopback
 
 _NO_KEY = (
     "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth "
@@ -24,7 +24,7 @@ class Guard:
     """Lets callers through, or raises why not.
 
     Args:
-        settings: keys, and who may operate.
+        settings: the keys, and the setting of operator endpoints.
 
     Raises:
         NotFound, InvalidRequest: keys that cannot be used; see ApiKeys.
@@ -68,7 +68,7 @@ class Guard:
 
         Raises:
             Unauthenticated: an operator key is needed, and there is none.
-            PermissionDenied: nobody may operate this server, or not so.
+            PermissionDenied: operator endpoints are off, or the caller's key or origin is not accepted.
         """
         if self._operator_endpoints == "off":
             raise PermissionDenied("Operator endpoints are switched off on this server (--operator-endpoints off).")

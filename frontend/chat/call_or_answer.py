@@ -1,7 +1,7 @@
-"""Call or answer: the constraint of a turn that either calls tools, as the model is free to, or answers in JSON.
+"""Call or answer: the constraint of a turn that either calls tools freely or answers in JSON.
 
-`response_format` alone would leave the model no way to call. Possible where a call is told from a JSON document by how it
-begins, and stands by itself; pure.
+`response_format` alone would leave the model no way to call. Both are possible where the first characters of a call differ
+from those of a JSON document, and a call is complete by itself. Pure.
 """
 
 import dataclasses
@@ -9,8 +9,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tetrad.frontend.parsing.interface import Tool, ToolFormat
-from tetrad.frontend.parsing.pieces import ToolCallStart
+from tetrad.frontend.parsing.elements.interface import Tool, ToolFormat
+from tetrad.frontend.parsing.elements.pieces import ToolCallStart
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 
 _SEPARATOR = "\n"

@@ -10,14 +10,15 @@ from collections.abc import Sequence
 
 from tetrad.frontend.chat.call_or_answer import call_or_answer
 from tetrad.frontend.chat.conversation import Conversation, NamedTool, ToolChoice
-from tetrad.frontend.parsing.forced import NamedParser, RequiredParser, named_schema, required_schema
+from tetrad.frontend.parsing.elements.call_schemas import named_schema, required_schema
+from tetrad.frontend.parsing.elements.interface import Parser, Tool
+from tetrad.frontend.parsing.forced import NamedParser, RequiredParser
 from tetrad.frontend.parsing.formats import ChatFormats
-from tetrad.frontend.parsing.interface import Parser, Tool
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.services.errors import InvalidRequest
 
-# What a schema may say besides its properties without its meaning depending on arguments that it does not declare.
+# Keywords of a schema whose meaning does not depend on undeclared arguments.
 _PLAIN_OBJECT = frozenset(
     {"type", "properties", "required", "title", "description", "$schema", "$defs", "definitions", "examples"}
 )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tetrad.frontend.parsing.interface import Tool
+from tetrad.frontend.parsing.elements.interface import Tool
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 @dataclass(frozen=True)
 class Conversation:
-    """What the assistant is asked to continue.
+    """The messages that the assistant continues, with their tools.
 
     Attributes:
         messages: {"role", "content", ...} as OpenAI writes them.

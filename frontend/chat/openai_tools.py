@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tetrad.frontend.parsing.interface import Tool
+from tetrad.frontend.parsing.elements.interface import Tool
 
 _NO_PARAMETERS = {"type": "object", "properties": {}}
 

@@ -1,12 +1,12 @@
-"""Reasoning tokens: how many of an output's tokens are reasoning, for usage. The same number for every chunking.
+"""Reasoning tokens: counts the reasoning tokens of an output, for usage. The same number for every chunking.
 
-Exact where the end of the reasoning has ids of its own, as special tokens do. Where the model wrote it with other ids, tokens
-are shared out by characters.
+Exact where the end of the reasoning has token ids of its own, such as special tokens. Otherwise tokens are divided in
+proportion to characters.
 """
 
 from collections.abc import Sequence
 
-from tetrad.frontend.parsing.pieces import Piece, Reasoning
+from tetrad.frontend.parsing.elements.pieces import Piece, Reasoning
 from tetrad.frontend.request.outputs import CompletionOutput
 
 

@@ -1,6 +1,6 @@
-"""TurnStream: the outputs of one request -> pieces of its n turns, as they become certain.
+"""TurnStream: converts the outputs of one request to pieces of its n turns, as soon as each piece is certain.
 
-Made by start_turn; used on the event loop of its request. Streaming and whole answers pass through here alike.
+Made by start_turn; used on the event loop of its request. Streaming and whole answers both use it.
 """
 
 import functools
@@ -11,8 +11,8 @@ from tetrad.frontend.chat.constraint import forced_parser
 from tetrad.frontend.chat.conversation import Conversation
 from tetrad.frontend.chat.reasoning_tokens import ReasoningTokens
 from tetrad.frontend.llm.output_stream import OutputStream
+from tetrad.frontend.parsing.elements.pieces import Piece
 from tetrad.frontend.parsing.formats import ChatFormats
-from tetrad.frontend.parsing.pieces import Piece
 from tetrad.frontend.parsing.turn import TurnParser
 from tetrad.frontend.parsing.wrapped_answer import WrappedAnswer
 from tetrad.frontend.request.outputs import CompletionOutput, RequestOutput
@@ -20,11 +20,11 @@ from tetrad.frontend.request.outputs import CompletionOutput, RequestOutput
 
 @dataclass(slots=True)
 class TurnPart:
-    """What is new of one of the n turns.
+    """The new pieces of one of the n turns.
 
     Attributes:
         output: the text, ids and log-probabilities that it was parsed from.
-        pieces: what they make certain; may be empty.
+        pieces: parsed from them so far; may be empty.
         finish_reason: "tool_calls" if the turn ended well and has calls, else the output's own.
         num_reasoning_tokens: how many of the output's tokens are reasoning.
     """
@@ -48,8 +48,8 @@ class TurnStream:
 
     Args:
         stream: its outputs must be deltas, or one final output.
-        formats: how the model writes.
-        conversation: what it answers.
+        formats: the model's syntax.
+        conversation: that the turns continue.
         constraint_waits: a constraint begins behind the reasoning, and is waiting for its end.
     """
 
@@ -71,6 +71,11 @@ class TurnStream:
     def prompt_token_ids(self) -> list[int]:
         """Its ids."""
         return self._stream.prompt_token_ids
+
+    @property
+    def predicted_ids(self) -> list[int]:
+        """The ids that are expected as the answer."""
+        return self._stream.predicted_ids
 
     async def __aiter__(self) -> AsyncIterator[TurnUpdate]:
         try:

@@ -1,7 +1,7 @@
 """Turns: starts the assistant's turns for a conversation. Every chat API and the LLM class call it.
 
-Renders the conversation, constrains the output where tools demand it, and parses what comes back into pieces. Knows nothing of
-HTTP and nothing of engines.
+Renders the conversation, constrains the output where tools demand it, and parses the output into pieces. Knows no HTTP and no
+engine cores.
 """
 
 import dataclasses
@@ -43,6 +43,8 @@ async def start_turn(
     truncation_side: str = "left",
     cache_salt: str = "",
     data_parallel_rank: int | None = None,
+    model: str | None = None,
+    prediction: str = "",
 ) -> TurnStream:
     """Start the assistant's turn. Further arguments and errors: see Texts.encode_chat and AsyncLLM.add_request.
 
@@ -57,6 +59,8 @@ async def start_turn(
         truncation_side: which end is dropped.
         cache_salt: separates prefix caches.
         data_parallel_rank: pins the request to an engine.
+        model: name that the client asks for; it may be an adapter's.
+        prediction: text that is expected as the answer; empty: none.
 
     Raises:
         InvalidRequest: the request is wrong; also for two constraints at once, an unknown `tool_choice`, or a strict tool that
@@ -78,6 +82,8 @@ async def start_turn(
         truncation_side=truncation_side,
         cache_salt=cache_salt,
         data_parallel_rank=data_parallel_rank,
+        lora_request=llm.model_names.lora_of(model),
+        prediction=prediction,
     )
     outputs = params.structured_outputs
     waits = outputs is not None and outputs.start_after_token_ids is not None

@@ -1,6 +1,6 @@
 """EngineAdminClient: sends operators' commands to all engine cores. Knows EngineCoreAdminService; knows no requests.
 
-An order that one engine does not take is an error, though others may have taken it: all of these can be given again.
+A command that one engine core refuses raises, though others may have executed it: every command can be repeated.
 """
 
 import asyncio
@@ -12,13 +12,15 @@ from typing import Any, Literal
 import grpc
 
 from tetrad.frontend.engine.facts import EngineLoad
-from tetrad.frontend.engine.wire import engine_load_of
+from tetrad.frontend.engine.wire import decode_engine_load, decode_lora, encode_lora
 from tetrad.frontend.net.discovery import Endpoint
-from tetrad.services.channel import is_call_closed, open_channel
-from tetrad.services.errors import DeadlineExceeded, FailedPrecondition, InvalidRequest, Unavailable
-from tetrad.services.profiling import stop_all
-from tetrad.services.status import from_rpc_error
-from tetrad.services.tls import TlsFiles
+from tetrad.frontend.request.outputs import LoRARequest
+from tetrad.services.errors import DeadlineExceeded, FailedPrecondition, InvalidRequest, NotFound, Unavailable
+from tetrad.services.observability.profiling import stop_all
+from tetrad.services.rpc.carrier import GRPC, Carrier
+from tetrad.services.rpc.channel import is_call_closed
+from tetrad.services.rpc.status import from_rpc_error
+from tetrad.services.tls.identity import TlsFiles
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 
 PauseMode = Literal["abort", "wait", "keep"]
@@ -33,14 +35,16 @@ _TIMEOUT_S = 10.0
 _PROFILE_TIMEOUT_S = 300.0
 """A worker writes its file before it answers; of a long recording that takes minutes."""
 _SLEEP_TIMEOUT_S = 600.0
-"""What runs may have to finish first, and weights that were dropped are loaded again."""
+"""Long: running requests may finish first, and dropped weights are loaded again."""
+_LORA_TIMEOUT_S = 300.0
+"""Long: a large adapter may be on a slow disk, and may wait for a place."""
 _LOAD_TIMEOUT_S = 0.8
-"""For somebody who asks every second."""
+"""Short: the console asks every second."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdminState:
-    """How the engine cores are that say so at once.
+    """The state of the engine cores that answer at once.
 
     Attributes:
         is_paused: new requests wait at one of them.
@@ -57,14 +61,21 @@ class EngineAdminClient:
     """The operator's side of the engine cores.
 
     Args:
-        endpoints: returns where the admin ports are now, one per engine; none: nobody can operate them.
+        endpoints: returns the present admin ports, one per engine core; none: there are no operators' commands.
         max_message_bytes: largest message.
         tls: identity of this process; None: connections are plain.
+        carrier: to them.
     """
 
     def __init__(
-        self, endpoints: Callable[[], Sequence[Endpoint]], *, max_message_bytes: int, tls: TlsFiles | None = None
+        self,
+        endpoints: Callable[[], Sequence[Endpoint]],
+        *,
+        max_message_bytes: int,
+        tls: TlsFiles | None = None,
+        carrier: Carrier = GRPC,
     ) -> None:
+        self._carrier = carrier
         self._endpoints = endpoints
         self._max_message_bytes = max_message_bytes
         self._tls = tls
@@ -105,7 +116,7 @@ class EngineAdminClient:
         """Return whether any engine is paused or sleeps.
 
         Raises:
-            FailedPrecondition: nobody can ask them.
+            FailedPrecondition: no admin port is reachable.
             Unavailable: none of them says so.
         """
         self.check_targets()
@@ -147,17 +158,19 @@ class EngineAdminClient:
             *(stub.GetLoad(engine_core_pb2.GetLoadRequest(), timeout=_LOAD_TIMEOUT_S) for stub in self._stubs()),
             return_exceptions=True,
         )
-        return [engine_load_of(each.load) if isinstance(each, engine_core_pb2.GetLoadResponse) else None for each in answers]
+        return [
+            decode_engine_load(each.load) if isinstance(each, engine_core_pb2.GetLoadResponse) else None for each in answers
+        ]
 
     def check_targets(self) -> None:
-        """FailedPrecondition if nobody can ask the engines anything."""
+        """FailedPrecondition if the admin ports are unknown."""
         self._reachable()
 
     def kv_events(self) -> list[AsyncIterator[engine_core_pb2.SubscribeKvEventsResponse]]:
         """Return, for each engine, what its prefix cache holds and what changes in it; the streams never end by themselves.
 
         Raises:
-            FailedPrecondition: nobody can ask them.
+            FailedPrecondition: no admin port is reachable.
         """
         request = engine_core_pb2.SubscribeKvEventsRequest()
         return [_mapped(stub.SubscribeKvEvents(request)) for stub in self._reachable()]
@@ -207,6 +220,50 @@ class EngineAdminClient:
             raise from_rpc_error(error) from error
         return [json.loads(result) for answer in answers for result in answer.results_json]
 
+    async def load_lora(self, lora: LoRARequest) -> None:
+        """Load an adapter into every engine core, or into none of them if one refuses it.
+
+        Raises:
+            NotFound, ModelError: there is no adapter, or it cannot be used.
+            AlreadyExists: its id is another adapter's.
+        """
+        request = engine_core_pb2.EngineCoreAdminServiceLoadLoraRequest(lora=encode_lora(lora))
+        stubs = self._reachable()
+        calls = (self._ask(stub.LoadLora, request, timeout_s=_LORA_TIMEOUT_S) for stub in stubs)
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        failures = [answer for answer in answers if isinstance(answer, BaseException)]
+        if not failures:
+            return
+        if not lora.load_inplace:
+            back = engine_core_pb2.EngineCoreAdminServiceUnloadLoraRequest(id=lora.lora_int_id)
+            done = (stub for stub, answer in zip(stubs, answers, strict=True) if not isinstance(answer, BaseException))
+            await asyncio.gather(*(self._ask(stub.UnloadLora, back) for stub in done), return_exceptions=True)
+        raise failures[0]
+
+    async def unload_lora(self, lora_id: int) -> bool:
+        """Let every engine core forget an adapter and free its memory; return whether one of them had it.
+
+        FailedPrecondition while unfinished requests have it.
+        """
+        request = engine_core_pb2.EngineCoreAdminServiceUnloadLoraRequest(id=lora_id)
+        calls = (self._ask(stub.UnloadLora, request, timeout_s=_LORA_TIMEOUT_S) for stub in self._reachable())
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, NotFound):
+                raise answer
+        return any(not isinstance(answer, BaseException) for answer in answers)
+
+    async def list_loras(self) -> list[LoRARequest]:
+        """Return the adapters that engine cores know, each once."""
+        answers = await self._ask_all("ListLoras", engine_core_pb2.ListLorasRequest())
+        found = [decode_lora(lora) for answer in answers for lora in answer.loras]
+        return list({lora.lora_int_id: lora for lora in found}.values())
+
+    async def pin_lora(self, lora_id: int) -> None:
+        """Keep an adapter in memory everywhere; NotFound if an engine core does not know it."""
+        request = engine_core_pb2.EngineCoreAdminServicePinLoraRequest(id=lora_id)
+        await self._ask_all("PinLora", request, timeout_s=_LORA_TIMEOUT_S)
+
     async def _stop_profile(self, stub: engine_core_pb2_grpc.EngineCoreAdminServiceStub) -> list[str]:
         request = engine_core_pb2.EngineCoreAdminServiceStopProfileRequest()
         answer = await self._ask(stub.StopProfile, request, timeout_s=_PROFILE_TIMEOUT_S)
@@ -232,7 +289,7 @@ class EngineAdminClient:
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
         for endpoint in set(endpoints) - set(self._channels):
-            self._channels[endpoint] = open_channel(
+            self._channels[endpoint] = self._carrier.connect(
                 endpoint.target, server_name=endpoint.server_name, max_message_bytes=self._max_message_bytes, tls=self._tls
             )
         return [engine_core_pb2_grpc.EngineCoreAdminServiceStub(self._channels[endpoint]) for endpoint in endpoints]

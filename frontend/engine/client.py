@@ -1,9 +1,8 @@
 """EngineClient: one engine core over all its sessions; its requests (client_requests.py) survive each of them.
 
-When a session breaks another is opened, with back-off, and every unfinished request is added again behind the tokens that
-exist. After `recovery_timeout_s` without an engine that works they fail with Unavailable. One event loop; knows no text.
-Invariant: a step is applied whole before the session counts as lost, so what a request is resumed behind is what its client has
-been given.
+When a session breaks, the client opens another with back-off and adds every unfinished request again, with its tokens so far.
+After `recovery_timeout_s` without a working engine core they fail with Unavailable. One event loop; knows no text. Invariant:
+a step is applied whole before the session counts as lost, so a request is resumed exactly after the tokens its client has.
 """
 
 import asyncio
@@ -11,23 +10,20 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
-import grpc
-
-from tetrad.frontend.engine.client_adds import Unfinished
 from tetrad.frontend.engine.client_requests import EngineRequests, is_pinned
+from tetrad.frontend.engine.client_sequence import ActiveSequence
 from tetrad.frontend.engine.facts import EngineInfo
 from tetrad.frontend.engine.inbox import EngineInbox
+from tetrad.frontend.engine.link import EngineLink
 from tetrad.frontend.engine.load import EngineLoad
 from tetrad.frontend.engine.session_client import EngineSession, Notice, ProtocolError, Rejection, TransportError
 from tetrad.frontend.net.backoff import Backoff
 from tetrad.frontend.request.sequence import Sequence
 from tetrad.frontend.request.steps import Step
-from tetrad.services.channel import problem_of
 from tetrad.services.errors import FailedPrecondition, InternalError, TetradError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
-from tetrad.services.running_time import RunningTimer
-from tetrad.v1 import engine_core_pb2_grpc
+from tetrad.services.timers.running_time import RunningTimer
 
 log = get_logger()
 
@@ -37,7 +33,7 @@ _GOOD_NOTICES = ("RECOVERED", "AWAKE")
 
 
 class StepSink(Protocol):
-    """What takes an engine's outputs."""
+    """Receiver of an engine core's outputs."""
 
     async def process(self, step: Step) -> None:
         """Take one step's outputs; the next is read when this returns."""
@@ -47,7 +43,7 @@ class StepSink(Protocol):
 
 
 class EngineObserver(Protocol):
-    """What hears of an engine's fate."""
+    """Receiver of an engine core's changes of state."""
 
     def on_change(self) -> None:
         """An engine was connected or lost, or has another problem."""
@@ -55,7 +51,7 @@ class EngineObserver(Protocol):
     def on_lost(self, engine: "EngineClient") -> None:
         """A session that was open broke."""
 
-    def place_elsewhere(self, engine: "EngineClient", requests: list[Unfinished]) -> bool:
+    def place_elsewhere(self, engine: "EngineClient", requests: list[ActiveSequence]) -> bool:
         """Give requests that `engine` has no more to another one; False: there is none that would take them."""
 
 
@@ -64,11 +60,11 @@ class EngineClient:
 
     Args:
         target: its address.
-        channel: to it; owned from now on.
+        link: to it; owned from now on.
         sink: takes outputs and failures.
         recovery_timeout_s: how long requests wait for an engine that is lost.
         number: this frontend's number for it, which its steps bear: engines need not have different ones of their own.
-        max_message_bytes: largest message that the channel reads and writes.
+        max_message_bytes: largest message that the link reads and writes.
 
     Attributes:
         number: the same.
@@ -82,7 +78,7 @@ class EngineClient:
     def __init__(
         self,
         target: str,
-        channel: grpc.aio.Channel,
+        link: EngineLink,
         sink: StepSink,
         *,
         recovery_timeout_s: float,
@@ -90,7 +86,7 @@ class EngineClient:
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
         self.target = target
-        self.channel = channel
+        self.link = link
         self.load = EngineLoad()
         self.is_draining = False
         self.number = number
@@ -99,7 +95,6 @@ class EngineClient:
         self._sink = sink
         self._recovery_timeout_s = recovery_timeout_s
         self._max_message_bytes = max_message_bytes
-        self._stub = engine_core_pb2_grpc.EngineCoreServiceStub(channel)
         self._requests = EngineRequests(target, sink.fail, recovery_timeout_s=recovery_timeout_s)
         self._ready = asyncio.Event()
         self._backoff = Backoff()
@@ -151,23 +146,23 @@ class EngineClient:
 
     def not_ready(self, timeout_s: float) -> Unavailable:
         """Return the error of an engine that was not ready in time."""
-        why = problem_of(self.channel) or self._lost_reason
+        why = self.link.problem or self._lost_reason
         reason = f" ({why})" if why else ""
         return Unavailable(f"The engine core at {self.target} was not ready within {timeout_s:g} s{reason}.")
 
-    def add(self, unfinished: Unfinished, *, was_sent: bool = False) -> None:
+    def add(self, active: ActiveSequence) -> None:
         """Send a request with the others of its burst; Unavailable if the engine has been away for too long.
 
         Args:
-            unfinished: the sequence, which gets the outputs, and its message.
-            was_sent: to another engine, which is lost: this one goes on behind the tokens that exist.
+            active: the sequence, which gets the outputs, and its message. If another engine core may have accepted it, this one
+                goes on behind the tokens that exist.
         """
         if self.given_up:
             raise self._unavailable()
         self.load.note_sent()
-        self._requests.add(unfinished, was_sent=was_sent)
+        self._requests.add(active)
 
-    def release(self) -> list[Unfinished]:
+    def release(self) -> list[ActiveSequence]:
         """Give the requests up that this engine, which is lost, need not have for its own."""
         return self._requests.release()
 
@@ -176,7 +171,7 @@ class EngineClient:
         self._requests.forget(request_id)
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """Drop sequences and tell the engine; unknown ids are ignored."""
+        """Tell the engine to end sequences, which the caller then forgets; unknown ids are ignored."""
         for request_id in request_ids:
             self._requests.abort(request_id)
 
@@ -187,7 +182,7 @@ class EngineClient:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self.channel.close()
+        await self.link.close()
 
     async def _run(self) -> None:
         while True:
@@ -212,7 +207,7 @@ class EngineClient:
 
     async def _serve(self) -> None:
         """Run one session until it breaks."""
-        session = EngineSession(self._stub, self._max_message_bytes)
+        session = EngineSession(self.link.open_session(), self._max_message_bytes)
         writer: asyncio.Task[None] | None = None
         inbox: EngineInbox | None = None
         try:
@@ -262,6 +257,8 @@ class EngineClient:
         found = self._requests.find(rejection.request_id)
         if found is None:
             return
+        # Unless one accepted it earlier, no engine core has: the next one's queue limits apply to it.
+        found.was_sent = found.message.resumed
         problem = _PROBLEM_OF_NOTICE.get(rejection.error.reason, "") if isinstance(rejection.error, Unavailable) else ""
         if problem:
             self.is_draining |= problem == DRAINING
@@ -292,7 +289,13 @@ class EngineClient:
         self.since = time.time()
         num_resumed = self._requests.begin_session(is_another_engine=is_another)
         self._ready.set()
-        log.info("engine.connected", target=self.target, epoch=info.epoch, num_resumed=num_resumed)
+        log.info(
+            "engine.connected",
+            target=self.target,
+            epoch=info.epoch,
+            contract_revision=info.contract_revision,
+            num_resumed=num_resumed,
+        )
         self._set_problem("")
 
     def _on_lost(self, *, is_broken: bool) -> None:

@@ -1,15 +1,16 @@
-"""EngineOutgoing: the requests to add and to abort that an engine core has not been sent yet.
+"""EngineOutgoing: the queue of requests to add and to abort that an engine core has not been sent yet.
 
-Filled by an engine's requests, emptied by its session's writer: requests of one burst share messages (client_adds.py).
-Knows which requests an engine core was sent, this one or one before: those are resumed rather than new. One event loop.
+An engine client's requests fill it, its session's writer empties it: requests that arrive together share messages
+(client_adds.py). Requests that this engine core or another one was sent before are resumed rather than new. One event loop.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
 
-from tetrad.frontend.engine.client_adds import AddMessage, Unfinished, add_messages
+from tetrad.frontend.engine.client_adds import AddMessage, add_messages
+from tetrad.frontend.engine.client_sequence import ActiveSequence
 from tetrad.frontend.engine.session_client import EngineSession
-from tetrad.frontend.engine.wire import resume
+from tetrad.frontend.engine.wire import set_resumed
 from tetrad.frontend.net.batching import end_of_burst
 from tetrad.services.errors import TetradError
 from tetrad.services.log import get_logger
@@ -30,53 +31,40 @@ class EngineOutgoing:
         on_too_large: called with a request that fits no message to this engine core, and the limit.
     """
 
-    def __init__(self, on_message: Callable[[AddMessage], None], on_too_large: Callable[[Unfinished, int], None]) -> None:
+    def __init__(self, on_message: Callable[[AddMessage], None], on_too_large: Callable[[ActiveSequence, int], None]) -> None:
         self._on_message, self._on_too_large = on_message, on_too_large
-        self._adds: dict[str, Unfinished] = {}
+        self._adds: dict[str, ActiveSequence] = {}
         self._aborts: list[str] = []
-        self._sent: set[str] = set()
         self._is_due = asyncio.Event()
 
-    def add(self, requests: Iterable[Unfinished]) -> None:
+    def add(self, requests: Iterable[ActiveSequence]) -> None:
         """Send requests with the others of their burst; behind their tokens if an engine core knew them."""
         for each in requests:
             sequence = each.sequence
             self._adds[sequence.request_id] = each
-            if sequence.request_id in self._sent:
-                resume(each.request, sequence)
+            if each.was_sent:
+                set_resumed(each.message, sequence)
                 sequence.span.add_event("resumed", {"num_output_tokens": len(sequence.output_token_ids)})
             self._is_due.set()
 
     def abort(self, request_id: str) -> None:
-        """Let the engine core drop a request, if it was told of it in this session."""
+        """Let the engine core drop a request, if it was sent in this session."""
         if self._adds.pop(request_id, None) is None:
             self._aborts.append(request_id)
             self._is_due.set()
 
-    def begin_session(self, requests: Iterable[Unfinished]) -> int:
-        """Forget what the last session was to be told, and send these again; return how many they are."""
+    def begin_session(self, requests: Iterable[ActiveSequence]) -> int:
+        """Drop the last session's queue and queue these requests again; return their number."""
         self._adds, self._aborts = {}, []
         self.add(requests)
         return len(self._adds)
-
-    def note_sent(self, request_id: str) -> None:
-        """Note that an engine core was told of a request."""
-        self._sent.add(request_id)
-
-    def was_sent(self, request_id: str) -> bool:
-        """Return whether an engine core was told of a request."""
-        return request_id in self._sent
-
-    def forget(self, request_id: str) -> None:
-        """Drop a request that has ended."""
-        self._sent.discard(request_id)
 
     async def write(self, session: EngineSession) -> None:
         """Tell a session what there is, whenever there is something, until it breaks."""
         try:
             while True:
                 await self._is_due.wait()
-                # What is told together begins in one step; one by one, each would have a step of its own, which takes the
+                # Requests in one message begin in one step; one by one, each would have a step of its own, which takes the
                 # cores from those that are still being read.
                 await end_of_burst(lambda: len(self._adds))
                 self._is_due.clear()
@@ -91,14 +79,15 @@ class EngineOutgoing:
             log.debug("engine.write_failed", reason=str(error))
             session.cancel()
 
-    async def _write_adds(self, session: EngineSession, adds: Iterable[Unfinished]) -> None:
+    async def _write_adds(self, session: EngineSession, adds: Iterable[ActiveSequence]) -> None:
         most_bytes, fitting = session.max_message_bytes, []
         for each in adds:
             if each.num_bytes <= most_bytes:
                 fitting.append(each)
             else:  # admitted for an engine core that reads larger ones
                 self._on_too_large(each, most_bytes)
-        self._sent.update(each.sequence.request_id for each in fitting)
+        for each in fitting:
+            each.was_sent = True
         for message in add_messages(fitting, shares=session.shares_params, most_bytes=most_bytes):
             self._on_message(message)
             await session.send(message.encode())

@@ -1,14 +1,14 @@
 """EngineRequests: the unfinished requests of one engine core, over all its sessions.
 
-Owned by the engine client, which says when a session begins and breaks. Knows whom the engine was sent, who waits for another's
-trial, and whom it refused because it is leaving; knows no streams and no text. One event loop.
+Owned by the engine client, which reports begun and broken sessions. Tracks which requests were sent, which wait while a suspect
+runs alone, and which a draining engine core refused; knows no streams and no text. One event loop.
 """
 
 from collections.abc import Callable
 
-from tetrad.frontend.engine.client_adds import Unfinished
 from tetrad.frontend.engine.client_outgoing import EngineOutgoing
-from tetrad.frontend.engine.crash_isolation import EngineTrials
+from tetrad.frontend.engine.client_sequence import ActiveSequence
+from tetrad.frontend.engine.crash_isolation import CrashIsolation
 from tetrad.frontend.engine.message_losses import LOSSES_TO_FAIL, MessageLosses
 from tetrad.frontend.engine.refused_requests import RefusedRequests
 from tetrad.frontend.request.sequence import Sequence
@@ -28,7 +28,7 @@ class EngineRequests:
         recovery_timeout_s: how long what a leaving engine refused waits for its successor.
 
     Attributes:
-        outgoing: what the engine is still to be told; emptied by each session's writer.
+        outgoing: messages still to be sent; emptied by each session's writer.
     """
 
     def __init__(self, target: str, fail: Callable[[Sequence, TetradError], None], *, recovery_timeout_s: float) -> None:
@@ -37,16 +37,16 @@ class EngineRequests:
         self._target = target
         self._fail = fail
         self._recovery_timeout_s = recovery_timeout_s
-        self._unfinished: dict[str, Unfinished] = {}
+        self._unfinished: dict[str, ActiveSequence] = {}
         self._refused = RefusedRequests(recovery_timeout_s, self._fail_refused)
-        self._trials = EngineTrials()
+        self._isolation = CrashIsolation()
         self._is_connected = False
         self._has_broken = False
 
     def __len__(self) -> int:
         return len(self._unfinished)
 
-    def find(self, request_id: str) -> Unfinished | None:
+    def find(self, request_id: str) -> ActiveSequence | None:
         """Return a request; None: it has ended."""
         return self._unfinished.get(request_id)
 
@@ -60,7 +60,7 @@ class EngineRequests:
         for each in self._losses.begin(is_another_engine=is_another_engine):
             self._fail_unreadable(each)
         self._refused.clear()
-        may_go = self._trials.begin(each.sequence for each in self._unfinished.values())
+        may_go = self._isolation.begin(each.sequence for each in self._unfinished.values())
         num_resumed = self.outgoing.begin_session(self._unfinished[each.request_id] for each in may_go)
         self._is_connected = True
         return num_resumed
@@ -83,87 +83,81 @@ class EngineRequests:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def add(self, unfinished: Unfinished, *, was_sent: bool = False) -> None:
-        """Send a request with the others of its burst, or with the next session; `was_sent`: to another engine before."""
-        sequence = unfinished.sequence
-        if was_sent:
-            self.outgoing.note_sent(sequence.request_id)
-        self._unfinished[sequence.request_id] = unfinished
-        if self._is_connected and not self._trials.hold(sequence):
-            self.outgoing.add([unfinished])
+    def add(self, active: ActiveSequence) -> None:
+        """Send a request with the others of its burst, or with the next session."""
+        sequence = active.sequence
+        self._unfinished[sequence.request_id] = active
+        if self._is_connected and not self._isolation.hold(sequence):
+            self.outgoing.add([active])
 
     def forget(self, request_id: str) -> None:
         """Drop a finished sequence."""
         self._unfinished.pop(request_id, None)
-        self.outgoing.forget(request_id)
-        self._trials.forget(request_id)
+        self._isolation.forget(request_id)
         self._losses.forget(request_id)
         self.go_on()
         self._refused.discard(request_id)
 
     def abort(self, request_id: str) -> None:
-        """Drop a sequence and tell the engine; an unknown id is ignored."""
-        if request_id not in self._unfinished:
-            return
-        self.forget(request_id)
-        if self._is_connected:
+        """Tell the engine to end a sequence, which the caller then forgets; an unknown id is ignored."""
+        if self._is_connected and request_id in self._unfinished:
             self.outgoing.abort(request_id)
 
     def refuse(self, request_id: str) -> None:
         """Keep what the engine did not take, as it is leaving, for its successor. What it runs is not concerned."""
         self._refused.add(request_id)
 
-    def release(self) -> list[Unfinished]:
+    def release(self) -> list[ActiveSequence]:
         """Give the requests up that an engine which is lost need not have for its own: those that are not pinned to it.
 
-        It may have died of one of them: whoever goes on with that is to know.
+        One of them may have crashed it: they keep their counts of losses.
         """
         if self._has_broken:
             self._has_broken = False
             self._judge()
         released = [each for each in self._unfinished.values() if not is_pinned(each)]
         for each in released:
-            self._trials.give_up(each.sequence.request_id)
+            self._isolation.give_up(each.sequence.request_id)
             self.forget(each.sequence.request_id)
         return released
 
     def fail_all(self, error: TetradError) -> None:
         """Fail every request."""
         for each in list(self._unfinished.values()):
-            # By an abort, should the engine be there after all: it must not go on for nobody.
+            # With an abort, in case the engine core still runs: it must not compute for a failed request.
             self._fail(each.sequence, error)
             self.abort(each.sequence.request_id)
+            self.forget(each.sequence.request_id)
 
     def go_on(self) -> None:
-        """Send what waited for the end of a trial, if that is over."""
-        if self._is_connected and (may_go := self._trials.advance()):
+        """Send the requests that waited for a suspect, once it is cleared or has ended."""
+        if self._is_connected and (may_go := self._isolation.advance()):
             self.outgoing.add(self._unfinished[each.request_id] for each in may_go)
 
     def _judge(self) -> None:
         """Note that an engine core died with all it had been sent; end the request that it died of, if that is known now."""
-        sequences = [each.sequence for each in self._unfinished.values()]
-        lost = [sequence for sequence in sequences if self.outgoing.was_sent(sequence.request_id)]
-        for sequence in self._trials.note_loss(lost):
+        lost = [each.sequence for each in self._unfinished.values() if each.was_sent]
+        for sequence in self._isolation.note_loss(lost):
             text = f"{sequence.num_engine_losses} engine cores in a row died while this request ran. Do not send it again."
-            log.error("request.convicted", **sequence.span.context.log_fields(sequence.request_id), target=self._target)
+            log.error("request.failed_as_suspect", **sequence.span.context.log_fields(sequence.request_id), target=self._target)
             self.forget(sequence.request_id)
             self._fail(sequence, PoisonousRequest(text))
 
-    def _refuse_too_large(self, unfinished: Unfinished, limit: int) -> None:
+    def _refuse_too_large(self, active: ActiveSequence, limit: int) -> None:
         """End a request that was admitted for another engine core, which reads larger messages."""
-        self._end(unfinished, too_large("The request, with what is generated,", unfinished.num_bytes, limit))
+        self._end(active, too_large("The request, with what is generated,", active.num_bytes, limit))
 
-    def _fail_unreadable(self, unfinished: Unfinished) -> None:
-        size = unfinished.num_bytes
+    def _fail_unreadable(self, active: ActiveSequence) -> None:
+        size = active.num_bytes
         text = (
             f"The connection to the engine core at {self._target} broke {LOSSES_TO_FAIL} times over this request's message,"
             f" which has {size} bytes. Make the request smaller."
         )
-        self._end(unfinished, InvalidRequest(text, reason="MESSAGE_TOO_LARGE"))
+        self._end(active, InvalidRequest(text, reason="MESSAGE_TOO_LARGE"))
 
-    def _end(self, unfinished: Unfinished, error: TetradError) -> None:
+    def _end(self, active: ActiveSequence, error: TetradError) -> None:
         """Fail one request, whose engine core does not have it."""
-        sequence = unfinished.sequence
+        sequence = active.sequence
         log.error("request.unsendable", **sequence.span.context.log_fields(sequence.request_id), reason=error.message)
         self.forget(sequence.request_id)
         self._fail(sequence, error)
@@ -176,6 +170,6 @@ class EngineRequests:
         self.forget(request_id)
 
 
-def is_pinned(unfinished: Unfinished) -> bool:
+def is_pinned(active: ActiveSequence) -> bool:
     """Return whether a request may run on its engine alone."""
-    return unfinished.request.HasField("data_parallel_rank")
+    return active.message.HasField("data_parallel_rank")

@@ -1,8 +1,8 @@
-"""EngineTrials: requests that an engine core may have died of, again and again, and the one that has to prove itself alone.
+"""Crash isolation: finds the request that crashes engine cores.
 
-Called by an engine's requests. A worker's deaths are judged by the engine core; its own have nobody else to judge them, and a
-request that ends every engine core it is resumed on would do so for ever. Who was lost with three engine cores in a row
-without a token is sent alone; who comes on is acquitted, and who is lost alone twice more is convicted. Knows no streams.
+Called by the requests of one engine client. The engine core finds requests that crash its workers; a crash of the engine core
+itself is counted here. A request lost with three engine cores in a row without a new token is a suspect and is sent alone. A
+new token clears it; two more losses fail it.
 """
 
 from collections.abc import Iterable
@@ -10,36 +10,36 @@ from collections.abc import Iterable
 from tetrad.frontend.request.sequence import Sequence
 
 LOSSES_TO_SUSPECT = 3
-LOSSES_TO_CONVICT = 5
+LOSSES_TO_FAIL_ALONE = 5
 
 
-class EngineTrials:
-    """The suspects of one engine core; costs nothing while there are none."""
+class CrashIsolation:
+    """The suspects of one engine core, and the requests that wait while one of them runs alone."""
 
     def __init__(self) -> None:
-        self._on_trial: Sequence | None = None
+        self._suspect: Sequence | None = None
         self._held: dict[str, Sequence] = {}
 
     def note_loss(self, sequences: Iterable[Sequence]) -> list[Sequence]:
-        """Note who was lost with an engine core that crashed; return whom that convicts, which the caller ends."""
+        """Count the loss of each sequence with a crashed engine core; return those that the caller fails."""
         for sequence in sequences:
             num_tokens = len(sequence.output_token_ids)
             came_on = num_tokens > sequence.num_tokens_at_loss
             sequence.num_engine_losses = 1 if came_on else sequence.num_engine_losses + 1
             sequence.num_tokens_at_loss = num_tokens
-        accused = self._on_trial
-        return [accused] if accused is not None and accused.num_engine_losses >= LOSSES_TO_CONVICT else []
+        suspect = self._suspect
+        return [suspect] if suspect is not None and suspect.num_engine_losses >= LOSSES_TO_FAIL_ALONE else []
 
     def begin(self, sequences: Iterable[Sequence]) -> list[Sequence]:
-        """Return those that a new engine core may be sent at once; the others follow by `advance`."""
-        self._on_trial = None
+        """Return the sequences to send to a new engine core at once; `advance` returns the others."""
+        self._suspect = None
         self._held = {sequence.request_id: sequence for sequence in sequences}
         return self._next()
 
     def hold(self, sequence: Sequence) -> bool:
-        """Return whether a request has to wait for the end of the trials; one that comes as a suspect begins its own."""
-        if self._on_trial is None:
-            self._on_trial = sequence if sequence.num_engine_losses >= LOSSES_TO_SUSPECT else None
+        """Return whether a request waits for the suspect that runs alone; a new suspect runs alone itself."""
+        if self._suspect is None:
+            self._suspect = sequence if sequence.num_engine_losses >= LOSSES_TO_SUSPECT else None
             return False
         self._held[sequence.request_id] = sequence
         return True
@@ -47,29 +47,29 @@ class EngineTrials:
     def forget(self, request_id: str) -> None:
         """Drop a request that has ended."""
         self._held.pop(request_id, None)
-        if self._on_trial is not None and self._on_trial.request_id == request_id:
-            self._on_trial.num_engine_losses = 0
+        if self._suspect is not None and self._suspect.request_id == request_id:
+            self._suspect.num_engine_losses = 0
 
     def give_up(self, request_id: str) -> None:
-        """Drop a request that another engine core goes on with; what it is suspected of it takes along."""
+        """Drop a request that continues on another engine core; it keeps its count of losses."""
         self._held.pop(request_id, None)
-        if self._on_trial is not None and self._on_trial.request_id == request_id:
-            self._on_trial = None
+        if self._suspect is not None and self._suspect.request_id == request_id:
+            self._suspect = None
 
     def advance(self) -> list[Sequence]:
-        """Return those that may be sent now: the next suspect, or everybody who is left, when the last one came on or ended."""
-        accused = self._on_trial
-        if accused is None:
+        """Return the next suspect, or all waiting requests, once the last suspect is cleared or has ended; else none."""
+        suspect = self._suspect
+        if suspect is None:
             return []
-        if accused.num_engine_losses and len(accused.output_token_ids) <= accused.num_tokens_at_loss:
+        if suspect.num_engine_losses and len(suspect.output_token_ids) <= suspect.num_tokens_at_loss:
             return []
-        accused.num_engine_losses = 0
+        suspect.num_engine_losses = 0
         return self._next()
 
     def _next(self) -> list[Sequence]:
-        self._on_trial = next((each for each in self._held.values() if each.num_engine_losses >= LOSSES_TO_SUSPECT), None)
-        if self._on_trial is not None:
-            del self._held[self._on_trial.request_id]
-            return [self._on_trial]
+        self._suspect = next((each for each in self._held.values() if each.num_engine_losses >= LOSSES_TO_SUSPECT), None)
+        if self._suspect is not None:
+            del self._held[self._suspect.request_id]
+            return [self._suspect]
         released, self._held = list(self._held.values()), {}
         return released

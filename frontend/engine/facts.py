@@ -3,18 +3,20 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from tetrad.frontend.request.pooling import PoolingFacts
 from tetrad.frontend.request.steps import SchedulerFacts
 
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What an engine core says of itself when a session opens; see engine_core.proto."""
+    """An engine core's description of itself, sent when a session opens; see engine_core.proto."""
 
     engine_index: int
     epoch: int
     model: str
     max_model_len: int
     num_gpu_blocks: int
+    kv_cache_tokens: int
     block_size: int
     dtype: str
     weights_dtype: str
@@ -31,11 +33,16 @@ class EngineInfo:
     priority_scheduling: bool
     supports_shared_sampling_params: bool
     max_message_bytes: int
+    contract_revision: int
+    capabilities: tuple[str, ...]
+    pooling: PoolingFacts | None
+    num_speculative_tokens: int = 0
+    max_loras: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """How an engine core sees a worker; `connected_s` is None while it is lost."""
+    """An engine core's view of a worker; `connected_s` is None while it is lost."""
 
     rank: int
     version: str
@@ -45,7 +52,7 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """How busy an engine core is at one moment, with the requests of all frontends; see engine_core.proto."""
+    """The load of an engine core at one moment, with the requests of all frontends; see engine_core.proto."""
 
     scheduler: SchedulerFacts
     num_waiting_tokens: int
@@ -58,7 +65,7 @@ class EngineLoad:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerInfo:
-    """What the tokenizer says of itself; see tokenizer.proto."""
+    """The tokenizer's description of itself; see tokenizer.proto."""
 
     model: str
     vocab_size: int
@@ -71,3 +78,4 @@ class TokenizerInfo:
     tokenizer_hash: str
     version: str = ""
     generation_config: dict[str, Any] = field(default_factory=dict)
+    prompts: dict[str, str] = field(default_factory=dict)

@@ -1,8 +1,7 @@
 """EngineInbox: queues the messages of a session. The output processor takes all waiting steps as one.
 
-Filled by a task of its own, so that a frontend that is slower than the engine has each request's tokens in one piece and
-catches up; its clients would else wait for everything that the engine ran ahead. Bounded: beyond that the engine core merges.
-One event loop. Knows no requests.
+Filled by its own task. A frontend that is slower than the engine core then handles each request's tokens of several steps at
+once and catches up. Bounded: when it is full, the engine core merges. One event loop. Knows no requests.
 """
 
 import asyncio
@@ -33,7 +32,7 @@ class EngineInbox:
         self._reader.add_done_callback(lambda _: self._changed.set())
 
     async def take(self) -> Received | None:
-        """Return what comes next, once it is there; None when the engine has ended the stream.
+        """Wait for the next message and return it; None when the engine has ended the stream.
 
         Raises:
             TetradError: the stream broke; everything that came before has been taken.

@@ -1,14 +1,15 @@
 """MessageLosses: finds the requests whose own message ends the session to an engine core.
 
-Called by an engine's requests. A message that the engine core, or a proxy before it, does not read ends the stream, and would
-end the next one too, since unfinished requests are sent again. Only a message above what every peer reads is suspected; among
-several the largest, as gRPC does not say which one it was. A second loss on the same engine core fails its requests.
+Called by an engine client's requests. A message that the engine core, or a proxy before it, refuses ends the stream, and would
+end the next one too, since unfinished requests are sent again. Only messages above the size that every peer reads are
+suspects, and among several the largest, as gRPC does not name it. A second loss on the same engine core fails its requests.
 """
 
 import time
 from dataclasses import dataclass
 
-from tetrad.frontend.engine.client_adds import AddMessage, Unfinished
+from tetrad.frontend.engine.client_adds import AddMessage
+from tetrad.frontend.engine.client_sequence import ActiveSequence
 from tetrad.frontend.request.sequence import Sequence
 from tetrad.services.message_size import BATCH_BYTES
 
@@ -21,7 +22,7 @@ _IN_DOUBT_S = 10.0
 class _Sent:
     at: float
     num_bytes: int
-    requests: tuple[tuple[Unfinished, int], ...]  # each with the tokens that it had
+    requests: tuple[tuple[ActiveSequence, int], ...]  # each with the tokens that it had
 
 
 class MessageLosses:
@@ -29,7 +30,7 @@ class MessageLosses:
 
     def __init__(self) -> None:
         self._sent: list[_Sent] = []
-        self._suspects: list[Unfinished] = []
+        self._suspects: list[ActiveSequence] = []
         self._num_losses: dict[str, int] = {}
 
     def note_sent(self, message: AddMessage) -> None:
@@ -46,7 +47,7 @@ class MessageLosses:
         self._suspects = [] if largest is None else [each for each, _ in largest.requests]
         self._sent.clear()
 
-    def begin(self, *, is_another_engine: bool) -> list[Unfinished]:
+    def begin(self, *, is_another_engine: bool) -> list[ActiveSequence]:
         """Begin a session; return the requests to fail, since their message ended two of them.
 
         An engine core that died is no sign: it took the stream along, whatever was on it.

@@ -1,12 +1,12 @@
-"""RefusedRequests: keeps the requests that a draining engine refused for its successor, each for a limited time.
+"""RefusedRequests: keeps requests that a draining engine core refused, each for a limited time, until its successor connects.
 
-Kept by an engine's requests for one session. Knows ids only.
+One for each session of an engine client. Knows ids only.
 """
 
 from collections.abc import Callable
 from functools import partial
 
-from tetrad.services.running_time import RunningTimer
+from tetrad.services.timers.running_time import RunningTimer
 
 
 class RefusedRequests:

@@ -14,15 +14,16 @@ from dataclasses import dataclass
 import grpc
 
 from tetrad.frontend.engine.facts import EngineInfo
-from tetrad.frontend.engine.wire import engine_info_of, step_of
+from tetrad.frontend.engine.link import SessionCall
+from tetrad.frontend.engine.wire import decode_engine_info, decode_step
 from tetrad.frontend.net.logged_count import LoggedCount
 from tetrad.frontend.request.steps import OddOutput, RichUpdate, Step
-from tetrad.services.channel import is_call_closed
 from tetrad.services.errors import InternalError, InvalidRequest, TetradError, Unavailable
-from tetrad.services.running_time import running_timeout
-from tetrad.services.status import from_rpc_error, from_status, has_details
-from tetrad.services.version import SCHEMA_REVISION
-from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
+from tetrad.services.rpc.channel import is_call_closed
+from tetrad.services.rpc.status import from_rpc_error, from_status, has_details
+from tetrad.services.timers.running_time import running_timeout
+from tetrad.services.version import CONTRACT_REVISION, SCHEMA_REVISION
+from tetrad.v1 import engine_core_pb2
 
 # An engine that listens answers Hello at once; one that is connected and mute is taken for lost.
 _READY_TIMEOUT_S = 10.0
@@ -64,7 +65,7 @@ class EngineSession:
     """One stream.
 
     Args:
-        stub: of the engine core.
+        call: to the engine core.
         max_message_bytes: largest message that this frontend reads and writes.
 
     Attributes:
@@ -72,8 +73,8 @@ class EngineSession:
         shares_params: whether the engine core reads sampling parameters that several requests of a message share.
     """
 
-    def __init__(self, stub: engine_core_pb2_grpc.EngineCoreServiceStub, max_message_bytes: int) -> None:
-        self._call = stub.Session(wait_for_ready=True)
+    def __init__(self, call: SessionCall, max_message_bytes: int) -> None:
+        self._call = call
         self.max_message_bytes = max_message_bytes
         self.shares_params = False
         self._vocab_size = 0
@@ -81,7 +82,7 @@ class EngineSession:
         self._odd = LoggedCount("engine.odd_output")
 
     async def open(self) -> EngineInfo:
-        """Say Hello, as soon as there is somebody, and return what the engine says of itself.
+        """Send Hello once connected, and return the engine core's description of itself.
 
         Raises:
             FailedPrecondition: it speaks another revision of the contract.
@@ -98,14 +99,14 @@ class EngineSession:
             raise Unavailable("It ended the stream.")
         if first.WhichOneof("message") != "ready":
             raise ProtocolError(f"Its first message is {first.WhichOneof('message')}, not ready.")
-        info = engine_info_of(first.ready)
+        info = decode_engine_info(first.ready)
         self._vocab_size = info.vocab_size
         self.max_message_bytes = min(self.max_message_bytes, info.max_message_bytes)
-        self.shares_params = info.supports_shared_sampling_params
+        self.shares_params = info.supports_shared_sampling_params or "shared_sampling_params" in info.capabilities
         return info
 
     async def receive(self) -> Step | Rejection | Notice | None:
-        """Return what comes next; None when the engine ends the stream.
+        """Wait for the next message and return it; None when the engine ends the stream.
 
         Raises:
             TetradError: the stream broke; ProtocolError if its messages break the contract.
@@ -138,7 +139,7 @@ class EngineSession:
         self._call.cancel()
 
     def _checked(self, outputs: engine_core_pb2.EngineCoreOutputs) -> Step:
-        step = step_of(outputs)
+        step = decode_step(outputs)
         # Tokens of one step come once; what ends between two steps bears the number of the one before.
         if outputs.step_id < self._last_step_id or (outputs.decode.handles and outputs.step_id == self._last_step_id):
             raise ProtocolError(f"Outputs of step {outputs.step_id} came after those of step {self._last_step_id}.")
@@ -190,5 +191,8 @@ def _kind_of(notice: engine_core_pb2.EngineNotice) -> str:
 def _hello(max_message_bytes: int) -> engine_core_pb2.SessionHello:
     client_id = f"{socket.gethostname()}-{os.getpid()}"
     return engine_core_pb2.SessionHello(
-        client_id=client_id, schema_revision=SCHEMA_REVISION, max_message_bytes=max_message_bytes
+        client_id=client_id,
+        schema_revision=SCHEMA_REVISION,
+        contract_revision=CONTRACT_REVISION,
+        max_message_bytes=max_message_bytes,
     )

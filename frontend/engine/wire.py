@@ -1,19 +1,24 @@
-"""wire: messages between the services <-> the frontend's own values. No decisions are taken here."""
+"""wire: converts messages of engine cores and tokenizers to the frontend's values and back. It only converts."""
 
 import json
+import math
+import sys
+from array import array
 
 from google.protobuf import json_format
 
 from tetrad.frontend.engine.facts import EngineInfo, EngineLoad, TokenizerInfo, WorkerStatus
-from tetrad.frontend.engine.instructions import Instructions
-from tetrad.frontend.request.outputs import FinishReasonName
+from tetrad.frontend.engine.prepared_request import PreparedRequest
+from tetrad.frontend.request.outputs import FinishReasonName, LoRARequest
+from tetrad.frontend.request.pooling import PooledTensor, PoolingFacts, PoolingParams
+from tetrad.frontend.request.prompt_embeds import PromptEmbeds
 from tetrad.frontend.request.sequence import Sequence
 from tetrad.frontend.request.steps import LogprobRows, OddOutput, RichUpdate, SchedulerFacts, Step
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
-from tetrad.services.columns import pack_u32, split_rows, unpack_f32, unpack_u32
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
-from tetrad.services.status import from_status
+from tetrad.services.rpc.columns import pack_u32, split_rows, unpack_f32, unpack_u32
+from tetrad.services.rpc.status import from_status
 from tetrad.v1 import engine_core_pb2, tokenizer_pb2, types_pb2
 
 _FINISH: dict[types_pb2.FinishReason, FinishReasonName] = {
@@ -28,33 +33,62 @@ FINISH_REASON_TO_WIRE = {name: number for number, name in _FINISH.items()}
 _MAX_I32 = 2**31 - 1
 
 
-def engine_request(sequence: Sequence, told: Instructions) -> engine_core_pb2.EngineCoreRequest:
-    """Return what a sequence does not share with others of its request: all but prompt and parameters. `resume` adds tokens."""
+def encode_request(sequence: Sequence, prepared: PreparedRequest) -> engine_core_pb2.EngineCoreRequest:
+    """Return the message of one sequence without the fields that all sequences of a request share: prompt and parameters."""
     request = engine_core_pb2.EngineCoreRequest(
         request_id=sequence.request_id,
         handle=sequence.handle,
         seed=sequence.seed,
-        eos_token_id=told.eos_token_id,
-        priority=told.priority,
-        arrival_time_unix_nanos=int(told.arrival_time * 1e9),
-        cache_salt=told.cache_salt,
-        external_req_id=told.external_id,
-        data_parallel_rank=told.data_parallel_rank,
+        eos_token_id=prepared.eos_token_id,
+        priority=prepared.priority,
+        arrival_time_unix_nanos=int(prepared.state.metrics.arrival_time * 1e9),
+        cache_salt=prepared.cache_salt,
+        external_req_id=prepared.state.request_id,
+        data_parallel_rank=prepared.data_parallel_rank,
         trace_headers=sequence.span.context.headers(),
+        predicted_token_ids=pack_u32(prepared.predicted_ids),
+        call_number=prepared.state.call.number,
     )
+    if sequence.pooling is not None:
+        request.pooling_params.CopyFrom(_encode_pooling(sequence.pooling))
     lora = sequence.lora_request
     if lora is not None:
-        request.lora_request.CopyFrom(
-            types_pb2.LoraRequest(name=lora.lora_name, id=lora.lora_int_id, path=lora.lora_path, load_inplace=lora.load_inplace)
-        )
+        request.lora_request.CopyFrom(encode_lora(lora))
     return request
 
 
-def resume(request: engine_core_pb2.EngineCoreRequest, sequence: Sequence) -> engine_core_pb2.EngineCoreRequest:
+def encode_lora(lora: LoRARequest) -> types_pb2.LoraRequest:
+    """Return an adapter as a message."""
+    return types_pb2.LoraRequest(name=lora.lora_name, id=lora.lora_int_id, path=lora.lora_path, load_inplace=lora.load_inplace)
+
+
+def decode_lora(message: types_pb2.LoraRequest) -> LoRARequest:
+    """Return an adapter that an engine core knows."""
+    return LoRARequest(message.name, message.id, message.path)
+
+
+def _encode_pooling(params: PoolingParams) -> types_pb2.PoolingParams:
+    return types_pb2.PoolingParams(
+        task=params.task or "",
+        use_activation=params.use_activation,
+        dimensions=params.dimensions,
+        token_type_boundary=params.token_type_boundary,
+    )
+
+
+def set_resumed(request: engine_core_pb2.EngineCoreRequest, sequence: Sequence) -> engine_core_pb2.EngineCoreRequest:
     """Return `request` with the tokens that exist already; the engine's queue limits do not apply to it a second time."""
     request.resumed = True
     request.resumed_output_token_ids = pack_u32(sequence.output_token_ids)
     return request
+
+
+def set_embeds(request: engine_core_pb2.EngineCoreRequest, embeds: PromptEmbeds) -> None:
+    """Write the embeddings of a prompt into its request."""
+    tensor = request.prompt_embeds
+    tensor.dtype, tensor.inline = types_pb2.DATA_TYPE_FLOAT32, embeds.content
+    tensor.shape.extend((embeds.num_rows, embeds.hidden_size))
+    request.prompt_is_token_ids = embeds.is_token_ids
 
 
 def set_time_left(request: engine_core_pb2.EngineCoreRequest, sequence: Sequence) -> None:
@@ -63,27 +97,27 @@ def set_time_left(request: engine_core_pb2.EngineCoreRequest, sequence: Sequence
         request.timeout_nanos = int(sequence.deadline.remaining_s * 1e9)
 
 
-def sampling_message(sequence: Sequence, told: Instructions) -> types_pb2.SamplingParams:
+def encode_sampling(sequence: Sequence, prepared: PreparedRequest) -> types_pb2.SamplingParams:
     """Return what all sequences of a request have in common of their sampling: everything but the seed."""
-    params, thinking = sequence.params, told.thinking
+    params, thinking = sequence.params, prepared.thinking
     message = types_pb2.SamplingParams(
         temperature=params.temperature,
         max_tokens=sequence.max_tokens,
         ignore_eos=params.ignore_eos,
-        stop_token_ids=told.stop_token_ids,
+        stop_token_ids=prepared.stop_token_ids,
         logprobs=params.logprobs,
         prompt_logprobs=params.prompt_logprobs,
         logit_bias=params.logit_bias,
         allowed_token_ids=params.allowed_token_ids,
         logprob_token_ids=params.logprob_token_ids,
-        bad_words_token_ids=[types_pb2.TokenIds(ids=pack_u32(ids)) for ids in told.bad_words_token_ids],
+        bad_words_token_ids=[types_pb2.TokenIds(ids=pack_u32(ids)) for ids in prepared.bad_words_token_ids],
         skip_reading_prefix_cache=params.skip_reading_prefix_cache,
     )
     if thinking is not None:
         message.thinking_token_budget = params.thinking_token_budget or 0
         message.thinking_start_token_ids.extend(thinking.start)
         message.thinking_end_token_ids.extend(thinking.end)
-    # What is at its default stays absent: absence means exactly that, and 64 such messages a step are built faster.
+    # Defaults stay absent: absent means the default, and 64 such messages a step are built faster.
     if params.min_tokens:
         message.min_tokens = min(params.min_tokens, sequence.max_tokens)
     if params.top_p != 1.0:
@@ -104,13 +138,13 @@ def sampling_message(sequence: Sequence, told: Instructions) -> types_pb2.Sampli
         message.repetition_detection.min_pattern_size = found.min_pattern_size
         message.repetition_detection.min_count = found.min_count
     if params.structured_outputs is not None:
-        message.structured_outputs.CopyFrom(_structured(params.structured_outputs))
+        message.structured_outputs.CopyFrom(_encode_structured(params.structured_outputs))
     if params.extra_args:
         json_format.ParseDict(params.extra_args, message.extra_args)
     return message
 
 
-def _structured(outputs: StructuredOutputsParams) -> types_pb2.StructuredOutputs:
+def _encode_structured(outputs: StructuredOutputsParams) -> types_pb2.StructuredOutputs:
     message = types_pb2.StructuredOutputs(
         disable_any_whitespace=outputs.disable_any_whitespace,
         disable_additional_properties=outputs.disable_additional_properties,
@@ -130,7 +164,7 @@ def _structured(outputs: StructuredOutputsParams) -> types_pb2.StructuredOutputs
     return message
 
 
-def step_of(message: engine_core_pb2.EngineCoreOutputs) -> Step:
+def decode_step(message: engine_core_pb2.EngineCoreOutputs) -> Step:
     """Return an engine step, with an OddOutput for a sequence whose own columns disagree; InvalidRequest if the step's do."""
     step = Step(message.engine_index)
     if message.HasField("decode"):
@@ -140,16 +174,16 @@ def step_of(message: engine_core_pb2.EngineCoreOutputs) -> Step:
         step.updates = [(handle, list(row), None) for handle, row in zip(handles, rows, strict=True)]
     for output in message.outputs:
         try:
-            ids, rich = unpack_u32(output.new_token_ids), _rich(output, message.timestamp_monotonic_s)
+            ids, rich = unpack_u32(output.new_token_ids), _decode_rich(output, message.timestamp_monotonic_s)
         except (InvalidRequest, ValueError) as error:  # columns that disagree
             ids, rich = [], RichUpdate(error=OddOutput(f"The engine core's output contradicts itself: {error}"))
         step.updates.append((output.handle, ids, rich))
     if message.HasField("scheduler_stats"):
-        step.scheduler = _scheduler(message.scheduler_stats)
+        step.scheduler = _decode_scheduler(message.scheduler_stats)
     return step
 
 
-def _rich(output: engine_core_pb2.EngineCoreOutput, told_at: float) -> RichUpdate:
+def _decode_rich(output: engine_core_pb2.EngineCoreOutput, told_at: float) -> RichUpdate:
     if output.finish_reason and output.finish_reason not in _FINISH:
         raise ValueError(f"there is no finish reason {output.finish_reason}.")
     rich = RichUpdate(finish_reason=_FINISH.get(output.finish_reason))
@@ -159,9 +193,11 @@ def _rich(output: engine_core_pb2.EngineCoreOutput, told_at: float) -> RichUpdat
     if output.HasField("status"):
         rich.error = from_status(output.status)
     if output.HasField("new_logprobs"):
-        rich.logprobs = _logprob_rows(output.new_logprobs)
+        rich.logprobs = _decode_logprob_rows(output.new_logprobs)
     if output.HasField("new_prompt_logprobs"):
-        rich.prompt_logprobs = _logprob_rows(output.new_prompt_logprobs)
+        rich.prompt_logprobs = _decode_logprob_rows(output.new_prompt_logprobs)
+    if output.HasField("pooling_output"):
+        rich.pooled = _decode_pooled(output.pooling_output)
     if output.HasField("prefill_stats"):
         rich.num_cached_tokens = output.prefill_stats.num_cached_tokens
     if output.events:
@@ -175,7 +211,18 @@ def _rich(output: engine_core_pb2.EngineCoreOutput, told_at: float) -> RichUpdat
     return rich
 
 
-def _logprob_rows(columns: types_pb2.LogprobsColumns) -> LogprobRows:
+def _decode_pooled(tensor: types_pb2.Tensor) -> PooledTensor:
+    """Return a pooled answer; ValueError for a tensor that is not the float32 matrix or vector that its shape says."""
+    values = array("f", tensor.inline)
+    if sys.byteorder == "big":
+        values.byteswap()
+    shape = tuple(tensor.shape)
+    if tensor.dtype != types_pb2.DATA_TYPE_FLOAT32 or len(shape) not in (1, 2) or len(values) != math.prod(shape):
+        raise ValueError(f"the pooled tensor of type {tensor.dtype} and shape {shape} has {len(values)} values.")
+    return PooledTensor(shape, values)
+
+
+def _decode_logprob_rows(columns: types_pb2.LogprobsColumns) -> LogprobRows:
     rows = LogprobRows(unpack_u32(columns.token_ids), unpack_f32(columns.logprobs), unpack_u32(columns.ranks), columns.width)
     if not len(rows.token_ids) == len(rows.logprobs) == len(rows.ranks) * rows.width:
         raise InvalidRequest(
@@ -185,7 +232,7 @@ def _logprob_rows(columns: types_pb2.LogprobsColumns) -> LogprobRows:
     return rows
 
 
-def _scheduler(stats: engine_core_pb2.SchedulerStats) -> SchedulerFacts:
+def _decode_scheduler(stats: engine_core_pb2.SchedulerStats) -> SchedulerFacts:
     return SchedulerFacts(
         num_running=stats.num_running_reqs,
         num_waiting=stats.num_waiting_reqs,
@@ -196,21 +243,48 @@ def _scheduler(stats: engine_core_pb2.SchedulerStats) -> SchedulerFacts:
         num_drafts=stats.num_drafts,
         num_draft_tokens=stats.num_draft_tokens,
         num_accepted_tokens=stats.num_accepted_tokens,
+        num_accepted_by_place=tuple(stats.num_accepted_tokens_per_position),
+        running_loras=tuple(stats.running_lora_adapters),
+        waiting_loras=tuple(stats.waiting_lora_adapters),
     )
 
 
-def engine_info_of(message: engine_core_pb2.EngineInfo) -> EngineInfo:
+def decode_engine_info(message: engine_core_pb2.EngineInfo) -> EngineInfo:
     """Return what an engine says of itself."""
-    facts = {name: getattr(message, name) for name in EngineInfo.__slots__}
+    facts = {name: getattr(message, name) for name in EngineInfo.__slots__ if name != "max_loras"}
+    facts["max_loras"] = message.lora_limits.max_loras
     if not message.HasField("max_message_bytes"):
         facts["max_message_bytes"] = DEFAULT_MAX_MESSAGE_BYTES
+    facts["kv_cache_tokens"] = message.kv_cache_tokens or message.num_gpu_blocks * message.block_size
+    facts["capabilities"] = tuple(map(_decode_capability, message.capabilities))
+    facts["pooling"] = _decode_pooling_facts(message.pooling) if message.HasField("pooling") else None
     return EngineInfo(**facts)
 
 
-def engine_load_of(message: engine_core_pb2.EngineLoad) -> EngineLoad:
+def _decode_pooling_facts(message: types_pb2.PoolingInfo) -> PoolingFacts:
+    return PoolingFacts(
+        tasks=tuple(message.tasks),
+        embedding_size=message.embedding_size,
+        is_matryoshka=message.is_matryoshka,
+        matryoshka_dimensions=tuple(message.matryoshka_dimensions),
+        labels=tuple(message.labels),
+        num_labels=message.num_labels,
+        is_causal=message.is_causal,
+        generates=message.generates,
+    )
+
+
+def _decode_capability(value: int) -> str:
+    """Return the name of a capability; that of a later release is its number."""
+    if value not in types_pb2.Capability.values():
+        return str(value)
+    return types_pb2.Capability.Name(value).removeprefix("CAPABILITY_").lower()
+
+
+def decode_engine_load(message: engine_core_pb2.EngineLoad) -> EngineLoad:
     """Return how busy an engine says it is."""
     return EngineLoad(
-        scheduler=_scheduler(message.stats),
+        scheduler=_decode_scheduler(message.stats),
         num_waiting_tokens=message.num_waiting_tokens,
         num_gpu_blocks=message.num_gpu_blocks,
         paused=message.paused,
@@ -223,12 +297,17 @@ def engine_load_of(message: engine_core_pb2.EngineLoad) -> EngineLoad:
     )
 
 
+def engine_info_request() -> engine_core_pb2.EngineCoreAdminServiceGetInfoRequest:
+    """Return the admin service's request whose response holds what `decode_engine_info` decodes."""
+    return engine_core_pb2.EngineCoreAdminServiceGetInfoRequest()
+
+
 def tokenizer_info_request() -> tokenizer_pb2.GetInfoRequest:
-    """Return the question that `tokenizer_info_of` reads the answer to."""
+    """Return the request whose response `decode_tokenizer_info` decodes."""
     return tokenizer_pb2.GetInfoRequest()
 
 
-def tokenizer_info_of(message: tokenizer_pb2.GetInfoResponse) -> TokenizerInfo:
+def decode_tokenizer_info(message: tokenizer_pb2.GetInfoResponse) -> TokenizerInfo:
     """Return what the tokenizer says of itself."""
     return TokenizerInfo(
         model=message.model,
@@ -242,4 +321,5 @@ def tokenizer_info_of(message: tokenizer_pb2.GetInfoResponse) -> TokenizerInfo:
         tokenizer_hash=message.tokenizer_hash,
         version=message.version,
         generation_config=json.loads(message.generation_config_json or "{}"),
+        prompts=dict(message.prompts),
     )

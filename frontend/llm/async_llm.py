@@ -1,74 +1,101 @@
-"""AsyncLLM: requests in, outputs out. The one life of a request that HTTP, gRPC and the LLM class share.
+"""AsyncLLM: runs requests over a tokenizer and engine cores. HTTP, gRPC and the LLM class share it.
 
-Connects to one or more tokenizers and engine cores, and ends with them: how a request gets in is the intake's, what is asked of
-the tokenizer alone is that of Texts. One event loop: every method must be called on the loop that `connect` ran on.
+Connects to one or more tokenizers and engine cores, and closes them. The intake sends requests; Texts serves calls that need
+the tokenizer alone. One event loop: every method must be called on the loop that `connect` ran on.
 """
 
 import asyncio
 import functools
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from typing import Any, Self
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from typing import Any, Self, Unpack
 
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.engine.admin_client import EngineAdminClient
 from tetrad.frontend.engine.facts import EngineInfo, TokenizerInfo
+from tetrad.frontend.llm.adapter_names import AdapterNames
+from tetrad.frontend.llm.adapters import Adapters
 from tetrad.frontend.llm.backends import Backends
 from tetrad.frontend.llm.input_processor import InputProcessor
-from tetrad.frontend.llm.intake import RequestIntake
-from tetrad.frontend.llm.model_names import ModelNames
+from tetrad.frontend.llm.intake import Gate, RequestIntake
 from tetrad.frontend.llm.output_stream import OutputStream
+from tetrad.frontend.llm.pooling_inputs import PoolingInputs
+from tetrad.frontend.llm.pooling_intake import PoolingIntake
+from tetrad.frontend.llm.pooling_job import PoolingJob
+from tetrad.frontend.llm.prompt_adapters import PromptAdapters
 from tetrad.frontend.llm.readiness import draining_error, starting_error
-from tetrad.frontend.llm.served_model import ServedModel
+from tetrad.frontend.llm.served_model import ModelNames, ServedModel
 from tetrad.frontend.llm.tokenization import Texts
+from tetrad.frontend.net.peers import Peers
+from tetrad.frontend.observability.merged_metrics import merged
 from tetrad.frontend.observability.metrics import FrontendMetrics, counting_errors
 from tetrad.frontend.parsing.formats import ChatFormats
 from tetrad.frontend.request.admission import Admission
+from tetrad.frontend.request.new_pooling import NewPooling, PoolingOptions
 from tetrad.frontend.request.new_request import NewRequest
 from tetrad.frontend.request.outputs import LoRARequest, RequestOutput
+from tetrad.frontend.request.pooling import PoolingFacts, PoolingParams, PoolingRequestOutput
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.services.errors import FailedPrecondition
 from tetrad.services.log import get_logger
-from tetrad.services.tracer import open_tracer
-from tetrad.services.tracing import Tracer
+from tetrad.services.observability.tracer import open_tracer
+from tetrad.services.observability.tracing import Tracer
+from tetrad.services.rpc.carrier import GRPC, Carrier
 
 log = get_logger()
 
 
 class AsyncLLM:
-    """An LLM behind services. Use `await AsyncLLM.connect(settings)`; close it, or use it as an async context manager."""
+    """An LLM behind services. Use `await AsyncLLM.connect(settings)`; close it, or use it as an async context manager.
 
-    def __init__(self, settings: FrontendSettings) -> None:
+    Args:
+        settings: where the services are, and the limits of requests.
+        carrier: to the services.
+    """
+
+    def __init__(self, settings: FrontendSettings, carrier: Carrier = GRPC) -> None:
         self._settings = settings
-        self.admission = Admission(settings.max_num_requests, settings.max_num_queued_tokens)
+        self.peers = None if settings.peers_dir is None else Peers(settings.peers_dir)
+        self.admission = Admission(
+            settings.max_num_requests,
+            settings.max_num_queued_tokens,
+            frontends=None if self.peers is None else self.peers.slots,
+        )
         self.metrics = FrontendMetrics(
             prefix=settings.metrics_prefix, model_name=next(iter(settings.served_model_names), settings.model)
         )
         self.metrics.watch(self.admission)
         self.tracer = open_tracer("frontend", settings.otlp_endpoint)
-        self.backends = Backends(settings, self.metrics)
+        self.backends = Backends(settings, self.metrics, carrier)
         self.readiness = self.backends.readiness
         self.engine_admin = EngineAdminClient(
             functools.partial(self.backends.engines.admin_endpoints, settings.engine_admin_targets),
             max_message_bytes=settings.max_message_bytes,
             tls=settings.tls,
+            carrier=carrier,
         )
+        self._prompt_adapters = PromptAdapters()
+        self.adapters = Adapters(self.engine_admin, self._prompt_adapters)
         self._requests = self.backends.requests
-        self._intake = RequestIntake(self.admission, self.backends, self.tracer, settings.request_timeout_s)
+        self._gate = Gate()
+        shared = (self._gate, self.admission, self.backends, self.tracer, settings.request_timeout_s)
+        self._intake = RequestIntake(*shared)
+        self._pooling_intake = PoolingIntake(*shared, self.metrics)
         self._model: ServedModel | None = None
         self._texts: Texts | None = None
 
     # --- its life ---------------------------------------------------------------------------------------------------
 
     @classmethod
-    async def connect(cls, settings: FrontendSettings) -> Self:
+    async def connect(cls, settings: FrontendSettings, carrier: Carrier = GRPC) -> Self:
         """Return an AsyncLLM whose tokenizer and engines are ready.
 
         Raises:
             Unavailable: they are not after `settings.ready_timeout_s`.
             FailedPrecondition: an engine speaks another revision of the contract.
         """
-        llm = cls(settings)
+        llm = cls(settings, carrier)
         try:
             await llm.start()
         except BaseException:
@@ -78,14 +105,37 @@ class AsyncLLM:
 
     async def start(self) -> None:
         """Connect; once. Until this returns requests are refused with Unavailable. Raises as `connect` does."""
+        if self.peers is not None:
+            await self.peers.serve(self.metrics.render)
         tokenizer = await self.backends.start(self._settings.ready_timeout_s)
         model = await ServedModel.of(self._settings, tokenizer, self.backends)
         self.backends.processor.eos_token_ids = tokenizer.eos_token_ids
         self._texts = Texts(model, self.backends.tokenizer, self.admission, self.metrics, self._settings.request_timeout_s)
-        self._intake.open(InputProcessor(self.backends.tokenizer, model), model.names.root)
+        self._intake.open(InputProcessor(self.backends.tokenizer, model, self._prompt_adapters), model.names.root)
+        self._pooling_intake.open(PoolingInputs(self.backends.tokenizer, model.limits), model.names.root)
         self._model = model
+        await self._load_adapters(model.names.adapters)
         self.readiness.note_started()
         log.info("frontend.ready", model=model.names.root, max_model_len=self.max_model_len, num_engines=self.num_engines)
+
+    async def render_metrics(self) -> bytes:
+        """Return the metrics of all frontends that share a port, in Prometheus' text format."""
+        own = self.metrics.render()
+        if self.peers is None:
+            return own
+        return merged(await self.peers.pages() | {self.peers.slots.number: own})
+
+    async def _load_adapters(self, adapters: AdapterNames) -> None:
+        """Load the adapters of the settings, or raise why one cannot be used; on the first request, if nobody can ask."""
+        named = [lora for lora in adapters if not await self._prompt_adapters.load(lora)]
+        if named and not self.engine_info.supports_lora:
+            raise FailedPrecondition("lora_modules needs an engine core that was started with --enable-lora.")
+        try:
+            self.engine_admin.check_targets()
+        except FailedPrecondition:
+            return
+        for lora in named:
+            await self.engine_admin.load_lora(lora)
 
     def withdraw(self) -> None:
         """Be unhealthy from now on, for load balancers to look elsewhere; requests are still taken."""
@@ -97,7 +147,7 @@ class AsyncLLM:
 
     def start_draining(self) -> None:
         """Refuse new requests from now on."""
-        self._intake.close()
+        self._gate.close()
         self.readiness.note_draining()
 
     async def drain(self, timeout_s: float) -> None:
@@ -117,6 +167,8 @@ class AsyncLLM:
         await self.backends.close()
         await self.engine_admin.close()
         await _close_tracer(self.tracer)
+        if self.peers is not None:
+            await self.peers.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -174,6 +226,7 @@ class AsyncLLM:
         arrival_time: float | None = None,
         max_logprobs: int | None = None,
         trace_headers: Mapping[str, str] | None = None,
+        prediction: str = "",
     ) -> OutputStream:
         """Check a request, tokenize its prompt and send it to an engine.
 
@@ -191,6 +244,7 @@ class AsyncLLM:
             arrival_time: wall clock in seconds; now, if not given.
             max_logprobs: instead of the server's limit, for a caller that limits what its clients ask for in another way.
             trace_headers: W3C traceparent and tracestate of a program's own span. Calls over HTTP and gRPC brought theirs.
+            prediction: text that is expected as the output: where it comes true, the output is faster. Empty: none.
 
         Raises:
             InvalidRequest: the request is wrong; PromptTooLong if it does not fit.
@@ -211,14 +265,60 @@ class AsyncLLM:
             arrival_time=time.time() if arrival_time is None else arrival_time,
             max_logprobs=max_logprobs,
             trace_headers=trace_headers or {},
+            prediction=prediction,
         )
         return await self._intake.take(request)
+
+    async def encode(
+        self, prompt: PromptType, pooling_params: PoolingParams, request_id: str, **options: Unpack[PoolingOptions]
+    ) -> PoolingRequestOutput:
+        """Return the answer of a pooling request; cancelling the call aborts it. Arguments and errors: see `encode_all`."""
+        [output] = await self.encode_all([prompt], [pooling_params], request_id, **options)
+        return output
+
+    async def encode_all(
+        self,
+        prompts: Sequence[PromptType],
+        pooling_params: Sequence[PoolingParams],
+        request_id: str,
+        **options: Unpack[PoolingOptions],
+    ) -> list[PoolingRequestOutput]:
+        """Return the answers to several prompts, in their order; cancelling the call aborts them.
+
+        They are one request: it is admitted once, and fails as a whole.
+
+        Args:
+            prompts: at least one, each as for `generate`; it may fill the whole context.
+            pooling_params: what to make of each prompt.
+            request_id: the caller's name for the request.
+            options: see PoolingOptions.
+
+        Raises:
+            InvalidRequest: the request is wrong, or the model generates.
+            Unsupported: the model does not have the task.
+            FailedPrecondition: the request was aborted.
+            Overloaded, Unavailable, DeadlineExceeded: see `add_request`.
+        """
+        job = await self.add_pooling_request(request_id, prompts, pooling_params, **options)
+        return await job.answers()
+
+    @counting_errors
+    async def add_pooling_request(
+        self,
+        request_id: str,
+        prompts: Sequence[PromptType],
+        pooling_params: Sequence[PoolingParams],
+        **options: Unpack[PoolingOptions],
+    ) -> PoolingJob:
+        """Check a pooling request, tokenize its prompts and send them to engines. Arguments and errors: see `encode_all`."""
+        new = NewPooling(request_id=request_id, prompts=prompts, params=pooling_params, arrival_time=time.time(), **options)
+        return await self._pooling_intake.take(new)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests; their last output has finish_reason "abort". Unknown ids are ignored."""
         self._requests.abort([request_id] if isinstance(request_id, str) else request_id)
 
-    # --- what it knows ----------------------------------------------------------------------------------------------
+    # --- facts ------------------------------------------------------------------------------------------------------
 
     async def check_health(self) -> None:
         """Return if requests can be served now; Unavailable, saying why, otherwise."""
@@ -231,12 +331,17 @@ class AsyncLLM:
 
     @property
     def engine_info(self) -> EngineInfo:
-        """What the first engine said of itself last."""
+        """The last description of the first engine core."""
         return self.backends.engines.info
 
     @property
+    def pooling(self) -> PoolingFacts | None:
+        """What the model pools; None: it generates."""
+        return self.engine_info.pooling
+
+    @property
     def tokenizer_info(self) -> TokenizerInfo:
-        """What the tokenizer said of itself."""
+        """The tokenizer's description of itself."""
         return self._require_model().tokenizer
 
     @property
@@ -265,13 +370,18 @@ class AsyncLLM:
         return len(self._requests)
 
     @property
+    def num_unfinished_requests_of_all(self) -> int:
+        """The same of all frontends that share a port; of the others each of n outputs counts."""
+        return len(self._requests) + self.admission.num_requests_of_others
+
+    @property
     def num_engine_steps(self) -> int:
         """Engine steps that brought something, since start."""
         return self.backends.processor.num_steps
 
     @property
     def texts(self) -> Texts:
-        """What may be asked of the tokenizer for its own sake."""
+        """Tokenization without generation."""
         if self._texts is None:
             raise starting_error()
         return self._texts

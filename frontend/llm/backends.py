@@ -1,6 +1,6 @@
 """Backends: the services behind one frontend, connected, watched and closed together.
 
-Built and owned by AsyncLLM. Knows which clients there are and how they hang together; knows nothing of what is asked of them.
+Built and owned by AsyncLLM. Constructs the clients and connects them with each other; knows no requests.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import grpc
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.engine.client import EngineClient
 from tetrad.frontend.engine.facts import TokenizerInfo
+from tetrad.frontend.engine.link import EngineChannel
 from tetrad.frontend.llm.output_processor import OutputProcessor
 from tetrad.frontend.llm.readiness import Readiness
 from tetrad.frontend.llm.unfinished_requests import UnfinishedRequests
@@ -26,22 +27,25 @@ from tetrad.frontend.routing.router import Router
 from tetrad.frontend.tokenizer.bundle_client import BundleChunk, bundle_chunks
 from tetrad.frontend.tokenizer.client import TokenizerClient
 from tetrad.frontend.tokenizer.detokenizer_client import DetokenizerClient
+from tetrad.frontend.tokenizer.link import TokenizerChannel
 from tetrad.frontend.tokenizer.replicas import Replica, TokenizerReplicas
-from tetrad.services.channel import open_channel, problem_of
 from tetrad.services.errors import Unavailable
+from tetrad.services.rpc.carrier import Carrier
 
 _NUM_RECENT_REQUESTS = 100
 
 
 class Backends:
-    """Clients of the tokenizers and the engine cores, and what is between them: who waits for outputs, and who processes these.
+    """Clients of the tokenizers and the engine cores, with the unfinished requests and the output processor between them.
 
     Args:
         settings: where they are, and how long they may be away.
         metrics: for the processor, and for how many are there.
+        carrier: to them.
     """
 
-    def __init__(self, settings: FrontendSettings, metrics: FrontendMetrics) -> None:
+    def __init__(self, settings: FrontendSettings, metrics: FrontendMetrics, carrier: Carrier) -> None:
+        self._carrier = carrier
         self._metrics = metrics
         self._settings = settings
         self._engine_numbers = itertools.count()
@@ -49,10 +53,12 @@ class Backends:
             Discovery(targets, interval_s=settings.dns_refresh_interval_s)
             for targets in (settings.tokenizer_targets, settings.engine_targets)
         )
-        # Where there can only be one engine nobody asks who holds a prefix.
+        # With a single engine core, routing needs no prefixes.
         self._prefix_affinity = 0.0 if engines.is_single else settings.prefix_affinity
         patience = {"recovery_timeout_s": settings.recovery_timeout_s, "stall_s": settings.tokenizer_stall_s}
-        self._replicas = TokenizerReplicas(tokenizers, self._connect, self._on_change)
+        self._replicas = TokenizerReplicas(
+            tokenizers, lambda endpoint: TokenizerChannel(self._connect(endpoint)), self._on_change
+        )
         self.tokenizer = TokenizerClient(
             self._replicas,
             **patience,
@@ -110,14 +116,14 @@ class Backends:
 
     def _connect(self, endpoint: Endpoint) -> grpc.aio.Channel:
         limit, tls = self._settings.max_message_bytes, self._settings.tls
-        return open_channel(endpoint.target, server_name=endpoint.server_name, max_message_bytes=limit, tls=tls)
+        return self._carrier.connect(endpoint.target, server_name=endpoint.server_name, max_message_bytes=limit, tls=tls)
 
     def _join(self, endpoint: Endpoint) -> Member:
         """Return a member for an engine core, which listens to its KV events if these are of use and can be had."""
         number, timeout_s = next(self._engine_numbers), self._settings.recovery_timeout_s
         engine = EngineClient(
             endpoint.target,
-            self._connect(endpoint),
+            EngineChannel(self._connect(endpoint)),
             self.processor,
             recovery_timeout_s=timeout_s,
             number=number,
@@ -136,7 +142,7 @@ class Backends:
         lost = next((engine for engine in self.engines.engines if engine.info is None), None)
         if lost is not None:
             return lost.not_ready(timeout_s)
-        why = next(filter(None, (problem_of(replica.channel) for replica in self._replicas.replicas)), "")
+        why = next(filter(None, (replica.link.problem for replica in self._replicas.replicas)), "")
         return Unavailable(f"The tokenizer at {self._replicas} was not ready within {timeout_s:g} s{why and f' ({why})'}.")
 
     def _on_change(self) -> None:

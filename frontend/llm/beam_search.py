@@ -1,8 +1,8 @@
 """Beam search: the k most likely continuations of a prompt, by steps of one token over AsyncLLM.
 
-Called by the LLM classes. Every step is one request of one token per beam, whose log-probabilities say how the beam
-may go on; the prefix cache holds what came before, so a step computes what its last KV block lacks: at most `block_size` tokens
-per beam, one with block_size=1. Which continuations are kept is beams.py's business.
+Called by the LLM classes. Each step sends one request of one token per beam and extends the beam by its log-probabilities. The
+prefix cache holds the earlier tokens, so a step computes only those of the last partial KV block: at most `block_size` tokens
+per beam, one with block_size=1. beams.py selects the continuations.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ _MAX_LENGTH_PENALTY = 50.0
 
 @dataclass
 class BeamSearchParams:
-    """How to search; vLLM's class of the same name, with transformers' `early_stopping` besides.
+    """Parameters of a beam search; vLLM's class of the same name, with transformers' `early_stopping`.
 
     The score of a beam is transformers' too: the sum of its generated tokens' log-probabilities, divided by their number (the
     EOS included) to the power of `length_penalty`. vLLM counts the prompt's tokens with them.
 
     Args:
         beam_width: beams to keep, and sequences to return.
-        max_tokens: most tokens to generate.
+        max_tokens: maximum number of tokens to generate.
         ignore_eos: go on behind EOS.
         temperature: taken for vLLM's sake. Scores are log-probabilities before temperature, so it changes nothing.
         length_penalty: more than 0 favours long sequences, less than 0 short ones.
@@ -100,7 +100,7 @@ class BeamSearchSequence:
 
 @dataclass
 class BeamSearchOutput:
-    """What was found for one prompt: `beam_width` sequences, the best first."""
+    """The result for one prompt: `beam_width` sequences, the best first."""
 
     sequences: list[BeamSearchSequence] = field(default_factory=list)
 
@@ -128,6 +128,8 @@ async def beam_search(
         InvalidRequest: the prompt is wrong or too long, or the vocabulary too small for so many beams.
         Overloaded, Unavailable: it cannot be run now.
     """
+    if normalize_prompt(prompt).embeds is not None:
+        raise InvalidRequest("Beam search does not take prompt_embeds: it continues a prompt of ids.", field="prompt_embeds")
     search = _Search(llm, request_id, prompt, params, lora_request, priority)
     return await search.run()
 

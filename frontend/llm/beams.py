@@ -1,4 +1,4 @@
-"""Beams: which continuations of a prompt are kept, step by step. The rules of transformers' `generate(num_beams=...)`.
+"""Beams: selects the continuations of a prompt after each step, by the rules of transformers' `generate(num_beams=...)`.
 
 Called by beam_search.py. Pure: takes the most likely next tokens of every running beam, knows no engine, no text and no
 prompt. Invariant: `running` has the best unfinished beams in falling order, `finished` at most `width` ended ones likewise.
@@ -48,7 +48,7 @@ class Beams:
 
     Args:
         width: beams to keep.
-        max_tokens: most tokens of a beam.
+        max_tokens: maximum number of tokens of a beam.
         eos_token_ids: tokens that end a beam.
         length_penalty: exponent of the length by which the sum is divided; more than 0 favours long beams.
         early_stopping: see BeamSearchParams.

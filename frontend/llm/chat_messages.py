@@ -1,4 +1,6 @@
-"""Chat messages: OpenAI's forms of a message -> the form chat templates read. Checks form and size; knows no templates."""
+"""Chat messages: converts OpenAI's forms of a message to the form of chat templates. Checks form and size; knows
+no templates.
+"""
 
 import json
 from collections.abc import Sequence
@@ -80,7 +82,7 @@ def _role(where: str, role: object) -> str:
 def _content(where: str, message: dict[str, Any]) -> str:
     content = message.get("content")
     if content is None:
-        # What the assistant said instead of an answer is its answer.
+        # A refusal is the assistant's answer.
         return message["refusal"] if isinstance(message.get("refusal"), str) else ""
     if isinstance(content, list):
         return "\n".join(_text(f"{where}.content", part) for part in content)

@@ -1,17 +1,19 @@
-"""InputProcessor: a caller's prompt and parameters -> a request that can be scheduled, or the error that says why not.
+"""InputProcessor: converts a caller's prompt and parameters to a request for the engine core, or raises the reason against it.
 
-Called by the intake. Asks the tokenizer; knows limits and the model's facts; knows no engines and no outputs.
+Called by the intake. Calls the tokenizer; knows limits and the model's facts; knows no engines and no outputs.
 """
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from tetrad.frontend.engine.instructions import Instructions
+from tetrad.frontend.engine.prepared_request import PreparedRequest
+from tetrad.frontend.llm.prompt_adapters import PromptAdapters
 from tetrad.frontend.llm.served_model import ServedModel
 from tetrad.frontend.llm.thinking_budget import check_budget, marks_of_budget
 from tetrad.frontend.request.deadlines import Deadline
 from tetrad.frontend.request.new_request import NewRequest
+from tetrad.frontend.request.outputs import LoRARequest
+from tetrad.frontend.request.prompt_embeds import PromptEmbeds
 from tetrad.frontend.request.prompts import Prompt, normalize_prompt
 from tetrad.frontend.request.request_state import RequestState
 from tetrad.frontend.request.sampling_params import SamplingParams
@@ -20,25 +22,19 @@ from tetrad.frontend.tokenizer.client import TokenizerClient
 from tetrad.services.errors import InvalidRequest
 
 
-@dataclass(frozen=True)
-class PreparedRequest:
-    """A request with its sequences, and what the engine must know besides them."""
-
-    state: RequestState
-    instructions: Instructions
-
-
 class InputProcessor:
     """Prepares requests for one model.
 
     Args:
         tokenizer: encodes texts.
         model: its special ids, its limits, and how it marks its reasoning.
+        prompt_adapters: whose virtual tokens stand before prompts.
     """
 
-    def __init__(self, tokenizer: TokenizerClient, model: ServedModel) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: TokenizerClient, model: ServedModel, prompt_adapters: PromptAdapters) -> None:
+        self._tokenizer, self._prompt_adapters = tokenizer, prompt_adapters
         self._info, self._formats = model.tokenizer, model.formats
+        self._stream_interval = model.stream_interval
         self.limits = model.limits
 
     async def prepare(
@@ -52,13 +48,20 @@ class InputProcessor:
             new_handle: gives each sequence its handle.
         """
         params = request.params.clone()
+        params.stream_interval = params.stream_interval or self._stream_interval
         self.limits.check_params(params, max_logprobs=request.max_logprobs)
         check_budget(params, self._formats)
         prompt = normalize_prompt(request.prompt, cache_salt=request.cache_salt)
         ids = await self._encode(prompt, self._tokens_to_keep(request), request)
+        virtual = await self._prompt_adapters.rows_of(request.lora_request)
+        embeds = prompt.embeds if virtual is None else virtual.before(len(ids), prompt.embeds)
+        _check_embeds(embeds, params)
         self.limits.check_prompt(ids)
+        all_ids = ids if virtual is None else [0] * virtual.num_rows + ids
+        self.limits.check_prompt(all_ids)
         self.limits.check_logprob_columns(params, len(ids))
         bad_words = await self._encode_bad_words(params.bad_words or [])
+        predicted_ids = await self._encode_prediction(request.prediction)
         state = RequestState(
             request.request_id,
             prompt.text,
@@ -66,20 +69,23 @@ class InputProcessor:
             params,
             arrival_time=request.arrival_time,
             lora_request=request.lora_request,
+            predicted_ids=predicted_ids,
         )
-        self._add_sequences(state, deadline, new_handle)
-        instructions = Instructions(
-            external_id=request.request_id,
+        state.num_virtual_tokens = len(all_ids) - len(ids)
+        lora = request.lora_request if virtual is None else None  # of the engine cores
+        self._add_sequences(state, all_ids, lora, deadline, new_handle)
+        return PreparedRequest(
+            state=state,
             eos_token_id=self._info.eos_token_id,
             stop_token_ids=self._stop_token_ids(params),
             bad_words_token_ids=bad_words,
             thinking=marks_of_budget(params, self._formats, prompt, ids),
             priority=request.priority,
-            arrival_time=request.arrival_time,
             cache_salt=prompt.cache_salt,
             data_parallel_rank=request.data_parallel_rank,
+            predicted_ids=predicted_ids,
+            embeds=embeds,
         )
-        return PreparedRequest(state, instructions)
 
     def _tokens_to_keep(self, request: NewRequest) -> int | None:
         limit, truncate = self.limits.max_model_len, request.truncate_prompt_tokens
@@ -90,19 +96,31 @@ class InputProcessor:
         if truncate < -1 or truncate == 0 or truncate > limit:
             text = f"truncate_prompt_tokens must be -1 or in [1, {limit}], got {truncate}."
             raise InvalidRequest(text, field="truncate_prompt_tokens")
-        return max(limit - (request.params.max_tokens or 1), 1) if truncate == -1 else truncate
+        if truncate != -1:
+            return truncate
+        return max(limit - (request.params.max_tokens or 1), 1)
 
     async def _encode(self, prompt: Prompt, keep: int | None, request: NewRequest) -> list[int]:
         keep_end = request.truncation_side != "right"
+        if prompt.embeds is not None and keep is not None:
+            text = "truncate_prompt_tokens is not compatible with prompt embeds."
+            raise InvalidRequest(text, field="truncate_prompt_tokens")
         if prompt.token_ids is not None:
-            if keep is None or len(prompt.token_ids) <= keep:
-                return prompt.token_ids
-            return prompt.token_ids[-keep:] if keep_end else prompt.token_ids[:keep]
+            return kept(prompt.token_ids, keep, keep_end)
         text = prompt.text or ""
         self.limits.check_text(text)
         [ids] = await self._tokenizer.encode(
             [text], add_special_tokens=request.add_special_tokens, max_tokens=keep, keep_end=keep_end
         )
+        return ids
+
+    async def _encode_prediction(self, text: str) -> list[int]:
+        """Return the ids of the expected output, as far as an output may go."""
+        if not text:
+            return []
+        self.limits.check_num_chars(len(text), field="prediction")
+        most = self.limits.max_model_len
+        [ids] = await self._tokenizer.encode([text], add_special_tokens=False, max_tokens=most, keep_end=False)
         return ids
 
     async def _encode_bad_words(self, words: list[str]) -> list[list[int]]:
@@ -126,11 +144,18 @@ class InputProcessor:
             stops |= {i for i in self._info.eos_token_ids if i != self._info.eos_token_id}
         return sorted(stops)
 
-    def _add_sequences(self, state: RequestState, deadline: Deadline | None, new_handle: Callable[[], int]) -> None:
+    def _add_sequences(
+        self,
+        state: RequestState,
+        prompt_token_ids: list[int],
+        lora: LoRARequest | None,
+        deadline: Deadline | None,
+        new_handle: Callable[[], int],
+    ) -> None:
         params = state.params
         seed = secrets.randbits(62) if params.seed is None else params.seed
         internal_id = f"{state.request_id}-{secrets.token_hex(4)}"
-        num_prompt_tokens = len(state.prompt_token_ids)
+        num_prompt_tokens = len(prompt_token_ids)
         max_tokens = self.limits.resolve_max_tokens(params, num_prompt_tokens)
         self.limits.check_answer_logprobs(params, num_prompt_tokens=num_prompt_tokens, max_tokens=max_tokens)
         for index in range(params.n):
@@ -139,14 +164,27 @@ class InputProcessor:
                     internal_id if params.n == 1 else f"{index}_{internal_id}",
                     new_handle(),
                     index,
-                    state.prompt_token_ids,
+                    prompt_token_ids,
                     params,
                     seed=_wrap_i64(seed + index),
                     max_tokens=max_tokens,
-                    lora_request=state.lora_request,
+                    lora_request=lora,
                     deadline=deadline,
                 )
             )
+
+
+def kept(ids: list[int], most: int | None, keep_end: bool) -> list[int]:
+    """Return at most so many ids, the last ones or the first; None: all."""
+    if most is None or len(ids) <= most:
+        return ids
+    return ids[-most:] if keep_end else ids[:most]
+
+
+def _check_embeds(embeds: PromptEmbeds | None, params: SamplingParams) -> None:
+    """Refuse what needs the ids of a prompt that has none."""
+    if embeds is not None and params.prompt_logprobs is not None:
+        raise InvalidRequest("prompt_logprobs is not compatible with prompt embeds.", field="prompt_logprobs")
 
 
 def _wrap_i64(value: int) -> int:

@@ -1,15 +1,17 @@
-"""RequestIntake: takes a request in: admit, prepare, choose an engine, send.
+"""RequestIntake: admits a request, prepares it, chooses an engine core and sends it.
 
-Owned by AsyncLLM. Whatever is wrong with a request, or stands in its way, is found before anything is sent; a request that is
-refused leaves nothing behind. One event loop.
+Owned by AsyncLLM. All errors of a request are found before anything is sent; a refused request leaves no state behind. One
+event loop.
 """
 
 import time
+from typing import TypeVar
 
 from tetrad.frontend.engine.client import EngineClient
-from tetrad.frontend.engine.client_adds import Unfinished, unfinished_of
+from tetrad.frontend.engine.client_sequence import ActiveSequence, active_sequences
+from tetrad.frontend.engine.prepared_request import PreparedRequest
 from tetrad.frontend.llm.backends import Backends
-from tetrad.frontend.llm.input_processor import InputProcessor, PreparedRequest
+from tetrad.frontend.llm.input_processor import InputProcessor
 from tetrad.frontend.llm.output_stream import OutputStream
 from tetrad.frontend.llm.readiness import draining_error, starting_error
 from tetrad.frontend.request.admission import Admission
@@ -18,42 +20,64 @@ from tetrad.frontend.request.deadlines import Deadline, earliest_deadline, withi
 from tetrad.frontend.request.new_request import NewRequest
 from tetrad.frontend.request.prompts import estimated_prompt_tokens
 from tetrad.frontend.request.request_state import RequestState
-from tetrad.services.columns import pack_u32
-from tetrad.services.errors import Unavailable, Unsupported
+from tetrad.services.errors import InvalidRequest, Unavailable, Unsupported
 from tetrad.services.message_size import too_large
-from tetrad.services.tracing import Tracer, reason_of
+from tetrad.services.observability.tracing import Tracer, reason_of
+from tetrad.services.rpc.columns import pack_u32
+
+Inputs = TypeVar("Inputs")
+
+
+class Gate:
+    """Whether requests are taken: not before the model is known, nor once it is closed."""
+
+    def __init__(self) -> None:
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Take none any more; those that are being prepared are refused."""
+        self._is_closed = True
+
+    def check_open(self) -> None:
+        """Raise Unavailable if no request is taken any more."""
+        if self._is_closed:
+            raise draining_error()
+
+    def required(self, inputs: Inputs | None) -> Inputs:
+        """Return what prepares requests; Unavailable if none are taken any more, or yet."""
+        self.check_open()
+        if inputs is None:
+            raise starting_error()
+        return inputs
 
 
 class RequestIntake:
-    """The way of every request into this frontend.
+    """The way of every request that generates into this frontend.
 
     Args:
+        gate: closed: no request is taken.
         admission: limits how many there are.
         backends: the engines, and what processes their outputs.
         tracer: of calls that a program makes in this process; others bring theirs.
         timeout_s: most seconds that a request may take; None: as many as it likes.
     """
 
-    def __init__(self, admission: Admission, backends: Backends, tracer: Tracer, timeout_s: float | None) -> None:
-        self._admission = admission
+    def __init__(self, gate: Gate, admission: Admission, backends: Backends, tracer: Tracer, timeout_s: float | None) -> None:
+        self._gate, self._admission = gate, admission
         self._engines, self._requests = backends.engines, backends.requests
         self._tracer = tracer
         self._timeout_s = timeout_s
         self._inputs: InputProcessor | None = None
         self._model = ""
-        self._is_closed = False
 
     def open(self, inputs: InputProcessor, model: str) -> None:
-        """Take requests from now on, unless it is closed; `model` is what spans call it."""
+        """Take requests from now on; `model` is what spans call it."""
         self._inputs, self._model = inputs, model
-
-    def close(self) -> None:
-        """Take none any more; those that are being prepared are refused."""
-        self._is_closed = True
 
     async def take(self, request: NewRequest) -> OutputStream:
         """Send a request to an engine and return its outputs. Errors: see AsyncLLM.add_request."""
         inputs = self._check(request)
+        self._check_generates()
         deadline = earliest_deadline(self._timeout_s)
         num_tokens = estimated_prompt_tokens(request.prompt)
         ticket = self._admission.admit(num_requests=request.params.n, num_tokens=num_tokens)
@@ -63,26 +87,27 @@ class RequestIntake:
             prepared = await self._prepare(inputs, request, deadline, call)
             # Not before: an engine may be lost while a prompt is tokenized. Nor later: the spans end with what engines do.
             engine = self._choose(prepared)
-            messages = self._messages(prepared, engine.max_message_bytes)
+            active = self._activate(prepared, engine)
         except BaseException as error:
             ticket.release()
             call.fail(reason_of(error))
             call.release_request()
             raise
         prepared.state.hold(ticket)
-        self._send(prepared.state, engine, messages, deadline)
+        self._send(prepared.state, engine, active, deadline)
         return OutputStream(prepared.state, self._requests)
 
     def _check(self, request: NewRequest) -> InputProcessor:
         """Refuse what can be refused at once; return what prepares the others."""
-        self._refuse_if_closed()
+        inputs = self._gate.required(self._inputs)
         request.check()
-        lora = request.lora_request
-        if lora is not None and not self._engines.info.supports_lora:
-            raise Unsupported(f"Got lora_request {lora.lora_name} but LoRA is not enabled!", field="lora_request")
-        if self._inputs is None:
-            raise starting_error()
-        return self._inputs
+        return inputs
+
+    def _check_generates(self) -> None:
+        """Raise InvalidRequest, with the endpoint to use, for a model that pools."""
+        facts = self._engines.info.pooling
+        if facts is not None and not facts.generates:
+            raise InvalidRequest(f"This model does not generate: it pools. Use {facts.endpoint}.", field="model")
 
     async def _prepare(
         self, inputs: InputProcessor, request: NewRequest, deadline: Deadline | None, call: CallTrace
@@ -90,39 +115,44 @@ class RequestIntake:
         with call.working():
             async with within(deadline):
                 prepared = await inputs.prepare(request, deadline, new_handle=self._requests.new_handle)
-        self._refuse_if_closed()
+        self._gate.check_open()
+        self._check_lora(prepared)
         prepared.state.call = call
         return prepared
 
-    def _choose(self, prepared: PreparedRequest) -> EngineClient:
-        told = prepared.instructions
-        return self._engines.choose(told.data_parallel_rank, pack_u32(prepared.state.prompt_token_ids), told.cache_salt)
+    def _check_lora(self, prepared: PreparedRequest) -> None:
+        """Raise Unsupported for an adapter that engine cores would have to apply and do not; prompt adapters need no more."""
+        lora = prepared.state.sequences[0].lora_request
+        if lora is not None and not self._engines.info.supports_lora:
+            raise Unsupported(f"Got lora_request {lora.lora_name} but LoRA is not enabled!", field="lora_request")
 
-    def _messages(self, prepared: PreparedRequest, most_bytes: int) -> list[Unfinished]:
-        """Return each sequence with what its engine is sent; its span begins here. InvalidRequest: one fits no message."""
+    def _choose(self, prepared: PreparedRequest) -> EngineClient:
+        # Prompts of embeddings are found in no cache by their ids.
+        ids = pack_u32(prepared.state.prompt_token_ids) if prepared.embeds is None else b""
+        lora = prepared.state.sequences[0].lora_request
+        return self._engines.choose(prepared.data_parallel_rank, ids, prepared.cache_salt, lora.lora_name if lora else "")
+
+    def _activate(self, prepared: PreparedRequest, engine: EngineClient) -> list[ActiveSequence]:
+        """Return the sequences with their messages; their spans begin here. InvalidRequest: one fits no message."""
         state = prepared.state
         for sequence in state.sequences:
             sequence.span = state.call.start_sequence(sequence)
-        messages = unfinished_of(state.sequences, prepared.instructions)
-        largest = max(each.most_bytes for each in messages)
-        if largest > most_bytes:
+        active = active_sequences(prepared, engine)
+        largest = max(each.most_bytes for each in active)
+        if largest > engine.max_message_bytes:
             for sequence in state.sequences:
                 state.call.end_sequence(sequence, received_ns=None)
-            raise too_large("The request, with all that may be generated,", largest, most_bytes)
-        return messages
+            raise too_large("The request, with all that may be generated,", largest, engine.max_message_bytes)
+        return active
 
-    def _send(self, state: RequestState, engine: EngineClient, messages: list[Unfinished], deadline: Deadline | None) -> None:
+    def _send(self, state: RequestState, engine: EngineClient, active: list[ActiveSequence], deadline: Deadline | None) -> None:
         state.metrics.submitted_time = time.time()
-        self._requests.add(state, engine)
+        self._requests.add(state, active)
         if deadline is not None:
             state.expire_after(deadline.remaining_s, lambda: self._requests.fail_request(state, deadline.error()))
-        for message in messages:
+        for each in active:
             try:
-                engine.add(message)
+                engine.add(each)
             except Unavailable:
                 self._requests.abort_request(state)
                 raise
-
-    def _refuse_if_closed(self) -> None:
-        if self._is_closed:
-            raise draining_error()

@@ -1,19 +1,29 @@
 """Limits: refuses requests beyond the limits before they are scheduled, and bounds open-ended parameters.
 
-Asked on every request. Combines the server's caps (settings) with the model's facts (context, vocabulary).
+Checked for every request. Combines the server's limits (settings) with the model's (context, vocabulary).
 """
+
+from typing import Protocol
 
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.request.sampling_params import SamplingParams
-from tetrad.services.columns import U32_BYTES
 from tetrad.services.errors import InvalidRequest, PromptTooLong
 from tetrad.services.message_size import too_large
+from tetrad.services.rpc.columns import U32_BYTES
 
 _REST_OF_OUTPUT_BYTES = 1024
-"""What an engine's output has besides log-probabilities, about."""
+"""Estimated bytes of an output besides its log-probabilities."""
 
 _FEW_LOGPROBS = 128
 """Log-probabilities a token of which any number of tokens is taken: they cost less than the tokens themselves."""
+
+
+class Context(Protocol):
+    """What bounds a sequence's length."""
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest prompt plus output that every engine core takes, in tokens."""
 
 
 class Limits:
@@ -21,14 +31,18 @@ class Limits:
 
     Args:
         settings: the server's caps.
-        max_model_len: longest prompt plus output, in tokens.
+        context: says how long prompt plus output may be at this moment; engine cores come and go.
         vocab_size: ids are smaller than this.
     """
 
-    def __init__(self, settings: FrontendSettings, *, max_model_len: int, vocab_size: int) -> None:
-        self._settings = settings
+    def __init__(self, settings: FrontendSettings, *, context: Context, vocab_size: int) -> None:
+        self._settings, self._context = settings, context
         self._vocab_size = vocab_size
-        self.max_model_len = max_model_len
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest prompt plus output, in tokens."""
+        return self._context.max_model_len
 
     @property
     def max_prompt_chars(self) -> int:
@@ -55,11 +69,11 @@ class Limits:
                 field=field,
             )
 
-    def check_prompt(self, ids: list[int]) -> None:
-        """Refuse a prompt that is empty, has unknown ids, or leaves no room for one token."""
+    def check_prompt(self, ids: list[int], *, num_new_tokens: int = 1) -> None:
+        """Refuse a prompt that is empty, has unknown ids, or leaves no room for so many new tokens."""
         if not ids:
             raise InvalidRequest("The decoder prompt cannot be empty", field="prompt")
-        if len(ids) >= self.max_model_len:
+        if len(ids) + num_new_tokens > self.max_model_len:
             raise PromptTooLong.of_tokens(len(ids), self.max_model_len, field="prompt")
         if max(ids) >= self._vocab_size or min(ids) < 0:
             wrong = next(i for i in ids if not 0 <= i < self._vocab_size)
@@ -110,7 +124,7 @@ class Limits:
         return room if params.max_tokens is None else min(params.max_tokens, room)
 
     def check_answer_logprobs(self, params: SamplingParams, *, num_prompt_tokens: int, max_tokens: int) -> None:
-        """Refuse an answer whose log-probabilities are too many: everybody's tokens would wait while it is written."""
+        """Refuse an answer with too many log-probabilities: all other tokens would wait while it is written."""
         of_output = params.n * max_tokens * self._many_logprobs(params.logprobs)
         of_prompt = (num_prompt_tokens - 1) * self._many_logprobs(params.prompt_logprobs)
         number, most = of_output + of_prompt, self._settings.max_answer_logprobs

@@ -1,14 +1,15 @@
-"""OutputProcessor: engine steps in, RequestOutputs out.
+"""OutputProcessor: converts engine steps to RequestOutputs.
 
-Called by the engine clients, one step at a time per engine. For each step: one Detokenize message, one Decode call if
-log-probabilities brought unknown tokens, then every sequence in turn. A sequence that fails ends alone. Knows no callers
+Called by the engine clients, one step at a time per engine core. For each step it sends one Detokenize message, and one Decode
+call for log-probabilities of unknown tokens, then updates every sequence. A sequence that fails ends alone. Knows no callers
 beyond their collectors and no engines beyond their abort.
 """
 
 import time
 
+from tetrad.frontend.engine.client_sequence import ActiveSequence
 from tetrad.frontend.llm.step_update import PLAIN, StepUpdate
-from tetrad.frontend.llm.unfinished_requests import Live, UnfinishedRequests
+from tetrad.frontend.llm.unfinished_requests import UnfinishedRequests
 from tetrad.frontend.net.logged_count import LoggedCount
 from tetrad.frontend.observability.metrics import FrontendMetrics
 from tetrad.frontend.observability.step_tally import StepTally
@@ -25,10 +26,10 @@ log = get_logger()
 
 
 class OutputProcessor:
-    """What the engines of one frontend bring, on its way to those who wait for it.
+    """Delivers the outputs of a frontend's engine cores to their requests.
 
     Args:
-        requests: who waits.
+        requests: the unfinished requests.
         detokenizer: the Detokenize stream.
         tokenizer: names the tokens of log-probabilities.
         metrics: counted per step.
@@ -61,9 +62,9 @@ class OutputProcessor:
         """Take one engine step."""
         now_ns = time.time_ns()
         updates = [
-            StepUpdate(live, ids, rich, now_ns)
+            StepUpdate(active, ids, rich, now_ns)
             for handle, ids, rich in step.updates
-            if (live := self._requests.find(handle)) is not None
+            if (active := self._requests.find(handle)) is not None
         ]
         self._metrics.observe_scheduler(step)
         if len(updates) < len(step.updates):
@@ -72,10 +73,10 @@ class OutputProcessor:
             return
         self.num_steps += 1
         tally = StepTally()
-        worded = [update for update in updates if update.live.sequence.params.detokenize]
+        worded = [update for update in updates if update.active.sequence.params.detokenize]
         for update in updates:
-            # What needs no tokenizer does not wait for one that may be lost.
-            if not update.live.sequence.params.detokenize:
+            # Updates without text do not wait for a tokenizer that may be lost.
+            if not update.active.sequence.params.detokenize:
                 self._apply_safely(update, step, tally)
         await self._detokenize(worded)
         await self._load_logprob_texts(worded)
@@ -93,20 +94,20 @@ class OutputProcessor:
     def _apply_safely(self, update: StepUpdate, step: Step, tally: StepTally) -> None:
         """Apply what came for one sequence, unless it ended meanwhile; a bug of ours ends this sequence alone."""
         try:
-            if not update.live.sequence.finished:
+            if not update.active.sequence.finished:
                 self._apply(update, step, tally)
         except Exception as error:  # other sequences of the step must have their tokens
-            ids = update.live.request.call.context.log_fields(update.live.sequence.request_id)
+            ids = update.active.request.call.context.log_fields(update.active.sequence.request_id)
             log.exception("step.not_applied", **ids)
             self._requests.fail_request(
-                update.live.request, InternalError(f"The server could not handle its own output: {error!r}")
+                update.active.request, InternalError(f"The server could not handle its own output: {error!r}")
             )
 
     async def _detokenize(self, updates: list[StepUpdate]) -> None:
         rows = [row for update in updates for row in update.rows]
         if not rows:
             return
-        ends = [update.live.sequence.handle for update in updates if update.rows and update.rich.finish_reason is not None]
+        ends = [update.active.sequence.handle for update in updates if update.rows and update.rich.finish_reason is not None]
         started = time.perf_counter()
         try:
             deltas = iter(await self._detokenizer.append(rows, ends))
@@ -124,7 +125,7 @@ class OutputProcessor:
         named: list[StepUpdate] = []
         for update in updates:
             columns = [rows for rows in (update.rich.logprobs, update.rich.prompt_logprobs) if rows is not None]
-            if columns and not update.live.sequence.finished:
+            if columns and not update.active.sequence.finished:
                 named.append(update)
                 ids.update(*(rows.token_ids for rows in columns))
         try:
@@ -135,20 +136,20 @@ class OutputProcessor:
         except TetradError as error:
             # An answer with ids in the place of texts would differ from that of an undisturbed run.
             for update in named:
-                self._requests.fail_request(update.live.request, error)
+                self._requests.fail_request(update.active.request, error)
 
     async def _load_prompt_texts(self, update: StepUpdate) -> None:
         rows = update.rich.prompt_logprobs
         if rows is not None:
             # The first token has no log-probability, but may begin the character that the second ends.
-            first = update.live.request.prompt_token_ids[:1]
+            first = update.active.request.prompt_token_ids[:1]
             await self._tokenizer.load_token_texts(first)
             ids = first + rows.token_ids[:: rows.width]
             update.prompt_texts = (await texts_in_context(ids, self._tokenizer.text_of, self._decode))[1:]
 
     def _apply(self, update: StepUpdate, step: Step, tally: StepTally) -> None:
-        live, rich = update.live, update.rich
-        sequence, request = live.sequence, live.request
+        active, rich = update.active, update.rich
+        sequence, request = active.sequence, active.request
         if rich.error is not None or rich.finish_reason == "error":
             error = rich.error or InternalError(f"The engine could not finish request {request.request_id}.")
             self._requests.fail_request(request, error)
@@ -165,24 +166,24 @@ class OutputProcessor:
                     stopped_by_text = True
                     break
         if not stopped_by_text:
-            # What has no text: everything if none is wanted, else the id that stopped the engine.
+            # The ids without text: all of them without detokenization, else the id that stopped the request.
             sequence.add_token_ids(update.ids[len(sequence.output_token_ids) - num_before :])
         num_tokens = len(sequence.output_token_ids) - num_before
         self._take_facts(update, num_tokens)
         if num_tokens:
-            self._count(live, num_tokens, step, tally)
+            self._count(active, num_tokens, step, tally)
         if stopped_by_text:
-            live.engine.abort([sequence.request_id])
+            active.engine.abort([sequence.request_id])
         elif rich.finish_reason is not None:
             sequence.finish(rich.finish_reason, self._stop_reason(sequence, rich))
         if sequence.finished:
-            self._requests.finish(live, update.received_ns)
+            self._requests.finish(active, update.received_ns)
         else:
             request.deliver(sequence)
 
     def _take_facts(self, update: StepUpdate, num_tokens: int) -> None:
         """Take what came besides tokens, and log-probabilities of the `num_tokens` ids that were kept."""
-        request, rich = update.live.request, update.rich
+        request, rich = update.active.request, update.rich
         if rich is PLAIN:
             return
         if rich.num_cached_tokens is not None and request.num_cached_tokens is None:
@@ -190,14 +191,17 @@ class OutputProcessor:
         request.metrics.num_preemptions += rich.num_preemptions
         if rich.queued_time_s is not None and request.metrics.queued_time_s is None:
             request.metrics.queued_time_s, request.metrics.prefill_time_s = rich.queued_time_s, rich.prefill_time_s
+        if rich.pooled is not None:
+            update.active.sequence.pooled = rich.pooled
+            update.active.sequence.num_cached_tokens = rich.num_cached_tokens or 0
         if rich.logprobs is not None:
-            update.live.sequence.add_logprobs(self._positions(rich.logprobs, update.texts())[:num_tokens])
+            update.active.sequence.add_logprobs(self._positions(rich.logprobs, update.texts())[:num_tokens])
         if rich.prompt_logprobs is not None:
             request.set_prompt_logprobs(self._positions(rich.prompt_logprobs, update.prompt_texts))
 
-    def _count(self, live: Live, num_tokens: int, step: Step, tally: StepTally) -> None:
+    def _count(self, active: ActiveSequence, num_tokens: int, step: Step, tally: StepTally) -> None:
         """Note when tokens were there."""
-        sequence, request = live.sequence, live.request
+        sequence, request = active.sequence, active.request
         tally.add(sequence.last_token_time, num_tokens)
         sequence.last_token_time = tally.now
         if request.count_tokens(num_tokens, tally.now):

@@ -26,6 +26,11 @@ class OutputStream:
         return self._request.prompt_token_ids
 
     @property
+    def predicted_ids(self) -> list[int]:
+        """The ids that the caller expects as the output."""
+        return self._request.predicted_ids
+
+    @property
     def prompt(self) -> str | None:
         """The prompt's text, if known."""
         return self._request.prompt

@@ -1,10 +1,10 @@
-"""Profiling: one recording of this frontend, the engine cores and their workers at the same time, a file each.
+"""Profiling: records this frontend, the engine cores and their workers at the same time, in a file each.
 
-Called by the operator's endpoints. Files are where their services run; what comes back is their paths.
+Called by the operator's endpoints. Each service writes its file on its own machine; the call returns the paths.
 """
 
 from tetrad.frontend.engine.admin_client import EngineAdminClient
-from tetrad.services.profiling import StepProfiler, stop_all
+from tetrad.services.observability.profiling import StepProfiler, stop_all
 
 
 class Profiling:
@@ -20,11 +20,11 @@ class Profiling:
         self._engines = engines
 
     async def start(self, prefix: str = "") -> None:
-        """Begin to record; AlreadyExists if somebody does, FailedPrecondition if this frontend knows no operators' port."""
+        """Begin to record; AlreadyExists during a recording, FailedPrecondition without the operators' ports."""
         self._own.start(prefix)
         try:
             await self._engines.start_profile(prefix)
-        except BaseException:  # also if the caller has left: nobody would stop it
+        except BaseException:  # also if the caller has disconnected: it would never be stopped
             self._own.stop().unlink()
             raise
 

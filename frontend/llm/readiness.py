@@ -1,17 +1,17 @@
-"""Readiness: whether this frontend can serve requests now, and which of those it depends on are missing.
+"""Readiness: whether this frontend can serve requests now, and which services are missing.
 
-Read by /health, by the gRPC health of the public API, by metrics and by `tetrad status`. Names no addresses: anybody may ask.
+Read by /health, by the gRPC health of the public API, by metrics and by `tetrad status`. Contains no addresses: any caller may
+read it.
 """
 
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-import grpc
-
+from tetrad.frontend.engine.link import EngineLink
 from tetrad.frontend.routing.pool import EnginePool
+from tetrad.frontend.tokenizer.link import TokenizerLink
 from tetrad.frontend.tokenizer.replicas import TokenizerReplicas
-from tetrad.services.channel import problem_of
 from tetrad.services.errors import Unavailable
 
 _NOBODY = "none is known"
@@ -20,12 +20,12 @@ _STARTING = "This server is starting; try again."
 
 
 def draining_error() -> Unavailable:
-    """Return what is told to requests that come, or still run, at the end."""
+    """Return the error of requests that arrive or still run while the server shuts down."""
     return Unavailable(_DRAINING, reason="DRAINING", retry_after_s=1.0)
 
 
 def starting_error() -> Unavailable:
-    """Return what is told to requests that come before everything needed has answered once."""
+    """Return the error of requests that arrive before all services have answered once."""
     return Unavailable(_STARTING, reason="STARTING", retry_after_s=1.0)
 
 
@@ -39,7 +39,7 @@ class Dependency:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How everything is at one moment; `problem` says in one sentence why requests cannot be served, empty if they can."""
+    """The state of all services at one moment; `problem`: why requests cannot be served, empty if they can."""
 
     problem: str
     draining: bool
@@ -51,7 +51,7 @@ class Report:
         return not self.problem
 
     def error(self) -> Unavailable:
-        """Return what a request is told that cannot be served."""
+        """Return the error of a request that cannot be served."""
         return Unavailable(self.problem, reason="DRAINING" if self.draining else None, retry_after_s=1.0)
 
     def check(self) -> None:
@@ -61,7 +61,7 @@ class Report:
 
 
 class Readiness:
-    """The state of one frontend's dependencies. `note_change` is called by whoever changes it.
+    """The state of one frontend's dependencies. Its setters call `note_change`.
 
     Args:
         tokenizers: one is enough.
@@ -76,10 +76,10 @@ class Readiness:
         self._draining = False
         self._started = False
         self.leaving = asyncio.Event()
-        """Set when the end has begun or a successor is there: whoever follows this frontend should look for another one."""
+        """Set when the shutdown has begun or a successor serves: clients should choose another frontend."""
 
     def note_change(self) -> None:
-        """Tell those who follow that something may be different."""
+        """Notify followers of a possible change."""
         self.num_changes += 1
         self._changed.set()
         self._changed = asyncio.Event()
@@ -90,7 +90,7 @@ class Readiness:
         self.note_change()
 
     def note_leaving(self) -> None:
-        """Note that those who follow this frontend should look for another one."""
+        """Note that clients should choose another frontend."""
         self.leaving.set()
         self.note_change()
 
@@ -102,8 +102,8 @@ class Readiness:
     def report(self) -> Report:
         """Return how everything is."""
         tokenizers, engines = self._tokenizers.replicas, self._engines.engines
-        tokenizer_problems = [_in_full(each.problem, each.channel) for each in tokenizers]
-        engine_problems = [_in_full(each.problem, each.channel) for each in engines]
+        tokenizer_problems = [_in_full(each.problem, each.link) for each in tokenizers]
+        engine_problems = [_in_full(each.problem, each.link) for each in engines]
         problem = ""
         if self._draining:
             problem = _DRAINING
@@ -132,9 +132,9 @@ class Readiness:
             await self.wait_changed(num_changes)
 
 
-def _in_full(problem: str, channel: grpc.aio.Channel) -> str:
+def _in_full(problem: str, link: EngineLink | TokenizerLink) -> str:
     """Return a problem with what is known of its cause."""
-    cause = problem_of(channel) if problem else ""
+    cause = link.problem if problem else ""
     return f"{problem}: {cause}" if cause else problem
 
 

@@ -1,19 +1,50 @@
 """ServedModel: facts of the model from its tokenizer and an engine core. They do not change afterwards."""
 
 import functools
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.engine.facts import EngineInfo, TokenizerInfo
+from tetrad.frontend.llm.adapter_names import AdapterNames
 from tetrad.frontend.llm.backends import Backends
 from tetrad.frontend.llm.limits import Limits
-from tetrad.frontend.llm.model_names import ModelNames
 from tetrad.frontend.parsing.formats import ChatFormats, choose_chat_formats
-from tetrad.services.errors import FailedPrecondition
+from tetrad.frontend.request.outputs import LoRARequest
+from tetrad.services.errors import FailedPrecondition, NotFound
 
 # The sampling parameters that a model's authors recommend values of, by SamplingParams' names.
 _RECOMMENDED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+class ModelNames:
+    """The served names; the first is what responses say.
+
+    Args:
+        names: at least one.
+        root: what they stand for: a path or a built-in name.
+        adapters: LoRA adapters have names of their own.
+    """
+
+    def __init__(self, names: Sequence[str], *, root: str, adapters: AdapterNames | None = None) -> None:
+        self.names = tuple(names)
+        self.adapters = AdapterNames() if adapters is None else adapters
+        self.root = root
+        self.created_unix_s = int(time.time())
+
+    def resolve(self, name: str | None) -> str:
+        """Return the name to answer with; none means the only model. NotFound for any other model."""
+        if not name:
+            return self.names[0]
+        if name not in self.names and self.adapters.get(name) is None:
+            raise NotFound(f"The model `{name}` does not exist.", field="model", reason="MODEL_NOT_FOUND")
+        return name
+
+    def lora_of(self, name: str | None) -> LoRARequest | None:
+        """Return the adapter that a name stands for; None: it is the model's own, or none."""
+        return None if not name or name in self.names else self.adapters.get(name)
 
 
 @dataclass(frozen=True)
@@ -26,6 +57,7 @@ class ServedModel:
         limits: what is refused.
         formats: in which it writes its turns.
         sampling_defaults: of its authors, by SamplingParams' names; empty if they are not to be used.
+        stream_interval: of requests that do not say.
     """
 
     names: ModelNames
@@ -33,6 +65,7 @@ class ServedModel:
     limits: Limits
     formats: ChatFormats
     sampling_defaults: dict[str, Any]
+    stream_interval: int = 1
 
     @classmethod
     async def of(cls, settings: FrontendSettings, tokenizer: TokenizerInfo, backends: Backends) -> Self:
@@ -55,11 +88,16 @@ class ServedModel:
         )
         recommended = tokenizer.generation_config if settings.use_generation_config else {}
         return cls(
-            ModelNames(settings.served_model_names or (root,), root=root),
+            ModelNames(
+                settings.served_model_names or (root,),
+                root=root,
+                adapters=AdapterNames(settings.lora_modules, settings.lora_resolver_dir),
+            ),
             tokenizer,
-            Limits(settings, max_model_len=backends.engines.max_model_len, vocab_size=vocab_size),
+            Limits(settings, context=backends.engines, vocab_size=vocab_size),
             formats,
             {name: recommended[name] for name in _RECOMMENDED if recommended.get(name) is not None},
+            settings.stream_interval,
         )
 
 

@@ -1,9 +1,9 @@
-"""StepUpdate: the part of an engine step for one sequence, on its way through the output processor.
+"""StepUpdate: the part of an engine step for one sequence, inside the output processor.
 
-Knows which ids of a step have text and how finely that is wanted; knows nothing of what becomes of it.
+Selects the ids of a step that have text, and whether their texts are needed token by token.
 """
 
-from tetrad.frontend.llm.unfinished_requests import Live
+from tetrad.frontend.engine.client_sequence import ActiveSequence
 from tetrad.frontend.request.sequence import Sequence
 from tetrad.frontend.request.steps import RichUpdate
 from tetrad.frontend.tokenizer.detokenizer_client import Row
@@ -14,16 +14,16 @@ PLAIN = RichUpdate()
 
 
 class StepUpdate:
-    """What one step brought to one sequence, and the deltas of its rows once they are there. It came at `received_ns`."""
+    """The outputs of one step for one sequence, received at `received_ns`; later also the text deltas of its rows."""
 
-    __slots__ = ("deltas", "ids", "live", "prompt_texts", "received_ns", "rich", "rows")
+    __slots__ = ("active", "deltas", "ids", "prompt_texts", "received_ns", "rich", "rows")
 
-    def __init__(self, live: Live, ids: list[int], rich: RichUpdate | None, received_ns: int) -> None:
+    def __init__(self, active: ActiveSequence, ids: list[int], rich: RichUpdate | None, received_ns: int) -> None:
         self.received_ns = received_ns
-        self.live = live
+        self.active = active
         self.ids = ids
         self.rich = rich or PLAIN
-        self.rows = _rows(live.sequence, ids, self.rich)
+        self.rows = _rows(active.sequence, ids, self.rich)
         self.deltas: list[str | TetradError] = []
         self.prompt_texts: list[str | None] = []
 

@@ -1,6 +1,6 @@
-"""Thinking budget: which marks a budget of reasoning is held to, for one prompt.
+"""Thinking budget: finds the marks of reasoning that a reasoning budget uses, for one prompt.
 
-Called by the input processor. The model's format says what its marks are, and what the prompt has done of them already.
+Called by the input processor. The model's format has the marks, and finds whether the prompt opens or closes the reasoning.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from tetrad.services.errors import InvalidRequest
 
 
 def check_budget(params: SamplingParams, formats: ChatFormats) -> None:
-    """Refuse a budget for a model of which nobody knows how it reasons: it could not be held to it."""
+    """Refuse a budget for a model without a known reasoning format: it could not be enforced."""
     if params.thinking_token_budget is not None and formats.reasoning is None:
         text = (
             "thinking_token_budget is set but this model has no reasoning parser. Leave it out, or start the server with"
@@ -45,7 +45,7 @@ def marks_of_budget(
 
 
 def _last_place(ids: Sequence[int], wanted: tuple[int, ...]) -> int:
-    """Return where `wanted` is in `ids` for the last time; -1: nowhere."""
+    """Return the last index of `wanted` in `ids`; -1: not found."""
     places = range(len(ids) - len(wanted), -1, -1)
     return next(
         (place for place in places if ids[place] == wanted[0] and tuple(ids[place : place + len(wanted)]) == wanted), -1

@@ -1,6 +1,6 @@
 """Texts: tokenization without generation: prompts of conversations, ids of texts, texts of ids.
 
-Owned by AsyncLLM. Refuses what could not be a prompt of the served model; starts no requests.
+Owned by AsyncLLM. Refuses texts too long for a prompt of the served model; starts no requests.
 """
 
 from collections.abc import Iterable, Sequence
@@ -71,7 +71,7 @@ class Texts:
             plain = in_parts(messages, plain)
         limits, size = self._model.limits, num_chars([plain, tools, documents, chat_template_kwargs])
         limits.check_num_chars(size, field="messages")
-        # The place is given up with the rendering; whoever goes on to `add_request` takes it in the same tick.
+        # The place is released with the rendering; a following `add_request` takes it in the same turn of the event loop.
         with self._admission.admit(num_tokens=estimated_tokens(size)):
             async with within(earliest_deadline(self._timeout_s)):
                 chat = await self._tokenizer.render_chat(
@@ -97,6 +97,48 @@ class Texts:
         self._model.limits.check_num_chars(size)
         with self._admission.admit(num_tokens=estimated_tokens(size)):
             return await self._tokenizer.encode_with_strings(text, add_special_tokens=add_special_tokens)
+
+    async def tokenize_pairs(
+        self, pairs: Sequence[tuple[str, str]], *, max_tokens: int | None = None
+    ) -> list[tuple[list[int], int | None]]:
+        """Return the ids of each pair of texts, joined for a cross-encoder, and where tokens of type 1 begin.
+
+        Args:
+            pairs: of texts that are not empty.
+            max_tokens: keep at most so many of each pair; -1: as many as the context has. None: none is cut off.
+        """
+        limits = self._model.limits
+        for pair in pairs:
+            for text in pair:
+                limits.check_text(text)
+        size = sum(len(first) + len(second) for first, second in pairs)
+        with self._admission.admit(num_tokens=estimated_tokens(size)):
+            most = limits.max_model_len if max_tokens == -1 else max_tokens
+            return await self._tokenizer.encode_pairs(pairs, max_tokens=most)
+
+    async def cut(self, texts: Sequence[str], max_tokens: int, *, field: str) -> list[str]:
+        """Return the texts, each cut behind its first `max_tokens` tokens; special tokens do not count.
+
+        Args:
+            texts: not empty, each.
+            max_tokens: at least 1, and less than the context has.
+            field: of the request, that has this limit.
+        """
+        limits = self._model.limits
+        if not 1 <= max_tokens < limits.max_model_len:
+            text = f"{field} ({max_tokens}) must be at least 1 and less than max_model_len ({limits.max_model_len})."
+            raise InvalidRequest(text, field=field)
+        unique = list(dict.fromkeys(texts))
+        for text in unique:
+            limits.check_text(text)
+        with self._admission.admit(num_tokens=estimated_tokens(sum(map(len, unique)))):
+            encoded = await self._tokenizer.encode_many(
+                unique, add_special_tokens=False, max_tokens=max_tokens + 1, keep_end=False
+            )
+            long = {text: ids[:max_tokens] for text, ids in zip(unique, encoded, strict=True) if len(ids) > max_tokens}
+            shortened = await self._tokenizer.decode(long.values())
+        found = dict(zip(long, shortened, strict=True))
+        return [found.get(text, text) for text in texts]
 
     async def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of ids."""

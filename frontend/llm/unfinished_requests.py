@@ -1,13 +1,13 @@
-"""UnfinishedRequests: all requests in progress, the engine of each, and every way in which a request ends.
+"""UnfinishedRequests: all requests in progress, the engine core of each, and every way in which a request ends.
 
-Fed by the intake; asked by the output processor, one step at a time, for whom a step is. A request ends once: it is told to
-its engine, to the detokenizer, to the metrics, to its call's trace and to the log here, whatever ended it.
+The intake adds requests; the output processor finds sequences by handle. A request ends once: this class then informs its
+engine core, the detokenizer, the metrics, the call's trace and the log.
 """
 
 import asyncio
 from collections.abc import Iterable
-from typing import Protocol
 
+from tetrad.frontend.engine.client_sequence import ActiveSequence, Engine
 from tetrad.frontend.observability.metrics import FrontendMetrics
 from tetrad.frontend.observability.recent_requests import RecentRequests
 from tetrad.frontend.request.request_state import RequestState
@@ -17,27 +17,6 @@ from tetrad.services.errors import TetradError
 from tetrad.services.log import get_logger
 
 log = get_logger()
-
-
-class Engine(Protocol):
-    """What an engine is told."""
-
-    def forget(self, request_id: str) -> None:
-        """A sequence is finished."""
-
-    def abort(self, request_ids: Iterable[str]) -> None:
-        """Sequences are to end."""
-
-
-class Live:
-    """An unfinished sequence with what it belongs to."""
-
-    __slots__ = ("engine", "request", "sequence")
-
-    def __init__(self, sequence: Sequence, request: RequestState, engine: Engine) -> None:
-        self.sequence = sequence
-        self.request = request
-        self.engine = engine
 
 
 class UnfinishedRequests:
@@ -53,7 +32,7 @@ class UnfinishedRequests:
         self._detokenizer = detokenizer
         self._metrics = metrics
         self._recent = recent
-        self._live: dict[int, Live] = {}
+        self._active: dict[int, ActiveSequence] = {}
         self._requests: dict[str, list[RequestState]] = {}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -66,19 +45,23 @@ class UnfinishedRequests:
         """Return a handle that no unfinished sequence has."""
         while True:
             self._last_handle = (self._last_handle + 1) % 2**32
-            if self._last_handle not in self._live:
+            if self._last_handle not in self._active:
                 return self._last_handle
 
-    def add(self, request: RequestState, engine: Engine) -> None:
-        """Take a request that `engine` is to run."""
+    def add(self, request: RequestState, active: Iterable[ActiveSequence]) -> None:
+        """Take a request with its sequences, or with the first of them."""
         self._idle.clear()
         self._requests.setdefault(request.request_id, []).append(request)
-        for sequence in request.sequences:
-            self._live[sequence.handle] = Live(sequence, request, engine)
+        for each in active:
+            self.add_sequence(each)
 
-    def find(self, handle: int) -> Live | None:
+    def add_sequence(self, active: ActiveSequence) -> None:
+        """Take a further sequence of a request that was added before."""
+        self._active[active.sequence.handle] = active
+
+    def find(self, handle: int) -> ActiveSequence | None:
         """Return the sequence of a handle; None: it has ended."""
-        return self._live.get(handle)
+        return self._active.get(handle)
 
     def has_issued(self, handle: int) -> bool:
         """Return whether a handle was given to a sequence, which may have ended; only roughly after 2**32 of them."""
@@ -86,9 +69,9 @@ class UnfinishedRequests:
 
     def move(self, sequence: Sequence, engine: Engine) -> None:
         """Note that another engine goes on with a sequence."""
-        live = self._live.get(sequence.handle)
-        if live is not None:
-            live.engine = engine
+        active = self._active.get(sequence.handle)
+        if active is not None:
+            active.engine = engine
 
     async def wait_idle(self) -> None:
         """Wait until no request is unfinished."""
@@ -96,12 +79,12 @@ class UnfinishedRequests:
 
     # --- how they end -----------------------------------------------------------------------------------------------
 
-    def finish(self, live: Live, received_ns: int) -> None:
+    def finish(self, active: ActiveSequence, received_ns: int) -> None:
         """Deliver the last output of a sequence; what it ended with came at `received_ns` of the wall clock."""
-        self._end(live, received_ns)
-        live.request.deliver(live.sequence)
-        if live.request.finished:
-            self._retire(live.request)
+        self._end(active, received_ns)
+        active.request.deliver(active.sequence)
+        if active.request.finished:
+            self._retire(active.request)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """End requests by the caller's ids with finish reason "abort"; unknown ids are ignored."""
@@ -111,24 +94,28 @@ class UnfinishedRequests:
 
     def abort_request(self, request: RequestState) -> None:
         """End one request with finish reason "abort"; no-op if it is finished."""
-        for live in self._lives_of(request):
-            live.engine.abort([live.sequence.request_id])
-            live.sequence.finish("abort")
-            self._end(live)
-            request.deliver(live.sequence)
+        for sequence in request.sequences:
+            if sequence.finished:
+                continue
+            sequence.finish("abort")
+            active = self._active.get(sequence.handle)
+            if active is not None:  # else it was not sent yet
+                active.engine.abort([sequence.request_id])
+                self._end(active)
+            request.deliver(sequence)
         self._retire(request)
 
     def fail(self, sequence: Sequence, error: TetradError) -> None:
         """End the request of a sequence with an error; no-op if it is finished."""
-        live = self._live.get(sequence.handle)
-        if live is not None:
-            self.fail_request(live.request, error)
+        active = self._active.get(sequence.handle)
+        if active is not None:
+            self.fail_request(active.request, error)
 
     def fail_request(self, request: RequestState, error: TetradError) -> None:
         """End a request with an error; no-op if it is finished."""
         if request not in self._requests.get(request.request_id, ()):
             return
-        for each in self._lives_of(request):
+        for each in self._active_of(request):
             each.engine.abort([each.sequence.request_id])
             each.sequence.finish("error")
             self._end(each)
@@ -138,14 +125,14 @@ class UnfinishedRequests:
 
     def fail_all(self, error: TetradError) -> None:
         """End every request with an error."""
-        for live in list(self._live.values()):
-            self.fail_request(live.request, error)
+        for request in [each for states in self._requests.values() for each in states]:
+            self.fail_request(request, error)
 
-    def _end(self, live: Live, received_ns: int | None = None) -> None:
-        handle = live.sequence.handle
-        live.request.call.end_sequence(live.sequence, received_ns)
-        self._live.pop(handle, None)
-        live.engine.forget(live.sequence.request_id)
+    def _end(self, active: ActiveSequence, received_ns: int | None = None) -> None:
+        handle = active.sequence.handle
+        active.request.call.end_sequence(active.sequence, received_ns)
+        self._active.pop(handle, None)
+        active.engine.forget(active.sequence.request_id)
         self._detokenizer.forget(handle)
 
     def _retire(self, request: RequestState, error: TetradError | None = None) -> None:
@@ -162,15 +149,15 @@ class UnfinishedRequests:
         self._recent.note(request, error)
         is_aborted = any(sequence.finish_reason == "abort" for sequence in request.sequences)
         reason = error.reason if error is not None else "ABORTED" if is_aborted else ""
-        request.call.end_request(request.params, len(request.prompt_token_ids), request.metrics, reason)
+        request.call.end_request(request.params, request.num_prompt_tokens, request.metrics, reason)
         log.info(
             "request.finished",
             **request.call.context.log_fields(request.request_id),
-            num_prompt_tokens=len(request.prompt_token_ids),
+            num_prompt_tokens=request.num_prompt_tokens,
             num_generation_tokens=request.metrics.num_generation_tokens,
-            reasons=[sequence.finish_reason for sequence in request.sequences],
+            reasons=request.finish_reasons,
             error=None if error is None else error.message,
         )
 
-    def _lives_of(self, request: RequestState) -> list[Live]:
-        return [live for sequence in request.sequences if (live := self._live.get(sequence.handle)) is not None]
+    def _active_of(self, request: RequestState) -> list[ActiveSequence]:
+        return [active for sequence in request.sequences if (active := self._active.get(sequence.handle)) is not None]

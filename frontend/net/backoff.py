@@ -1,4 +1,4 @@
-"""Backoff: how long to wait before a lost peer is tried again: twice as long each time, up to a limit, with jitter."""
+"""Backoff: the delay before a lost peer is tried again; it doubles up to a limit, with jitter."""
 
 import asyncio
 import random

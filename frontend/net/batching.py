@@ -1,4 +1,4 @@
-"""Batching: coalesces requests that arrive within a few turns of the event loop into one message, for one message's price."""
+"""Batching: waits a few turns of the event loop, so that requests which arrive together share one message."""
 
 import asyncio
 import math

@@ -1,8 +1,8 @@
-"""Discovery: which addresses the targets of a setting stand for, looked up again and again.
+"""Discovery: resolves targets to addresses, and resolves them again at an interval.
 
 A target "dns:///name:port" stands for every address of the name, each a service of its own (a headless Service, a compose
-service with several containers); any other target for itself. Called by the pools of engines and of tokenizers, which are told
-of all there are and decide for themselves whom to let go. What cannot be looked up now stays as it was. Knows no services.
+service with several containers); any other target for itself. The pools of engine cores and of tokenizers receive all
+addresses and decide which members to close. A failed lookup changes nothing. Knows no services.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ async def _in_thread_of_its_own(ask: Callable[[], Addresses]) -> Addresses:
 
     def settle(found: Addresses | OSError | ValueError) -> None:
         if answer.done():
-            return  # nobody waits any more
+            return  # no caller waits any more
         if isinstance(found, OSError | ValueError):
             answer.set_exception(found)
         else:
@@ -168,7 +168,7 @@ class Discovery:
             self._task = asyncio.create_task(self._run(on_round), name=f"discovery of {self}")
 
     def look_again(self) -> None:
-        """Ask soon: somebody is lost, and may be gone."""
+        """Look up soon: a member is lost, and may be gone."""
         self._is_wanted.set()
 
     async def close(self) -> None:
@@ -198,7 +198,7 @@ class Discovery:
         try:
             found = await _resolve(place, target, self._lookup)
         except (OSError, ValueError) as error:
-            # Names that resolve to nobody are errors, too. Whoever was there is still tried.
+            # A name without addresses is an error, too. The last addresses are still tried.
             log.debug("discovery.failed", target=target, reason=str(error))
             self.problem = "" if self.endpoints else f"{target} has no addresses ({error})"
             return

@@ -1,6 +1,6 @@
-"""Garbage: Python stops everything while it collects; how much there is to look at, and how often it looks, is set here.
+"""Garbage: freezes current objects and raises the garbage collector's thresholds, since a collection stops the process.
 
-Requests hold no cycles worth a search after every few hundred objects, and modules never become garbage.
+Requests have no cycles that need a search after every few hundred objects, and modules never become garbage.
 """
 
 import gc

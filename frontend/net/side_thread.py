@@ -1,7 +1,7 @@
-"""A thread for long computations on one answer, so that the event loop serves everyone else meanwhile.
+"""Side thread: one thread for long computations on one answer, so that the event loop serves other requests meanwhile.
 
-A thread that computes gives the loop its turn after 5 ms (`sys.getswitchinterval`). Several would each take such a turn, so
-there is one.
+A computing thread gives the interpreter lock back after 5 ms (`sys.getswitchinterval`). Several threads would each take such a
+turn, so there is one.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""FrontendMetrics: vLLM's names under our prefix, and where a request's time went. Counted per step and per request.
+"""FrontendMetrics: vLLM's metrics under our prefix, with the phases of a request. Counted per step and per request.
 
-The time from arrival to the last token is the sum of what request_intake_time, request_hop_time, request_queue_time,
-request_prefill_time, request_detokenize_time and request_decode_time say. No two machines' clocks are compared: the engine core
-says how long a request was with it until its first token, and the hop is what is left of the time that passed here.
+The time from arrival to the last token is the sum of request_intake_time, request_hop_time, request_queue_time,
+request_prefill_time, request_detokenize_time and request_decode_time. Clocks of two machines are never compared: the engine
+core reports how long it had a request until its first token, and the hop is the rest of the time that passed here.
 """
 
 import functools
@@ -20,8 +20,8 @@ from tetrad.frontend.request.outputs import FinishReasonName
 from tetrad.frontend.request.request_state import RequestState
 from tetrad.frontend.request.steps import Step
 from tetrad.services.errors import Overloaded, TetradError
-from tetrad.services.histogram import Histogram
-from tetrad.services.metrics import SECONDS_OF_A_STEP, TOKENS, render
+from tetrad.services.observability.histogram import Histogram
+from tetrad.services.observability.metrics import SECONDS_OF_A_STEP, TOKENS, render
 
 # vLLM's limits, and finer ones below them for devices that answer faster.
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)
@@ -34,6 +34,8 @@ _LATENCY = (
     *(120, 240, 480, 960, 1920, 7680),
 )
 _COUNTS = (1, 2, 5, 10, 20)
+_MOST_ADAPTERS = 64
+"""That have a series of their own."""
 
 
 class FrontendMetrics:
@@ -50,42 +52,59 @@ class FrontendMetrics:
         self._model_name = model_name
         self._scheduler = SchedulerMetrics(prefix, model_name)
         self.registry.register(self._scheduler)
-        self._tokenizers = self._gauge("num_tokenizers_connected", "Tokenizers that answer.")
+        self._tokenizers = self._gauge("num_tokenizers_connected", "Tokenizers with an open connection.")
         self._engines = self._gauge("num_engines_connected", "Engine cores with an open session.")
         self._losses = self._counter("backend_losses", "Times that a tokenizer or an engine core was lost.")
         self._num_losses = 0
 
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of requests that got their first token.")
-        self._prompt_tokens_cached = self._counter("prompt_tokens_cached", "Those of them that the prefix cache had.")
+        self._prompt_tokens_cached = self._counter("prompt_tokens_cached", "Prompt tokens found in the prefix cache.")
         self._generation_tokens = self._counter("generation_tokens", "Tokens generated.")
         self._success = self._counters("request_success", "Requests ended, by reason.", "finished_reason")
         for reason in get_args(FinishReasonName):  # from zero, so that the first one is a rise
             self._success.labels(model_name, reason)
+        self._lora_requests = self._counters(
+            "lora_requests",
+            "Requests ended, by adapter; empty: the model itself. other: adapters beyond the first 64.",
+            "adapter",
+        )
+        self._lora_requests.labels(model_name, "")
+        self._adapters: set[str] = set()
         self._errors = self._counters("request_errors", "Requests refused or failed, by reason.", "reason")
-        self._overloaded = self._counters("admission_rejections", "Requests refused because too much waits.", "reason")
+        self._overloaded = self._counters(
+            "admission_rejections", "Requests refused because a queue limit is reached.", "reason"
+        )
         self._overloaded.labels(model_name, Overloaded.reason)
 
         self._http = self._counters("http_requests", "HTTP requests answered.", "handler", "method", "status")
-        self._http_seconds = self._labelled("http_request_duration_seconds", "HTTP request, its stream included.", "handler")
+        self._http_seconds = self._labelled(
+            "http_request_duration_seconds", "Duration of an HTTP request, including its stream.", "handler"
+        )
 
-        self._iteration_tokens = self._histogram("iteration_tokens_total", "Tokens that a step brought, or read.", TOKENS)
+        self._iteration_tokens = self._histogram("iteration_tokens_total", "Prompt and generated tokens of a step.", TOKENS)
         self._ttft = self._histogram("time_to_first_token_seconds", "Arrival to first token.", _TTFT)
         self._itl = self._histogram("inter_token_latency_seconds", "From one token of a sequence to the next.", _PER_TOKEN)
         self._tpot = self._histogram(
             "request_time_per_output_token_seconds", "Mean time between a request's tokens.", _PER_TOKEN
         )
         self._e2e = self._histogram("e2e_request_latency_seconds", "Arrival to last token.", _LATENCY)
-        self._intake = self._histogram("request_intake_time_seconds", "Arrival to engine: checks, tokenization.", _LATENCY)
-        self._hop = self._histogram("request_hop_time_seconds", "To the engine core and back with the first token.", _LATENCY)
+        self._intake = self._histogram(
+            "request_intake_time_seconds", "From arrival to the engine queue: checks and tokenization.", _LATENCY
+        )
+        self._hop = self._histogram(
+            "request_hop_time_seconds",
+            "Time outside the engine core until the first token: both directions of the session.",
+            _LATENCY,
+        )
         self._queue = self._histogram("request_queue_time_seconds", "Time before a request was scheduled.", _LATENCY)
         self._prefill = self._histogram("request_prefill_time_seconds", "Scheduled to first token.", _LATENCY)
-        self._detokenize = self._histogram("request_detokenize_time_seconds", "First token to its text.", _LATENCY)
+        self._detokenize = self._histogram("request_detokenize_time_seconds", "From the first token to its text.", _LATENCY)
         self._decode = self._histogram("request_decode_time_seconds", "First to last token.", _LATENCY)
         self._inference = self._histogram("request_inference_time_seconds", "Scheduled to last token.", _LATENCY)
 
         self._request_prompt = self._histogram("request_prompt_tokens", "Prompt tokens of a request.", TOKENS)
         self._request_computed = self._histogram(
-            "request_prefill_kv_computed_tokens", "Prompt tokens of a request that the prefix cache did not have.", TOKENS
+            "request_prefill_kv_computed_tokens", "Prompt tokens of a request that were not in the prefix cache.", TOKENS
         )
         self._request_generation = self._histogram("request_generation_tokens", "Tokens a request generated.", TOKENS)
         self._request_longest = self._histogram(
@@ -96,10 +115,12 @@ class FrontendMetrics:
         self._params_max_tokens = self._histogram("request_params_max_tokens", "The max_tokens of a request.", TOKENS)
 
         self._tokenizer_calls = self._labelled(
-            "tokenizer_round_trip_seconds", "A call of a tokenizer, waiting included.", "method"
+            "tokenizer_round_trip_seconds", "A tokenizer call, including its wait in the batch queue.", "method"
         )
         self._detokenize_step = self._histogram(
-            "detokenize_round_trip_seconds", "A step's tokens to a tokenizer and back as texts.", SECONDS_OF_A_STEP
+            "detokenize_round_trip_seconds",
+            "From sending the tokens of a step to the tokenizer to receiving their texts.",
+            SECONDS_OF_A_STEP,
         )
 
     def render(self) -> bytes:
@@ -108,9 +129,9 @@ class FrontendMetrics:
 
     def watch(self, admission: Admission) -> None:
         """Show what a frontend holds from now on."""
-        unfinished = self._gauge("requests_unfinished", "Requests that this frontend holds; each of n outputs counts.")
+        unfinished = self._gauge("requests_unfinished", "Unfinished requests; each of n outputs counts.")
         unfinished.set_function(lambda: admission.num_requests)
-        queued = self._gauge("prompt_tokens_queued", "Prompt tokens of requests that have no token yet.")
+        queued = self._gauge("prompt_tokens_queued", "Prompt tokens of requests before their first generated token.")
         queued.set_function(lambda: admission.num_queued_tokens)
 
     # --- the services behind ----------------------------------------------------------------------------------------
@@ -144,7 +165,7 @@ class FrontendMetrics:
         """Count what a step brought."""
         num_prompt_tokens = 0
         for request in tally.first:
-            num_prompt_tokens += len(request.prompt_token_ids)
+            num_prompt_tokens += request.num_prompt_tokens
             self._observe_first_token(request)
         for gap, number in tally.gaps.items():
             self._itl.observe(max(gap, 0), number)
@@ -153,7 +174,7 @@ class FrontendMetrics:
             self._iteration_tokens.observe(tally.num_tokens + num_prompt_tokens)
 
     def _observe_first_token(self, request: RequestState) -> None:
-        num_tokens, num_cached = len(request.prompt_token_ids), request.num_cached_tokens or 0
+        num_tokens, num_cached = request.num_prompt_tokens, request.num_cached_tokens or 0
         self._prompt_tokens.inc(num_tokens)
         self._prompt_tokens_cached.inc(num_cached)
         self._request_computed.observe(num_tokens - num_cached)
@@ -177,11 +198,13 @@ class FrontendMetrics:
         times = request.metrics
         for sequence in request.sequences:
             self._success.labels(self._model_name, sequence.finish_reason or "abort").inc()
+        lora = request.lora_request
+        self._lora_requests.labels(self._model_name, self._adapter_label("" if lora is None else lora.lora_name)).inc()
         if error is not None:
             self.observe_error(error)
         if times.finished_time is not None:
             self._e2e.observe(max(times.finished_time - times.arrival_time, 0))
-        self._request_prompt.observe(len(request.prompt_token_ids))
+        self._request_prompt.observe(request.num_prompt_tokens)
         self._request_generation.observe(times.num_generation_tokens)
         self._request_longest.observe(max(len(sequence.output_token_ids) for sequence in request.sequences))
         self._request_preemptions.observe(times.num_preemptions)
@@ -191,6 +214,16 @@ class FrontendMetrics:
         self._observe_decode(request)
         if idle:
             self._scheduler.note_idle()
+
+    def _adapter_label(self, name: str) -> str:
+        if name and len(self._adapters) < _MOST_ADAPTERS:
+            self._adapters.add(name)
+        return name if not name or name in self._adapters else "other"
+
+    def observe_pooled(self, request: RequestState) -> None:
+        """Count the prompt tokens of a pooling request that has its answer."""
+        self._prompt_tokens.inc(request.num_prompt_tokens)
+        self._prompt_tokens_cached.inc(sum(sequence.num_cached_tokens for sequence in request.sequences))
 
     def _observe_decode(self, request: RequestState) -> None:
         times = request.metrics

@@ -1,7 +1,7 @@
 """RecentRequests: durations and sizes of the last requests. Never their content.
 
-Fed where a request ends (unfinished_requests.py); read by the console. Holds no text, neither a prompt's nor an answer's nor an
-error's, as it is shown to others than those who asked.
+Filled where a request ends (unfinished_requests.py); read by the console. Holds no text of prompts, answers or errors, since
+other users read it.
 """
 
 import itertools
@@ -77,7 +77,7 @@ def _recent(number: int, request: RequestState, error: TetradError | None) -> Re
         request_id=request.request_id,
         adapter="" if request.lora_request is None else request.lora_request.lora_name,
         arrival_time=metrics.arrival_time,
-        num_prompt_tokens=len(request.prompt_token_ids),
+        num_prompt_tokens=request.num_prompt_tokens,
         num_cached_tokens=request.num_cached_tokens or 0,
         num_generation_tokens=metrics.num_generation_tokens,
         num_preemptions=metrics.num_preemptions,

@@ -1,10 +1,12 @@
-"""Scheduler metrics: the engine cores' schedulers, summed up, as vLLM's dashboards ask for them.
+"""Scheduler metrics: sums over the schedulers of all engine cores, by the names of vLLM's dashboards.
 
-Steps leave their facts here, which costs next to nothing; the sums are made when somebody scrapes. An engine core that was
-restarted counts from zero, its metrics here go on. Each engine core has more to tell on a port of its own.
+A step stores its engine core's figures at almost no cost; a scrape computes the sums. A restarted engine core counts from
+zero; the sums here continue. Each engine core exports more metrics on its own port.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import zip_longest
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -20,6 +22,8 @@ _COUNTERS = {
     "spec_decode_num_accepted_tokens": ("num_accepted_tokens", "Proposed tokens accepted."),
 }
 """Name of the metric -> field of SchedulerFacts, and what it is."""
+_MOST_NAMED = 32
+"""Adapters in a label; a scrape has one such series, however many adapters there are."""
 _COUNTED = tuple(field for field, _ in _COUNTERS.values())
 
 
@@ -35,6 +39,7 @@ class SchedulerMetrics:
         self._prefix, self._model_name = prefix, model_name
         self._latest: dict[int, SchedulerFacts] = {}
         self._before = dict.fromkeys(_COUNTED, 0)  # counted by engine cores that are no more
+        self._by_place_before: tuple[int, ...] = ()
         self._engines: Mapping[int, EngineInfo] = {}
         self._known: frozenset[int] = frozenset()
 
@@ -61,30 +66,54 @@ class SchedulerMetrics:
             if number not in connected:
                 facts.num_running = facts.num_waiting = 0
                 facts.kv_cache_usage = 0.0
+                facts.running_loras = facts.waiting_loras = ()
 
     def _keep_counts(self, facts: SchedulerFacts) -> None:
         for name in _COUNTED:
             self._before[name] += getattr(facts, name)
+        self._by_place_before = _sums(self._by_place_before, facts.num_accepted_by_place)
 
     def note_idle(self) -> None:
         """Say that this frontend has no requests: no step follows that would say that nothing runs."""
         for facts in self._latest.values():
             facts.num_running = facts.num_waiting = 0
+            facts.running_loras = facts.waiting_loras = ()
 
     def collect(self) -> Iterator[Metric]:
         """Yield the sums over all engine cores; of KV usage the largest."""
         latest = list(self._latest.values())
         yield self._gauge("num_requests_running", "Requests in the running batch.", sum(each.num_running for each in latest))
-        yield self._gauge(
-            "num_requests_waiting", "Requests that wait to be scheduled.", sum(each.num_waiting for each in latest)
-        )
+        yield self._gauge("num_requests_waiting", "Requests waiting to be scheduled.", sum(each.num_waiting for each in latest))
         usage = max((each.kv_cache_usage for each in latest), default=0.0)
         yield self._gauge("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", usage)
         for name, (field, text) in _COUNTERS.items():
             family = CounterMetricFamily(f"{self._prefix}:{name}", text, labels=["model_name"])
             family.add_metric([self._model_name], self._before[field] + sum(getattr(each, field) for each in latest))
             yield family
+        yield self._accepted_by_place(latest)
+        yield self._loras(latest)
         yield self._cache_config()
+
+    def _accepted_by_place(self, latest: list[SchedulerFacts]) -> CounterMetricFamily:
+        text = "Proposed tokens accepted, by place in their draft."
+        family = CounterMetricFamily(
+            f"{self._prefix}:spec_decode_num_accepted_tokens_per_pos", text, labels=["model_name", "position"]
+        )
+        counts = self._by_place_before
+        for facts in latest:
+            counts = _sums(counts, facts.num_accepted_by_place)
+        for place, count in enumerate(counts):
+            family.add_metric([self._model_name, str(place)], count)
+        return family
+
+    def _loras(self, latest: list[SchedulerFacts]) -> GaugeMetricFamily:
+        labels = ["model_name", "max_lora", "running_lora_adapters", "waiting_lora_adapters"]
+        text = "Unix time; the LoRA adapters that requests run with, and that they wait for, the first 32 by name."
+        family = GaugeMetricFamily(f"{self._prefix}:lora_requests_info", text, labels=labels)
+        most = max((info.max_loras for info in self._engines.values()), default=0)
+        names = (_named(each.running_loras for each in latest), _named(each.waiting_loras for each in latest))
+        family.add_metric([self._model_name, str(most), *names], time.time())
+        return family
 
     def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
         family = GaugeMetricFamily(f"{self._prefix}:{name}", text, labels=["model_name"])
@@ -98,3 +127,11 @@ class SchedulerMetrics:
             values = (number, info.block_size, info.num_gpu_blocks, info.kv_cache_dtype or info.dtype)
             family.add_metric([self._model_name, *map(str, values)], 1)
         return family
+
+
+def _named(groups: Iterable[tuple[str, ...]]) -> str:
+    return ",".join(sorted({name for group in groups for name in group})[:_MOST_NAMED])
+
+
+def _sums(counts: tuple[int, ...], more: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(sum, zip_longest(counts, more, fillvalue=0)))

@@ -1,7 +1,7 @@
 """StepTally: sums up an engine step while it is applied, so that metrics change once per step.
 
-Hundreds of sequences get a token in one step, most of them their token before in the same earlier step: the times between
-tokens are few numbers with many sequences each.
+Hundreds of sequences get a token in one step, and most of them got their last token in the same earlier step: so the step has
+few different gaps between tokens, each with many sequences.
 """
 
 import time

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from tetrad.frontend.parsing.interface import ReasoningFormat, ToolFormat
+from tetrad.frontend.parsing.elements.interface import ReasoningFormat, ToolFormat
 from tetrad.frontend.parsing.registry import REASONING_FORMATS, TOOL_FORMATS, choose_format
 
 # The format that tokenizer_svc describes to models whose template knows no tools.
@@ -23,7 +23,7 @@ class MarkIds:
 
 @dataclass(frozen=True)
 class ChatFormats:
-    """How a model writes its turns.
+    """The syntax of a model's turns.
 
     Attributes:
         tools: how it calls functions; None: it cannot.
@@ -43,7 +43,7 @@ async def choose_chat_formats(tool_parser: str, reasoning_parser: str, chat_temp
 
     Args:
         tool_parser: name of a tool format, "auto" or "none". A model whose template asks for no known format is told how to
-            call tools by the conversation (see tokenizer_svc/tools_in_words.py), and so has one under "auto", too.
+            call tools by the conversation (see tokenizer_svc/chat/tools_in_words.py), and so has one under "auto", too.
         reasoning_parser: name of a reasoning format, "auto" or "none".
         chat_template: the model's; empty: it has none.
         encode: the model's tokenizer.

@@ -1,9 +1,9 @@
-"""Registry: every format by name, and the choice of one by a model's chat template."""
+"""Registry: every format by name, and the choice of a format by a model's chat template."""
 
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from tetrad.frontend.parsing.interface import ReasoningFormat, ToolFormat
+from tetrad.frontend.parsing.elements.interface import ReasoningFormat, ToolFormat
 from tetrad.frontend.parsing.reasoning.deepseek_r1 import DEEPSEEK_R1
 from tetrad.frontend.parsing.reasoning.glm45 import GLM45
 from tetrad.frontend.parsing.reasoning.gpt_oss import GPT_OSS

@@ -1,13 +1,13 @@
-"""TurnParser: one output's text -> pieces of the assistant's turn: reasoning is split off first, tool calls out of the rest.
+"""TurnParser: converts one output's text to pieces of the turn: splits off the reasoning, then tool calls.
 
-A chain of parsers, each of which reads the content that the one before it leaves.
+A chain of parsers; each reads the content of the one before it.
 """
 
 import uuid
 from collections.abc import Iterable, Sequence
 
-from tetrad.frontend.parsing.interface import Parser
-from tetrad.frontend.parsing.pieces import Content, Piece, Reasoning, ToolCallArguments, ToolCallStart
+from tetrad.frontend.parsing.elements.interface import Parser
+from tetrad.frontend.parsing.elements.pieces import Content, Piece, Reasoning, ToolCallArguments, ToolCallStart
 
 
 class TurnParser:

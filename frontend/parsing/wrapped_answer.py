@@ -1,14 +1,13 @@
 """Wrapped answer: finds and unwraps the forced call of a model that wraps all its output (gpt-oss).
 
-The constraint begins behind a mark, or with the output where that is not wrapped at all; a forced call begins as JSON does,
-never with a mark. Messages before it are free: their text is content, and their calls, which nothing has held to a schema,
-are left out.
+The constraint begins at a mark, or at the start of an output without marks; a forced call begins as JSON does, never with a
+mark. Earlier messages are unconstrained: their text is content, and their calls, which no schema checked, are dropped.
 """
 
 from collections.abc import Callable, Iterable
 
-from tetrad.frontend.parsing.interface import Parser
-from tetrad.frontend.parsing.pieces import Content, Piece
+from tetrad.frontend.parsing.elements.interface import Parser
+from tetrad.frontend.parsing.elements.pieces import Content, Piece
 
 
 class WrappedAnswer:

@@ -1,20 +1,22 @@
-"""Admission: counts the requests and prompt tokens of this frontend, and refuses more with a time to retry.
+"""Admission: counts the requests and prompt tokens of this frontend, and refuses more with a retry delay.
 
-Asked before a prompt is tokenized, so that a refusal costs next to nothing however long the queue is: two comparisons. Until a
-prompt is tokenized its length is estimated from its characters. Knows no engine: each has limits of its own. One event loop.
+Frontends that share a port share the limits: each counts what the others have, too.
+
+Checked before a prompt is tokenized: a refusal costs two comparisons at any queue length. Until a prompt is tokenized its
+length is estimated from its characters. Engine cores have limits of their own. One event loop.
 """
 
 import time
 from collections.abc import Callable
-from typing import Self
+from typing import Protocol, Self
 
 from tetrad.services.errors import Overloaded
 
-# What tokenizers bring of ordinary text; the estimate holds for milliseconds.
+# Characters per token of ordinary text; the estimate holds for milliseconds.
 _CHARS_PER_TOKEN = 4
 _WINDOW_S = 10.0
 _LEAST_RETRY_S, _MOST_RETRY_S = 1.0, 60.0
-# Who comes back when one place is free meets everybody else who was told so: wait for a share of the queue.
+# A delay until one place is free would bring all refused clients back at once: wait for a share of the queue.
 _SHARE_TO_WAIT_FOR = 0.1
 
 
@@ -24,7 +26,7 @@ def estimated_tokens(num_chars: int) -> int:
 
 
 class Rate:
-    """How much happens a second, lately: over the last 10 to 20 seconds, in two counters and without a timer.
+    """A recent rate of events per second: over the last 10 to 20 seconds, in two counters and without a timer.
 
     Args:
         clock: seconds; monotonic.
@@ -55,6 +57,33 @@ class Rate:
         self._start += passed // _WINDOW_S * _WINDOW_S
 
 
+class OtherFrontends(Protocol):
+    """The frontends that share this one's limits."""
+
+    def publish(self, num_requests: int, num_tokens: int) -> None:
+        """Tell them what this one has."""
+
+    def others(self) -> tuple[int, int]:
+        """Return their requests and queued tokens."""
+
+    def forget_dead(self) -> None:
+        """Drop what frontends had that have ended."""
+
+
+class Alone:
+    """No other frontend."""
+
+    def publish(self, num_requests: int, num_tokens: int) -> None:
+        """Tell nobody."""
+
+    def others(self) -> tuple[int, int]:
+        """Return nothing."""
+        return 0, 0
+
+    def forget_dead(self) -> None:
+        """Do nothing."""
+
+
 class Ticket:
     """One admitted request's share of the limits; released when the request has ended, whatever way.
 
@@ -74,12 +103,12 @@ class Ticket:
     def correct(self, num_tokens: int) -> None:
         """Replace the estimate by what the prompt has."""
         new = num_tokens * self._num_requests
-        self._admission.num_queued_tokens += new - self._num_queued_tokens
+        self._admission.add(0, new - self._num_queued_tokens)
         self._num_queued_tokens = new
 
     def leave_queue(self) -> None:
         """Say that the prompt has been computed. Again: a no-op."""
-        self._admission.num_queued_tokens -= self._num_queued_tokens
+        self._admission.add(0, -self._num_queued_tokens)
         self._admission.token_rate.add(self._num_queued_tokens)
         self._num_queued_tokens = 0
 
@@ -87,7 +116,7 @@ class Ticket:
         """Give everything back. Again: a no-op."""
         if self._num_requests:
             self.leave_queue()
-            self._admission.num_requests -= self._num_requests
+            self._admission.add(-self._num_requests, 0)
             self._admission.request_rate.add(self._num_requests)
             self._num_requests = 0
 
@@ -105,11 +134,18 @@ class Admission:
         max_num_requests: most unfinished requests; each of n outputs counts. 0: no limit.
         max_num_queued_tokens: most prompt tokens of requests that have no token yet. 0: no limit.
         clock: seconds; monotonic.
+        frontends: that share the limits.
     """
 
     def __init__(
-        self, max_num_requests: int, max_num_queued_tokens: int, *, clock: Callable[[], float] = time.monotonic
+        self,
+        max_num_requests: int,
+        max_num_queued_tokens: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        frontends: OtherFrontends | None = None,
     ) -> None:
+        self._frontends = frontends or Alone()
         self._max_num_requests = max_num_requests
         self._max_num_queued_tokens = max_num_queued_tokens
         self.num_requests = 0
@@ -119,19 +155,10 @@ class Admission:
 
     def check(self, *, num_requests: int = 1, num_tokens: int = 1) -> None:
         """Raise Overloaded if so much more cannot be taken now. What is alone is always taken."""
-        most = self._max_num_requests
-        if most and self.num_requests and self.num_requests + num_requests > most:
-            text = f"This server has {self.num_requests} unfinished requests; at most {most} are taken. Try again later."
-            needed = self.num_requests + num_requests - most
-            raise _overloaded(text, needed, most, self.request_rate)
-        most, num_tokens = self._max_num_queued_tokens, num_tokens * num_requests
-        if most and self.num_queued_tokens and self.num_queued_tokens + num_tokens > most:
-            text = (
-                f"Prompts of {self.num_queued_tokens} tokens wait at this server; at most {most} are taken, and this request "
-                f"brings about {num_tokens}. Try again later."
-            )
-            needed = self.num_queued_tokens + num_tokens - most
-            raise _overloaded(text, needed, most, self.token_rate)
+        if self._excess(num_requests, num_tokens) is not None:
+            self._frontends.forget_dead()
+            if (error := self._excess(num_requests, num_tokens)) is not None:
+                raise error
 
     def admit(self, *, num_requests: int = 1, num_tokens: int) -> Ticket:
         """Take a request's share; Overloaded as in `check`.
@@ -141,9 +168,43 @@ class Admission:
             num_tokens: of the prompt, each sequence's.
         """
         self.check(num_requests=num_requests, num_tokens=num_tokens)
-        self.num_requests += num_requests
-        self.num_queued_tokens += num_tokens * num_requests
+        self.add(num_requests, num_tokens * num_requests)
+        if self._frontends.others() != (0, 0):
+            # Another frontend may have taken the last place at the same moment: what was added counts for both by now.
+            self.add(-num_requests, -num_tokens * num_requests, is_told=False)
+            error = self._excess(num_requests, num_tokens)
+            self.add(num_requests if error is None else 0, num_tokens * num_requests if error is None else 0)
+            if error is not None:
+                raise error
         return Ticket(self, num_requests, num_tokens)
+
+    def add(self, num_requests: int, num_tokens: int, *, is_told: bool = True) -> None:
+        """Change what is taken; other frontends learn of it, unless it is changed again at once."""
+        self.num_requests += num_requests
+        self.num_queued_tokens += num_tokens
+        if is_told:
+            self._frontends.publish(self.num_requests, self.num_queued_tokens)
+
+    @property
+    def num_requests_of_others(self) -> int:
+        """Unfinished requests of the other frontends that share the limits."""
+        return self._frontends.others()[0]
+
+    def _excess(self, num_requests: int, num_tokens: int) -> Overloaded | None:
+        """Return why so much more cannot be taken; None: it can."""
+        of_others = self._frontends.others()
+        most, taken = self._max_num_requests, self.num_requests + of_others[0]
+        if most and taken and taken + num_requests > most:
+            text = f"This server has {taken} unfinished requests; at most {most} are taken. Try again later."
+            return _overloaded(text, taken + num_requests - most, most, self.request_rate)
+        most, taken, num_tokens = self._max_num_queued_tokens, self.num_queued_tokens + of_others[1], num_tokens * num_requests
+        if most and taken and taken + num_tokens > most:
+            text = (
+                f"Prompts of {taken} tokens wait at this server; at most {most} are taken, and this request "
+                f"brings about {num_tokens}. Try again later."
+            )
+            return _overloaded(text, taken + num_tokens - most, most, self.token_rate)
+        return None
 
 
 def _overloaded(text: str, needed: int, most: int, rate: Rate) -> Overloaded:

@@ -1,10 +1,11 @@
-"""CallTrace: one call of a client, from its arrival to the last byte of its answer, as the span `llm_request` and its phases.
+"""CallTrace: the span `llm_request` of one client call, from its arrival to the last byte of its answer, with its phases.
 
-Made where a call arrives (HTTP, public gRPC, or AsyncLLM for programs) and found again by whoever works for it, in the same
-task or those it starts. A call for which no other service does anything is in no trace. Attributes have vLLM's names.
+Made where a call arrives (HTTP, public gRPC, or AsyncLLM for programs) and found in a context variable by all code of the same
+task and the tasks it starts. A call that no other service takes part in has no trace. Attributes have vLLM's names.
 """
 
 import contextlib
+import itertools
 import time
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
@@ -12,8 +13,10 @@ from contextvars import ContextVar
 from tetrad.frontend.request.outputs import RequestMetrics
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.frontend.request.sequence import Sequence
+from tetrad.services.observability.tracing import Attributes, NoTracer, Span, Tracer, reason_of, spanned
 from tetrad.services.request_context import REQUEST_ID, RequestContext, bind_context
-from tetrad.services.tracing import Attributes, NoTracer, Span, Tracer, reason_of, spanned
+
+_numbers = itertools.count(1)
 
 
 class CallTrace:
@@ -25,6 +28,7 @@ class CallTrace:
 
     Attributes:
         context: for whatever is done for this call.
+        number: unique in this process, from 1 on.
     """
 
     def __init__(self, tracer: Tracer, context: RequestContext) -> None:
@@ -32,6 +36,7 @@ class CallTrace:
         self._arrived_ns = time.time_ns()
         self._span = tracer.start_trace("llm_request", context, start_ns=self._arrived_ns)
         self.context = self._span.context
+        self.number = next(_numbers)
         self._is_used = False
         self._num_requests = 0  # that have not ended
         self._is_answered = self._is_over = False
@@ -153,7 +158,7 @@ _current: ContextVar[CallTrace | None] = ContextVar("call_trace", default=None)
 
 
 def current_call() -> CallTrace | None:
-    """Return the call that this task works for; None: nobody's."""
+    """Return the call that this task works for; None: no call."""
     return _current.get()
 
 

@@ -6,7 +6,7 @@ costs more memory than its own text. One event loop; no locks.
 
 import asyncio
 
-from tetrad.frontend.request.outputs import RequestOutput
+from tetrad.frontend.request.outputs import RequestOutput, merge, places_of
 from tetrad.services.errors import TetradError
 
 
@@ -17,11 +17,13 @@ class OutputCollector:
         aggregate: append outputs (DELTA) rather than replace them.
     """
 
-    __slots__ = ("_aggregate", "_error", "_output", "_ready")
+    __slots__ = ("_aggregate", "_error", "_output", "_places", "_ready")
 
     def __init__(self, *, aggregate: bool) -> None:
         self._aggregate = aggregate
         self._output: RequestOutput | None = None
+        # One step may bring outputs of 1,024 sequences, one by one.
+        self._places: dict[int, int] | None = None
         self._error: TetradError | None = None
         self._ready = asyncio.Event()
 
@@ -30,8 +32,10 @@ class OutputCollector:
         if self._output is None:
             self._output = output
             self._ready.set()
-        else:
-            self._output.add(output, aggregate=self._aggregate)
+            return
+        if self._places is None:
+            self._places = places_of(self._output)
+        merge(self._output, output, self._places, aggregate=self._aggregate)
 
     def fail(self, error: TetradError) -> None:
         """Deliver the request's failure; it is raised after what came before it was fetched."""
@@ -55,7 +59,7 @@ class OutputCollector:
         return self._take()
 
     def _take(self) -> RequestOutput:
-        output, self._output = self._output, None
+        output, self._output, self._places = self._output, None, None
         if self._error is None:
             self._ready.clear()
         assert output is not None

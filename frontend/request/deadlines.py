@@ -1,7 +1,7 @@
-"""Deadlines: by when the work that is going on must be done.
+"""Deadlines: the time limit of the current call.
 
-Set at the edge, from a header, a gRPC deadline or the server's setting; held by everything that the edge awaits and by the
-tasks it starts, because it travels as a context variable. Knows nothing of requests, engines or protocols.
+Set where the call arrives, from a header, a gRPC deadline or the server's setting. It is a context variable, so it holds for
+everything that the call awaits and for the tasks it starts. Knows nothing of requests, engines or protocols.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Sampling parameters of vLLM that have no meaning here: a verdict for each. The base of SamplingParams.
+"""Foreign sampling parameters: a verdict for each of vLLM's parameters without a meaning here. The base of SamplingParams.
 
-They are arguments and not fields: what a request carries has none of them.
+They are arguments and not fields: a request does not carry them.
 """
 
 from dataclasses import InitVar, dataclass, field
@@ -22,7 +22,7 @@ SAMPLING_VERDICTS: dict[str, Verdict] = {
     "output_text_buffer_length": ignored(0, "The frontend finds out how much text a stop string holds back."),
     "routed_experts_prompt_start": refused(0, _EXPERTS),
     "trace_decode_token_ids": refused(None, "Answers are generated, not replayed."),
-    "best_of": refused(None, "Of vLLM before 0.9: `n` is what there is.", 1),
+    "best_of": refused(None, "Of vLLM before 0.9: use `n`.", 1),
     "use_beam_search": refused(False, _BEAMS),
     "early_stopping": refused(False, _BEAMS),
     "length_penalty": refused(1.0, _BEAMS),

@@ -1,7 +1,7 @@
-"""Log-probabilities: columns of candidates -> one dict per position, with the candidates' texts.
+"""Log-probabilities: converts columns of candidates to one dict per position, with the candidates' texts.
 
-A token that holds part of a character has no text of its own. Where it was generated or stands in a prompt its text is what
-it adds to what was before: nothing until the character is complete, then all of it. So the texts of tokens add up to the text.
+A token that holds part of a character has no text of its own. In an output or a prompt its text is what it adds to the text
+before it: nothing until the character is complete, then the whole character. So the texts of tokens add up to the text.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -14,7 +14,7 @@ PARTIAL = "\N{REPLACEMENT CHARACTER}"
 # Characters are at most four bytes; longer runs of their parts are cut here, or decoding them would cost their square.
 _MAX_RUN = 32
 _WIDE = 1024
-"""Candidates of which a position is filled only for its caller: steps with everybody's tokens do not wait for it."""
+"""Candidates of which a position is filled only for its caller: the other requests of a step do not wait for it."""
 
 
 class WidePosition(dict[int, Logprob]):

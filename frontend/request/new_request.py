@@ -28,19 +28,25 @@ class NewRequest:
     arrival_time: float
     max_logprobs: int | None
     trace_headers: Mapping[str, str]
+    prediction: str = ""
 
     def check(self) -> None:
         """Raise for what is wrong whatever the model, the prompt and the parameters are."""
-        if not isinstance(self.request_id, str):
-            raise TypeError(f"request_id must be a string, got {type(self.request_id).__name__}")
-        try:
-            self.request_id.encode()
-        except UnicodeEncodeError:
-            text = f"request_id must be valid text without lone surrogates, got {self.request_id[:64]!r}."
-            raise InvalidRequest(text, field="request_id") from None
-        if not -_MAX_I32 <= self.priority <= _MAX_I32:
-            raise InvalidRequest(f"priority must fit 32 bits, got {self.priority}.", field="priority")
+        check_identity(self.request_id, self.priority)
         rank = self.data_parallel_rank
         if rank is not None and not 0 <= rank <= _MAX_I32:
             text = f"data_parallel_rank must be 0 or more and fit 32 bits, got {rank}."
             raise InvalidRequest(text, field="data_parallel_rank")
+
+
+def check_identity(request_id: object, priority: int) -> None:
+    """Raise for an id that is no valid text (TypeError, InvalidRequest), and for a priority that fits no message."""
+    if not isinstance(request_id, str):
+        raise TypeError(f"request_id must be a string, got {type(request_id).__name__}")
+    try:
+        request_id.encode()
+    except UnicodeEncodeError:
+        text = f"request_id must be valid text without lone surrogates, got {request_id[:64]!r}."
+        raise InvalidRequest(text, field="request_id") from None
+    if not -_MAX_I32 <= priority <= _MAX_I32:
+        raise InvalidRequest(f"priority must fit 32 bits, got {priority}.", field="priority")

@@ -113,18 +113,28 @@ class RequestOutput:
             newer: the later output; this object may take over its parts.
             aggregate: append deltas (DELTA) rather than replace (CUMULATIVE).
         """
-        self.finished |= newer.finished
-        self.prompt_logprobs = self.prompt_logprobs or newer.prompt_logprobs
-        self.num_cached_tokens = newer.num_cached_tokens
-        places = {output.index: place for place, output in enumerate(self.outputs)}
-        for output in newer.outputs:
-            place = places.get(output.index)
-            if place is None:
-                self.outputs.append(output)
-            elif aggregate:
-                _append(self.outputs[place], output)
-            else:
-                self.outputs[place] = output
+        merge(self, newer, places_of(self), aggregate=aggregate)
+
+
+def places_of(output: RequestOutput) -> dict[int, int]:
+    """Return where each of the n outputs stands, by its index."""
+    return {each.index: place for place, each in enumerate(output.outputs)}
+
+
+def merge(older: RequestOutput, newer: RequestOutput, places: dict[int, int], *, aggregate: bool) -> None:
+    """Add a later output to an earlier one whose places are known; they are kept up to date. See RequestOutput.add."""
+    older.finished |= newer.finished
+    older.prompt_logprobs = older.prompt_logprobs or newer.prompt_logprobs
+    older.num_cached_tokens = newer.num_cached_tokens
+    for output in newer.outputs:
+        place = places.get(output.index)
+        if place is None:
+            places[output.index] = len(older.outputs)
+            older.outputs.append(output)
+        elif aggregate:
+            _append(older.outputs[place], output)
+        else:
+            older.outputs[place] = output
 
 
 def _append(older: CompletionOutput, newer: CompletionOutput) -> None:

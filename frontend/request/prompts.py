@@ -1,9 +1,10 @@
-"""Prompts: the forms a caller may give one in, and the one form the rest of the frontend sees."""
+"""Prompts: the forms in which callers give a prompt, and their conversion to one form."""
 
 from dataclasses import dataclass
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from tetrad.frontend.request.admission import estimated_tokens
+from tetrad.frontend.request.prompt_embeds import PromptEmbeds, embeds_of_tensor
 from tetrad.services.errors import InvalidRequest
 
 
@@ -22,7 +23,15 @@ class TokensPrompt(TypedDict):
     cache_salt: NotRequired[str]
 
 
-PromptType = str | list[int] | TextPrompt | TokensPrompt
+class EmbedsPrompt(TypedDict):
+    """A prompt as embeddings: a torch tensor or numpy array [positions, hidden_size]; `prompt` is its text, if known."""
+
+    prompt_embeds: Any
+    prompt: NotRequired[str | None]
+    cache_salt: NotRequired[str]
+
+
+PromptType = str | list[int] | TextPrompt | TokensPrompt | EmbedsPrompt
 
 _MAX_SALT_CHARS = 128
 _SALT_FORBIDDEN = frozenset("@/\\\0")
@@ -30,15 +39,16 @@ _SALT_FORBIDDEN = frozenset("@/\\\0")
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt in one form: text, ids, or both. An absent part is None."""
+    """A prompt in one form: text, ids, or both. An absent part is None. Where embeddings are given, ids are 0."""
 
     text: str | None
     token_ids: list[int] | None
     cache_salt: str = ""
+    embeds: PromptEmbeds | None = None
 
 
 def normalize_prompt(prompt: PromptType, *, cache_salt: str = "") -> Prompt:
-    """Return `prompt` in its one form; InvalidRequest if it is none of the four."""
+    """Return `prompt` in its one form; InvalidRequest if it is none of the five."""
     if isinstance(prompt, str):
         return Prompt(_checked_text(prompt), None, _checked_salt(cache_salt))
     if isinstance(prompt, list | tuple):
@@ -48,12 +58,19 @@ def normalize_prompt(prompt: PromptType, *, cache_salt: str = "") -> Prompt:
     fields = dict(prompt)
     salt = _checked_salt(str(fields.pop("cache_salt", None) or cache_salt))
     text, ids = fields.pop("prompt", None), fields.pop("prompt_token_ids", None)
+    given = fields.pop("prompt_embeds", None)
     if fields:
-        raise _wrong(f"A prompt has no key {min(fields)!r}; it may have prompt, prompt_token_ids and cache_salt.")
+        names = "prompt, prompt_token_ids, prompt_embeds and cache_salt"
+        raise _wrong(f"A prompt has no key {min(fields)!r}; it may have {names}.")
+    if given is not None:
+        if ids is not None:
+            raise _wrong("A prompt has either prompt_token_ids or prompt_embeds.")
+        embeds = given if isinstance(given, PromptEmbeds) else embeds_of_tensor(given)
+        return Prompt(text if isinstance(text, str) else None, [0] * embeds.num_rows, salt, embeds)
     if ids is not None:
         return Prompt(text if isinstance(text, str) else None, _checked_ids(ids), salt)
     if text is None:
-        raise _wrong("A prompt needs `prompt` or `prompt_token_ids`.")
+        raise _wrong("A prompt needs `prompt`, `prompt_token_ids` or `prompt_embeds`.")
     return Prompt(_checked_text(text), None, salt)
 
 
@@ -61,6 +78,10 @@ def estimated_prompt_tokens(prompt: PromptType) -> int:
     """Return about how many tokens a prompt has, without reading it; also for what `normalize_prompt` would refuse."""
     given: object = prompt
     if isinstance(prompt, dict):
+        embeds = prompt.get("prompt_embeds")
+        if embeds is not None:
+            shape = getattr(embeds, "shape", ())
+            return embeds.num_rows if isinstance(embeds, PromptEmbeds) else max([1, *shape[-2:-1]])
         given = prompt.get("prompt_token_ids") or prompt.get("prompt")
     if isinstance(given, str):
         return estimated_tokens(len(given))

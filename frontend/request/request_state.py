@@ -1,11 +1,11 @@
 """RequestState: the state of one request: its n sequences, its kind of output, its times.
 
-Made by the input processor, fed by the output processor; makes RequestOutputs out of what its sequences have.
+Made by the input processor, updated by the output processor; makes RequestOutputs from its sequences.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tetrad.frontend.request.admission import Ticket
 from tetrad.frontend.request.call_trace import NO_CALL
@@ -35,18 +35,23 @@ class RequestState:
         *,
         arrival_time: float,
         lora_request: LoRARequest | None = None,
+        predicted_ids: Iterable[int] = (),
     ) -> None:
         self.request_id = request_id
         self.prompt = prompt
         self.prompt_token_ids = prompt_token_ids
+        self.num_prompt_tokens = len(prompt_token_ids)
         self.params = params
         self.kind = params.output_kind
         self.lora_request = lora_request
+        self.predicted_ids = list(predicted_ids)
         self.sequences: list[Sequence] = []
         self.num_unfinished = 0
         self.collector = OutputCollector(aggregate=self.kind is RequestOutputKind.DELTA)
         self.metrics = RequestMetrics(arrival_time=arrival_time)
         self.num_cached_tokens: int | None = None
+        # Of a prompt adapter, before the prompt: answers neither show nor count them.
+        self.num_virtual_tokens = 0
         self.call = NO_CALL
         # A prompt of one token has no position that an engine could tell anything of.
         nothing_to_come = params.prompt_logprobs is not None and len(prompt_token_ids) == 1
@@ -57,7 +62,7 @@ class RequestState:
 
     def hold(self, ticket: Ticket) -> None:
         """Take what admission gave for this request, until it is retired."""
-        ticket.correct(len(self.prompt_token_ids))
+        ticket.correct(self.num_prompt_tokens)
         self._ticket = ticket
 
     def expire_after(self, delay_s: float, expire: Callable[[], None]) -> None:
@@ -75,6 +80,15 @@ class RequestState:
     def finished(self) -> bool:
         """Whether all sequences are."""
         return self.num_unfinished == 0
+
+    @property
+    def finish_reasons(self) -> list[str | None]:
+        """The finish reason of each sequence; None: it goes on."""
+        return [sequence.finish_reason for sequence in self.sequences]
+
+    @property
+    def _num_cached_of_prompt(self) -> int | None:
+        return None if self.num_cached_tokens is None else max(self.num_cached_tokens - self.num_virtual_tokens, 0)
 
     def add_sequence(self, sequence: Sequence) -> None:
         """Take one of the n sequences, at the start."""
@@ -128,6 +142,6 @@ class RequestState:
                 finished=self.finished,
                 metrics=self.metrics,
                 lora_request=self.lora_request,
-                num_cached_tokens=self.num_cached_tokens,
+                num_cached_tokens=self._num_cached_of_prompt,
             )
         )

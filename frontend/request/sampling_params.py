@@ -35,12 +35,12 @@ _MAX_COUNT = 2**31 - 1
 
 
 class RequestOutputKind(IntEnum):
-    """What each RequestOutput of a request carries."""
+    """The content of each RequestOutput of a request."""
 
     CUMULATIVE = 0
     """Everything so far."""
     DELTA = 1
-    """What is new since the last one."""
+    """The text and ids since the last one."""
     FINAL_ONLY = 2
     """One output, at the end."""
 
@@ -86,7 +86,7 @@ _IMMUTABLE = frozenset({type(None), bool, int, float, str, RequestOutputKind})
 
 @dataclass
 class SamplingParams(ForeignSamplingParams):
-    """How to sample one request.
+    """Sampling parameters of one request.
 
     Args:
         n: number of independent outputs.
@@ -101,7 +101,7 @@ class SamplingParams(ForeignSamplingParams):
         stop: strings that end the output.
         stop_token_ids: ids that end the output; the id is part of the output ids, not of the text.
         ignore_eos: go on after the model's end of text.
-        max_tokens: most tokens to generate; None means as many as the context holds.
+        max_tokens: maximum number of tokens to generate; None means as many as the context holds.
         min_tokens: tokens before which neither end of text nor stops end the output.
         logprobs: log-probabilities of this many top tokens; -1 is the whole vocabulary.
         prompt_logprobs: the same for the tokens of the prompt.
@@ -118,7 +118,8 @@ class SamplingParams(ForeignSamplingParams):
         bad_words: texts that are never generated.
         truncate_prompt_tokens: keep this many tokens at the end of the prompt; -1: as many as fit besides max_tokens.
         skip_reading_prefix_cache: compute the whole prompt; None: exactly when prompt_logprobs are asked for.
-        thinking_token_budget: most tokens of reasoning; its end is then forced. Only for models that have a reasoning parser.
+        thinking_token_budget: maximum number of reasoning tokens; then the end of the reasoning is forced. Only for models
+            with a reasoning parser.
         repetition_detection: ends outputs that repeat themselves.
         extra_args: refused unless empty: there are no custom logits processors and no connectors.
         guided_decoding: older name of `structured_outputs`.
@@ -279,7 +280,7 @@ class SamplingParams(ForeignSamplingParams):
         if self.skip_reading_prefix_cache is not None:
             check_flag("skip_reading_prefix_cache", self.skip_reading_prefix_cache)
             if self.prompt_logprobs is not None and not self.skip_reading_prefix_cache:
-                # What is read from the cache is not computed, and has no log-probabilities.
+                # Tokens from the prefix cache are not computed, and have no log-probabilities.
                 text = "skip_reading_prefix_cache must not be False with prompt_logprobs: leave it out or set it to True."
                 raise wrong("skip_reading_prefix_cache", text)
         self.output_kind = member_of("output_kind", RequestOutputKind, self.output_kind)

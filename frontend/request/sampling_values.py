@@ -1,7 +1,7 @@
 """Sampling values: checks the type of each kind of parameter; SamplingParams checks the ranges.
 
-Pure functions: a value in, the same or its normal form out, or InvalidRequest that names parameter, value and limit. Python
-callers are not type-checked, so every type that a caller could get wrong is looked at here, before anything is scheduled.
+Pure functions that return the value in normal form, or raise InvalidRequest with parameter, value and limit. Python callers
+are not type-checked, so every type is checked here before the request is scheduled.
 """
 
 import math

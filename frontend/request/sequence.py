@@ -1,14 +1,15 @@
 """Sequence: one of the n outputs of an unfinished request: its ids, its text, the delivered part.
 
-Owned by the output processor. Knows tokens, text and stop strings; knows nothing of streams or callers. Its ids and raw
-character count are all that a lost engine or tokenizer needs to go on.
+Owned by the output processor. Knows tokens, text and stop strings; knows nothing of streams or callers. Its ids and its raw
+character count are enough to resume it on another engine core or tokenizer.
 """
 
 from tetrad.frontend.request.deadlines import Deadline
 from tetrad.frontend.request.outputs import CompletionOutput, FinishReasonName, LoRARequest, PositionLogprobs
+from tetrad.frontend.request.pooling import PooledTensor, PoolingParams
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.request.stop_strings import StopStrings
-from tetrad.services.tracing import NO_SPAN, Span
+from tetrad.services.observability.tracing import NO_SPAN, Span
 
 # Enough prompt to decide on leading spaces and unfinished characters; the tokenizer needs no more.
 _CONTEXT_TOKENS = 16
@@ -26,9 +27,12 @@ class Sequence:
         seed: of this sequence.
         max_tokens: resolved against the context.
         deadline: when the engine is to give up; None: never.
+        pooling: what to make of the prompt; None: the sequence generates.
 
     Attributes:
         span: from its sending to its last step.
+        pooled: the answer to `pooling`, once it is there.
+        num_cached_tokens: prompt tokens that the prefix cache had, once `pooled` is there.
     """
 
     __slots__ = (
@@ -45,11 +49,14 @@ class Sequence:
         "logprobs",
         "lora_request",
         "max_tokens",
+        "num_cached_tokens",
         "num_engine_losses",
         "num_raw_chars",
         "num_tokens_at_loss",
         "output_token_ids",
         "params",
+        "pooled",
+        "pooling",
         "prompt_token_ids",
         "request_id",
         "seed",
@@ -70,6 +77,7 @@ class Sequence:
         max_tokens: int,
         lora_request: LoRARequest | None = None,
         deadline: Deadline | None = None,
+        pooling: PoolingParams | None = None,
     ) -> None:
         self.request_id = request_id
         self.handle = handle
@@ -80,12 +88,15 @@ class Sequence:
         self.max_tokens = max_tokens
         self.lora_request = lora_request
         self.deadline = deadline
+        self.pooling = pooling
+        self.pooled: PooledTensor | None = None
+        self.num_cached_tokens = 0
         self.output_token_ids: list[int] = []
         self.last_token_time: float | None = None
         self.text = ""
         # Characters the tokenizer has sent; more than len(text) once a stop string cut it.
         self.num_raw_chars = 0
-        # How often in a row an engine core was lost with it without a token, and the tokens there were at the last time.
+        # Losses of an engine core in a row without a new token, and the number of tokens at the last one.
         self.num_engine_losses = 0
         self.num_tokens_at_loss = 0
         self.logprobs: list[PositionLogprobs] | None = None if params.logprobs is None else []

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from tetrad.frontend.request.outputs import FinishReasonName
+from tetrad.frontend.request.pooling import PooledTensor
 from tetrad.services.errors import InternalError, TetradError
 
 
@@ -19,7 +20,7 @@ class LogprobRows:
 
 @dataclass(slots=True)
 class RichUpdate:
-    """What came with a sequence's tokens besides them."""
+    """The parts of a sequence's output besides its tokens."""
 
     finish_reason: FinishReasonName | None = None
     stop_reason: int | str | None = None
@@ -31,6 +32,7 @@ class RichUpdate:
     # From queued to first scheduled, and from there to the first token, on the engine's clock.
     queued_time_s: float | None = None
     prefill_time_s: float | None = None
+    pooled: PooledTensor | None = None
 
     @property
     def stands_alone(self) -> bool:
@@ -57,6 +59,10 @@ class SchedulerFacts:
     num_drafts: int
     num_draft_tokens: int
     num_accepted_tokens: int
+    num_accepted_by_place: tuple[int, ...] = ()
+    # Names of the LoRA adapters that requests run with, and that they wait for.
+    running_loras: tuple[str, ...] = ()
+    waiting_loras: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -82,7 +88,7 @@ class Step:
             if (rich is not None and rich.stands_alone) or (earlier is not None and earlier.stands_alone):
                 return False
             if rich is not None and rich.finish_reason is not None and not ids:
-                # What stops on a token has no text of that token; this one stopped behind its last, which has.
+                # A stop token has no text; this request stopped after its last token, which has text.
                 return False
         for handle, ids, rich in shared:
             place = places[handle]

@@ -1,7 +1,7 @@
-"""Stop strings: finds the one that ends a text, and says how much may already be shown.
+"""Stop strings: finds the first complete stop string of a text, and how much of the text may be shown before.
 
-Used by one sequence each. Knows text only. Rules: the stop string that is complete first wins, ties go to list order; text
-that could still be the start of a stop string is held back, so no part of one is ever shown.
+One for each sequence. Knows text only. Rules: the stop string that is complete first wins, ties go to list order; text that
+could be the start of a stop string is held back, so no part of one is ever shown.
 """
 
 from typing import NamedTuple

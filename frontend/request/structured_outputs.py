@@ -13,7 +13,7 @@ _FIELD = "structured_outputs"
 
 @dataclass
 class StructuredOutputsParams:
-    """Exactly one constraint, and how strictly to read it.
+    """Exactly one constraint, and options of its compilation.
 
     Args:
         json: a JSON schema, as text or dict.
@@ -27,8 +27,8 @@ class StructuredOutputsParams:
         whitespace_pattern: regular expression for white space between JSON tokens.
         start_after_token_ids: the constraint begins only after the output has these ids in a row (the end of reasoning, for
             instance); until then everything but EOS is allowed.
-        opening_token_ids: what opens the stretch that `start_after_token_ids` closes; an output that does not begin with these
-            ids is constrained from its first token. None: the stretch is open from the start.
+        opening_token_ids: open the part that `start_after_token_ids` closes; an output that does not begin with these
+            ids is constrained from its first token. None: the part is open from the start.
 
     Raises:
         InvalidRequest: none or several constraints, or one that is empty.
@@ -75,7 +75,7 @@ class StructuredOutputsParams:
 
 @dataclass
 class GuidedDecodingParams(StructuredOutputsParams):
-    """What older versions of vLLM call StructuredOutputsParams; the further arguments have no effect: there is one backend."""
+    """The name of StructuredOutputsParams in older versions of vLLM; its further arguments have no effect."""
 
     backend: InitVar[Any] = field(default=None, kw_only=True)
     backend_was_auto: InitVar[Any] = field(default=False, kw_only=True)

@@ -1,7 +1,7 @@
-"""Block keys: this process's own names for the full blocks of a prompt, each for a block and all before it.
+"""Block keys: process-local keys of the full blocks of a prompt, each for a block and all blocks before it.
 
-Cheaper than the engine's hashes, which are SHA-256, and told to nobody: they differ from process to process. That two prefixes
-share a key is as good as impossible, and would only send a request to another engine.
+Cheaper than the engine core's SHA-256 hashes, and private: they differ between processes. A collision of two prefixes is
+practically impossible, and would only route a request to another engine core.
 """
 
 from collections.abc import Iterator
@@ -10,6 +10,11 @@ from collections.abc import Iterator
 def first_parent(cache_salt: str) -> int:
     """Return what stands before the first block: prompts with different salts share nothing."""
     return hash(("cache_salt", cache_salt))
+
+
+def salt_of(cache_salt: str, lora_name: str) -> str:
+    """Return what separates prompts of one salt and one adapter from all others."""
+    return f"{lora_name}\0{cache_salt}" if lora_name else cache_salt
 
 
 def block_keys(token_ids: bytes, block_size: int, parent: int) -> Iterator[int]:

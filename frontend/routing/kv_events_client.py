@@ -1,8 +1,8 @@
-"""KvEventsClient: keeps the memory of one engine's prefixes true, by its KV events.
+"""KvEventsClient: keeps the prefix memory of one engine core up to date by its KV events.
 
-A subscription that breaks goes on where it was; the engine begins with a snapshot where that is not possible, or what it said
-cannot be believed. Nothing waits for it: without events, as where an engine has no admin port, the memory is what this frontend
-routed. One event loop.
+A broken subscription continues where it was; the engine core sends a snapshot where that is impossible, and after invalid
+events. No request waits for it: without events, for example without an admin port, the memory has what this frontend routed.
+One event loop.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from collections.abc import AsyncIterable
 import grpc
 
 from tetrad.frontend.net.backoff import Backoff
+from tetrad.frontend.routing.block_keys import salt_of
 from tetrad.frontend.routing.prefix_memory import PrefixMemory
 from tetrad.services.log import get_logger
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
@@ -63,7 +64,7 @@ class KvEventsClient:
                 log.debug("kv_events.lost", target=self._target, reason=error.details())
                 if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                     return
-            except Exception as error:  # without this task nobody would tell of evictions any more
+            except Exception as error:  # without this task evictions would go unnoticed
                 log.warning("kv_events.failed", target=self._target, reason=repr(error), exc_info=True)
                 self._resume_at = 0
             await backoff.wait()
@@ -114,7 +115,8 @@ class KvEventsClient:
         if kind == "stored" and event.stored.block_size == self._prefixes.block_size:
             stored = event.stored
             parent = stored.parent_block_hash if stored.HasField("parent_block_hash") else None
-            self._prefixes.store(stored.block_hashes, parent, stored.token_ids, stored.cache_salt, is_new=is_new)
+            salt = salt_of(stored.cache_salt, stored.lora_name)
+            self._prefixes.store(stored.block_hashes, parent, stored.token_ids, salt, is_new=is_new)
         elif kind == "removed":
             self._prefixes.remove(event.removed.block_hashes)
         elif kind == "cleared":

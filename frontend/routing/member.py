@@ -49,17 +49,17 @@ class Member:
 
     @property
     def place(self) -> tuple[int, int, str]:
-        """What places go by: that of its target, its own rank, its address."""
+        """Sort key of its position: that of its target, its own rank, its address."""
         return self.endpoint.place, self.own_rank or 0, self.endpoint.target
 
     @property
     def is_well(self) -> bool:
-        """Whether requests that could go elsewhere should come to it."""
+        """Whether it should get requests that others could serve."""
         return self.engine.connected and not self.engine.problem and not self.is_gone
 
     @property
     def reluctance(self) -> tuple[bool, bool, bool]:
-        """How little it should be chosen, whatever its load: the well come before the connected, these before the expected."""
+        """Sort key of an engine, before its load: healthy before connected before expected."""
         engine = self.engine
         return not engine.connected, engine.given_up, bool(engine.problem) or self.is_gone
 

@@ -1,14 +1,14 @@
-"""EnginePool: the engine cores of one model; chooses one for each request, and another one for requests of a lost engine.
+"""EnginePool: the engine cores of one model; chooses one for each request, and another one for requests of a lost engine core.
 
-Knows engines and how well they are; knows nothing of sessions. Engines come and go with what their names stand for (discovery);
-which of those that are well gets a request is the router's. A request is whole in itself: any engine can go on with it.
+Knows engine cores and their health; knows nothing of sessions. Discovery adds and removes engine cores; the router chooses
+among the healthy ones. A request is complete in itself: any engine core can continue it.
 """
 
 import asyncio
 from collections.abc import Callable
 
 from tetrad.frontend.engine.client import EngineClient
-from tetrad.frontend.engine.client_adds import Unfinished
+from tetrad.frontend.engine.client_sequence import ActiveSequence
 from tetrad.frontend.engine.facts import EngineInfo
 from tetrad.frontend.net.discovery import Discovery, Endpoint, fixed_endpoints
 from tetrad.frontend.request.sequence import Sequence
@@ -64,6 +64,7 @@ class EnginePool:
         self._starting: set[asyncio.Task[None]] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self.num_losses = 0
+        self._last_max_model_len = 0
         for endpoint in discovery.endpoints:
             self._add(endpoint)
 
@@ -74,7 +75,7 @@ class EnginePool:
 
     @property
     def info(self) -> EngineInfo:
-        """What the first engine that answered said of itself last; Unavailable before one did."""
+        """The last description of the first engine core that answered; Unavailable before any answer."""
         info = next((engine.info for engine in self.engines if engine.info is not None), None)
         if info is None:
             raise Unavailable("No engine has answered yet.")
@@ -82,8 +83,9 @@ class EnginePool:
 
     @property
     def max_model_len(self) -> int:
-        """Longest prompt plus output that every engine takes, in tokens."""
-        return min(engine.info.max_model_len for engine in self.engines if engine.info is not None)
+        """Longest prompt plus output that every engine takes, in tokens; while there is none, as before."""
+        known = [engine.info.max_model_len for engine in self.engines if engine.info is not None]
+        return min(known, default=self._last_max_model_len)
 
     def admin_endpoints(self, targets: tuple[str, ...]) -> list[Endpoint]:
         """Return the admin ports among `targets` that are known now: first the engines' own, in their order."""
@@ -119,10 +121,10 @@ class EnginePool:
             member.engine.observer = None
             await member.close()
 
-    # --- who is there -----------------------------------------------------------------------------------------------
+    # --- members ----------------------------------------------------------------------------------------------------
 
     def _take_round(self, endpoints: list[Endpoint]) -> None:
-        """Take what discovery found: who is new joins, who is no longer there gets nothing more."""
+        """Apply a discovery: new engine cores join, missing ones get no more requests."""
         known = {member.endpoint for member in self._members}
         for endpoint in endpoints:
             if endpoint not in known:
@@ -172,6 +174,7 @@ class EnginePool:
             if not engine.connected and any(each.is_well for each in self._members):
                 self.place_elsewhere(engine, engine.release())
             if not engine.num_unfinished:
+                self._last_max_model_len = self.max_model_len
                 self._members.remove(member)
                 if timer := self._timers.pop(engine, None):
                     timer.cancel()
@@ -180,9 +183,9 @@ class EnginePool:
                 _keep(self._closing, asyncio.create_task(member.close()))
                 log.info("engine.let_go", target=engine.target)
 
-    # --- who gets a request -----------------------------------------------------------------------------------------
+    # --- routing ----------------------------------------------------------------------------------------------------
 
-    def choose(self, rank: int | None, token_ids: bytes = b"", cache_salt: str = "") -> EngineClient:
+    def choose(self, rank: int | None, token_ids: bytes = b"", cache_salt: str = "", lora_name: str = "") -> EngineClient:
         """Return the engine for a request: the one at `rank`, else one of the well, the connected, the expected.
 
         All n outputs of a request go to one engine: they share its prompt, so they share its prefix cache.
@@ -191,13 +194,15 @@ class EnginePool:
             rank: of the engine that the request is pinned to.
             token_ids: the prompt, a u32 column.
             cache_salt: only requests with the same one share prefixes.
+            lora_name: the adapter that it runs with; empty: the base model.
         """
         if rank is not None:
             return self._ranks.find(self._members, rank).engine
         if not self._members:
             raise Unavailable(f"No engine core is known: {self.discovery.problem}.", retry_after_s=1.0)
         least = min(member.reluctance for member in self._members)
-        return self._router.choose([each for each in self._members if each.reluctance == least], token_ids, cache_salt).engine
+        candidates = [each for each in self._members if each.reluctance == least]
+        return self._router.choose(candidates, token_ids, cache_salt, lora_name).engine
 
     def on_change(self) -> None:
         """Take in that an engine was connected or lost, came or went, or has another problem; and pass it on."""
@@ -222,16 +227,18 @@ class EnginePool:
         after_s = 0.0 if engine.is_draining else self._take_over_after_s
         self._timers[engine] = asyncio.get_running_loop().call_later(after_s, self._note_overdue, engine)
 
-    def place_elsewhere(self, engine: EngineClient, requests: list[Unfinished]) -> bool:
+    def place_elsewhere(self, engine: EngineClient, requests: list[ActiveSequence]) -> bool:
         """Give requests that `engine` has no more to another one; False: there is none that would take them."""
         for each in requests:
             sequence = each.sequence
             others = [member for member in self._members if member.is_well and member.engine is not engine]
             if not others:
                 return False
-            successor = self._router.choose(others, each.prompt_token_ids, each.request.cache_salt).engine
+            successor = self._router.choose(
+                others, each.known_prompt, each.message.cache_salt, each.message.lora_request.name
+            ).engine
             log.info("request.moved", **sequence.span.context.log_fields(sequence.request_id), target=successor.target)
-            successor.add(each, was_sent=True)
+            successor.add(each)
             self._on_moved(sequence, successor)
         return True
 
@@ -244,7 +251,7 @@ class EnginePool:
         """Let others go on for the engines that have been away for too long, if any is well."""
         if any(member.is_well for member in self._members):
             for engine in self._overdue:
-                # It stays overdue until it is back: when all were lost, new requests may have come to wait for it.
+                # It stays overdue until it is back: after a loss of all engine cores, new requests may wait for it.
                 self.place_elsewhere(engine, engine.release())
 
 

@@ -1,8 +1,8 @@
-"""PrefixMemory: which prefixes one engine holds, as far as this frontend knows.
+"""PrefixMemory: the prefixes that one engine core holds, as far as this frontend knows.
 
-Two sources fill it: what this frontend routed to the engine (it will hold that in a moment), and the engine's KV events, which
-tell what others routed there, what was generated, and what was evicted. Without events, the first alone makes it the usual
-approximation. Bounded by what the engine can hold; what was not used for longest is forgotten first. Knows no engines' names.
+Two sources: the prompts that this frontend routed to the engine core, and the engine core's KV events, which also report
+prompts of other frontends, generated tokens and evictions. Without events, the first source alone is the usual approximation.
+Bounded by the engine core's capacity; the least recently used prefix is forgotten first. Knows no engine names.
 """
 
 from collections import OrderedDict
@@ -19,7 +19,7 @@ class PrefixMemory:
 
     Attributes:
         block_size: tokens per block; 0 before the engine has said.
-        num_new: prefixes that it was given since it is known, and nobody held, by whomever; the router counts this frontend's.
+        num_new: new prefixes that it got, from any frontend, since it is known; the router counts this frontend's.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class PrefixMemory:
     def expect(self, keys: Sequence[int]) -> None:
         """Note that a prompt is on its way to the engine, which will hold its blocks."""
         held = self._held
-        # The head last: whoever comes back needs it more than the tail.
+        # The head last: a returning prompt needs it more than the tail.
         for key in reversed(keys):
             if key in held:
                 held.move_to_end(key)
@@ -68,11 +68,11 @@ class PrefixMemory:
             parent: its name for the one before them; None: they begin a sequence.
             token_ids: u32 column.
             cache_salt: of blocks that begin a sequence.
-            is_new: whether it was given them just now; of what it has held for long nobody knows since when.
+            is_new: whether it was routed them just now; the age of a snapshot's blocks is unknown.
         """
         key = first_parent(cache_salt) if parent is None else self._key_of.get(parent)
         if key is None:
-            return  # a block of what was forgotten here: nobody can reach it
+            return  # a block of a forgotten prefix: no prompt can reach it
         for place, (name, own) in enumerate(zip(hashes, block_keys(token_ids, self.block_size, key), strict=False)):
             self.num_new += is_new and parent is None and place == 0 and own not in self._held
             self._held[own] = name

@@ -1,7 +1,7 @@
-"""Ranks: which engine core a pinned request means. Knows nothing of how well they are; called by the engine pool alone.
+"""Ranks: finds the engine core of a pinned request by its rank. Ignores health; called by the engine pool alone.
 
-Where all engines have different ranks of their own, these count; else their places do. That it is the former shows when all
-have said theirs. One that has not, as a Pod that just started, changes nothing for the others: what was found out last holds.
+Where all engine cores report different ranks, these count; otherwise their positions. That is decided when all have reported.
+An engine core without a report, such as a Pod that just started, does not change the last decision.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ class Ranks:
         self._are_own: bool | None = None  # None: not known yet
 
     def note(self, members: Sequence[Member]) -> None:
-        """Find out whether ranks are the engines' own, as far as they have said theirs."""
+        """Decide whether the engine cores' own ranks count, from those reported so far."""
         present = [member for member in members if not member.is_gone]
         said = [member.own_rank for member in present if member.own_rank is not None]
         if len(set(said)) < len(said):
@@ -29,11 +29,11 @@ class Ranks:
         """Return the engine of a rank.
 
         Args:
-            members: in the order of their places; those that are gone have none.
+            members: by position; engine cores that left have none.
             rank: 0 or more.
 
         Raises:
-            Unavailable: it is not there, or not known yet.
+            Unavailable: it is not connected, or its rank is not known yet.
             InvalidRequest: there is no such rank.
         """
         self.note(members)
@@ -51,7 +51,7 @@ class Ranks:
         own = {member.own_rank: member for member in present if member.own_rank is not None}
         places = dict(enumerate(present))
         if self._are_own is None:
-            # Those that are the same either way.
+            # Ranks that are the same by both rules.
             return {
                 place: member
                 for place, member in places.items()

@@ -1,26 +1,27 @@
-"""Router: which of several engines that are well gets a request.
+"""Router: chooses one of several healthy engine cores for a request.
 
-An engine's cost is counted in requests: those that it has, more as its cache is fuller, less for what it holds of the prompt.
-A full cache counts as much as a whole prompt: `prefix_affinity` requests, or a quarter of what an engine has on average, if
-that is more. So requests with a common prefix stay together until their engine is ahead by that much.
+The cost of an engine core is counted in requests: its unfinished ones, plus a term for its KV usage, minus a term for the
+cached part of the prompt. A full cache counts as much as a whole prompt: `prefix_affinity` requests, or a quarter of the
+average number of requests, if that is more. So requests with a common prefix stay together until their engine core exceeds the
+others by that much.
 
-Frontends share nothing. For a prefix that nobody holds yet, or several hold, each of them prefers the same engine (the prefix's
-home) without asking, as long as new prefixes come out even. One event loop; knows no sessions.
+Frontends share nothing. For a prefix that no engine core holds yet, or several hold, all frontends prefer the same one (the
+prefix's home) without communication, as long as new prefixes are spread evenly. One event loop; knows no sessions.
 """
 
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Protocol, TypeVar
 
-from tetrad.frontend.routing.block_keys import block_keys, first_parent
+from tetrad.frontend.routing.block_keys import block_keys, first_parent, salt_of
 from tetrad.frontend.routing.prefix_memory import PrefixMemory
 
 _MIN_SHARED_TOKENS = 64
 """Shorter prefixes cost too little to route by: every chat begins with the same few tokens of its template."""
 _MIN_SHARE = 0.5
-"""What an engine holds counts from this share of a prompt on: what all prompts begin with tells nothing about one."""
+"""Cached prefixes count from this share of a prompt on: a common beginning of all prompts should not decide."""
 _HOME_SHARE = 0.5
-"""What it is worth to be a prefix's home, of the worth of a prefix."""
+"""Value of being a prefix's home, as a share of a prefix's value."""
 _MOST_AHEAD = 2
 """New prefixes by which an engine may be ahead of another and still be the home of the next."""
 _MOST_OWED = 8
@@ -44,7 +45,7 @@ class Candidate(Protocol):
 
     @property
     def prefixes(self) -> PrefixMemory:
-        """What it holds."""
+        """The prefixes that it holds."""
 
 
 C = TypeVar("C", bound=Candidate)
@@ -62,17 +63,18 @@ class Router:
         self._prefix_affinity = prefix_affinity
         self._turn = 0
 
-    def choose(self, engines: Sequence[C], token_ids: bytes, cache_salt: str = "") -> C:
+    def choose(self, engines: Sequence[C], token_ids: bytes, cache_salt: str = "", lora_name: str = "") -> C:
         """Return one of the engines, and note what it will hold.
 
         Args:
             engines: at least one.
             token_ids: the prompt, a u32 column.
             cache_salt: only requests with the same one share prefixes.
+            lora_name: the adapter that it runs with; only its requests share prefixes.
         """
         self._turn += 1
-        keys = self._keys(engines, token_ids, cache_salt)
-        chosen = engines[0] if len(engines) == 1 else self._cheapest(engines, keys, token_ids)
+        keys = self._keys(engines, token_ids, salt_of(cache_salt, lora_name))
+        chosen = engines[0] if len(engines) == 1 else self._cheapest(engines, keys, token_ids, lora_name)
         if keys:
             chosen.prefixes.expect(keys[chosen.prefixes.block_size])
         return chosen
@@ -84,11 +86,14 @@ class Router:
         sizes = {engine.prefixes.block_size for engine in engines}
         return {size: list(block_keys(token_ids, size, first_parent(cache_salt))) if size else [] for size in sizes}
 
-    def _cheapest(self, engines: Sequence[C], keys: dict[int, list[int]], token_ids: bytes) -> C:
+    def _cheapest(self, engines: Sequence[C], keys: dict[int, list[int]], token_ids: bytes, lora_name: str) -> C:
         loads = [engine.num_requests for engine in engines]
         news = _count_new(engines)
         worth = max(self._prefix_affinity, sum(loads) / len(loads) / 4)
         costs = [load + worth * engine.kv_cache_usage for load, engine in zip(loads, engines, strict=True)]
+        if lora_name and worth:
+            # All frontends agree on the engine that has an adapter loaded, as long as it is not much busier than the others.
+            costs[_home(engines, [0.0] * len(engines), lora_name.encode())] -= worth
         is_new = True
         if keys and len(token_ids) >= 4 * _MIN_SHARED_TOKENS:
             shares = [_share(engine.prefixes, keys[engine.prefixes.block_size], len(token_ids) // 4) for engine in engines]

@@ -1,4 +1,4 @@
-"""Tokenizer bundle client: the tokenizer's files, passed on from any replica to a gateway that makes prompts itself."""
+"""Tokenizer bundle client: forwards the tokenizer's files from any replica to a gateway that tokenizes itself."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -7,11 +7,10 @@ from typing import NamedTuple
 import grpc
 
 from tetrad.frontend.tokenizer.replicas import Replica, TokenizerReplicas
-from tetrad.services.channel import is_call_closed
 from tetrad.services.errors import Unavailable
-from tetrad.services.running_time import running_timeout
-from tetrad.services.status import from_rpc_error
-from tetrad.v1 import tokenizer_pb2
+from tetrad.services.rpc.channel import is_call_closed
+from tetrad.services.rpc.status import from_rpc_error
+from tetrad.services.timers.running_time import running_timeout
 
 
 class BundleChunk(NamedTuple):
@@ -22,14 +21,14 @@ class BundleChunk(NamedTuple):
 
 
 async def bundle_chunks(replicas: TokenizerReplicas, timeout_s: float) -> AsyncGenerator[BundleChunk, None]:
-    """Yield the archive. One that breaks off is not gone on with: whoever asked asks again.
+    """Yield the archive. A broken download is not continued: the caller repeats it.
 
     Raises:
         Unavailable: no tokenizer is there within `timeout_s`, or it was lost.
     """
     replica = await _any_of(replicas, timeout_s)
     try:
-        async for chunk in replica.stub.GetBundle(tokenizer_pb2.GetBundleRequest(), timeout=timeout_s):
+        async for chunk in replica.link.get_bundle(timeout_s=timeout_s):
             yield BundleChunk(chunk.data, chunk.sha256)
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error) from error

@@ -1,10 +1,9 @@
-"""TokenizerClient: text -> ids, ids -> text, chat -> prompt, by calls that any tokenizer replica can answer.
+"""TokenizerClient: encodes texts, decodes ids and renders chats by calls that any tokenizer replica can answer.
 
-Small calls go together (client_batches.py). Calls have no effect on the server, so one that breaks is made again at
-once elsewhere, and a light one that takes long is made twice; a heavy one is not, since that would keep two tokenizers busy
-with the same work. What nobody answers is tried again until `recovery_timeout_s` is over.
-But a text may be what ends the tokenizers: calls under which two were lost are made one at a time, and one under which three
-were is given up.
+Small calls share messages (client_batches.py). Calls have no side effects, so a call that breaks is repeated at once on
+another replica, and a slow light call is made twice; a heavy one is not, since that would occupy two tokenizers with the same
+work. Failed calls are repeated until `recovery_timeout_s` is over. A text may crash tokenizers: calls during which two were
+lost are repeated one at a time, and a call during which three were lost fails.
 """
 
 import asyncio
@@ -21,16 +20,17 @@ from typing import Any
 import grpc
 
 from tetrad.frontend.net.backoff import Backoff
+from tetrad.frontend.net.together import all_of
 from tetrad.frontend.request.call_trace import call_phase
 from tetrad.frontend.tokenizer.client_batches import TokenizerBatches, goes_together
 from tetrad.frontend.tokenizer.replicas import Connection, Replica, TokenizerReplicas
-from tetrad.services.channel import is_call_closed
-from tetrad.services.columns import pack_u32, unpack_u32
 from tetrad.services.errors import InvalidRequest, PoisonousRequest, Unavailable
 from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES, batches, too_large
 from tetrad.services.request_context import current_context
-from tetrad.services.running_time import running_timeout
-from tetrad.services.status import from_rpc_error, has_details
+from tetrad.services.rpc.channel import is_call_closed
+from tetrad.services.rpc.columns import pack_u32, unpack_u32
+from tetrad.services.rpc.status import from_rpc_error, has_details
+from tetrad.services.timers.running_time import running_timeout
 from tetrad.v1 import tokenizer_pb2, types_pb2
 
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
@@ -43,6 +43,8 @@ _ENTRY_BYTES = 16
 """Bounds what a message adds to an entry: tags and lengths."""
 
 _Request = tokenizer_pb2.EncodeRequest | tokenizer_pb2.DecodeRequest | tokenizer_pb2.RenderChatRequest
+_MESSAGE_OF_MANY_BYTES = 16 << 10
+"""Of one of the messages that many short texts become: encoded in some 10 ms, in which no other text waits."""
 _MOST_LIGHT_BYTES = 64 << 10
 """Of a call. Such a text is encoded in less than 0.1 s."""
 
@@ -59,7 +61,7 @@ class TokenizerClient:
     """Calls to the tokenizers.
 
     Args:
-        replicas: whom to ask; owned by the caller.
+        replicas: the tokenizers to call; owned by the caller.
         recovery_timeout_s: how long a call may take, waiting for a lost tokenizer included.
         stall_s: how long one replica may keep a light call before another is asked as well.
         on_answer: called with the method of every call that was answered, and its seconds, waiting included.
@@ -106,6 +108,43 @@ class TokenizerClient:
         """
         encodings = await self._encode(texts, add_special_tokens, max_tokens, keep_end, with_strings=False)
         return [unpack_u32(encoding.token_ids) for encoding in encodings]
+
+    async def encode_many(
+        self, texts: Sequence[str], *, add_special_tokens: bool, max_tokens: int | None, keep_end: bool
+    ) -> list[list[int]]:
+        """Return the ids of each text, as `encode` does; tokenizers encode parts of many texts side by side."""
+        parts = [
+            self.encode(part, add_special_tokens=add_special_tokens, max_tokens=max_tokens, keep_end=keep_end)
+            for part in batches(texts, lambda text: len(text) + _ENTRY_BYTES, _MESSAGE_OF_MANY_BYTES)
+        ]
+        return [ids for part in await all_of(parts) for ids in part]
+
+    async def encode_pairs(
+        self, pairs: Sequence[tuple[str, str]], *, max_tokens: int | None = None
+    ) -> list[tuple[list[int], int | None]]:
+        """Return the ids of each pair of texts, joined as the tokenizer is configured, and where tokens of type 1 begin.
+
+        Args:
+            pairs: any number.
+            max_tokens: keep at most so many of each pair, cutting its second text.
+        """
+        parts = [
+            self._encode_some_pairs(part, max_tokens)
+            for part in batches(pairs, lambda pair: len(pair[0]) + len(pair[1]) + _ENTRY_BYTES, _MESSAGE_OF_MANY_BYTES)
+        ]
+        return [each for part in await all_of(parts) for each in part]
+
+    async def _encode_some_pairs(
+        self, pairs: Sequence[tuple[str, str]], max_tokens: int | None
+    ) -> list[tuple[list[int], int | None]]:
+        firsts, seconds = zip(*pairs, strict=True)
+        request = tokenizer_pb2.EncodeRequest(texts=firsts, text_pairs=seconds, max_tokens=max_tokens)
+        with call_phase("tokenize"):
+            response = await self._call("Encode", request)
+        return [
+            (unpack_u32(each.token_ids), each.token_type_boundary if each.HasField("token_type_boundary") else None)
+            for each in response.encodings
+        ]
 
     async def encode_with_strings(self, text: str, *, add_special_tokens: bool = True) -> tuple[list[int], list[str]]:
         """Return the ids of a text and the vocabulary entry of each."""
@@ -298,8 +337,8 @@ async def ask(replica: Replica, method: str, request: object) -> Any:
     try:
         if isinstance(request, tokenizer_pb2.BatchRequest):
             return await replica.batches.ask(request)
-        # What cannot be decoded comes as None.
-        return await getattr(replica.stub, method)(request, metadata=tuple(current_context().headers().items()))
+        # An invalid id decodes to None.
+        return await replica.link.call(method, request, current_context())
     except grpc.aio.AioRpcError as error:
         if error.code() in _LOST:
             return _REFUSED if has_details(error) else None

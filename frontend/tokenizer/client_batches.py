@@ -1,8 +1,8 @@
-"""TokenizerBatches: small calls to the tokenizers go together: those of one burst, or that come while others are under way.
+"""TokenizerBatches: sends small tokenizer calls that arrive together, or while other calls are in flight, in one message.
 
-A call of its own costs each side more than a short text does, and in a burst brings requests to the engine one by one. Between
-TokenizerClient and the replicas. A batch is not tried again: whatever hinders it, its calls are made alone, by the rules for
-those. One event loop.
+A separate call costs each side more than a short text, and delays requests of a burst one after the other. Used by
+TokenizerClient, above the replicas. A failed batch is not repeated: its calls are then made one by one, by the rules for
+single calls. One event loop.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from tetrad.frontend.tokenizer.replicas import Connection
 from tetrad.services.errors import TetradError
 from tetrad.services.log import get_logger
 from tetrad.services.request_context import current_context
-from tetrad.services.running_time import running_timeout
-from tetrad.services.status import from_status
+from tetrad.services.rpc.status import from_status
+from tetrad.services.timers.running_time import running_timeout
 from tetrad.v1 import tokenizer_pb2
 
 _MOST_CALLS = 32
@@ -50,7 +50,7 @@ class TokenizerBatches:
         self._patience_s = patience_s
         self._waiting: list[_Waiting] = []
         self._under_way: set[asyncio.Task[None]] = set()
-        self._is_gathering = False  # the next message is not on its way yet: who comes goes along
+        self._is_gathering = False  # the next message is not sent yet: further calls join it
 
     async def ask(self, call: Call, lost: set[Connection]) -> Any:
         """Return a call's answer; None: it is to be made alone.
@@ -79,7 +79,7 @@ class TokenizerBatches:
         if self._is_gathering or not self._waiting or (self._under_way and len(self._waiting) < _MOST_CALLS):
             return
         self._is_gathering = True
-        # Of nobody's context: it is for several.
+        # Without a request context: it is for several.
         task = asyncio.create_task(self._send_next(), context=contextvars.Context())
         self._under_way.add(task)
         task.add_done_callback(self._on_done)
@@ -93,7 +93,7 @@ class TokenizerBatches:
         batch, self._waiting = self._waiting[:_MOST_CALLS], self._waiting[_MOST_CALLS:]
         self._is_gathering = False
         self._go_on()
-        batch = [each for each in batch if not each.answer.done()]  # else nobody waits any more
+        batch = [each for each in batch if not each.answer.done()]  # else its caller has gone
         answers: Sequence[tokenizer_pb2.BatchedAnswer | None] = [None] * len(batch)
         lost: set[Connection] = set()
         try:
@@ -110,7 +110,7 @@ class TokenizerBatches:
 
 
 class _Waiting:
-    """One call and who waits for it."""
+    """One call and its future."""
 
     def __init__(self, call: Call) -> None:
         self.call = tokenizer_pb2.BatchedCall(trace_headers=current_context().headers())

@@ -1,7 +1,7 @@
-"""BatchStream: the Batch stream to one tokenizer: messages go out as they come, each is answered by its id, in any order.
+"""BatchStream: the Batch stream to one tokenizer: requests are sent at once, and answers are matched by id in any order.
 
-Opened when first needed, and anew behind one that broke; what was under way is broken with it. Owned by a replica. To answer a
-call on a stream takes both sides half a millisecond less than a call of its own. One event loop.
+Opened on first use, and again after a failure, which fails the calls in flight. Owned by a replica. A call on a stream takes
+both sides half a millisecond less than a unary call. One event loop.
 """
 
 import asyncio
@@ -9,8 +9,9 @@ import contextlib
 
 import grpc
 
-from tetrad.services.channel import is_call_closed
-from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
+from tetrad.frontend.tokenizer.link import MessageStream, TokenizerLink
+from tetrad.services.rpc.channel import is_call_closed
+from tetrad.v1 import tokenizer_pb2
 
 _CLOSED = "the stream was closed"
 
@@ -19,12 +20,12 @@ class BatchStream:
     """The stream.
 
     Args:
-        stub: of the tokenizer.
+        link: to the tokenizer.
     """
 
-    def __init__(self, stub: tokenizer_pb2_grpc.TokenizerServiceStub) -> None:
-        self._stub = stub
-        self._call: grpc.aio.StreamStreamCall | None = None
+    def __init__(self, link: TokenizerLink) -> None:
+        self._link = link
+        self._call: MessageStream | None = None
         self._task: asyncio.Task[None] | None = None
         self._unsent: asyncio.Queue[tokenizer_pb2.BatchRequest] = asyncio.Queue()
         self._waiting: dict[int, asyncio.Future[tokenizer_pb2.BatchResponse | Exception]] = {}
@@ -60,12 +61,12 @@ class BatchStream:
 
     def _open(self) -> None:
         if self._call is None:
-            self._call, self._unsent = self._stub.Batch(), asyncio.Queue()
+            self._call, self._unsent = self._link.open_batches(), asyncio.Queue()
             self._task = asyncio.create_task(self._run(self._call), name="tokenizer batches")
 
-    async def _run(self, call: grpc.aio.StreamStreamCall) -> None:
-        """Send messages and hand out responses until the stream ends; whoever still waits then learns why it did."""
-        # Not by who asks: one that is cancelled while it writes would end the stream for all.
+    async def _run(self, call: MessageStream) -> None:
+        """Send messages and deliver responses until the stream ends, then fail the remaining calls with the reason."""
+        # Not in the caller's task: a cancellation during a write would end the stream for all.
         writing = asyncio.create_task(self._write(call))
         why: Exception = ConnectionError(_CLOSED)
         try:
@@ -81,7 +82,7 @@ class BatchStream:
             writing.cancel()
             self._break(why)
 
-    async def _write(self, call: grpc.aio.StreamStreamCall) -> None:
+    async def _write(self, call: MessageStream) -> None:
         # When the stream breaks, the reader says why.
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:
@@ -96,5 +97,5 @@ class BatchStream:
 
     def _settle(self, number: int, answer: tokenizer_pb2.BatchResponse | Exception) -> None:
         waiting = self._waiting.get(number)
-        if waiting is not None and not waiting.done():  # else nobody waits any more
+        if waiting is not None and not waiting.done():  # else its caller has gone
             waiting.set_result(answer)

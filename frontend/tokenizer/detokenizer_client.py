@@ -1,8 +1,9 @@
-"""DetokenizerClient: the one Detokenize stream: ids of a whole engine step out in one message, text deltas back in one.
+"""DetokenizerClient: the Detokenize stream: sends the ids of a whole engine step in one message and receives text deltas in
+one.
 
-A handle is opened by the first message that names it on the present stream. So after a tokenizer is lost nothing special
-happens: the new stream, on this or another replica, has no open handles, and the next message opens them with the ids so far.
-Large steps take several messages: some that only open handles, and one for each part of the sequences. One event loop.
+The first message on a stream that names a handle opens it. So the loss of a tokenizer needs no special case: the new stream,
+on this or another replica, has no open handles, and the next message opens them with the ids so far. Large steps take several
+messages: some that only open handles, and one for each part of the sequences. One event loop.
 """
 
 import asyncio
@@ -15,15 +16,16 @@ import grpc
 
 from tetrad.frontend.net.backoff import Backoff
 from tetrad.frontend.request.sequence import Sequence
+from tetrad.frontend.tokenizer.link import MessageStream
 from tetrad.frontend.tokenizer.replicas import Replica, TokenizerReplicas
-from tetrad.services.channel import is_call_closed
-from tetrad.services.columns import pack_u32, unpack_u32
 from tetrad.services.errors import TetradError, Unavailable
-from tetrad.services.idle_timer import IdleTimer
 from tetrad.services.log import get_logger
 from tetrad.services.message_size import BATCH_BYTES, batches
-from tetrad.services.running_time import running_timeout
-from tetrad.services.status import from_rpc_error, from_status
+from tetrad.services.rpc.channel import is_call_closed
+from tetrad.services.rpc.columns import pack_u32, unpack_u32
+from tetrad.services.rpc.status import from_rpc_error, from_status
+from tetrad.services.timers.idle_timer import IdleTimer
+from tetrad.services.timers.running_time import running_timeout
 from tetrad.v1 import tokenizer_pb2
 
 log = get_logger()
@@ -34,7 +36,7 @@ _BROKEN = (grpc.aio.AioRpcError, asyncio.InvalidStateError, ConnectionError)
 _MOST_ENTRIES = 32_768
 """Rows and tokens of one message: their texts come back in one, and a token may stand for hundreds of characters."""
 _MOST_OPEN_BYTES = BATCH_BYTES // 2
-"""What opens handles may stand in one message with as many rows."""
+"""Opened handles in one message, as many as rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class DetokenizerClient:
         self._timeout_s = recovery_timeout_s
         self._stall_s = self._first_stall_s = stall_s
         self._replica: Replica | None = None
-        self._call: grpc.aio.StreamStreamCall | None = None
+        self._call: MessageStream | None = None
         self._connected = asyncio.Event()
         self._answer: asyncio.Future[tokenizer_pb2.DetokenizeResponse | None] | None = None
         self._backoff = Backoff()
@@ -155,7 +157,7 @@ class DetokenizerClient:
         self._backoff.reset()
         return deltas
 
-    def _note_stall(self, call: grpc.aio.StreamStreamCall) -> None:
+    def _note_stall(self, call: MessageStream) -> None:
         """Give up a tokenizer that has kept a step for too long, if there is another; else there is nothing to win by it."""
         if len(self._replicas.in_order()) > 1:
             text = f"a step was not answered within {self._stall_s:g} s"
@@ -210,13 +212,13 @@ class DetokenizerClient:
             except _BROKEN as error:
                 self._on_lost(_reason(error))
             last.suspect = True
-            # Another one that is well is tried at once: nobody shall wait for this one to come back.
+            # Another healthy replica is tried at once, without waiting for this one.
             if all(replica.suspect for replica in self._replicas.in_order()):
                 await self._backoff.wait()
 
     async def _serve(self, replica: Replica) -> None:
         """Run one stream until it breaks."""
-        call = replica.stub.Detokenize()
+        call = replica.link.open_detokenizer()
         try:
             # An empty step is answered like any other: the sign that a tokenizer listens.
             await call.write(tokenizer_pb2.DetokenizeRequest(append=tokenizer_pb2.DetokenizeAppend()))
@@ -242,7 +244,7 @@ class DetokenizerClient:
         finally:
             call.cancel()
 
-    def _give_up(self, call: grpc.aio.StreamStreamCall, reason: str) -> None:
+    def _give_up(self, call: MessageStream, reason: str) -> None:
         """Let go of a stream; `_run` notices and opens another."""
         call.cancel()
         if call is self._call:
@@ -271,7 +273,7 @@ def _reason(error: BaseException) -> str:
 def _parts(rows: list[Row]) -> list[list[Row]]:
     """Return the rows in parts for one message each. All rows of a sequence are in one part.
 
-    A stream that breaks between two parts costs nothing: whoever had its text opens its handle anew with the next step.
+    A stream that breaks between two parts costs nothing: the next step opens the handles of finished parts anew.
     """
     by_sequence = [list(each) for _, each in itertools.groupby(rows, lambda row: row.sequence.handle)]
     parts = batches(by_sequence, lambda group: sum(1 + len(row.token_ids) for row in group), _MOST_ENTRIES)

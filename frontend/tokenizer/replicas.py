@@ -1,7 +1,7 @@
-"""TokenizerReplicas: the tokenizers of one model, which of them answer, and in which order they are asked.
+"""TokenizerReplicas: the tokenizers of one model, their health, and the order in which they are called.
 
-Watches each connection rather than asking again and again. A replica is used when its connection stands and it has said that it
-is the same tokenizer as the first one that answered: text of one and ids of another would be nonsense. Knows no requests.
+It watches connections rather than polling. A replica is used when it is connected and has the same tokenizer as the first one
+that answered: texts of one and ids of another would not match. Knows no requests.
 """
 
 import asyncio
@@ -11,12 +11,12 @@ from collections.abc import Callable
 import grpc
 
 from tetrad.frontend.engine.facts import TokenizerInfo
-from tetrad.frontend.engine.wire import tokenizer_info_of, tokenizer_info_request
+from tetrad.frontend.engine.wire import decode_tokenizer_info
 from tetrad.frontend.net.backoff import Backoff
 from tetrad.frontend.net.discovery import Discovery, Endpoint
 from tetrad.frontend.tokenizer.client_stream import BatchStream
+from tetrad.frontend.tokenizer.link import TokenizerLink
 from tetrad.services.log import get_logger
-from tetrad.v1 import tokenizer_pb2_grpc
 
 log = get_logger()
 
@@ -27,7 +27,7 @@ class Replica:
     """One tokenizer.
 
     Attributes:
-        stub: for calls to it.
+        link: to it.
         batches: for many calls together.
         usable: whether it is connected and known to be the right one.
         num_connections: how often it became usable.
@@ -38,13 +38,12 @@ class Replica:
         is_gone: its name no longer stands for it; it is let go when it is lost.
     """
 
-    def __init__(self, endpoint: Endpoint, channel: grpc.aio.Channel) -> None:
+    def __init__(self, endpoint: Endpoint, link: TokenizerLink) -> None:
         self.endpoint = endpoint
         self.target = endpoint.target
         self.is_gone = False
-        self.channel = channel
-        self.stub = tokenizer_pb2_grpc.TokenizerServiceStub(channel)
-        self.batches = BatchStream(self.stub)
+        self.link = link
+        self.batches = BatchStream(link)
         self.usable = False
         self.num_connections = 0
         self.suspect = False
@@ -52,20 +51,10 @@ class Replica:
         self.since = time.time()
         self.info: TokenizerInfo | None = None
 
-    async def wait_connected(self) -> None:
-        """Wait until the connection stands."""
-        while (state := self.channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
-            await self.channel.wait_for_state_change(state)
-
-    async def wait_lost(self) -> None:
-        """Wait until the connection no longer stands."""
-        while (state := self.channel.get_state()) is grpc.ChannelConnectivity.READY:
-            await self.channel.wait_for_state_change(state)
-
     async def close(self) -> None:
         """End the connection, and what is under way on it."""
         await self.batches.close()
-        await self.channel.close()
+        await self.link.close()
 
 
 Connection = tuple[Replica, int]
@@ -77,14 +66,14 @@ class TokenizerReplicas:
 
     Args:
         discovery: finds them; owned from now on.
-        connect: opens a channel to one of them.
+        connect: makes the link to one of them.
         on_change: called whenever a replica becomes usable or ceases to be.
     """
 
     def __init__(
         self,
         discovery: Discovery,
-        connect: Callable[[Endpoint], grpc.aio.Channel],
+        connect: Callable[[Endpoint], TokenizerLink],
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.replicas = [Replica(endpoint, connect(endpoint)) for endpoint in discovery.endpoints]
@@ -132,7 +121,7 @@ class TokenizerReplicas:
             await replica.close()
 
     def _take_round(self, endpoints: list[Endpoint]) -> None:
-        """Take what discovery found: who is new joins; who is no longer there is let go when it is lost, like any that ends."""
+        """Apply a discovery: new replicas join; missing ones are closed when their connection is lost."""
         known, present = {replica.endpoint for replica in self.replicas}, set(endpoints)
         for endpoint in endpoints:
             if endpoint not in known:
@@ -159,10 +148,10 @@ class TokenizerReplicas:
     async def _watch(self, replica: Replica) -> None:
         backoff = Backoff()
         while True:
-            await replica.wait_connected()
+            await replica.link.wait_connected()
             try:
-                response = await replica.stub.GetInfo(tokenizer_info_request(), timeout=_INFO_TIMEOUT_S)
-                info = tokenizer_info_of(response)
+                response = await replica.link.get_info(timeout_s=_INFO_TIMEOUT_S)
+                info = decode_tokenizer_info(response)
             except (grpc.aio.AioRpcError, AttributeError, ValueError) as error:
                 # AttributeError, ValueError: an answer that cannot be read.
                 log.debug("tokenizer.no_answer", target=replica.target, reason=str(error))
@@ -170,7 +159,7 @@ class TokenizerReplicas:
                 continue
             backoff.reset()
             self._judge(replica, info)
-            await replica.wait_lost()
+            await replica.link.wait_lost()
             self._set_usable(replica, "not connected")
 
     def _judge(self, replica: Replica, info: TokenizerInfo) -> None:

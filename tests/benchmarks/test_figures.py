@@ -1,4 +1,4 @@
-"""What measurements are boiled down to."""
+"""Figures: the median and the spread of repeated measurements."""
 
 import math
 

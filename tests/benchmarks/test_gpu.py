@@ -18,6 +18,7 @@ from benchmarks.gpu_sections.findings import Findings
 from benchmarks.gpu_sections.parity_case import Case
 from benchmarks.gpu_sections.processes import run_limited, run_section
 from benchmarks.gpu_sections.results import Result, Results
+from benchmarks.gpu_sections.step_profile import Interval, idle_us
 
 DEVICE = "cuda" if torch.cuda.is_available() else "host"
 ROOT = Path(__file__).parents[2]
@@ -47,6 +48,12 @@ def test_a_section_runs(name, tmp_path):
     assert findings.failures == []
     assert findings.parts or findings.not_run
     assert findings.device
+
+
+def test_idle_time_is_that_between_kernels_none_of_which_runs():
+    names = [Interval("a", 0, 5), Interval("b", 3, 4), Interval("c", 7, 9), Interval("d", 10, 11)]
+
+    assert idle_us(names) == 3
 
 
 def test_the_command_of_the_page_needs_no_more_than_torch(tmp_path):

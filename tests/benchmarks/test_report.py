@@ -1,4 +1,4 @@
-"""The report: a command rewrites its own section and nobody else's."""
+"""The report: a command rewrites its own section and no other."""
 
 import importlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The client that everything is measured with: it sees every chunk, however the bytes are cut."""
+"""The client of all measurements: it sees every chunk, however the bytes are cut."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class FakeTransport(asyncio.Transport):
-    """A connection whose other end is the test."""
+    """A connection to the test."""
 
     def __init__(self, client: StreamClient) -> None:
         super().__init__()

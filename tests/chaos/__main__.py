@@ -1,4 +1,4 @@
-"""`python -m tests.chaos`: a chaos run of any length, behind `make chaos` and `make chaos-model`. Exit code 0: all is well."""
+"""`python -m tests.chaos`: a chaos run of any length, behind `make chaos` and its kin. Exit code 0: all is well."""
 
 import argparse
 import asyncio
@@ -13,11 +13,12 @@ from tests.chaos.kinds import ALL, Kind, named
 from tests.chaos.machine import why_not
 from tests.chaos.run import run
 from tests.chaos.schedule import Fault, Targets, deck
-from tests.chaos.settings import model_plan, sim_plan
+from tests.chaos.settings import model_plan, ranks_plan, sim_plan, stages_plan
 from tests.chaos.stack import ChaosStack
 
 # A frontend that is told to end closes its port until the next one is up: that is a matter for a load balancer.
 _NOT_DRAINED = ("frontend",)
+_PLANS = {"sim": sim_plan, "cpu": model_plan, "ranks": ranks_plan, "stages": stages_plan}
 
 
 def main() -> int:
@@ -28,7 +29,7 @@ def main() -> int:
     log = Path(tempfile.gettempdir()) / f"tetrad-chaos-{options.seed}.log"
     report.say(f"The services' own lines are in {log}")
     duration_s = 0.0 if options.kills else options.seconds
-    plan = (model_plan if options.device == "cpu" else sim_plan)(options.seed, duration_s)
+    plan = _PLANS[options.device](options.seed, duration_s)
 
     kinds = _possible(named(["kill"]) if options.kills else options.kinds)
 
@@ -43,7 +44,8 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--device", choices=("sim", "cpu"), default="sim", help="cpu: SmolLM2 in float32.")
+    text = "cpu: SmolLM2 in float32. ranks: three workers with a part of each layer. stages: three with some layers."
+    parser.add_argument("--device", choices=_PLANS, default="sim", help=text)
     parser.add_argument("--seconds", type=float, default=600.0, help="How long faults strike.")
     parser.add_argument("--seed", type=int, default=None, help="Of requests, load and faults. Unset: a new one.")
     parser.add_argument("--pause-s", type=float, default=3.0, help="Mean seconds between two faults.")

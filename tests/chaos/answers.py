@@ -1,4 +1,4 @@
-"""Answers: the content of streams and whole answers in one form, and the verdict on each.
+"""Answers: the content of streams and whole answers in one form, and the check of each.
 
 Knows the JSON of completions and chats; knows nothing of connections or faults. Ids, times and numbers of cached tokens are
 left out: they may differ between two runs of the same request.

@@ -1,7 +1,7 @@
 """Catalogue: the requests of the mixed load, as a pure function of a seed.
 
-Each kind of request stands here once, with the numbers drawn. Explicit seeds throughout: the answer to a request is then the
-same whenever it is asked. Knows the fields of the HTTP API, nothing of connections.
+Each kind of request stands here once, with random parameters. All requests have seeds: so the answer to a request is the same
+at any time. Knows the fields of the HTTP API, nothing of connections.
 """
 
 import random
@@ -20,6 +20,8 @@ FAIL_TOKEN_ID = 42_000
 
 _EOS_TOKEN_ID = 2
 _NUM_LARGE_VALUES = 1800
+_MIN_PREDICTION = 20
+"""Characters."""
 # Longer than any request may take, and shorter than the steps of the clocks.
 _TIME_LIMIT_S = 600
 _WORDS = ("river", "mill", "old", "miller", "counts", "grain", "hums", "of", "harvests", "winters", "lamps", "and", "dogs")
@@ -130,6 +132,15 @@ class Catalogue:
         if len(stop) < 6 or text.index(stop) != middle or "structured_outputs" in request.body:
             return None
         return replace(request, name=f"{request.name}-stopped", body=request.body | {"stop": [stop, "never said"]})
+
+    def predicted(self, request: Request, answer: Answer) -> Request | None:
+        """Return a chat with its answer, changed in the middle, as prediction; None if it has not one text."""
+        text = answer.choices[0].text if len(answer.choices) == 1 and request.path == CHAT else ""
+        if len(text) < _MIN_PREDICTION:
+            return None
+        middle = len(text) // 2
+        prediction = {"type": "content", "content": f"{text[:middle]} {self._rng.choice(_WORDS)} {text[middle + 1 :]}"}
+        return replace(request, name=f"{request.name}-predicted", body=request.body | {"prediction": prediction})
 
     def _request(self, index: int) -> Request:
         path, kind = self._kinds[index % len(self._kinds)]

@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from tests.chaos.stack import ChaosStack
-from tetrad.services.channel import open_channel
+from tetrad.services.rpc.channel import open_channel
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 
 MARK = "CHAOS_RUN"
@@ -70,6 +70,7 @@ class EngineLoad:
     num_waiting: int
     num_blocks: int
     num_free_blocks: int
+    num_accepted_drafts: int = 0
 
     @property
     def is_idle(self) -> bool:
@@ -82,8 +83,10 @@ async def read_load(target: str) -> EngineLoad:
     async with open_channel(target) as channel:
         stub = engine_core_pb2_grpc.EngineCoreAdminServiceStub(channel)
         response = await stub.GetLoad(engine_core_pb2.GetLoadRequest(), wait_for_ready=True, timeout=10)
-    load = response.load
-    return EngineLoad(load.stats.num_running_reqs, load.stats.num_waiting_reqs, load.num_gpu_blocks, load.num_free_blocks)
+    load, stats = response.load, response.load.stats
+    return EngineLoad(
+        stats.num_running_reqs, stats.num_waiting_reqs, load.num_gpu_blocks, load.num_free_blocks, stats.num_accepted_tokens
+    )
 
 
 async def wait_idle(target: str, timeout_s: float) -> EngineLoad:

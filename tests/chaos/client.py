@@ -1,8 +1,8 @@
-"""Client: asks one request the way a good client does, and keeps what came.
+"""Client: sends one request as a well-behaved client does, and records the answer.
 
 Retries in two cases only: the frontend it talked to was killed, or a response could not be kept because the disk failed. Any
-other broken connection, any other status and any error event is a lost request, unless an error is the answer that the request
-expects. Tells when tokens arrive; knows nothing of other faults.
+other broken connection, status or error event is a lost request, unless the request expects an error. Reports when tokens
+arrive; knows nothing of other faults.
 """
 
 import asyncio

@@ -1,10 +1,11 @@
-"""Faults: how each kind of kinds.py is done to a stack, and healed.
+"""Faults: injects each kind of kinds.py into a stack, and heals it.
 
-A function for each sort of fault. It returns whether it struck: what was to be hit may just be restarting, or suffer the same
-already. Every function heals what it did, also when it is cancelled. Knows nothing of requests.
+A function for each sort of fault. It returns whether the fault was injected: its target may be restarting, or may have the
+fault already. Every function heals its fault, also when it is cancelled. Knows nothing of requests.
 """
 
 import asyncio
+import contextlib
 import errno
 import os
 import random
@@ -24,26 +25,26 @@ _MAX_PACKET_DELAY_S = 0.02
 _CLOCK_STEPS_S = (-3600.0, -30.0, 30.0, 3600.0)
 _SPARE_MEMORY_BYTES = 256 << 10
 _SPARE_DESCRIPTORS = 1
-# Lines that fill a pipe of 4 KiB and what reads ahead of it.
+# Lines that fill a pipe of 4 KiB and the buffer of its reader.
 _NUM_MALFORMED = 200
 _MALFORMED_TIMEOUT_S = 2.0
 _RESTARTED_WHILE_BLOCKED = "tokenizer"
 _RESTART_TIMEOUT_S = 90.0
-# How long a stack that goes on may take to notice that something is wrong, where nothing is.
+# Time in which a healthy stack might wrongly report a failure.
 _SECOND_THOUGHTS_S = 3.0
 
 Strike = Callable[[ChaosStack, Fault], Awaitable[bool]]
 
 
 class Wronged(Exception):
-    """The stack did something that the fault was no reason for."""
+    """The stack did something that the fault does not explain."""
 
 
 async def strike(stack: ChaosStack, fault: Fault) -> bool:
-    """Do what a fault says, healing included; return whether it struck.
+    """Inject a fault and heal it; return whether it was injected.
 
     Raises:
-        Wronged: the stack replaced what worked, or did not do what it was asked.
+        Wronged: the stack replaced a healthy service, or did not follow a command.
     """
     return await _STRIKES[fault.kind](stack, fault)
 
@@ -88,7 +89,7 @@ async def _take_memory(stack: ChaosStack, fault: Fault) -> bool:
         with cgroup.starved(pid, _SPARE_MEMORY_BYTES):
             await asyncio.sleep(fault.lasts_s)
     except FileNotFoundError:
-        return False  # it ended while it was to be put into the group
+        return False  # it ended before it could be put into the group
     finally:
         if fault.target == "frontend" and stack.pids().get(fault.target) == pid and _is_alive(pid):
             stack.lives.end()
@@ -96,7 +97,7 @@ async def _take_memory(stack: ChaosStack, fault: Fault) -> bool:
 
 
 async def _take_descriptors(stack: ChaosStack, fault: Fault) -> bool:
-    """Leave a service no descriptors to open."""
+    """Take all free descriptors of a service."""
     pid = stack.pids().get(fault.target)
     if pid is None:
         return False
@@ -111,7 +112,7 @@ async def _take_descriptors(stack: ChaosStack, fault: Fault) -> bool:
     try:
         await asyncio.sleep(fault.lasts_s)
     finally:
-        if _is_alive(pid):
+        with contextlib.suppress(ProcessLookupError):
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
     return True
 
@@ -153,7 +154,7 @@ async def _break_disk(stack: ChaosStack, fault: Fault) -> bool:
 
 
 async def _freeze_stack(stack: ChaosStack, fault: Fault) -> bool:
-    """Freeze every process, and let all go on together: none of them may be replaced for it."""
+    """Freeze every process, and continue all together: none of them may be replaced for it."""
     before = stack.processes()
     _signal_all(before, signal.SIGSTOP)
     try:
@@ -270,7 +271,11 @@ def _signal_all(pids: Mapping[str, int], number: signal.Signals) -> None:
 
 
 def _highest_descriptor(pid: int) -> int:
-    return max(int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir())
+    """Return the largest descriptor of a process; ProcessLookupError if it has ended, also as a zombie."""
+    numbers = [int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    if not numbers:
+        raise ProcessLookupError(f"process {pid} has ended")
+    return max(numbers)
 
 
 def _is_alive(pid: int) -> bool:
@@ -282,7 +287,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _claim(stack: ChaosStack, what: str) -> bool:
-    """Return whether nobody disturbs this already; it is then ours until `_release`."""
+    """Reserve a target until `_release`; return False if another fault has it."""
     free = what not in stack.disturbed
     stack.disturbed.add(what)
     return free

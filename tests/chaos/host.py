@@ -1,7 +1,7 @@
 """Host: the process that supervises a chaos stack, so that the harness can freeze it, block its stderr, and outlive it.
 
-`python -m tests.chaos.host`, run by stack.py. The first line of stdin says what to run (`Order`); every further line names a
-service to restart. Says what happens on stdout, one JSON object a line. The end of stdin ends it and the stack.
+`python -m tests.chaos.host`, run by stack.py. The first line of stdin is an `Order`; every further line names a service to
+restart. Reports events on stdout, one JSON object a line. The end of stdin ends it and the stack.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class Host:
     async def run(self, lines: asyncio.StreamReader) -> None:
         """Start, restart what is named, and end with the lines."""
         links = [{"name": name, "listen": listen, "target": target} for name, (listen, target) in self._links.items()]
-        admin = self._stack.engine_admin_target
+        admin = self._stack.engine_admin_targets[0]
         _say(event="made", directory=str(self._stack.directory), engine_admin_target=admin, links=links)
         restarts = set[asyncio.Task[None]]()
         try:
@@ -99,7 +99,8 @@ class Host:
         changed: dict[str, Any] = {}
         for field, value in settings.model_dump().items():
             if field.endswith("_target") and isinstance(value, str):
-                changed[field] = self._link(name, value)
+                # Of a worker group, the addresses of all ranks.
+                changed[field] = ",".join(self._link(name, target) for target in value.split(","))
             elif field.endswith("_targets"):
                 changed[field] = tuple(self._link(name, target) for target in value)
         if isinstance(settings, FrontendSettings):

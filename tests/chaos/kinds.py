@@ -1,6 +1,6 @@
-"""Kinds of faults: their names, what each may hit, how long it lasts, and what the machine must have for it.
+"""Kinds of faults: their names, targets, durations, and requirements of the machine.
 
-Knows no process: faults.py says how each is done. docs/recovery.md describes them to people.
+Knows no process: faults.py injects them. docs/recovery.md describes them.
 """
 
 import random

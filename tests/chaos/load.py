@@ -1,4 +1,4 @@
-"""Load: clients that ask requests of a catalogue at random, some of which leave in the middle, and judge what they get.
+"""Load: clients that send random requests of a catalogue, some of which disconnect in the middle, and check the answers.
 
 Owns the tally of a run. Knows clients and answers; knows nothing of faults.
 """

@@ -1,6 +1,6 @@
-"""Machine: what this machine has of what some kinds of faults need, and why not.
+"""Machine: the features of this machine that some kinds of faults need, and the reason for each missing one.
 
-Asked once at the start of a run, so that the run can name what it leaves out.
+Checked once at the start of a run, so that the run can list the faults that it leaves out.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Network: a TCP path on this machine whose packets can be lost, delayed and held back in one direction.
 
-A TUN device with two addresses: what is sent to the far one comes back to the near one as if the far one had sent it, after
-this program has had it in its hands. So the kernel's own TCP runs over a bad network, without a second machine or netem.
-Needs root. Owned by one event loop. Knows ports, nothing of what they mean.
+A TUN device with two addresses: this program reads each packet to the far address and sends it back to the near one as if from
+the far one. So the kernel's own TCP runs over a bad network, without a second machine or netem. Needs root. Owned by one event
+loop. Knows ports, nothing of their use.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Outage: when something was down, as the stack of the chaos tests says: the excuse of a request that failed in that time."""
+"""Outage: the times at which a part of the chaos stack was down, which excuse requests that failed then."""
 
 import asyncio
 import time

@@ -1,6 +1,7 @@
-"""Preload: the wall clock and the disk of each service, set from outside while it runs.
+"""Preload: changes the wall clock and the disk of each service from outside while it runs.
 
-Compiles preload.c once and names the variables with which a process gets it. A service is known by the module it runs.
+Compiles preload.c once and gives the environment variables that load it into a process. A service is identified by the module
+it runs.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Link: a proxy between two services, whose connections can be cut, stalled, held, slowed and filled with garbage.
 
-Used by the stack of the chaos tests, one for each pair of services that talk. Copies bytes and knows nothing of what they mean.
-The service listens on a Unix socket; the caller connects to another one, or over the network of network.py, which can lose
-packets as well. Invariant: a connection from which a byte was dropped is never used again.
+Used by the stack of the chaos tests, one for each pair of connected services. Copies bytes without reading them. The service
+listens on a Unix socket; the caller connects to another one, or over the network of network.py, which can lose packets as
+well. Invariant: a connection from which a byte was dropped is never used again.
 """
 
 import asyncio

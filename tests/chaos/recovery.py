@@ -1,8 +1,8 @@
-"""Recovery: how long tokens stayed away after a fault, from the times at which clients got some.
+"""Recovery: the time without tokens after a fault, from the arrival times at the clients.
 
-Two times are told of each kill: until tokens flowed again, for all clients together, which is the service's; and the longest
-pause in any stream that was open, which is its client's. A few tokens are under way when a service dies and still arrive, so
-either may begin a little later. A kill during another fault is not measured.
+Two times are reported for each kill: until tokens flow again for all clients together (the service's), and the longest pause
+in any open stream (its client's). A few tokens are in flight when a service dies and still arrive, so either may begin a
+little later. A kill during another fault is not measured.
 """
 
 import statistics

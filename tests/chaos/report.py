@@ -1,4 +1,4 @@
-"""Report: what a chaos run prints: progress while it runs, tables at the end, and on failure what is needed to find out why."""
+"""Report: prints a chaos run: progress while it runs, tables at the end, and the data for debugging on failure."""
 
 import json
 import sys

@@ -1,6 +1,6 @@
-"""Run: one chaos run from start to verdict: undisturbed answers first, then faults under load, then every check.
+"""Run: one chaos run: undisturbed answers first, then faults under load, then every check.
 
-The only file that knows all others; reads as the order of events. See docs/recovery.md for what it promises.
+The only file that knows all others, in the order of events. docs/recovery.md describes its checks.
 """
 
 import asyncio
@@ -75,6 +75,7 @@ class Result:
         struck: faults, in the order in which they began.
         recovery: times to recovery by service.
         silence: the longest time without tokens, and the fault behind it.
+        num_accepted_drafts: before the faults.
         problems: one line for everything that is wrong; empty if all is well.
     """
 
@@ -82,6 +83,7 @@ class Result:
     struck: list[Struck] = field(default_factory=list)
     recovery: Mapping[str, RecoveryTimes] = field(default_factory=dict)
     silence: tuple[float, Struck] | None = None
+    num_accepted_drafts: int = 0
     problems: list[str] = field(default_factory=list)
 
 
@@ -138,6 +140,11 @@ class Run:
         await self._learn(catalogue.make(plan.num_requests))
         stopped = [catalogue.stopped(request, self._expected[request.name]) for request in self._requests]
         await self._learn([request for request in stopped if request is not None])
+        for request in self._requests[: plan.num_requests]:
+            answer = self._expected[request.name]
+            if (predicted := catalogue.predicted(request, answer)) is not None:
+                self._requests.append(predicted)
+                self._expected[predicted.name] = answer
 
     async def _learn(self, requests: Sequence[Request]) -> None:
         for outcome in await ask_all(self._client, requests, at_once=self._plan.at_once):
@@ -166,6 +173,7 @@ class Run:
         load = await wait_idle(self._stack.engine_admin_target, _IDLE_TIMEOUT_S)
         if not load.is_idle:
             self.result.problems.append(f"The engine core is not idle {when}: {load}")
+        self.result.num_accepted_drafts = self.result.num_accepted_drafts or load.num_accepted_drafts
         return await take_state(self._stack, self._mark, settle_s=self._plan.settle_s)
 
     async def _disturb(self, faults: Sequence[Fault]) -> Load:

@@ -1,5 +1,6 @@
 """Settings of the stacks and loads of the chaos tests: the simulated device, and a real model on the CPU."""
 
+import dataclasses
 from typing import Any
 
 from benchmarks.stack import free_port
@@ -15,7 +16,7 @@ _SIM_STEP_S = 0.015
 def sim_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
     """Return the plan of a run on the simulated device, whose steps take as long as a fast accelerator's."""
     plan: dict[str, Any] = {
-        "settings": _stack(device="sim", num_gpu_blocks_override=2048),
+        "settings": _stack(device="sim", num_gpu_blocks_override=2048, **_speculation(seed)),
         "sizes": Sizes(min_tokens=8, max_tokens=200, long_prompt_tokens=5000),
         "num_requests": 81,
         "at_once": 24,
@@ -28,7 +29,9 @@ def sim_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
 def model_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
     """Return the plan of a run on SmolLM2 in float32 with one thread, in which a token depends on its request alone."""
     plan: dict[str, Any] = {
-        "settings": _stack(device="cpu", dtype="float32", threads=1, max_model_len=2048, num_gpu_blocks_override=256),
+        "settings": _stack(
+            device="cpu", dtype="float32", threads=1, max_model_len=2048, num_gpu_blocks_override=256, **_speculation(seed)
+        ),
         "sizes": Sizes(min_tokens=8, max_tokens=48, long_prompt_tokens=400),
         "num_requests": 27,
         "at_once": 4,
@@ -40,8 +43,29 @@ def model_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
     return Plan(seed=seed, duration_s=duration_s, **plan | fields)
 
 
+def ranks_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
+    """Return the plan of a run on three ranks, with two layers of SmolLM2's shape and random weights."""
+    return _ranks_plan(seed, duration_s, 2, {"tensor_parallel_size": 3}, fields)
+
+
+def stages_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
+    """Return the plan of a run on three stages, with three layers of SmolLM2's shape and random weights."""
+    return _ranks_plan(seed, duration_s, 3, {"pipeline_parallel_size": 3}, fields)
+
+
+def _ranks_plan(seed: int, duration_s: float, num_layers: int, sizes: dict[str, int], fields: dict[str, Any]) -> Plan:
+    engine = {"load_format": "dummy", "hf_overrides": {"num_hidden_layers": num_layers}, **sizes}
+    settings = _stack(device="cpu", threads=1, max_model_len=2048, num_gpu_blocks_override=256, **engine)
+    return model_plan(seed, duration_s, **{"settings": settings} | fields)
+
+
+def _speculation(seed: int) -> dict[str, Any]:
+    """Return the speculation of every other seed; requests with a prediction are drafted in all runs."""
+    return {} if seed % 2 else {"speculative_config": {"method": "suffix"}}
+
+
 def _stack(**engine: Any) -> StackSettings:
     args = EngineArgs(model=MODEL, max_logprobs=-1, **engine)
     settings = args.stack_settings(port=free_port())
     worker = settings.worker.model_copy(update={"sim_seconds_per_step": _SIM_STEP_S, "sim_fail_token_id": FAIL_TOKEN_ID})
-    return StackSettings(settings.tokenizer, settings.engine_core, worker, settings.frontend)
+    return dataclasses.replace(settings, worker=worker, num_tokenizers=None)

@@ -1,7 +1,8 @@
-"""ChaosStack: a whole local stack of real processes, with a link between every two services that talk.
+"""ChaosStack: a whole local stack of real processes, with a link between every two connected services.
 
 The processes are those of `tetrad serve`: started, watched and restarted by the same code, in a process of its own (host.py).
-Only the targets differ: each caller reaches each service through a link. Knows who lives and who is ready; faults.py hurts it.
+Only the targets differ: each caller reaches each service through a link. Knows which processes live and are ready; faults.py
+disturbs it.
 """
 
 import asyncio

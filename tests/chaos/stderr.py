@@ -1,4 +1,4 @@
-"""Stderr: takes what a stack writes to stderr into a file, and can stop doing so, as a terminal does behind Ctrl-S.
+"""Stderr: copies a stack's stderr into a file, and can stop reading, as a terminal does after Ctrl-S.
 
 The pipe is as small as the system allows, so that a few lines fill it. Owned by one event loop.
 """

@@ -1,4 +1,4 @@
-"""The client of the chaos tests excuses what a fault explains, and nothing else."""
+"""The client of the chaos tests excuses failures that a fault explains, and no others."""
 
 import asyncio
 import contextlib

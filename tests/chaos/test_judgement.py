@@ -1,4 +1,4 @@
-"""What judges a chaos run must be able to fail: every kind of wrong answer and every kind of leak is found."""
+"""The checks of a chaos run can fail: every kind of wrong answer and every kind of leak is found."""
 
 import copy
 import dataclasses

@@ -1,4 +1,4 @@
-"""The network of the chaos tests: the kernel's TCP over it is whole, and suffers what it is told to suffer."""
+"""The network of the chaos tests: TCP over it works, and has the configured losses and delays."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The library that stands between a process and its clock and disk: it changes those, and nothing else."""
+"""The library between a process and its clock and disk: it changes those, and nothing else."""
 
 import subprocess
 import sys

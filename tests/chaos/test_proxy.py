@@ -1,4 +1,4 @@
-"""The link between two services: it must do to a connection what it says, or the chaos tests prove nothing."""
+"""The link between two services has the configured effect on connections."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The schedule of faults is a function of its seed, reaches everything, and keeps apart what must strike alone."""
+"""The schedule of faults is a function of its seed, reaches all targets, and separates faults that must not overlap."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""The stderr of a stack that nobody reads: it fills, and everything is there once somebody reads again."""
+"""The unread stderr of a stack: it fills, and all lines arrive once it is read again."""
 
 import asyncio
 import subprocess

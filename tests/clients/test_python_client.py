@@ -34,7 +34,7 @@ def run(source: str) -> str:
 
 
 def test_the_program_of_the_page_streams_and_tells_what_is_wrong(sim):
-    said = run(PAGE.block("tetrad_client", language="python").replace("127.0.0.1:50050", sim.grpc_target))
+    said = run(PAGE.block("CallFailed", language="python").replace("127.0.0.1:50050", sim.grpc_target))
 
     assert len(said) > 32
     assert said.endswith("-1.0. StatusCode.INVALID_ARGUMENT INVALID_ARGUMENT temperature None\n")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.compose.project import ROOT, Project, shim_docker
 from tests.documents import Page
-from tetrad.services.model_files import CacheSettings
+from tetrad.services.hub.model_files import CacheSettings
 
 # Without an engine there is nothing to run: `make compose-test` finds or installs one, and says so here.
 ENGINE, COMPOSE, BUILD = (os.environ.get(f"TETRAD_{name}", "") for name in ("ENGINE", "COMPOSE", "BUILD"))

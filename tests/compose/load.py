@@ -1,4 +1,4 @@
-"""Load on a project: greedy requests, judged against the answers of the undisturbed stack, with the clients of tests/chaos."""
+"""Load on a project: greedy requests, compared with the answers of the undisturbed stack, with the clients of tests/chaos."""
 
 import asyncio
 import contextlib

@@ -1,7 +1,7 @@
-"""Project: docker-compose.yml under test, with containers, network, volumes and port of its own.
+"""Project: docker-compose.yml under test, with its own containers, network, volumes and port.
 
 Commands are written for docker; `shim_docker` makes them run on another engine. Knows containers and HTTP's readiness; knows
-nothing of what is asked of the stack.
+nothing of requests.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Profile cpu as docs/deployment.md starts, asks and ends it."""
+"""Profile cpu: started, called and stopped as docs/deployment.md shows."""
 
 import json
 import re

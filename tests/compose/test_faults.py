@@ -1,4 +1,4 @@
-"""Containers are killed, crash and are replaced under load, as docs/deployment.md does it: answers are the undisturbed ones."""
+"""Containers are killed, crash and are replaced under load, as in docs/deployment.md: answers are the undisturbed ones."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The images: what is in them, how large they are, and as whom they run."""
+"""The images: their content, their size, and their user."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Profile scale of docs/deployment.md: two engine cores share what is different, and one of them gets what is alike."""
+"""Profile scale of docs/deployment.md: different prompts are spread over two engine cores, and equal ones go to one of them."""
 
 import asyncio
 import json

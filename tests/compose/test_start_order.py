@@ -1,4 +1,4 @@
-"""A service that is missing for a minute, at the start or later: all is well when it is there; no other had to be restarted.
+"""A service that is missing for a minute, at the start or later: all works when it is back, without a restart of another one.
 
 TETRAD_COMPOSE_MISSING_S makes the minute shorter.
 """

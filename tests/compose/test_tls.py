@@ -1,4 +1,4 @@
-"""Profile tls of docs/deployment.md: who has a certificate is served, who has none is refused, at every port."""
+"""Profile tls of docs/deployment.md: every port serves callers with a certificate and refuses those without."""
 
 import ssl
 import time

@@ -1,6 +1,6 @@
-"""The table of bad input: what is wrong, where it can be said, and what the answer must say. Data only.
+"""The table of bad input: the wrong value, the APIs that can express it, and the expected error. Data only.
 
-A row that several APIs can say is answered with the same words by all of them: reason and field are one and the same text.
+A row that several APIs can express has the same answer in all of them: the same reason, field and text.
 """
 
 from dataclasses import dataclass, field
@@ -359,7 +359,19 @@ BODIES = (
     http("best_of below n", "best_of must be greater than or equal to n", "best_of", fields={"n": 2, "best_of": 1}),
     http("best_of streamed", "best_of cannot be used with `stream=True`", "best_of", fields={"best_of": 2, "stream": True}),
     http("beam search", "use_beam_search is not supported over HTTP", "use_beam_search", fields={"use_beam_search": True}),
-    http("prompt_embeds", "prompt_embeds is not supported by this server.", "prompt_embeds", fields={"prompt_embeds": "AAAA"}),
+    http(
+        "prompt_embeds of a server without them",
+        "You must set `--enable-prompt-embeds` to input `prompt_embeds`.",
+        "prompt_embeds",
+        fields={"prompt_embeds": "AAAA"},
+    ),
+    http(
+        "prompt_embeds of a chat",
+        "prompt_embeds is not supported for chats",
+        None,
+        path=CHAT,
+        fields={"prompt_embeds": "AAAA"},
+    ),
     http(
         "stream_options of a whole answer",
         "Stream options can only be defined when `stream=True`.",

@@ -1,4 +1,4 @@
-"""Bad input is answered with its reason, the same through HTTP, gRPC and Python, and nobody else notices."""
+"""Bad input gets the same error through HTTP, gRPC and Python, and disturbs no other request."""
 
 import json
 import time
@@ -14,7 +14,7 @@ from tetrad import LLM, SamplingParams
 from tetrad.frontend.request.sampling_params import RepetitionDetection
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.services.errors import Code, InternalError, TetradError
-from tetrad.services.status import from_rpc_error
+from tetrad.services.rpc.status import from_rpc_error
 from tetrad.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 
 _HTTP_STATUS_OF = {

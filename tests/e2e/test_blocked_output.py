@@ -1,4 +1,4 @@
-"""A stack whose output nobody reads, as on a terminal that is stopped (Ctrl-S) or behind a pager: it serves, heals and ends."""
+"""A stack whose output is not read, as on a stopped terminal (Ctrl-S) or behind a pager: it serves, recovers and ends."""
 
 import contextlib
 import fcntl

@@ -1,4 +1,4 @@
-"""The official clients of OpenAI and Anthropic against a live server with a real model: what their users do first."""
+"""The official clients of OpenAI and Anthropic against a live server with a real model: their first examples."""
 
 import json
 

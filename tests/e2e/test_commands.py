@@ -20,3 +20,14 @@ def test_status_of_a_url_shows_the_services_behind_it_alone(sim_server):
     assert sorted(set(words[4:])) == ["engine-core", "frontend", "tokenizer", "tokenizer-2", "worker"]
     assert words.count("stack") == 1
     assert "engine core 0 ready" in lines[1]
+
+
+def test_ps_lists_a_server_and_logs_show_its_lines(sim_server):
+    listed = tetrad("ps").stdout.splitlines()
+    logged = tetrad("logs", "--url", sim_server.url, "--lines", "100").stdout.splitlines()
+    of_worker = tetrad("logs", "--url", sim_server.url, "--service", "worker").stdout.splitlines()
+
+    [row] = [line for line in listed if line.startswith(f"{sim_server.url} ")]
+    assert " ready " in row
+    assert "stack | worker ready" in logged
+    assert all(line.startswith("worker | ") for line in of_worker)

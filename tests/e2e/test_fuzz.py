@@ -94,6 +94,11 @@ def nearly_good_cases(operation) -> st.SearchStrategy:
     return st.builds(merge, operation.as_strategy(), st.integers(0, 2**32))
 
 
+def message_of(error: dict | str) -> str:
+    """Return the text of an error: OpenAI and Anthropic have it in an object, Ollama has the text alone."""
+    return error if isinstance(error, str) else error["message"]
+
+
 def fuzz(server, cases: st.SearchStrategy, number: int) -> list[int]:
     """Send `number` random requests; return what they were answered with."""
     statuses: list[int] = []
@@ -105,7 +110,7 @@ def fuzz(server, cases: st.SearchStrategy, number: int) -> list[int]:
         statuses.append(response.status_code)
         assert response.status_code < 500, f"{case.as_curl_command()}\n{response.status_code} {response.text[:2000]}"
         if response.status_code >= 400:
-            assert response.json()["error"]["message"], response.text
+            assert message_of(response.json()["error"]), response.text
 
     # An operation without parameters has nothing that can be wrong.
     with contextlib.suppress(Unsatisfiable):

@@ -1,7 +1,7 @@
-"""What a stranger can do to the public gRPC port below gRPC: frames, connections and headers, against the sim stack.
+"""Attacks on the public gRPC port below gRPC, by frames, connections and headers, against the simulated stack.
 
-After each attack, and during it where it lasts, a well-behaved client is answered as before, and the memory of the frontend has
-not grown by more than a bounded amount.
+After each attack, and during lasting ones, a well-behaved client is answered as before, and the memory of the frontend has not
+grown by more than a bounded amount.
 """
 
 import contextlib

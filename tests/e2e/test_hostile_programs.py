@@ -1,4 +1,4 @@
-"""Programs of strangers in requests, many at once: chat templates and grammars. Plain requests are answered as ever."""
+"""Untrusted programs in many requests at once, chat templates and grammars: plain requests are answered as usual."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Hostile HTTP clients against a whole stack: each is refused or waited out, and somebody else is served in ordinary time."""
+"""Hostile HTTP clients against a whole stack: each is refused or times out, and other clients are served in ordinary time."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Many clients at once on the simulated device: nothing lost, nothing left behind, nothing done in vain."""
+"""Many clients at once on the simulated device: nothing is lost, left behind or computed in vain."""
 
 import asyncio
 import json

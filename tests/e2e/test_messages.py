@@ -6,7 +6,7 @@ import contextlib
 from tetrad import EngineArgs, SamplingParams
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.local_stack import LocalStack
-from tetrad.services.channel import open_channel
+from tetrad.services.rpc.channel import open_channel
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 
 NUM_REQUESTS, NUM_TOKENS = 64, 50
@@ -27,7 +27,7 @@ async def test_64_requests_cost_one_message_per_step_on_each_hop(smollm2):
         await services.start(timeout_s=60)
         llm = await stack.enter_async_context(await AsyncLLM.connect(services.frontend_settings))
         counts = await asyncio.gather(*(consume(llm, number) for number in range(NUM_REQUESTS)))
-        channel = await stack.enter_async_context(open_channel(services.engine_admin_target))
+        channel = await stack.enter_async_context(open_channel(services.engine_admin_targets[0]))
         admin = engine_core_pb2_grpc.EngineCoreAdminServiceStub(channel)
         load = (await admin.GetLoad(engine_core_pb2.GetLoadRequest())).load
 

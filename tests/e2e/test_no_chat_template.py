@@ -1,4 +1,4 @@
-"""A model without a chat template: conversations are refused with what to do, completions and a template file work."""
+"""A model without a chat template: conversations are refused with a remedy; completions and a template file work."""
 
 import shlex
 import subprocess

@@ -1,4 +1,4 @@
-"""A stack that is paused as a whole goes on, a service that stands still is replaced, and clocks that differ change nothing."""
+"""A stack that is paused as a whole continues, a service that hangs is replaced, and clocks that differ change nothing."""
 
 import asyncio
 import os

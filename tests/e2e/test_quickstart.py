@@ -1,4 +1,4 @@
-"""docs/quickstart.md, run as it stands there, in its order; only addresses are the test's own."""
+"""docs/quickstart.md, run as written and in its order; only addresses are the test's own."""
 
 import contextlib
 import os
@@ -56,8 +56,9 @@ def test_a_killed_worker_costs_the_story_nothing(start_server, smollm2, tmp_path
         PAGE.block("kill -9").replace("tetrad complete", f"tetrad complete --url {server.url}").replace(ADDRESS, server.url)
     )
 
-    killed = run(commands, timeout_s=120, cwd=tmp_path)
+    # First, as `tetrad status` fails while a killed worker is away.
     undisturbed = run(commands.replace("kill -9", "true"), timeout_s=120, cwd=tmp_path)
+    killed = run(commands, timeout_s=120, cwd=tmp_path)
 
     assert re.search(rf"^worker +unix:{server.stack_directory()}/worker.sock  ready  pid [0-9]+$", killed, re.MULTILINE)
     assert killed.splitlines()[-1] == undisturbed.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""What README.md shows of a running server, run as it stands there: every block that names the server's address, in order."""
+"""README.md's examples of a running server, run as written: every block that names the server's address, in order."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The real model through the whole stack, as users ask it."""
+"""The real model through the whole stack, with typical requests."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A rolling restart under load: every service is another process afterwards, and no client has noticed."""
+"""A rolling restart under load: every service is a new process afterwards, and no client sees a difference."""
 
 import asyncio
 import contextlib

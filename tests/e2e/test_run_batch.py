@@ -114,7 +114,7 @@ def test_every_kind_of_line_gets_a_result_from_a_server_of_its_own(smollm2, tmp_
             completion("text", model="sim", max_tokens=4),
             {"custom_id": "chat", "method": "POST", "url": "/v1/chat/completions", "body": chat},
             completion("wrong", model="sim", temperature=-1),
-            {"custom_id": "elsewhere", "method": "POST", "url": "/v1/embeddings", "body": {}},
+            {"custom_id": "elsewhere", "method": "POST", "url": "/v1/images", "body": {}},
             '{"custom_id": "torn", "me',
         ],
     )

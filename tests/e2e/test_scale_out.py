@@ -1,6 +1,6 @@
-"""Two frontends before engine cores that share a name, each a process of its own: who gets what, and who comes and goes.
+"""Two frontends and several engine cores behind one name, each a process: routing, joining and leaving.
 
-The engine cores listen on addresses of their own of this machine (127.0.0.2 and up); what the name stands for is in a file.
+The engine cores listen on addresses of their own of this machine (127.0.0.2 and up); a file resolves the name.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ import httpx
 import pytest
 
 from benchmarks.stack import free_port
-from tetrad.services.channel import open_channel
+from tetrad.services.rpc.channel import open_channel
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 
 TIMEOUT_S = 60

@@ -1,4 +1,4 @@
-"""`tetrad serve` with keys over HTTPS, at debug level: what it says and shows holds no key, whatever is asked of it."""
+"""`tetrad serve` with keys over HTTPS, at debug level: its output and answers never contain a key."""
 
 import os
 import socket

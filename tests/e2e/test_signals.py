@@ -1,4 +1,4 @@
-"""SIGTERM to each service, by its own command: idle, while it loads, under load; and a second one that ends it at once."""
+"""SIGTERM to each service, by its own command: idle, while it loads, under load; a second one ends it at once."""
 
 import fcntl
 import json

@@ -1,4 +1,4 @@
-"""An engine that sleeps while requests run, in real processes: memory comes free, no answer changes; docs/operations.md."""
+"""An engine that sleeps while requests run, in real processes: memory is released, no answer changes; docs/operations.md."""
 
 import asyncio
 import json

@@ -1,4 +1,6 @@
-"""Structured outputs over HTTP, from the real model: what comes back always fits, and what cannot be kept is a 400."""
+"""Structured outputs over HTTP, from the real model: answers satisfy their constraint, and unsupported
+constraints are a 400.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The second tier in real processes, over a real model: what was evicted is found again, and changes no answer."""
+"""The second tier in real processes, over a real model: evicted blocks are found again, and no answer changes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Four processes that speak TCP with mutual TLS, as on several machines: who is let in, and certificates that change."""
+"""Four processes over TCP with mutual TLS, as on several machines: access, and certificates that change."""
 
 import concurrent.futures
 import os

@@ -1,4 +1,4 @@
-"""Traces of real processes: every service's spans under the caller's traceparent, phases that add up, ends that tell why."""
+"""Traces of real processes: every service's spans under the caller's traceparent, phases that add up, ends with reasons."""
 
 import itertools
 import json

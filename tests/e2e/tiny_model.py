@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import save_file
 
 from tests.toy_tokenizer import EOS_IDS, SPECIALS, toy_tokenizer
-from tetrad.worker_svc.checkpoint.random import tensor_shapes
-from tetrad.worker_svc.model_facts.config import read_config
+from tetrad.worker_svc.families.registry import read_config
+from tetrad.worker_svc.model_facts.tensors import tensor_shapes
 
 _CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -31,15 +31,16 @@ _WEIGHTS_STD = 0.2
 """Logits then differ by several units, as a trained model's do."""
 
 
-def save_tiny_model(directory: Path) -> Path:
-    """Write the model; return its directory."""
+def save_tiny_model(directory: Path, **changes: object) -> Path:
+    """Write the model, its config changed; return its directory."""
+    config = _CONFIG | changes
     generator = torch.Generator().manual_seed(1)
     weights = {
         name: torch.ones(shape) if len(shape) == 1 else torch.randn(shape, generator=generator) * _WEIGHTS_STD
-        for name, shape in tensor_shapes(read_config(_CONFIG)).items()
+        for name, shape in tensor_shapes(read_config(config)).items()
     }
     save_file(weights, directory / "model.safetensors")
-    (directory / "config.json").write_text(json.dumps(_CONFIG))
+    (directory / "config.json").write_text(json.dumps(config))
     (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": list(EOS_IDS)}))
     (directory / "tokenizer.json").write_text(toy_tokenizer())
     (directory / "tokenizer_config.json").write_text(

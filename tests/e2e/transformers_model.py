@@ -1,4 +1,4 @@
-"""The real model as transformers reads it from its GGUF file: the reference of what the stack generates."""
+"""The real model, loaded by transformers from its GGUF file: the reference of the stack's output."""
 
 import functools
 from pathlib import Path

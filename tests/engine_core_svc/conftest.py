@@ -1,4 +1,4 @@
-"""A scheduler on a bench: requests by short names, a worker that answers what the test says."""
+"""Fixtures: a scheduler with short request names, and a worker that returns the test's results."""
 
 import itertools
 import tempfile
@@ -12,18 +12,21 @@ import numpy as np
 import pytest
 
 from tests.engine_core_svc.service_fakes import Stack
+from tests.engine_core_svc.worker_memory import group_of
 from tests.toy_tokenizer import EOS_IDS, toy_tokenizer
-from tetrad.engine_core_svc.core.plan import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
-from tetrad.engine_core_svc.core.request import Request, RequestStatus, StopRules
-from tetrad.engine_core_svc.kv_cache.events import KvEvents
+from tetrad.engine_core_svc.core.plan import EngineCoreOutput, ModelRunnerOutput, PoolingOutput, SchedulerOutput
+from tetrad.engine_core_svc.core.request import ALONE, Purpose, Request, RequestStatus, StopRules
+from tetrad.engine_core_svc.kv_cache.connector import ConnectorChain, KVConnector
+from tetrad.engine_core_svc.kv_cache.host_tier import HostTier
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
-from tetrad.engine_core_svc.kv_cache.second_tier import HostTier
+from tetrad.engine_core_svc.scheduler.drafting import Drafts
+from tetrad.engine_core_svc.scheduler.fan_out_throttle import FanOutThrottle
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.prefill_throttle import PrefillThrottle
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.structured_output.compiled import CompiledGrammar
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language
-from tetrad.engine_core_svc.structured_output.filler import InlineFiller
+from tetrad.engine_core_svc.structured_output.filler import Advance, InlineFiller
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
 from tetrad.engine_core_svc.structured_output.vocabulary import Vocabulary, ids_in
@@ -38,14 +41,15 @@ VOCAB_SIZE = 340
 class Bench:
     """Drives one scheduler.
 
-    `next_token` decides what the worker samples, from the request's key and known length; `takes_s` how many seconds it says a
-    step took, from the tokens of its requests.
+    `next_token` decides what the worker samples, from the request's key and known length; `accepts` how many drafts it keeps,
+    of the number that it samples itself; `takes_s` how many seconds it says a step took, from the tokens of its requests.
     """
 
     scheduler: Scheduler
     next_token: Callable[[int, int], int] = lambda key, length: 1000 + key
+    accepts: Callable[[int], int] = lambda num_right: num_right
     takes_s: Callable[[list[int]], float] = lambda tokens: 0.0
-    in_flight: deque[tuple[SchedulerOutput, list[tuple[int, int]]]] = field(default_factory=deque)
+    in_flight: deque[tuple[SchedulerOutput, dict[int, list[int]]]] = field(default_factory=deque)
     plans: list[SchedulerOutput] = field(default_factory=list)
     worker_lengths: dict[int, int] = field(default_factory=dict)
     set_aside: set[int] = field(default_factory=set)
@@ -62,15 +66,18 @@ class Bench:
         cache_salt: str = "",
         skip_reading_prefix_cache: bool = False,
         status: RequestStatus = RequestStatus.WAITING,
+        purpose: Purpose = Purpose.GENERATION,
+        call: int = 0,
     ) -> Request:
-        """Add a request; a number means that many distinct tokens that no other request has."""
+        """Add a request; a number means that many distinct tokens that no other request has. Call 0: one of its own."""
         key = next(self._keys)
         tokens = [key * 10_000 + i for i in range(prompt)] if isinstance(prompt, int) else list(prompt)
         request = Request(
             key=key, request_id=f"r{key}", token_ids=tokens, num_prompt_tokens=len(tokens),
             max_total_tokens=min(max_model_len, len(tokens) + max_tokens), stop=stop or StopRules(), handle=key,
             priority=priority, arrival_time=float(key), sequence_number=key, cache_salt=cache_salt,
-            skip_reading_prefix_cache=skip_reading_prefix_cache, status=status,
+            skip_reading_prefix_cache=skip_reading_prefix_cache, status=status, purpose=purpose,
+            call=(1, call) if call else ALONE,
         )  # fmt: skip
         self.scheduler.add_request(request)
         return request
@@ -94,16 +101,25 @@ class Bench:
         computed = {new.key: new.num_computed_tokens for new in plan.new_requests}
         computed.update(zip(columns.keys, columns.num_computed_tokens, strict=True))
         self.worker_lengths.update({new.key: len(new.token_ids) for new in plan.new_requests})
-        sampled, masks = [], self.masks(plan)
+        sampled, masks = {}, self.masks(plan)
         for key, scheduled in plan.num_scheduled_tokens().items():
-            if computed[key] + scheduled == self.worker_lengths[key]:
-                token = self.next_token(key, self.worker_lengths[key])
-                allowed = masks.get(key)
-                sampled.append((key, allowed[token % len(allowed)] if allowed else token))
-                self.worker_lengths[key] += 1
+            draft_ids = plan.draft_tokens.get(key, ())
+            if computed[key] + scheduled == self.worker_lengths[key] + len(draft_ids):
+                sampled[key] = self._verify(key, draft_ids, masks.get(key))
+                self.worker_lengths[key] += len(sampled[key])
         self.in_flight.append((plan, sampled))
         self.plans.append(plan)
         return plan
+
+    def _verify(self, key: int, draft_ids: Sequence[int], masks: list[list[int]] | None) -> list[int]:
+        """Sample in the place of each draft and behind them; return the drafts that are kept and the token behind these."""
+        length = self.worker_lengths[key]
+        tokens = [self.next_token(key, length + place) for place in range(len(draft_ids) + 1)]
+        if masks is not None:
+            assert len(masks) == len(tokens)
+            tokens = [ids[token % len(ids)] if ids else token for token, ids in zip(tokens, masks, strict=True)]
+        num_right = next((i for i, draft_id in enumerate(draft_ids) if draft_id != tokens[i]), len(draft_ids))
+        return tokens[: self.accepts(num_right) + 1]
 
     def deliver(
         self, tokens: dict[int, Sequence[int]] | None = None, *, failed: Collection[int] = ()
@@ -111,13 +127,24 @@ class Bench:
         """Give the oldest result back; `tokens` replaces what was sampled, by key; `failed` requests bring none any more."""
         plan, sampled = self.in_flight.popleft()
         self.set_aside = (self.set_aside - set(plan.removed_keys)) | set(failed)
-        rows: dict[int, Sequence[int]] = {key: (token,) for key, token in sampled} | (tokens or {})
+        rows: dict[int, Sequence[int]] = sampled | (tokens or {})
         rows = {key: row for key, row in rows.items() if key not in self.set_aside}
         failures: dict[int, TetradError] = {key: InternalError("It failed.") for key in failed}
         result = ModelRunnerOutput(plan.step_id, list(rows), [tuple(row) for row in rows.values()], failures=failures)
+        result.pooling_outputs = {key: self.vector(key) for key in rows if self._is_pooled(key)}
+        result.token_ids = [() if key in result.pooling_outputs else row for key, row in rows.items()]
         result.compute_s = self.takes_s(list(plan.num_scheduled_tokens().values()))
         outputs = self.scheduler.update(result)
         return outputs + self.scheduler.finish_constrained()
+
+    def _is_pooled(self, key: int) -> bool:
+        request = self.scheduler.requests.get(key)
+        return request is not None and request.purpose is Purpose.POOLING
+
+    @staticmethod
+    def vector(key: int) -> PoolingOutput:
+        """Return what the worker brings a request that is pooled."""
+        return PoolingOutput("float32", (2,), np.array([key, -key], "<f4").tobytes())
 
     def step(self, tokens: dict[int, Sequence[int]] | None = None) -> dict[int, int]:
         """Plan, run and deliver one step; return what was scheduled, by key."""
@@ -138,13 +165,16 @@ class Bench:
         assert not self.scheduler.has_requests
 
     @staticmethod
-    def masks(plan: SchedulerOutput) -> dict[int, list[int]]:
-        """Return the ids that a plan allows, by the keys of its constrained requests."""
+    def masks(plan: SchedulerOutput) -> dict[int, list[list[int]]]:
+        """Return the ids that a plan allows in each place, by the keys of its constrained requests."""
         found = plan.grammar_masks
         if found is None:
             return {}
         rows = np.frombuffer(found.masks, "<u4").reshape(len(found.keys), found.num_words)
-        return {key: ids_in(row) for key, row in zip(found.keys, rows, strict=True)}
+        masks: dict[int, list[list[int]]] = {}
+        for key, row in zip(found.keys, rows, strict=True):
+            masks.setdefault(key, []).append(ids_in(row))
+        return masks
 
     @property
     def num_free(self) -> int:
@@ -161,14 +191,22 @@ def make_bench() -> Callable[..., Bench]:
         block_size: int = 16,
         enable_caching: bool = True,
         throttle: PrefillThrottle | None = None,
-        events: KvEvents | None = None,
+        connector: KVConnector | None = None,
         num_host_blocks: int = 0,
         grammars: Grammars | None = None,
+        drafts: Drafts | None = None,
+        fan_outs: FanOutThrottle | None = None,
+        windows: Sequence[int | str | None] = (None,),
         **limits: object,
     ) -> Bench:
-        tier = HostTier(num_host_blocks) if num_host_blocks else None
-        kv_cache = KVCacheManager(num_blocks, block_size, enable_caching=enable_caching, events=events, second_tier=tier)
-        return Bench(Scheduler(SchedulerLimits(**limits), kv_cache, grammars, throttle))
+        if num_host_blocks:
+            connector = ConnectorChain([HostTier(num_host_blocks), *([connector] if connector else [])])
+        scheduler_limits = SchedulerLimits(**limits)
+        kv_cache = KVCacheManager(
+            num_blocks, block_size, enable_caching=enable_caching, connector=connector,
+            groups=[group_of(window) for window in windows], max_step_tokens=scheduler_limits.max_num_batched_tokens,
+        )  # fmt: skip
+        return Bench(Scheduler(scheduler_limits, kv_cache, grammars, throttle, drafts, fan_outs))
 
     return make
 
@@ -213,7 +251,7 @@ class Writer:
         for token_id in token_ids:
             assert self.state.allows(token_id)
             self.token_ids.append(token_id)
-            self.filler.run([(self.state, [token_id])])
+            self.filler.run([Advance(self.state, [token_id])])
 
     def write_text(self, text: str) -> None:
         self.write(*self.vocabulary.tokens.tokenize_str(text))

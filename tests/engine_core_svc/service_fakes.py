@@ -7,16 +7,18 @@ import io
 import zipfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 from grpc_status import rpc_status
 
-from tetrad.engine_core_svc.__main__ import serve
 from tetrad.engine_core_svc.config import EngineCoreSettings
-from tetrad.services.channel import open_channel
-from tetrad.services.columns import pack_u32, unpack_u32
+from tetrad.engine_core_svc.scheduler.drafting import Drafts
+from tetrad.engine_core_svc.service import serve
 from tetrad.services.errors import FailedPrecondition, TetradError
-from tetrad.services.status import from_status, to_status
+from tetrad.services.rpc.channel import open_channel
+from tetrad.services.rpc.columns import pack_u32, split_rows, unpack_u32
+from tetrad.services.rpc.status import from_status, to_status
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2 as pb
 from tetrad.v1 import (
@@ -38,7 +40,7 @@ def batched(values, size):
 
 
 class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLifecycleServiceServicer):
-    """Samples last token + 1, or the next one that a mask allows.
+    """Samples last token + 1, or the next one that a mask allows; verifies drafts if it says that it does.
 
     Clear `go` and it stops answering. `crashed` fails the next step; `cut` breaks the stream as a lost connection does, and
     where `holds_after_cut`, the next one waits for `go`; a step with `poison` in a prompt replaces the process. `reply` may
@@ -51,11 +53,13 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
         self.go, self.crashed, self.cut = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.holds_after_cut = False
         self.go.set()
+        self.verifies_drafts = False
         self.poison: int | None = None
         self.reply: Callable[[worker_pb2.ModelRunnerOutput], object] = lambda output: output
         self.raw: list[worker_pb2.ExecuteResponse] = []
         self.swallow = self.stuck_loads = self.not_ready = 0
         self.refuses = False
+        self.kv_kind = types_pb2.KV_CACHE_KIND_FULL_ATTENTION
         self.num_deaths = 0
         self.epoch = 0
         self.hello: worker_pb2.ExecuteHello | None = None
@@ -73,7 +77,11 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
 
     async def GetInfo(self, request, context):
         return worker_pb2.WorkerLifecycleServiceGetInfoResponse(
-            device="fake", instance_id=self.instance_id, epoch=self.epoch, engine_pause=self.engine_pause
+            device="fake",
+            instance_id=self.instance_id,
+            epoch=self.epoch,
+            engine_pause=self.engine_pause,
+            capabilities=[types_pb2.CAPABILITY_DRAFT_TOKENS] if self.verifies_drafts else (),
         )
 
     async def KeepPause(self, request, context):
@@ -98,7 +106,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
         yield worker_pb2.LoadModelResponse(model=model)
 
     async def GetKvCacheSpec(self, request, context):
-        return worker_pb2.GetKvCacheSpecResponse(groups=[worker_pb2.KvCacheGroup(block_size_bytes=1024, dtype="int8")])
+        return worker_pb2.GetKvCacheSpecResponse(
+            groups=[worker_pb2.KvCacheGroup(block_size_bytes=1024, dtype="int8", kind=self.kv_kind)]
+        )
 
     async def DetermineAvailableMemory(self, request, context):
         return worker_pb2.DetermineAvailableMemoryResponse(available_bytes=64 * 1024)
@@ -138,6 +148,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
             if message.HasField("hello"):
                 self.hello = message.hello
                 ready = worker_pb2.ExecuteReady(schema_revision=SCHEMA_REVISION, instance_id=self.instance_id)
+                if self.verifies_drafts:
+                    ready.capabilities.append(types_pb2.CAPABILITY_DRAFT_TOKENS)
                 yield worker_pb2.ExecuteResponse(ready=ready)
                 continue
             await self.go.wait()
@@ -175,23 +187,48 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
         columns = (cached.handles, cached.num_computed_tokens, cached.num_scheduled_tokens)
         work += [(handle, computed + new) for handle, computed, new in zip(*map(unpack_u32, columns), strict=True)]
         self.batches.append({self.names[handle] for handle, _ in work})
-        handles, tokens = [], []
-        masks = unpack_u32(step.grammar_bitmask.bitmask)
-        allowed = dict(
-            zip(unpack_u32(step.grammar_bitmask.handles), batched(masks, step.grammar_bitmask.num_words), strict=True)
-        )
+        rows = {}
+        drafts, masks = self._drafts_of(step), self._masks_of(step)
         for handle, end in work:
-            if end == len(self.known[handle]):
-                token = (self.known[handle][-1] + 1) % VOCAB_SIZE
-                words = allowed.get(handle)
-                while words is not None and not words[token // 32] >> token % 32 & 1:
-                    token = (token + 1) % VOCAB_SIZE
-                tokens.append(token)
-                self.known[handle].append(tokens[-1])
-                handles.append(handle)
+            draft_ids = drafts.get(handle, ())
+            if end == len(self.known[handle]) + len(draft_ids):
+                rows[handle] = self._verify(self.known[handle][-1], draft_ids, masks.get(handle))
+                self.known[handle] += rows[handle]
         return worker_pb2.ModelRunnerOutput(
-            step_id=step.step_id, handles=pack_u32(handles), token_ids=pack_u32(tokens), num_tokens=pack_u32([1] * len(handles))
+            step_id=step.step_id,
+            handles=pack_u32(rows),
+            token_ids=pack_u32([token for row in rows.values() for token in row]),
+            num_tokens=pack_u32(map(len, rows.values())),
         )
+
+    def _drafts_of(self, step):
+        if not step.HasField("draft_tokens"):
+            return {}
+        assert self.verifies_drafts, "it did not say that it verifies drafts"
+        columns = step.draft_tokens
+        rows = split_rows(unpack_u32(columns.token_ids), unpack_u32(columns.num_tokens))
+        return dict(zip(unpack_u32(columns.handles), rows, strict=True))
+
+    def _masks_of(self, step):
+        bitmask, masks = step.grammar_bitmask, {}
+        for handle, words in zip(
+            unpack_u32(bitmask.handles), batched(unpack_u32(bitmask.bitmask), bitmask.num_words), strict=True
+        ):
+            masks.setdefault(handle, []).append(words)
+        return masks
+
+    def _verify(self, last, draft_ids, masks):
+        """Return the drafts up to the first that it would not sample itself, and the token that it samples there."""
+        tokens = []
+        for place in range(len(draft_ids) + 1):
+            token = (last + 1) % VOCAB_SIZE
+            while masks is not None and not masks[place][token // 32] >> token % 32 & 1:
+                token = (token + 1) % VOCAB_SIZE
+            tokens.append(token)
+            if place == len(draft_ids) or token != draft_ids[place]:
+                break
+            last = token
+        return tokens
 
 
 class FakeTokenizer(tokenizer_pb2_grpc.TokenizerServiceServicer):
@@ -234,8 +271,9 @@ class Client:
         while (message := await self.outbound.get()) is not None:
             yield message
 
-    async def start(self, revision: int = SCHEMA_REVISION) -> "Client":
-        self.outbound.put_nowait(pb.SessionRequest(hello=pb.SessionHello(client_id="test", schema_revision=revision)))
+    async def start(self, revision: int = SCHEMA_REVISION, **fields: Any) -> "Client":
+        hello = pb.SessionHello(client_id="test", schema_revision=revision, **fields)
+        self.outbound.put_nowait(pb.SessionRequest(hello=hello))
         first = await asyncio.wait_for(self.call.read(), WAIT_S)
         self.ready = first.ready
         return self
@@ -304,10 +342,10 @@ class Client:
 
 
 class Stack:
-    """A worker, an engine core, and stubs for both of its services."""
+    """A worker, an engine core, and stubs for both of its services. With `drafts` the engine core proposes some."""
 
-    def __init__(self, directory: Path, tokenizer_json: str | None = None, **settings) -> None:
-        self.worker = FakeWorker()
+    def __init__(self, directory: Path, tokenizer_json: str | None = None, *, drafts: Drafts | None = None, **settings) -> None:
+        self.worker, self._drafts = FakeWorker(), drafts
         self.tokenizer = FakeTokenizer(tokenizer_json) if tokenizer_json is not None else None
         self.shutdown = asyncio.Event()
         self._directory = directory
@@ -325,7 +363,7 @@ class Stack:
             tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(self.tokenizer, self._server)
         self._server.add_insecure_port(f"unix:{self._directory}/worker")
         await self._server.start()
-        self.serving = asyncio.create_task(serve(self.settings, self.shutdown))
+        self.serving = asyncio.create_task(serve(self.settings, self.shutdown, drafts=self._drafts))
         self.channel = open_channel(self.settings.listen)
         self._admin_channel = open_channel(self.settings.admin_listen)
         self.admin = engine_core_pb2_grpc.EngineCoreAdminServiceStub(self._admin_channel)
@@ -346,14 +384,14 @@ class Stack:
         self.shutdown.set()
         await asyncio.wait_for(self.serving, WAIT_S)
         self.shutdown = asyncio.Event()
-        self.serving = asyncio.create_task(serve(self.settings, self.shutdown))
+        self.serving = asyncio.create_task(serve(self.settings, self.shutdown, drafts=self._drafts))
         await self.client()
 
-    async def client(self) -> Client:
+    async def client(self, **hello: Any) -> Client:
         """Open a session; waits while the engine core starts."""
         while True:
             with contextlib.suppress(grpc.RpcError, AttributeError):
-                return await Client(self._stub).start()
+                return await Client(self._stub).start(**hello)
             assert not self.serving.done(), self.serving.exception()
             await asyncio.sleep(0.02)
 

@@ -1,11 +1,11 @@
-"""The operators' port: channelz and reflection answer there. What frontends reach has no channelz."""
+"""The admin port serves channelz and reflection; the port for frontends serves no channelz."""
 
 import grpc
 import pytest
 from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from tetrad.services.channel import open_channel
+from tetrad.services.rpc.channel import open_channel
 
 CHANNELZ = "grpc.channelz.v1.Channelz"
 

@@ -1,4 +1,4 @@
-"""What clients may do wrong: strange messages, columns that cannot be read, floods. Others are served meanwhile. Real gRPC."""
+"""Faulty clients: odd messages, malformed columns, floods. Other clients are served meanwhile. Real gRPC."""
 
 import asyncio
 
@@ -8,8 +8,8 @@ import pytest
 from tests.engine_core_svc.service_fakes import Stack, expected
 from tetrad.engine_core_svc.api import servicer
 from tetrad.engine_core_svc.sessions.sessions import Session
-from tetrad.services.columns import pack_u32
 from tetrad.services.errors import Code
+from tetrad.services.rpc.columns import pack_u32
 from tetrad.v1 import engine_core_pb2 as pb
 from tetrad.v1 import types_pb2
 

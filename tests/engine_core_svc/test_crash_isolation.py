@@ -1,11 +1,11 @@
-"""Who is run alone after crashes, who is acquitted, who is convicted; on a scheduler without a worker."""
+"""Which requests run alone after crashes, which are cleared, and which fail; on a scheduler without a worker."""
 
 import pytest
 
 from tetrad.engine_core_svc.core.request import RequestStatus
-from tetrad.engine_core_svc.engine.crash_isolation import FORGIVEN_AFTER_TOKENS, Suspects
+from tetrad.engine_core_svc.engine.crash_isolation import TOKENS_TO_FORGET, CrashIsolation
 
-ACQUITTED_AFTER = 3
+TOKENS_TO_CLEAR = 3
 
 
 @pytest.fixture
@@ -15,22 +15,22 @@ def bench(make_bench):
 
 @pytest.fixture
 def suspects(bench):
-    return Suspects(bench.scheduler, acquitted_after=ACQUITTED_AFTER)
+    return CrashIsolation(bench.scheduler, tokens_to_clear=TOKENS_TO_CLEAR)
 
 
 def lose_worker(bench, suspects, *, crashed=True):
-    """The worker goes and another one is there; return the ids of those whom that convicts."""
+    """Replace a lost worker; return the keys of the requests that fail for it."""
     suspects.note_loss()
     bench.scheduler.forget_worker()
     bench.in_flight.clear()
     bench.worker_lengths.clear()
-    convicted = suspects.judge(crashed=crashed)
-    bench.scheduler.finish_requests([request.key for request in convicted], RequestStatus.FINISHED_ERROR)
-    return [request.key for request in convicted]
+    to_fail = suspects.resolve_loss(crashed=crashed)
+    bench.scheduler.finish_requests([request.key for request in to_fail], RequestStatus.FINISHED_ERROR)
+    return [request.key for request in to_fail]
 
 
 def plan(bench, suspects):
-    """Choose and plan; return who is in the plan."""
+    """Choose and plan; return the keys of the planned requests."""
     suspects.choose(len(bench.in_flight))
     found = bench.plan()
     return set() if found is None else set(found.num_scheduled_tokens())
@@ -51,20 +51,20 @@ def test_one_crash_leaves_everyone_together(bench, suspects):
     assert plan(bench, suspects) == {first.key, second.key}
 
 
-def test_after_two_crashes_each_runs_alone_until_its_tokens_acquit_it(bench, suspects):
+def test_after_two_crashes_each_runs_alone_until_its_tokens_clear_it(bench, suspects):
     requests = [bench.add(10, max_tokens=50) for _ in range(3)]
     crash_twice(bench, suspects)
 
     alone = []
-    for _ in range(3 * ACQUITTED_AFTER):
+    for _ in range(3 * TOKENS_TO_CLEAR):
         alone.append(plan(bench, suspects))
         bench.deliver()
 
-    assert alone == [{request.key} for request in requests for _ in range(ACQUITTED_AFTER)]
+    assert alone == [{request.key} for request in requests for _ in range(TOKENS_TO_CLEAR)]
     assert plan(bench, suspects) == {request.key for request in requests}
 
 
-def test_the_one_that_runs_alone_at_the_third_crash_is_convicted_and_nobody_else(bench, suspects):
+def test_the_request_that_runs_alone_at_the_third_crash_fails_and_no_other(bench, suspects):
     poison, other = bench.add(10), bench.add(10)
     crash_twice(bench, suspects)
     assert plan(bench, suspects) == {poison.key}
@@ -76,7 +76,7 @@ def test_the_one_that_runs_alone_at_the_third_crash_is_convicted_and_nobody_else
     bench.run()
 
 
-def test_who_was_not_under_way_is_not_suspected(bench, suspects):
+def test_a_request_that_was_not_in_flight_is_no_suspect(bench, suspects):
     poison = bench.add(10)
     crash_twice(bench, suspects)
     plan(bench, suspects)
@@ -87,7 +87,7 @@ def test_who_was_not_under_way_is_not_suspected(bench, suspects):
     assert lose_worker(bench, suspects) == []
 
 
-def test_who_was_not_planned_since_the_last_crash_gets_no_strike_from_the_next(bench, suspects):
+def test_a_crash_does_not_count_for_a_request_not_planned_since_the_last_one(bench, suspects):
     first, second = bench.add(10), bench.add(10)
     plan(bench, suspects)
 
@@ -97,7 +97,7 @@ def test_who_was_not_planned_since_the_last_crash_gets_no_strike_from_the_next(b
     assert plan(bench, suspects) == {first.key, second.key}
 
 
-def test_losses_that_are_no_crashes_leave_no_strike(bench, suspects):
+def test_losses_that_are_no_crashes_do_not_count(bench, suspects):
     first, second = bench.add(10), bench.add(10)
     for _ in range(5):
         plan(bench, suspects)
@@ -106,7 +106,7 @@ def test_losses_that_are_no_crashes_leave_no_strike(bench, suspects):
     assert plan(bench, suspects) == {first.key, second.key}
 
 
-def test_a_cut_during_a_trial_does_not_end_it(bench, suspects):
+def test_a_lost_connection_does_not_end_the_isolation(bench, suspects):
     first, _ = bench.add(10), bench.add(10)
     crash_twice(bench, suspects)
     assert plan(bench, suspects) == {first.key}
@@ -116,25 +116,25 @@ def test_a_cut_during_a_trial_does_not_end_it(bench, suspects):
     assert plan(bench, suspects) == {first.key}
 
 
-def test_progress_wipes_a_strike_out(bench, suspects):
+def test_progress_resets_the_count_of_crashes(bench, suspects):
     first, second = bench.add(10, max_tokens=200), bench.add(10, max_tokens=200)
     for _ in range(4):
         plan(bench, suspects)
         assert lose_worker(bench, suspects) == []
-        for _ in range(FORGIVEN_AFTER_TOKENS):
+        for _ in range(TOKENS_TO_FORGET):
             assert plan(bench, suspects) == {first.key, second.key}
             bench.deliver()
 
 
-def test_the_next_trial_waits_until_the_last_ones_plans_are_back(bench, suspects):
+def test_the_next_suspect_waits_for_the_plans_of_the_last_one(bench, suspects):
     first, second = bench.add(10, max_tokens=50), bench.add(10)
     crash_twice(bench, suspects)
     for _ in range(2):
         assert plan(bench, suspects) == {first.key}
-    for _ in range(ACQUITTED_AFTER):
+    for _ in range(TOKENS_TO_CLEAR):
         bench.deliver()
         plan(bench, suspects)
-    assert len(bench.in_flight) == 1  # of the first, sent before it was acquitted
+    assert len(bench.in_flight) == 1  # of the first, sent before it was cleared
 
     assert plan(bench, suspects) == set()
     bench.deliver()
@@ -153,13 +153,13 @@ def test_a_suspect_that_is_aborted_keeps_nobody_waiting(bench, suspects):
     assert plan(bench, suspects) == {second.key}
 
 
-def test_a_suspect_finds_room_that_those_acquitted_before_it_have_taken(make_bench):
+def test_a_suspect_finds_room_that_those_cleared_before_it_have_taken(make_bench):
     bench = make_bench(num_blocks=4, block_size=4)
-    suspects = Suspects(bench.scheduler, acquitted_after=ACQUITTED_AFTER)
+    suspects = CrashIsolation(bench.scheduler, tokens_to_clear=TOKENS_TO_CLEAR)
     small, large = bench.add(4, max_tokens=8), bench.add(4, max_tokens=8)
     crash_twice(bench, suspects)
     for request in (small, large):
-        for _ in range(ACQUITTED_AFTER):
+        for _ in range(TOKENS_TO_CLEAR):
             assert plan(bench, suspects) == {request.key}
             bench.deliver()
 

@@ -1,4 +1,4 @@
-"""How an engine core ends: it hands back what it cannot finish; a bug in its loop ends the process. Real gRPC."""
+"""The end of an engine core: it hands back unfinished requests; a bug in its loop ends the process. Real gRPC."""
 
 import asyncio
 
@@ -52,7 +52,7 @@ async def test_draining_while_paused_hands_everything_back_at_once(directory):
 
 async def test_a_bug_in_the_step_loop_ends_the_process_for_the_next_one_to_go_on(stack, monkeypatch):
     client = await stack.client()
-    monkeypatch.setattr("tetrad.engine_core_svc.scheduler.results.check_stop", lambda request: 1 / 0)
+    monkeypatch.setattr("tetrad.engine_core_svc.scheduler.purposes.check_stop", lambda request: 1 / 0)
 
     client.add(1, [1])
 

@@ -1,4 +1,4 @@
-"""Which results answer the plans in flight, and what becomes of those that are wrong for one request."""
+"""Matching of results to plans in flight, and results that are wrong for one request."""
 
 from dataclasses import replace
 
@@ -141,6 +141,47 @@ def test_a_token_before_the_end_of_the_prompt_fails_its_request(in_flight):
 
     assert "before the end of its prompt" in wrong.failures[FAILING].message
     assert wrong.keys == [OTHER]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "problem"),
+    [
+        ((7,), None),
+        ((7, 8), None),
+        ((7, 8, 9), None),
+        ((7, 9), None),
+        ((), "it has 0 tokens, and at most 3 were planned"),
+        ((7, 8, 9, 9), "it has 4 tokens, and at most 3 were planned"),
+        ((8, 9), "it has tokens [8, 9], of which all but the last must be drafts, and these were [7, 8]"),
+        ((7, 8, 100), "it has token 100, and the vocabulary has 100"),
+    ],
+)
+def test_tokens_of_a_request_with_drafts_are_some_of_these_and_one_more(in_flight, tokens, problem):
+    planned = plan(0, FAILING, OTHER)
+    planned.draft_tokens[FAILING] = (7, 8)
+    in_flight.add(planned)
+    answer = ModelRunnerOutput(0, [FAILING, OTHER], [tokens, (8,)])
+
+    in_flight.take(answer)
+
+    if problem is None:
+        assert answer == ModelRunnerOutput(0, [FAILING, OTHER], [tokens, (8,)])
+    else:
+        assert problem in answer.failures[FAILING].message
+        assert answer.keys == [OTHER]
+
+
+def test_each_token_of_a_request_with_drafts_has_logprobs(in_flight):
+    in_flight.add(first_plan())
+    in_flight.take(good())
+    verifying = plan(1, FAILING, OTHER)
+    verifying.draft_tokens[FAILING] = (7, 8)
+    in_flight.add(verifying)
+    answer = ModelRunnerOutput(1, [FAILING, OTHER], [(7, 9), (8,)], logprobs={FAILING: logprobs(2, 3)})
+
+    in_flight.take(answer)
+
+    assert answer.failures == {}
 
 
 def test_logprobs_that_were_not_asked_for_fail_their_request(in_flight):

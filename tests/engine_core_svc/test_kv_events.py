@@ -1,4 +1,4 @@
-"""What a listener hears of the prefix cache: all of it, in order, whenever it comes and however slow it is."""
+"""Subscribers receive all changes of the prefix cache in order, however late they join and however slow they are."""
 
 import asyncio
 from random import Random
@@ -8,7 +8,7 @@ import pytest
 from tests.engine_core_svc.service_fakes import WAIT_S, Stack
 from tetrad.engine_core_svc.kv_cache.event_log import BlocksCleared, BlocksRemoved, BlocksStored, KvEventLog
 from tetrad.engine_core_svc.kv_cache.prefix_hash import ROOT_HASH, hash_block
-from tetrad.services.columns import unpack_u32
+from tetrad.services.rpc.columns import unpack_u32
 from tetrad.v1 import engine_core_pb2 as pb
 
 EPOCH = 1000
@@ -62,7 +62,7 @@ def log():
 
 @pytest.fixture
 def make_listened(make_bench, log):
-    return lambda num_blocks=100, log=log: make_bench(num_blocks=num_blocks, block_size=BLOCK_SIZE, events=log)
+    return lambda num_blocks=100, log=log: make_bench(num_blocks=num_blocks, block_size=BLOCK_SIZE, connector=log)
 
 
 async def listen(log, start=0):
@@ -102,6 +102,21 @@ async def test_the_first_listener_hears_of_all_that_is_cached_however_late_it_co
 
     assert mirror.cached == cached_in(bench) != set()
     assert batches_before == []
+
+
+async def test_a_snapshot_has_each_block_with_its_tokens_and_its_parent(make_listened, log):
+    bench = make_listened()
+    request = bench.add([3] * 4 + [5] * 4 + [7] * 5, max_tokens=1, cache_salt="tenant")
+    bench.run()
+    first, *others = request.block_hashes
+    whole = [event for event in (await listen(log)).events if isinstance(event, BlocksStored)]
+    log.removed(first)
+
+    rest = [event for event in (await listen(log)).events if isinstance(event, BlocksStored)]
+
+    assert [(event.parent, event.block_hashes, event.cache_salt) for event in whole] == [(None, [first, *others], "tenant")]
+    assert [(event.parent, event.block_hashes, event.cache_salt) for event in rest] == [(first, others, "")]
+    assert [unpack_u32(event.token_ids) for event in rest] == [[5] * 4 + [7] * 4]
 
 
 async def test_what_blocks_push_out_is_told(make_listened, log):
@@ -155,7 +170,7 @@ async def test_who_comes_back_goes_on_where_it_was(make_listened, log):
 @pytest.mark.parametrize("start", [0, EPOCH + 1, EPOCH + 50])
 async def test_a_start_that_is_not_kept_begins_with_a_snapshot(make_bench, start):
     log = KvEventLog(BLOCK_SIZE, epoch=EPOCH, max_kept_blocks=4)
-    bench = make_bench(block_size=BLOCK_SIZE, events=log)
+    bench = make_bench(block_size=BLOCK_SIZE, connector=log)
     await listen(log)
     for _ in range(5):
         bench.add(8, max_tokens=1)
@@ -170,7 +185,7 @@ async def test_a_start_that_is_not_kept_begins_with_a_snapshot(make_bench, start
 
 async def test_a_slow_listener_gets_a_snapshot_and_keeps_nothing_waiting(make_bench):
     log = KvEventLog(BLOCK_SIZE, epoch=EPOCH, max_kept_blocks=10)
-    bench = make_bench(block_size=BLOCK_SIZE, events=log)
+    bench = make_bench(block_size=BLOCK_SIZE, connector=log)
     slow = await listen(log)
 
     for _ in range(50):  # while it reads nothing

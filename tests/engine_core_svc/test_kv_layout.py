@@ -1,4 +1,4 @@
-"""Layout: how many tokens a step has, from settings and the model."""
+"""Layout: the number of tokens of a step, from settings and the model."""
 
 import pytest
 

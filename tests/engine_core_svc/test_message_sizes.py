@@ -1,4 +1,4 @@
-"""Messages between engine core and worker stay below their limit, whatever requests ask for and however many run."""
+"""Messages between engine core and worker stay below their limit for any requests in any number."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tetrad.engine_core_svc.core.message_sizes import MessageLimits
-from tetrad.engine_core_svc.core.payload_wire import WorkerPayload
+from tetrad.engine_core_svc.core.params_wire import SamplingMessage, sampling_of
+from tetrad.engine_core_svc.core.payload import WorkerPayload
 from tetrad.engine_core_svc.core.plan import GrammarMasks, SchedulerOutput
 from tetrad.engine_core_svc.core.request import Request, StopRules
 from tetrad.engine_core_svc.engine.admission import Admission, AdmissionLimits
@@ -17,12 +18,12 @@ from tetrad.engine_core_svc.engine.submission_wire import Submission
 from tetrad.engine_core_svc.structured_output.filler import InlineFiller
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
 from tetrad.engine_core_svc.worker.wire import encode_plan
-from tetrad.services.columns import pack_u32
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.request_context import NO_CONTEXT
+from tetrad.services.rpc.columns import pack_u32
 from tetrad.v1.types_pb2 import SamplingParams, TokenIds
 from tetrad.v1.worker_pb2 import ExecuteRequest, ExecuteResponse
-from tetrad.worker_svc.api.wire import read_plan, write_result
+from tetrad.worker_svc.api.wire import decode_plan, encode_result
 from tetrad.worker_svc.core.plan import LogprobRows, PromptLogprobs, SampledLogprobs, StepResult
 
 VOCAB_SIZE = 49_152
@@ -59,14 +60,16 @@ class Engine:
         self.scheduler = self.bench.scheduler
         self.scheduler.shares_params = shares_params
         self.admission = Admission(AdmissionLimits(8192, vocab_size, messages=messages))
+        self.encoded: dict[int, SamplingMessage] = {}
 
     def add(self, params: SamplingParams, *, num_prompt_tokens=4, max_tokens=2, output=(), constrained=False) -> Request:
         number = len(self.scheduler.requests)
+        encoded = self.encoded.setdefault(id(params), SamplingMessage(params))
         submission = Submission(
             request_id=f"r{number}", handle=number, output_token_ids=list(output), stop=StopRules(max_tokens=max_tokens),
             prompt_token_ids=[(number * 31 + i * 7) % self.vocab_size for i in range(num_prompt_tokens)], priority=0,
             arrival_time=0.0, timeout_s=None, cache_salt="", constraint=None, resumed=False, context=NO_CONTEXT,
-            skip_reading_prefix_cache=params.HasField("prompt_logprobs"), payload=WorkerPayload(params, None, seed=number),
+            skip_reading_prefix_cache=params.HasField("prompt_logprobs"), payload=WorkerPayload(encoded, seed=number),
         )  # fmt: skip
         request = self.admission.accept(submission, 0)
         self.scheduler.add_request(request)
@@ -110,14 +113,14 @@ class Engine:
             before[new.key] = new.num_computed_tokens
         for key, num_tokens in plan.num_scheduled_tokens().items():
             request = self.scheduler.requests[key]
-            params = request.payload.sampling_params
+            params = sampling_of(request.payload.params)
             if params.HasField("logprobs") and key in plan.sampling_keys:
                 sampled.append(SampledLogprobs(np.array([key], np.uint32), self._rows(1, params.logprobs)))
             last = request.num_prompt_tokens - 1
             if params.HasField("prompt_logprobs") and before[key] <= last < before[key] + num_tokens:
                 prompts.append(PromptLogprobs(key, 1, self._rows(last, params.prompt_logprobs)))
         handles = np.array(plan.sampling_keys, np.uint32)
-        return ExecuteResponse(output=write_result(StepResult(plan.step_id, handles, handles, sampled, prompts)))
+        return ExecuteResponse(output=encode_result(StepResult(plan.step_id, handles, handles, sampled, prompts)))
 
     def _rows(self, num_positions: int, num_top: int) -> LogprobRows:
         shape = num_positions, 1 + (self.vocab_size if num_top == -1 else num_top)
@@ -167,7 +170,7 @@ def test_parameters_that_requests_share_are_in_a_plan_once(make_engine):
     assert [each.sampling_params_index for each in step.new_requests if each.HasField("sampling_params_index")] == [0] * 128
     assert list(step.shared_sampling_params) == [params]
     assert step.ByteSize() < 2 * params.ByteSize()
-    read = {new.handle: new.sampling for new in read_plan(step).new_requests}
+    read = {new.handle: new.sampling for new in decode_plan(step).new_requests}
     assert {request.key: read[request.key].seed for request in requests} == {
         request.key: request.payload.seed for request in requests
     }

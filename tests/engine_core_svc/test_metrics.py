@@ -1,4 +1,4 @@
-"""What an engine core counts of its steps: none is counted that a lost worker took with it."""
+"""Metrics of an engine core's steps: steps lost with a worker do not count."""
 
 import pytest
 

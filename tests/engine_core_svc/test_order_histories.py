@@ -1,4 +1,4 @@
-"""Random histories of operators' orders: pause, resume, sleep and wake up at once; all answers fit one order."""
+"""Random histories of concurrent operators' commands: pause, resume, sleep and wake up; all answers fit one order."""
 
 import asyncio
 import random
@@ -10,7 +10,7 @@ import pytest
 
 from tests.linearizability import Recorder, order_of, told
 from tetrad.services.errors import FailedPrecondition
-from tetrad.services.status import from_rpc_error
+from tetrad.services.rpc.status import from_rpc_error
 from tetrad.v1 import engine_core_pb2 as pb
 
 

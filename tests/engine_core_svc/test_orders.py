@@ -1,4 +1,4 @@
-"""Orders that meet: an order to sleep that fails takes back what it held up, and nothing else."""
+"""Overlapping commands: a failed sleep command resumes exactly the work that it had stopped."""
 
 import asyncio
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What a slow frontend finds in its outbox."""
+"""The outbox of a slow frontend."""
 
 import asyncio
 
@@ -6,8 +6,8 @@ from tetrad.engine_core_svc.core.plan import EngineCoreOutput, FinishReason, Log
 from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.scheduler.stats import SchedulerStats
 from tetrad.engine_core_svc.sessions.outbox import Notice, Outbox, Rejection, StepOutputs
-from tetrad.services.columns import pack_u32
 from tetrad.services.errors import InvalidRequest
+from tetrad.services.rpc.columns import pack_u32
 
 
 def a_request(key: int) -> Request:

@@ -1,4 +1,4 @@
-"""What a session is told: no message is larger than the frontend reads, whatever a step brought."""
+"""Output messages of a session: none is larger than the frontend reads, whatever the step contains."""
 
 import asyncio
 
@@ -10,9 +10,9 @@ from tetrad.engine_core_svc.core.plan import EngineCoreOutput, FinishReason, Log
 from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.scheduler.stats import SchedulerStats
 from tetrad.engine_core_svc.sessions.outbox import Outbox, StepOutputs
-from tetrad.services.columns import unpack_u32
 from tetrad.services.message_size import BATCH_BYTES, DEFAULT_MAX_MESSAGE_BYTES
-from tetrad.services.status import from_status
+from tetrad.services.rpc.columns import unpack_u32
+from tetrad.services.rpc.status import from_status
 
 MIB = 1 << 20
 WIDTHS = st.sampled_from((0, 1, 21, 5_000, 49_153, 62_400, 125_000, 4_100_000, 4_300_000))
@@ -32,6 +32,7 @@ def messages_of(step: StepOutputs, most_bytes: int):
     while rest is not None:
         message, rest = encode_message(rest, 0, most_bytes)
         messages.append(message)
+        assert len(messages) < 100_000, "no message takes the next output"
     return messages
 
 
@@ -74,6 +75,18 @@ def test_messages_are_as_large_as_they_may_be_without_holding_others_up():
     assert min(sizes[:-1]) > BATCH_BYTES - 41_000
 
 
+def test_a_large_output_has_a_message_of_its_own():
+    """Behind the tokens of others, and at once if there are none."""
+    large = EngineCoreOutput(a_request(1), [1], logprobs=logprobs(BATCH_BYTES // 4))
+    plain = EngineCoreOutput(a_request(2), [2])
+
+    alone = messages_of(StepOutputs(7, [large]), DEFAULT_MAX_MESSAGE_BYTES)
+    behind = messages_of(StepOutputs(7, [large, plain]), DEFAULT_MAX_MESSAGE_BYTES)
+
+    assert [len(message.outputs.outputs) for message in alone] == [1]
+    assert [len(message.outputs.outputs) for message in behind] == [0, 1]
+
+
 def test_an_output_that_fits_no_message_fails_its_request_alone():
     step = StepOutputs(
         7, [EngineCoreOutput(a_request(key), [key], logprobs=logprobs(width)) for key, width in ((1, 2), (2, 10**6))]
@@ -86,6 +99,37 @@ def test_an_output_that_fits_no_message_fails_its_request_alone():
     assert failed.finish_reason == FinishReason.ERROR
     assert "takes a message of 80000" in from_status(failed.status).message
     assert f"the limit is {MIB}" in from_status(failed.status).message
+
+
+def sized(key: int, num_bytes: int) -> EngineCoreOutput:
+    """Return an output that takes exactly so many bytes in a message."""
+    output, filling = EngineCoreOutput(a_request(key), [key]), num_bytes
+    while True:
+        output.prompt_logprobs = Logprobs(bytes(filling), b"", b"", 1, 1)
+        excess = encode_message(StepOutputs(0, [output]))[0].outputs.outputs[0].ByteSize() - num_bytes
+        if not excess:
+            return output
+        filling -= excess
+
+
+def test_sizes_are_counted_to_the_byte():
+    """Each output counts 16 bytes more than it takes; 256 bytes of a message are for what stands beside them."""
+    head = encode_message(StepOutputs(7, []))[0].outputs.ByteSize()
+    largest, half = MIB - 256 - 16, (BATCH_BYTES - head) // 2 - 16
+    steps = [
+        [sized(1, largest)],
+        [sized(1, largest + 1)],
+        [sized(1, half), sized(2, half)],
+        [sized(1, half), sized(2, half + 2)],
+    ]
+
+    messages = [messages_of(StepOutputs(7, step), MIB) for step in steps]
+
+    has_error = [message[0].outputs.outputs[0].HasField("status") for message in messages]
+    assert has_error == [False, True, False, False]
+    assert [len(message) for message in messages] == [1, 1, 1, 2]
+    failed = messages[1][0].outputs.outputs[0]
+    assert (failed.request_id, failed.handle) == ("r1" * 8, 1)
 
 
 async def test_steps_for_a_slow_frontend_are_not_merged_into_one_that_fits_no_message():

@@ -1,4 +1,4 @@
-"""An operator's pause outlives the engine core that was told of it: the worker keeps it for the next one."""
+"""An operator's pause outlives its engine core: the worker keeps it for the next one."""
 
 import grpc
 import pytest

@@ -1,10 +1,11 @@
-"""A request that the worker fails alone leaves blocks unwritten: nobody may answer from these, nor find them later."""
+"""A request that fails alone leaves blocks unwritten: no request may use these, or find them later."""
 
 from random import Random
 
 import pytest
 
-from tests.engine_core_svc.worker_memory import LostBlocks, WorkerMemory
+from tests.engine_core_svc.fake_drafts import GuessedDrafts
+from tests.engine_core_svc.worker_memory import STATE, LostBlocks, WorkerMemory, group_of
 from tetrad.engine_core_svc.core.plan import FinishReason
 from tetrad.engine_core_svc.core.request import RequestStatus
 
@@ -14,7 +15,7 @@ COMMON = list(range(100, 112))  # three full blocks
 
 @pytest.fixture
 def bench(make_bench):
-    return make_bench(block_size=BLOCK_SIZE, num_blocks=40, events=LostBlocks())
+    return make_bench(block_size=BLOCK_SIZE, num_blocks=40, connector=LostBlocks())
 
 
 def test_the_blocks_of_a_request_that_failed_are_not_found(bench):
@@ -26,7 +27,7 @@ def test_the_blocks_of_a_request_that_failed_are_not_found(bench):
 
     assert bench.step() == {later.key: 13}
     assert (output.request, output.finish_reason) == (failing, FinishReason.ERROR)
-    assert set(bench.scheduler.kv_cache._events.lost) == set(failing.block_hashes)
+    assert set(bench.scheduler.kv_cache.connector.lost) == set(failing.block_hashes)
 
 
 def test_what_a_request_had_written_before_the_step_that_failed_is_found(make_bench):
@@ -104,7 +105,7 @@ def test_a_request_that_was_aborted_before_it_failed_leaves_nothing_either(bench
 def test_blocks_that_are_forgotten_are_handed_out_before_cached_ones(bench):
     failing = bench.add([*COMMON, 1])
     bench.plan()
-    blocks = list(failing.block_ids)
+    blocks = list(failing.block_tables[0])
     bench.scheduler.states.preempt_all()
     bench.deliver(failed=[failing.key])
 
@@ -129,20 +130,26 @@ def test_what_was_evicted_before_it_was_written_is_not_brought_back(make_bench):
     assert bench.step() == {later.key: 13}
 
 
+def _next_token(_key, length):
+    return 500 + length % 3
+
+
 class Walk:
     """Requests of few prompts on few blocks; some are refused by a worker whose memory is watched.
 
     Who reads nonsense fails of it, or brings a token that nobody else does.
     """
 
-    def __init__(self, make_bench, seed):
+    def __init__(self, make_bench, seed, windows, num_blocks):
         self.random = random = Random(seed)
+        self.num_blocks, groups = num_blocks, [group_of(window) for window in windows]
         self.bench = make_bench(
-            num_blocks=14, block_size=BLOCK_SIZE, num_host_blocks=random.choice([0, 3, 40]), max_num_seqs=4,
-            max_num_batched_tokens=random.choice([16, 64]), policy=random.choice(["fcfs", "priority"]),
+            num_blocks=num_blocks, windows=windows, block_size=BLOCK_SIZE, num_host_blocks=random.choice([0, 3, 40]),
+            max_num_seqs=4, max_num_batched_tokens=random.choice([16, 64]), policy=random.choice(["fcfs", "priority"]),
+            drafts=GuessedDrafts(random, 0 if STATE in windows else random.choice([0, 3]), _next_token),
         )  # fmt: skip
-        self.bench.next_token = lambda key, length: 500 + length % 3
-        self.depth, self.memory = random.randint(1, 3), WorkerMemory(BLOCK_SIZE)
+        self.bench.next_token = _next_token
+        self.depth, self.memory = random.randint(1, 3), WorkerMemory(BLOCK_SIZE, groups)
         self.requests, self.refused, self.misled, self.failed = [], set(), {}, {}
 
     def run(self):
@@ -180,20 +187,25 @@ class Walk:
     def deliver(self):
         if self.bench.in_flight:
             plan, sampled = self.bench.in_flight[0]
-            nonsense = {key: [666] for key, _ in sampled if key in self.misled[plan.step_id]}
+            nonsense = {key: [666] for key in sampled if key in self.misled[plan.step_id]}
             self.bench.deliver(nonsense, failed=self.failed[plan.step_id])
 
 
-def test_random_walks_answer_from_nothing_that_was_not_written(make_bench):
-    """Whatever is evicted, swapped, preempted and aborted meanwhile, and however many plans are in flight."""
-    walks = [Walk(make_bench, seed) for seed in range(16)]
+@pytest.mark.parametrize(
+    ("windows", "num_blocks", "num_walks"),
+    [((None,), 14, 16), ((None, 6, 6), 38, 10), ((9,), 14, 8), ((1, None), 26, 9), ((None, STATE), 26, 9)],
+    ids=str,
+)
+def test_random_walks_answer_from_nothing_that_was_not_written(make_bench, windows, num_blocks, num_walks):
+    """Whatever is evicted, passed, swapped, preempted and aborted meanwhile, and however many plans are in flight."""
+    walks = [Walk(make_bench, seed, windows, num_blocks) for seed in range(num_walks)]
 
     for walk in walks:
         walk.run()
 
     for walk in walks:
         assert not walk.bench.scheduler.has_requests
-        assert walk.bench.num_free == 13
+        assert walk.bench.num_free == walk.num_blocks - 1
         for request in walk.requests:
             assert 666 not in request.token_ids
             assert (request.status is RequestStatus.FINISHED_ERROR) <= (request.key in walk.refused)

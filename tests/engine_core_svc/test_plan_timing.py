@@ -1,4 +1,4 @@
-"""PlanTiming: the next step is planned as late as the worker never waits for it."""
+"""PlanTiming: the next step is planned at the latest time that still keeps the worker busy."""
 
 import asyncio
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from tests.engine_core_svc.service_fakes import Stack
-from tetrad.services.status import from_status
+from tetrad.services.rpc.status import from_status
 from tetrad.v1 import types_pb2
 
 POISON = 300

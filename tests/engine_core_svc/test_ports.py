@@ -1,11 +1,11 @@
-"""Operators have a port of their own; who may open sessions cannot operate."""
+"""The operators' port: sessions' callers cannot operate, and the port can be turned off."""
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.engine_core_svc.service_fakes import Stack
-from tetrad.services.channel import open_channel
+from tetrad.services.rpc.channel import open_channel
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 
 

@@ -1,4 +1,4 @@
-"""How much of a prompt is in a step while others decode. The device is arithmetic."""
+"""The share of a prompt in a step while other requests decode. The device's times are computed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which prefixes are found again, and which are not."""
+"""Prefixes that are found again, and prefixes that are not."""
 
 COMMON = list(range(100, 148))  # three full blocks of 16
 
@@ -11,7 +11,7 @@ def test_golden_free_list_through_the_scheduler(make_bench):
 
     bench.plan()
     first, second = bench.scheduler.running
-    assert (first.block_ids, second.block_ids) == ([1, 2, 3, 4], [1, 2, 3, 5])
+    assert (first.block_tables, second.block_tables) == ([[1, 2, 3, 4]], [[1, 2, 3, 5]])
     bench.deliver()
 
     assert bench.scheduler.kv_cache.pool.free_blocks() == [5, 4, 6, 7, 8, 9, 10, 3, 2, 1]
@@ -43,7 +43,7 @@ def test_two_requests_of_the_same_step_share_blocks(make_bench):
     first, second = bench.add([*COMMON, 1]), bench.add([*COMMON, 2])
 
     assert bench.step() == {first.key: 49, second.key: 1}
-    assert first.block_ids[:3] == second.block_ids[:3]
+    assert first.block_tables[0][:3] == second.block_tables[0][:3]
 
 
 def test_a_partial_block_is_never_shared(make_bench):

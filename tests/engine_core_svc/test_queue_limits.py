@@ -1,4 +1,4 @@
-"""How much may wait, and the time to come back that a refusal names."""
+"""The limits of waiting requests and tokens, and the retry delay of a refusal."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What follows when a worker is lost: who is told, how long requests wait, and whether anybody is to blame."""
+"""The loss of a worker: notices, the waiting time of requests, and the search for a culprit."""
 
 import asyncio
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from tetrad.engine_core_svc.engine.condition import Condition
 from tetrad.engine_core_svc.engine.recovery import Recovery
 from tetrad.engine_core_svc.sessions.outbox import Notice
 from tetrad.engine_core_svc.sessions.sessions import Sessions
-from tetrad.engine_core_svc.worker.executor import Loss
+from tetrad.engine_core_svc.worker.group import Loss
 from tetrad.services.errors import ModelError, Unavailable
 
 LOST = Unavailable("It is gone", reason="WORKER_LOST")
@@ -25,13 +25,13 @@ class Engine:
         self.sessions, self.condition = Sessions(), Condition(lambda: None)
         self.session = self.sessions.open("a")
         scheduler = SimpleNamespace(running=[], requests={}, forget_worker=lambda: self.calls.append("forget worker"))
-        suspects = SimpleNamespace(note_loss=lambda: self.calls.append("note loss"), judge=self._judge)
+        suspects = SimpleNamespace(note_loss=lambda: self.calls.append("note loss"), resolve_loss=self._resolve_loss)
         self.recovery = Recovery(
             scheduler, suspects, self.sessions, self.condition, timeout_s=timeout_s, give_up=self.given_up.append
         )
 
-    def _judge(self, *, crashed):
-        self.calls.append(f"judge crashed={crashed}")
+    def _resolve_loss(self, *, crashed):
+        self.calls.append(f"resolve loss crashed={crashed}")
         return GUILTY
 
     async def notices(self):
@@ -89,10 +89,10 @@ async def test_a_loss_is_told_to_everybody_and_what_ran_is_requeued(engine):
 async def test_the_instance_that_answers_next_says_whether_it_was_a_crash(engine, is_crash, lost, found, crashed):
     engine.recovery.lose(Loss(LOST, is_crash=is_crash), lost)
 
-    convicted = engine.recovery.regain(found)
+    to_fail = engine.recovery.regain(found)
 
-    assert engine.calls[-1] == f"judge crashed={crashed}"
-    assert convicted is GUILTY
+    assert engine.calls[-1] == f"resolve loss crashed={crashed}"
+    assert to_fail is GUILTY
     assert engine.condition.problem == ""
     assert (await engine.notices())[1:] == [Notice("RECOVERED", "The worker is back; requests are being recomputed.")]
 
@@ -108,7 +108,7 @@ async def test_a_loss_is_judged_once(engine):
     engine.recovery.regain("w2")
 
     assert engine.recovery.regain("w2") == []
-    assert engine.calls.count("judge crashed=True") == 1
+    assert engine.calls.count("resolve loss crashed=True") == 1
 
 
 async def test_a_worker_is_looked_for_until_there_is_one(engine, pauses):

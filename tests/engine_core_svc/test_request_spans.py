@@ -1,4 +1,4 @@
-"""The engine core's spans of a request: one for each phase that it came to, without gaps, the last with how it ended."""
+"""The engine core's spans of a request: one for each phase that it reached, without gaps, the last with its end."""
 
 import time
 
@@ -7,8 +7,8 @@ import pytest
 from tests.otlp_receiver import ERROR, OtlpReceiver, has
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
 from tetrad.engine_core_svc.observability.request_spans import RequestSpans
+from tetrad.services.observability.tracer import open_tracer
 from tetrad.services.request_context import RequestContext
-from tetrad.services.tracer import open_tracer
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CONTEXT = RequestContext("r-1", f"00-{TRACE}-00f067aa0ba902b7-01")

@@ -6,8 +6,8 @@ import pytest
 
 from tetrad.engine_core_svc.core.request import LogprobWidths
 from tetrad.engine_core_svc.engine.sampling_wire import MAX_BAD_WORDS, check_sampling, logprob_widths
-from tetrad.services.columns import pack_u32
 from tetrad.services.errors import InvalidRequest
+from tetrad.services.rpc.columns import pack_u32
 from tetrad.v1.types_pb2 import SamplingParams, TokenIds
 
 VOCAB_SIZE = 1000

@@ -1,4 +1,4 @@
-"""What is planned in which step. Numbers are vLLM's own test vectors where it has them."""
+"""The plan of each step. Numbers are vLLM's own test vectors where it has them."""
 
 import pytest
 
@@ -328,3 +328,15 @@ def test_nothing_is_in_flight_of_a_worker_that_was_lost(make_bench):
     bench.scheduler.forget_worker()
 
     assert (before, bench.scheduler.states.in_flight) == ([request], [])
+
+
+def test_an_urgent_arrival_that_lacks_one_block_takes_it_at_once(make_bench):
+    bench = make_bench(num_blocks=6, block_size=4, policy="priority", enable_caching=False)
+    idle = bench.add(11, max_tokens=5)
+    bench.step()
+    urgent = bench.add(9, max_tokens=1, priority=1)
+
+    plan = bench.plan()
+
+    assert [new.key for new in plan.new_requests] == [urgent.key]
+    assert idle.status is RequestStatus.PREEMPTED

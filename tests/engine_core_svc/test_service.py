@@ -12,9 +12,9 @@ from tests.engine_core_svc.service_fakes import MAX_LEN, VOCAB_SIZE, WAIT_S, Sta
 from tetrad.engine_core_svc.engine import admission
 from tetrad.engine_core_svc.engine.submission_wire import SharedSampling, decode_submission
 from tetrad.engine_core_svc.sessions import sessions
-from tetrad.services.columns import pack_u32
 from tetrad.services.errors import FailedPrecondition
-from tetrad.services.status import from_rpc_error
+from tetrad.services.rpc.columns import pack_u32
+from tetrad.services.rpc.status import from_rpc_error
 from tetrad.v1 import engine_core_pb2 as pb
 from tetrad.v1 import (
     types_pb2,
@@ -73,12 +73,12 @@ async def test_only_the_first_and_last_outputs_of_a_request_are_rich(stack):
         ([1] * MAX_LEN, {}, f"^This model's maximum context length is {MAX_LEN} tokens.*requested {MAX_LEN + 1} tokens"),
         ([1], {"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
         ([1], {"sampling_params": None}, "Exactly one of sampling_params, sampling_params_index, pooling_params"),
-        ([1], {"lora_request": types_pb2.LoraRequest(id=1)}, "does not support lora_request"),
+        ([1], {"lora_request": types_pb2.LoraRequest(name="a", id=1, path="/a")}, "start with enable_lora"),
         ([1], {"resumed_output_token_ids": pack_u32([1] * 4)}, "leave nothing to generate"),
         ([1], {"resumable": True}, "does not support resumable"),
         ([1], {"session_id": "s"}, "does not support session_id"),
         ([1], {"reasoning_ended": False}, "does not support reasoning_ended"),
-        ([1], {"prompt_is_token_ids": b"\1"}, "does not support prompt_is_token_ids"),
+        ([1], {"prompt_embeds": types_pb2.Tensor()}, "prompt_embeds must be a float32 tensor"),
         ([1], {"kv_transfer_params": STRUCT}, "does not support kv_transfer_params"),
         ([1], {"sampling_params": types_pb2.SamplingParams(extra_args=STRUCT)}, "does not support extra_args"),
     ],
@@ -117,6 +117,20 @@ async def test_requests_of_a_message_share_their_parameters_but_not_their_seeds(
     assert {name: len(each.logit_bias) for name, each in sent.items()} == {"r10": 1, "r20": 1, "r30": 1, "r40": 0}
 
 
+async def test_requests_belong_together_if_their_session_and_number_are_the_same():
+    accepting = admission.Admission(admission.AdmissionLimits(MAX_LEN, VOCAB_SIZE))
+    params = types_pb2.SamplingParams(max_tokens=3)
+
+    def call(session_key, **fields):
+        message = request_with(1, sampling_params=params, **fields)
+        return accepting.accept(decode_submission(message), session_key=session_key).call
+
+    calls = [call(1, call_number=5), call(1, call_number=5), call(2, call_number=5), call(1, call_number=6), call(1), call(1)]
+
+    assert calls[0] == calls[1]
+    assert len(set(calls)) == 5
+
+
 async def test_shared_parameters_are_one_object_and_checked_once(monkeypatch):
     checked = []
     monkeypatch.setattr(admission, "check_sampling", lambda params, **_: checked.append(params))
@@ -126,7 +140,7 @@ async def test_shared_parameters_are_one_object_and_checked_once(monkeypatch):
     messages = [request_with(handle, sampling_params_index=0) for handle in range(1, 9)]
     accepted = [accepting.accept(decode_submission(message, shared), session_key=1) for message in messages]
 
-    assert len({id(request.payload.sampling_params) for request in accepted}) == 1
+    assert len({id(request.payload.params) for request in accepted}) == 1
     assert len(checked) == 1
 
 
@@ -299,6 +313,16 @@ async def test_another_schema_revision_is_refused(stack):
 
     assert await stranger.call.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert "999" in await stranger.call.details()
+
+
+@pytest.mark.parametrize("hello", [{}, {"contract_revision": 99, "capabilities": [99]}])
+async def test_a_client_of_an_earlier_or_later_contract_revision_is_served(stack, hello):
+    client = await stack.client(**hello)
+
+    client.add(1, [1])
+    await client.until_finished(1)
+
+    assert client.finished[1].finish_reason == types_pb2.FINISH_REASON_LENGTH
 
 
 async def test_a_paused_engine_takes_requests_and_runs_them_when_resumed(stack):

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from tests.engine_core_svc.service_fakes import VOCAB_SIZE
-from tetrad.services.columns import pack_u32
 from tetrad.services.errors import InvalidRequest, Unsupported
+from tetrad.services.rpc.columns import pack_u32
 from tetrad.v1 import (
     types_pb2,
 )

@@ -1,4 +1,4 @@
-"""Settings of an engine core whose effect only a whole one shows. Real gRPC."""
+"""Settings of an engine core whose effect only a whole engine core shows. Real gRPC."""
 
 import pytest
 

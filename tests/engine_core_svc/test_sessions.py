@@ -1,4 +1,4 @@
-"""Which session a request belongs to, what each session is told of a step, and when it hears of the load alone."""
+"""Sessions: their requests, the message of a step for each, and statistics without outputs."""
 
 import time
 
@@ -48,8 +48,8 @@ def test_sessions_have_keys_and_names_of_their_own(sessions):
 async def test_a_closed_session_is_gone_and_names_what_it_left_unfinished(sessions):
     closed, other = sessions.open("a"), sessions.open("b")
     left, foreign = request_of(closed, key=5), request_of(other, key=6)
-    sessions.enlist(left)
-    sessions.enlist(foreign)
+    sessions.add(left)
+    sessions.add(foreign)
 
     keys = sessions.close(closed)
 
@@ -63,13 +63,13 @@ async def test_a_closed_session_is_gone_and_names_what_it_left_unfinished(sessio
 def test_an_id_and_a_handle_are_in_use_until_their_request_has_ended(sessions):
     session = sessions.open("a")
     request = request_of(session, request_id="r", handle=7)
-    sessions.enlist(request)
+    sessions.add(request)
 
     with pytest.raises(AlreadyExists, match="Request id r is in use") as same_id:
         session.check_free("r", 8)
     with pytest.raises(AlreadyExists, match="Handle 7 is in use") as same_handle:
         session.check_free("s", 7)
-    sessions.strike([request])
+    sessions.remove([request])
     session.check_free("r", 7)
 
     assert (same_id.value.field, same_handle.value.field) == ("request_id", "handle")
@@ -79,9 +79,9 @@ def test_what_ends_after_its_session_or_twice_is_ignored(sessions):
     session = sessions.open("a")
     known, of_none = request_of(session, handle=7), request_of(session, key=2, request_id="s", handle=8)
     of_none.session_key = 99
-    sessions.enlist(known)
+    sessions.add(known)
 
-    sessions.strike([of_none, known, known])
+    sessions.remove([of_none, known, known])
 
     assert (session.request_keys, session.handles) == ({}, set())
 
@@ -90,7 +90,7 @@ async def test_each_session_gets_the_outputs_of_its_own_requests(sessions):
     first, second, quiet = (sessions.open(name) for name in "abc")
     requests = [request_of(first), request_of(second, key=2), request_of(first, key=3, request_id="s", handle=8)]
     for request in requests:
-        sessions.enlist(request)
+        sessions.add(request)
     outputs = [EngineCoreOutput(request, [request.key]) for request in requests]
     outputs[2].finish_reason = FinishReason.STOP
 
@@ -102,7 +102,7 @@ async def test_each_session_gets_the_outputs_of_its_own_requests(sessions):
     assert await messages(quiet) == []
     assert sessions.num_output_messages == 2
     assert first.request_keys == {"r": 1}, "what has ended is forgotten"
-    stats, told_at = first.told
+    stats, told_at = first.last_stats
     assert stats is BUSY
     assert told_at <= time.monotonic()
 
@@ -134,27 +134,27 @@ def test_a_session_without_outputs_hears_of_the_load_now_and_then_and_of_its_end
     sessions, told, told_s_ago, stats, hears
 ):
     session = sessions.open("a")
-    session.told = (told, -told_s_ago)
+    session.last_stats = (told, -told_s_ago)
 
-    assert session.wants(stats, 0.0) is hears
+    assert session.needs_stats(stats, 0.0) is hears
 
 
 async def test_the_load_alone_is_a_message_that_counts_as_none_with_outputs(sessions):
     session = sessions.open("a")
-    session.told = (None, time.monotonic() - LONG_AGO)
+    session.last_stats = (None, time.monotonic() - LONG_AGO)
 
     sessions.publish(6, [], BUSY)
     sessions.publish(7, [], BUSY)
 
     [alone] = await messages(session)
     assert (alone.step_id, alone.outputs, alone.stats) == (6, [], BUSY)
-    assert (session.told[0], sessions.num_output_messages) == (BUSY, 0)
+    assert (session.last_stats[0], sessions.num_output_messages) == (BUSY, 0)
 
 
 async def test_everybody_gets_a_notice(sessions):
     both = [sessions.open("a"), sessions.open("b")]
     notice = Notice("DRAINING", "It ends.")
 
-    sessions.tell_all(notice)
+    sessions.broadcast(notice)
 
     assert [await messages(session) for session in both] == [[notice], [notice]]

@@ -1,4 +1,4 @@
-"""An engine core that sleeps: what becomes of requests, who is told, and what an order meets on the way."""
+"""An engine core that sleeps: its requests, its notices, and overlapping commands."""
 
 import asyncio
 
@@ -7,10 +7,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.engine_core_svc.service_fakes import Stack
-from tetrad.engine_core_svc import __main__ as main
+from tetrad.engine_core_svc import service
 from tetrad.engine_core_svc.observability.metrics import EngineMetrics
 from tetrad.services.errors import AlreadyExists, FailedPrecondition, InvalidRequest, Unavailable
-from tetrad.services.status import from_rpc_error
+from tetrad.services.rpc.status import from_rpc_error
 from tetrad.v1 import engine_core_pb2 as pb
 from tetrad.v1 import types_pb2
 
@@ -251,7 +251,7 @@ async def test_health_and_load_say_that_it_sleeps(stack):
 async def test_a_gauge_says_how_the_engine_sleeps(directory, monkeypatch, level, state):
     """Under vLLM's name and with its labels."""
     found = []
-    monkeypatch.setattr(main, "EngineMetrics", lambda: found.append(EngineMetrics()) or found[-1])
+    monkeypatch.setattr(service, "EngineMetrics", lambda: found.append(EngineMetrics()) or found[-1])
     async with Stack(directory) as stack:
         await stack.client()
         await sleep(stack, level=level)

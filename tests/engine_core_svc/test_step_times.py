@@ -1,4 +1,4 @@
-"""What is learned from the lengths of steps. Seconds are round numbers: a decode step takes 8, a token of a prompt 2."""
+"""Estimates from measured steps. Seconds are round numbers: a decode step takes 8, a token of a prompt 2."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""When a repetition ends a request."""
+"""The repetition rule: when it ends a request."""
 
 import pytest
 

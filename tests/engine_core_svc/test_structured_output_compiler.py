@@ -1,4 +1,4 @@
-"""Compilation: tried in another process, done once per language, and never in the event loop's way."""
+"""Compilation: tried in another process, done once per language, and never blocking the event loop."""
 
 import asyncio
 import json
@@ -6,11 +6,13 @@ import threading
 import time
 from collections.abc import AsyncIterator
 
+import psutil
 import pytest
 
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
 from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language
+from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.preparations import Preparations
 from tetrad.engine_core_svc.structured_output.tokenizer_link import TokenizerLink
 from tetrad.engine_core_svc.structured_output.trial import Trial
@@ -173,6 +175,23 @@ async def test_a_request_that_ends_gives_its_grammar_up_and_hears_nothing(compil
     assert (ready, failed) == ([requests[0]], [requests[2]])
     assert [language.text for language in trial.languages] == ["a", "["]
     preparations.stop(requests[0])
+
+
+async def test_requests_that_resume_need_no_further_threads(compiler):
+    """Those of a lost engine core come at once, and threads that the event loop makes for them would stay."""
+    ready = asyncio.Queue()
+    preparations = Preparations(compiler, lambda request, state: ready.put_nowait(state), lambda *_: ready.put_nowait(None))
+    language = Language("regex", "[a-e]{40}")
+    await compiler.resume(GrammarState(Constraint(language), await compiler.compile(language)), [5, 6])
+    before = psutil.Process().num_threads()
+
+    for key in range(50):
+        request = Request(key, f"r{key}", [9, *[5, 6] * 15], 1, 90, status=RequestStatus.WAITING_FOR_GRAMMAR)
+        preparations.start(request, Constraint(language))
+    states = [await asyncio.wait_for(ready.get(), 20) for _ in range(50)]
+
+    assert all(state.mask.any() for state in states)
+    assert psutil.Process().num_threads() <= before
 
 
 async def test_without_a_tokenizer_the_error_is_the_tokenizers(trial):

@@ -1,4 +1,4 @@
-"""Schemas of the kind of the JSON-Schema-Test-Suite: what may be sampled validates, what cannot be kept is refused."""
+"""Schemas like those of the JSON-Schema-Test-Suite: sampled texts validate, unsupported keywords are refused."""
 
 import json
 from random import Random

@@ -1,4 +1,4 @@
-"""Constrained requests in the scheduler: masks in plans, one step in flight for them, and whatever may happen meanwhile."""
+"""Constrained requests in the scheduler: masks in plans, one step in flight, and interruptions of every kind."""
 
 import asyncio
 
@@ -7,8 +7,9 @@ import pytest
 from tetrad.engine_core_svc.core.plan import FinishReason
 from tetrad.engine_core_svc.core.request import Request, RequestStatus, StopRules
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
+from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language
-from tetrad.engine_core_svc.structured_output.filler import InlineFiller, ThreadFiller
+from tetrad.engine_core_svc.structured_output.filler import Advance, InlineFiller, ThreadFiller
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
 from tetrad.engine_core_svc.structured_output.preparations import Preparations
@@ -188,7 +189,7 @@ def test_eos_ends_a_constrained_request_like_any_other(bench, compiled):
 
 def test_a_resumed_text_that_is_complete_ends_without_a_step(bench, compiled):
     state = GrammarState(Constraint(Language("regex", "")), compiled("choice", '["a"]'))
-    InlineFiller().run([(state, [state.vocabulary.tokens.tokenize_str("a")[0]])])
+    InlineFiller().run([Advance(state, [state.vocabulary.tokens.tokenize_str("a")[0]])])
     request = bench.add(5, status=RequestStatus.WAITING_FOR_GRAMMAR)
 
     bench.scheduler.grammar_ready(request, state)
@@ -277,23 +278,32 @@ async def test_a_panic_while_masks_are_computed_ends_those_requests_and_holds_no
     filler = ThreadFiller(1)
     monkeypatch.setattr(GrammarState, "advance", panic)
 
-    filler.submit([(state, [5])], done.set)
+    filler.submit([Advance(state, [5])], done.set)
     await asyncio.wait_for(done.wait(), 5)
     filler.close()
 
     assert "index out of bounds" in state.error.message
 
 
-async def test_a_panic_while_a_resumed_constraint_is_advanced_fails_its_request(monkeypatch, compiled):
-    class Compiler:
-        async def compile(self, _language):
-            return compiled("regex", "[a-e]{4}")
+class NoTrial:
+    """Lets every language through."""
 
-        async def close(self):
-            """Nothing to close."""
+    def attempt(self, language, vocabulary):
+        pass
 
-    failed = asyncio.Queue()
-    preparations = Preparations(Compiler(), None, lambda request, error: failed.put_nowait((request, error)))
+    def interrupt(self):
+        pass
+
+    def close(self):
+        pass
+
+
+async def test_a_panic_while_a_resumed_constraint_is_advanced_fails_its_request(monkeypatch, vocabulary):
+    async def source():
+        return vocabulary
+
+    failed, compiler = asyncio.Queue(), GrammarCompiler(source, NoTrial())
+    preparations = Preparations(compiler, None, lambda request, error: failed.put_nowait((request, error)))
     monkeypatch.setattr(GrammarState, "advance", panic)
     request = Request(1, "r", [1, 2, 5], 2, 10, status=RequestStatus.WAITING_FOR_GRAMMAR)
 

@@ -1,7 +1,9 @@
-"""One request under a constraint: what it may sample next, and when it is over."""
+"""One request under a constraint: its allowed tokens, and its end."""
 
 import numpy as np
 import pytest
+
+from tetrad.engine_core_svc.structured_output.filler import Advance
 
 EOS, OTHER_EOS = 0, 1
 
@@ -228,7 +230,7 @@ def test_resumed_tokens_lead_behind_the_same_opening(open_writer, num_tokens):
     straight, resumed = (open_writer("choice", '["yes", "no"]', **options) for _ in range(2))
     straight.write(*[40, 41, 50, 42, *ids_of(straight, "ye")][:num_tokens])
 
-    resumed.filler.run([(resumed.state, straight.token_ids)])
+    resumed.filler.run([Advance(resumed.state, straight.token_ids)])
 
     assert np.array_equal(resumed.state.mask, straight.state.mask)
 
@@ -241,7 +243,7 @@ def test_resumed_tokens_lead_to_the_same_place(open_writer):
     straight.write_text("y")
     resumed = open_writer("choice", '["yes", "no"]', start_after=(40, 41, 40), min_tokens=9)
 
-    resumed.filler.run([(resumed.state, straight.token_ids)])
+    resumed.filler.run([Advance(resumed.state, straight.token_ids)])
 
     assert np.array_equal(resumed.state.mask, straight.state.mask)
     assert 0 < len(resumed.allowed) < 5
@@ -250,6 +252,8 @@ def test_resumed_tokens_lead_to_the_same_place(open_writer):
 def test_many_states_are_filled_together(open_writer):
     writers = [open_writer("choice", f'["{letter}x"]') for letter in "abcdefgh"]
 
-    writers[0].filler.run([(writer.state, ids_of(writer, letter)) for writer, letter in zip(writers, "abcdefgh", strict=True)])
+    writers[0].filler.run(
+        [Advance(writer.state, ids_of(writer, letter)) for writer, letter in zip(writers, "abcdefgh", strict=True)]
+    )
 
     assert all(writer.allowed == ids_of(writer, "x") for writer in writers)

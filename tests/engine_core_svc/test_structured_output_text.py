@@ -1,4 +1,4 @@
-"""Regular expressions, choices, grammars and structural tags: what they allow, and how bad ones are refused."""
+"""Regular expressions, choices, grammars and structural tags: the texts they allow, and the errors of bad ones."""
 
 import json
 import re

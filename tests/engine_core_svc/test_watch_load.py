@@ -1,4 +1,4 @@
-"""Watching the load: whatever changes it is told, also while no step comes back."""
+"""WatchLoad: every change is reported, also while no step returns."""
 
 import asyncio
 from contextlib import asynccontextmanager

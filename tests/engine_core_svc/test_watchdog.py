@@ -1,4 +1,4 @@
-"""The watchdog barks once, only when nothing has come, and is asleep when nothing is awaited."""
+"""The watchdog fires once, only without progress, and sleeps when nothing is awaited."""
 
 import asyncio
 

@@ -1,11 +1,11 @@
-"""Messages to the engine core's own values, where more than copying is done."""
+"""Decoding of messages, where more than copying is done."""
 
 import pytest
 
 from tetrad.engine_core_svc.engine.submission_wire import decode_submission
 from tetrad.engine_core_svc.worker.wire import decode_result
-from tetrad.services.columns import pack_f32, pack_u32, unpack_f32, unpack_u32
 from tetrad.services.errors import InvalidRequest
+from tetrad.services.rpc.columns import pack_f32, pack_u32, unpack_f32, unpack_u32
 from tetrad.v1 import engine_core_pb2, types_pb2, worker_pb2
 
 

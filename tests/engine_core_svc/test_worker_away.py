@@ -1,4 +1,4 @@
-"""While a worker is away, hangs or loads: the engine core says so, and requests wait, but not for ever. Real gRPC."""
+"""While a worker is away, hangs or loads, the engine core reports it, and requests wait for a bounded time. Real gRPC."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.engine_core_svc.service_fakes import WAIT_S, Stack, expected
 from tetrad.services.errors import Code, FailedPrecondition
-from tetrad.services.status import from_status
+from tetrad.services.rpc.status import from_status
 
 
 async def readiness(stack):

@@ -1,12 +1,12 @@
-"""What a worker may do wrong: die of a request, answer garbage. Nobody pays for it but the request it is of. Real gRPC."""
+"""Faulty workers: crashes over a request, malformed answers. Only the request concerned fails. Real gRPC."""
 
 import pytest
 
 from tests.engine_core_svc.service_fakes import VOCAB_SIZE, expected
 from tetrad.engine_core_svc.worker.executor import Executor
-from tetrad.services.columns import pack_f32, pack_u32, unpack_u32
 from tetrad.services.errors import Code, InternalError, InvalidRequest
-from tetrad.services.status import from_status, to_status
+from tetrad.services.rpc.columns import pack_f32, pack_u32, unpack_u32
+from tetrad.services.rpc.status import from_status, to_status
 from tetrad.v1 import types_pb2, worker_pb2
 
 POISON = 777
@@ -40,7 +40,7 @@ async def test_a_step_that_always_fails_is_poison_although_the_process_lives(sta
     assert from_status(client.finished[1].status).reason == "POISONOUS_REQUEST"
 
 
-async def test_connections_that_are_cut_convict_nobody(stack):
+async def test_cut_connections_make_no_suspects(stack):
     stack.worker.holds_after_cut = True
     client = await stack.client()
     client.add(1, [1], max_tokens=200)

@@ -1,4 +1,4 @@
-"""What is asked of a worker before it takes plans, when it answers something else."""
+"""The calls that bring a worker up, and unexpected answers to them."""
 
 import grpc
 import pytest
@@ -19,8 +19,11 @@ class Answers(grpc.GenericRpcHandler):
 
     def service(self, details):
         name = details.method.rpartition("/")[2]
-        model = worker_pb2.LoadModelResponse(model=worker_pb2.ModelInfo(vocab_size=100, max_position_embeddings=64))
-        answer = model.SerializeToString() if name == "LoadModel" else b""
+        answers = {
+            "LoadModel": worker_pb2.LoadModelResponse(model=worker_pb2.ModelInfo(vocab_size=100, max_position_embeddings=64)),
+            "GetKvCacheSpec": worker_pb2.GetKvCacheSpecResponse(groups=[worker_pb2.KvCacheGroup(block_size_bytes=1024)]),
+        }
+        answer = answers[name].SerializeToString() if name in answers else b""
         answer = GARBAGE if name == self._garbage else answer
 
         async def one(_request, _context):

@@ -1,4 +1,4 @@
-"""clients/typescript against a server that takes notes: what it tries again, and integers that no number holds."""
+"""clients/typescript against a recording server: its retries, and integers that no JavaScript number holds."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Other people's programs, unmodified, in a virtual environment of their own, and stacks for them to drive.
+"""Unmodified third-party programs in their own virtual environment, and stacks for them to use.
 
 Not part of `make test`: `make gateways-test`. The environment is made once for each requirements.txt, in the user's cache.
 """
@@ -18,7 +18,7 @@ import pytest
 
 from tests.e2e.conftest import READY_TIMEOUT_S, Server
 from tests.foreign_programs.page import PAGE, TOKENIZER
-from tetrad.services.model_files import CacheSettings
+from tetrad.services.hub.model_files import CacheSettings
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 

@@ -1,4 +1,4 @@
-"""What users of LangChain do first, with its class for OpenAI's API: `python langchain_client.py URL MODEL` writes JSON.
+"""LangChain's class for OpenAI's API, with its users' first examples: `python langchain_client.py URL MODEL` writes JSON.
 
 Run by test_http_clients.py with the Python that has LangChain.
 """

@@ -1,4 +1,4 @@
-"""What Tetrad's own gRPC API answers, to compare gateways with."""
+"""The answers of Tetrad's own gRPC API, the reference for gateways."""
 
 import grpc
 

@@ -1,4 +1,4 @@
-"""Clients of HTTP that others make: LangChain's class for OpenAI, and the load generator aiperf as docs/gateways.md has it."""
+"""Third-party HTTP clients: LangChain's class for OpenAI, and the load generator aiperf as in docs/gateways.md."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The gateway smg in front of a stack, started and asked as docs/gateways.md says; spoken to with OpenAI's client."""
+"""The gateway smg in front of a stack, started and called as in docs/gateways.md, by OpenAI's client."""
 
 import concurrent.futures
 import json

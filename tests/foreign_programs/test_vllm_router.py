@@ -1,4 +1,4 @@
-"""vllm-router in front of a stack, started and asked as docs/gateways.md says."""
+"""vllm-router in front of a stack, started and called as in docs/gateways.md."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Asking an AsyncLLM, in one call."""
+"""Runs a request on an AsyncLLM, in one call."""
 
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.carriers import make_carrier
 from tests.frontend import fakes
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.llm.async_llm import AsyncLLM
@@ -22,16 +23,24 @@ def sockets():
 
 
 @pytest.fixture
-async def tokenizer(sockets):
+def carrier(request):
+    """What carries messages between the frontend and the fakes."""
+    return make_carrier(request)
+
+
+@pytest.fixture
+async def tokenizer(sockets, carrier):
     fake = fakes.FakeTokenizer(sockets / "t")
+    fake.carrier = carrier
     await fake.start()
     yield fake
     await fake.kill()
 
 
 @pytest.fixture
-async def engine(sockets):
+async def engine(sockets, carrier):
     fake = fakes.FakeEngine(sockets / "e")
+    fake.carrier = carrier
     await fake.start()
     yield fake
     await fake.kill()
@@ -46,12 +55,12 @@ def make_settings(tokenizer, engine, **changes):
 
 
 @pytest.fixture
-async def connect(tokenizer, engine):
+async def connect(tokenizer, engine, carrier):
     """`await connect(**settings)` gives an AsyncLLM, closed at the end."""
     opened = []
 
     async def open_llm(**changes):
-        opened.append(await AsyncLLM.connect(make_settings(tokenizer, engine, **changes)))
+        opened.append(await AsyncLLM.connect(make_settings(tokenizer, engine, **changes), carrier))
         return opened[-1]
 
     yield open_llm

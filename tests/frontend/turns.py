@@ -1,10 +1,10 @@
-"""Turns for tests of the chat APIs: what a model writes in Hermes' and Qwen's formats, in any chunking."""
+"""Turns for tests of the chat APIs: outputs in Hermes' and Qwen's formats, in any chunking."""
 
 import itertools
 import json
 
 from tests.frontend.fakes import EOS
-from tetrad.frontend.parsing.pieces import Content, Reasoning, ToolCallArguments, ToolCallStart
+from tetrad.frontend.parsing.elements.pieces import Content, Reasoning, ToolCallArguments, ToolCallStart
 
 WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
@@ -13,7 +13,7 @@ def call(name, **arguments):
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
 
 
-# What the model writes in each kind of turn.
+# The model's output in each kind of turn.
 TEXTS = {
     "text": "The quick brown fox.",
     "unicode": "héllo 👩‍👩‍👧 你好 שלום",
@@ -25,7 +25,7 @@ TEXTS = {
     "only reasoning": "<think>Let me think.</think>",
     "nothing": "",
 }
-# The parsers that read them; the fake tokenizer has no template to tell.
+# Their parsers; the fake tokenizer has no template to choose them by.
 FORMATS = {"tool_call_parser": "hermes", "reasoning_parser": "think"}
 
 # The same kinds as pieces.

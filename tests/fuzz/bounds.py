@@ -1,4 +1,4 @@
-"""Bounds: what one example may take of time and memory."""
+"""Bounds: the limits of time and memory for one example."""
 
 import contextlib
 import resource

@@ -1,4 +1,4 @@
-"""How all fuzzing here goes: a fixed number of the same examples in `make test`, random ones for so many seconds otherwise.
+"""The settings of all fuzzing here: a fixed number of the same examples in `make test`, else random ones for a given time.
 
 TETRAD_FUZZ_SECONDS is the time of one test; see `make fuzz-files` and `make fuzz-services`.
 """

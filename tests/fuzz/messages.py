@@ -39,7 +39,7 @@ EDGES = (0, 1, 2, 15, 16, 17, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1)
 COLUMNS = st.binary(max_size=12) | st.lists(st.sampled_from(EDGES) | st.integers(0, 40), max_size=40).map(
     lambda values: struct.pack(f"<{len(values)}I", *values)
 )
-"""What columns of numbers may hold: whole numbers, mostly, and now and then bytes that are none."""
+"""Columns of numbers: mostly whole numbers, sometimes a length that is no multiple."""
 
 TEXTS = st.text(max_size=12) | st.sampled_from(["", "user", "assistant", "{}", "[]", '{"a": 1}', "(", "{{"])
 SCALARS = {

@@ -1,4 +1,4 @@
-"""Small valid model files, and what a stranger may make of them: the material of test_files.py."""
+"""Small valid model files, and hostile variations of them, for test_files.py."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""Files of strangers: any bytes are a model or one line that says why not, in bounded time and memory."""
+"""Untrusted files: any bytes are a model or one line with the reason, in bounded time and memory."""
 
 import hashlib
 import tempfile
@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import note
 from hypothesis import strategies as st
 
 from tests.fuzz.bounds import bounded
-from tests.fuzz.model_bytes import directory_files, json_mutations, mutations, write_gguf
+from tests.fuzz.model_bytes import SHAPES, directory_files, json_mutations, mutations, write_gguf
 from tetrad.services.errors import ModelError, NotFound
-from tetrad.tokenizer_svc.loading import load_tokenizer
+from tetrad.tokenizer_svc.loading.load import load_tokenizer
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import LoadRequest
 from tetrad.worker_svc.devices.cpu import CpuDevice
@@ -108,6 +109,25 @@ def test_any_safetensors_file_is_a_model_or_one_line(tmp_path, fuzz, load):
         load(tmp_path)
 
     fuzz(check_safetensors, mutations(files[path.name], 900).map(Hostile), examples=200)
+
+
+@pytest.mark.parametrize("is_archive", [True, False])
+def test_any_pytorch_file_is_a_model_or_one_line(tmp_path, fuzz, load, is_archive):
+    write_directory(tmp_path)
+    tensors = {name: torch.ones(shape) for name, shape in SHAPES.items()}
+    for path in tmp_path.glob("*.safetensors*"):
+        path.unlink()
+    path = tmp_path / "pytorch_model.bin"
+    torch.save(tensors, path, _use_new_zipfile_serialization=is_archive)
+    whole = path.read_bytes()
+    assert load(tmp_path) == "whole whole"
+
+    def check_pytorch(hostile: Hostile) -> None:
+        path.write_bytes(hostile.data)
+        load(tmp_path)
+
+    check_pytorch.__name__ += "_archive" if is_archive else "_before_1_6"
+    fuzz(check_pytorch, mutations(whole, 2500).map(Hostile), examples=100)
 
 
 @pytest.mark.parametrize(

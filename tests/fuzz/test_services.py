@@ -1,4 +1,4 @@
-"""Every method of every service, with random bytes and random valid messages: each call gets a status that is no fault of ours.
+"""Every method of every service, with random bytes and random valid messages: no call ends with INTERNAL or UNKNOWN.
 
 The services are real processes over the simulated device. After each burst they are the same processes, no request or block is
 left, and a valid request has the same answer as before.
@@ -28,7 +28,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2
 
 from tests.e2e.conftest import Server
 from tests.fuzz.messages import messages
-from tetrad.services.columns import pack_u32
+from tetrad.services.rpc.columns import pack_u32
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2, inference_pb2, tokenizer_pb2, worker_pb2, worker_pb2_grpc
 from tetrad.vllm_api import inference_pb2 as vllm_inference_pb2

@@ -1,4 +1,4 @@
-"""The manifests of deploy/kubernetes as kubectl builds them, and what tests ask of them."""
+"""The manifests of deploy/kubernetes as kubectl builds them, with queries for tests."""
 
 import functools
 import os
@@ -40,7 +40,7 @@ Object = dict[str, Any]
 def components_of(overlay: str) -> frozenset[str]:
     """Return the components that an overlay is made of besides the base."""
     if overlay == COMBINED:
-        return frozenset(path.name for path in (DIRECTORY / "components").iterdir()) - {"leaderworkerset"}
+        return frozenset(path.name for path in (DIRECTORY / "components").iterdir()) - {"leaderworkerset", "tensor-parallel"}
     listed = yaml.safe_load((DIRECTORY / "overlays" / overlay / "kustomization.yaml").read_text()).get("components", [])
     return frozenset(PurePosixPath(each).name for each in listed)
 

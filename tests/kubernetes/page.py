@@ -1,4 +1,4 @@
-"""docs/kubernetes.md: the page, its tables, and what a run of a block of its commands came to."""
+"""docs/kubernetes.md: the page, its tables, and the results of its blocks of commands."""
 
 import re
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What Kubernetes accepts: its own published schemas, strict, and those fields of custom resources that the manifests use."""
+"""Validation of Kubernetes objects: its own published schemas, strict, and the used fields of custom resources."""
 
 import functools
 import json

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Stands in for kubectl and for programs that need a cluster or an engine: notes how it was called, does what it can alone.
+"""Stands in for kubectl and for programs that need a cluster or an engine: records its calls, and does the offline part.
 
-Linked under the program's name. Without a cluster kubectl can still build what it would apply, and write the objects that it
-would create; of other verbs the flags are looked up in its help. Lines of JSON in $STAND_IN_LOG: program, arguments, output.
+Linked under the program's name. Without a cluster kubectl can still build the objects to apply and write the objects to
+create; for other verbs the flags are checked against its help. Lines of JSON in $STAND_IN_LOG: program, arguments, output.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""The pods of overlay `cpu`, run by podman as docs/kubernetes.md says: they answer, as nobody, and outlive a worker's death.
+"""The pods of overlay `cpu` under podman, as in docs/kubernetes.md: they answer, run without root, and survive a killed worker.
 
-`make kube-play-test`: it needs podman, and builds the images. Everything here has names of its own and is removed.
+Run by `make kube-play-test`. Needs podman, and builds the images. The test removes all objects that it creates.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Who reaches whom: computed from the NetworkPolicies, compared with the architecture's edges."""
+"""Allowed connections, computed from the NetworkPolicies and compared with the architecture's edges."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -117,6 +117,18 @@ def test_the_edges_are_the_architecture_s_and_no_others(overlay):
     if "tracing" in components_of(overlay):
         expected |= TRACES
     assert found == expected
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_workers_reach_each_other_where_they_are_ranks_of_a_group(overlay):
+    """At the port where they meet, and at those that they choose; anything else of theirs stays as it is."""
+    labels = tuple(dict(pod_templates(overlay))["worker"]["metadata"]["labels"].items())
+    one, other = (Pod(f"worker-{number}", "tetrad", labels) for number in range(2))
+    policies = of_kind(overlay, "NetworkPolicy")
+
+    reached = {port for port in (50053, 50153, 40_000) if may_talk(policies, one, other, port)}
+
+    assert reached == ({50053, 50153, 40_000} if "tensor-parallel" in components_of(overlay) else set())
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -1,4 +1,4 @@
-"""Every overlay is something that Kubernetes accepts, and its parts name each other rightly."""
+"""Every overlay is valid for Kubernetes, and its parts name each other correctly."""
 
 import copy
 
@@ -17,6 +17,7 @@ from tests.kubernetes.manifests import (
     pod_templates,
     pods_of,
     selects,
+    settings_of,
 )
 from tetrad.v1 import inference_pb2
 
@@ -24,7 +25,7 @@ WITH_GATEWAY = [overlay for overlay in OVERLAYS if "gateway-api" in components_o
 
 
 def test_the_overlays_are_there():
-    assert SHIPPED == ["cpu", "gateway-api", "gpu", "leaderworkerset", "scale", "tls"]
+    assert SHIPPED == ["cpu", "gateway-api", "gpu", "leaderworkerset", "scale", "tensor-parallel", "tls"]
     assert len(components_of(COMBINED)) >= 6
 
 
@@ -119,7 +120,7 @@ def test_pods_on_several_nodes_share_a_volume_that_allows_it(overlay):
     assert modes == (["ReadWriteMany"] if on_several_nodes else ["ReadWriteOnce"])
 
 
-@pytest.mark.parametrize("overlay", sorted(set(OVERLAYS) - {"leaderworkerset"}))
+@pytest.mark.parametrize("overlay", [each for each in OVERLAYS if "leaderworkerset" not in components_of(each)])
 def test_as_many_workers_as_engine_cores(overlay):
     numbers = {name: one(overlay, "StatefulSet", name)["spec"].get("replicas") for name in ("engine-core", "worker")}
 
@@ -134,6 +135,22 @@ def test_a_group_is_an_engine_core_and_its_worker():
     assert templates["leaderTemplate"]["metadata"]["labels"][COMPONENT] == "engine-core"
     assert templates["workerTemplate"]["metadata"]["labels"][COMPONENT] == "worker"
     assert of_kind("leaderworkerset", "StatefulSet") == []
+
+
+def test_a_group_of_ranks_is_an_engine_core_and_as_many_workers():
+    (group,) = of_kind("tensor-parallel", "LeaderWorkerSet")
+    templates = group["spec"]["leaderWorkerTemplate"]
+
+    assert templates["size"] == 1 + settings_of("tensor-parallel", "engine-core").tensor_parallel_size == 3
+    assert templates["leaderTemplate"]["metadata"]["labels"][COMPONENT] == "engine-core"
+    assert templates["workerTemplate"]["metadata"]["labels"][COMPONENT] == "worker"
+    # One that is lost comes back alone, and its group meets again; one group at a time is replaced, while others serve.
+    assert templates["restartPolicy"] == "None"
+    assert group["spec"]["replicas"] > group["spec"]["rolloutStrategy"]["rollingUpdateConfiguration"]["maxUnavailable"] == 1
+
+
+def test_what_only_names_the_ranks_is_not_applied():
+    assert "ranks" not in {each["metadata"]["name"] for each in of_kind("tensor-parallel", "ConfigMap")}
 
 
 @pytest.mark.parametrize("overlay", WITH_GATEWAY)

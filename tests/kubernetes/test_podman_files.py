@@ -1,4 +1,4 @@
-"""deploy/kubernetes/podman.py: pods for `podman kube play` are the cluster's, as far as podman knows them."""
+"""deploy/kubernetes/podman.py: pods for `podman kube play` equal the cluster's, as far as podman supports them."""
 
 import subprocess
 import sys

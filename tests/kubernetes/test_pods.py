@@ -1,4 +1,4 @@
-"""Pods: what the kubelet asks them, how they are told to end, what they may do and use."""
+"""Pods: probes, termination, privileges and resources."""
 
 import importlib.util
 import re
@@ -16,7 +16,7 @@ from tests.kubernetes.manifests import (
     ports_of,
     settings_of,
 )
-from tetrad.frontend.api.http.access import OPEN_PATHS
+from tetrad.frontend.api.http.middleware.access import OPEN_PATHS
 from tetrad.local_stack import HEALTH_NAMES
 
 EVERY_POD = [(overlay, component) for overlay in OVERLAYS for component in SETTINGS]

@@ -1,4 +1,4 @@
-"""What the manifests tell the services is what these understand: variables, addresses, files, images."""
+"""The manifests' settings are those of the services: variables, addresses, files, images."""
 
 import re
 from pathlib import PurePosixPath
@@ -55,7 +55,9 @@ def test_references_to_variables_are_resolved(overlay, component):
 def test_an_engine_core_finds_its_worker_and_no_other(overlay):
     target = settings_of(overlay, "engine-core").worker_target
 
-    if "leaderworkerset" in components_of(overlay):
+    if "tensor-parallel" in components_of(overlay):
+        assert target == "engine-0-1.engine:50053,engine-0-2.engine:50053"
+    elif "leaderworkerset" in components_of(overlay):
         assert target == "dns:///engine-0-1.engine:50053"
     else:
         full_name = "worker-0.worker.tetrad.svc" if "tls" in components_of(overlay) else "worker-0.worker"

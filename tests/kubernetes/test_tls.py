@@ -1,4 +1,4 @@
-"""The overlay `tls`: the identities that docs/kubernetes.md makes are taken for those that the manifests' names ask for."""
+"""The overlay `tls`: the identities made by docs/kubernetes.md match the names in the manifests."""
 
 import asyncio
 import base64
@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.kubernetes.manifests import SETTINGS, container_of, pods_of, settings_of, variables_of
 from tests.kubernetes.page import PAGE, applied
-from tetrad.services.server import Server
+from tetrad.services.rpc.server import Server
 from tetrad.services.settings import ServiceSettings
 
 CALLS = [

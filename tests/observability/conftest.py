@@ -1,6 +1,7 @@
 """One stack over the simulated device, with every service's /metrics port open, and traffic behind it."""
 
 import contextlib
+import json
 import random
 import re
 import socket
@@ -17,6 +18,8 @@ from tests.observability.traffic import send_round
 PAGE = Page.of("docs/operations.md")
 VARIABLES = {name: f"TETRAD_{name.upper().replace('-', '_')}_METRICS_PORT" for name in ("worker", "engine-core", "tokenizer")}
 """Job, as in prometheus.yml -> what gives it a port, as the command in docs/operations.md says."""
+DRAFTS = {"method": "ngram", "num_speculative_tokens": 2}
+"""Without speculation, the metrics of accepted tokens by position have no series."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,9 @@ def stack(tmp_path_factory) -> Iterator[Stack]:
     with pytest.MonkeyPatch.context() as patch:
         for job, variable in variables.items():
             patch.setenv(variable, str(ports[job]))
-        server = Server(tmp_path_factory.mktemp("observed") / "log", "--device", "sim")
+        server = Server(
+            tmp_path_factory.mktemp("observed") / "log", "--device", "sim", "--speculative-config", json.dumps(DRAFTS)
+        )
     try:
         server.wait_ready()
         assert sorted(set(send_round(server.url, 0))) == [200, 400, 404]

@@ -1,4 +1,4 @@
-"""What a service exports: families of metrics by name, as its /metrics port says."""
+"""The metrics that a service exports: families by name, from its /metrics port."""
 
 from collections import Counter
 from collections.abc import Mapping

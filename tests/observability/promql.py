@@ -1,4 +1,4 @@
-"""PromQL, as far as names go: which series a query reads."""
+"""PromQL, as far as names go: the series that a query reads."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Traffic that touches everything that is counted: each API, constraints, a prefix that is shared, and what is refused."""
+"""Traffic for all metrics: each API, constraints, a shared prefix, and refused requests."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,6 +1,6 @@
-"""The commands of docs/contracts.md, kernels.md, recovery.md and security.md, as they stand there.
+"""The commands of docs/contracts.md, kernels.md, recovery.md and security.md, as written.
 
-What takes minutes is a make target; of these, the command that make would run is looked at.
+Commands of minutes are make targets; for these, the command that make would run is checked.
 """
 
 import os

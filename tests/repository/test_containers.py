@@ -1,4 +1,4 @@
-"""The compose file and the Dockerfile say what the services understand, in every profile."""
+"""The compose file and the Dockerfile use valid settings of the services, in every profile."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ import yaml
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.frontend.config import FrontendSettings
 from tetrad.local_stack import HEALTH_NAMES
-from tetrad.services.grpc_pollers import GRPC_POLLERS
+from tetrad.services.rpc.grpc_pollers import GRPC_POLLERS
 from tetrad.services.settings import child_environment, load_settings
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings
@@ -28,7 +28,7 @@ ROLES = {
     name: role
     for name in SERVICES
     for role in SETTINGS
-    if re.fullmatch(rf"{role}(-\d|-gpu|-tls)?", name)
+    if re.fullmatch(rf"{role}(-\d|-gpu|-tls|-tp2|-tp2-rank-\d)?", name)
 }  # fmt: skip
 OWN = {name: service for name, service in SERVICES.items() if "build" in service}
 PROFILES = {
@@ -39,6 +39,7 @@ PROFILES = {
         *("engine-core", "engine-core-2", "worker", "worker-2"),
     },
     "tls": {"certificates", "frontend-tls", "tokenizer-tls", "engine-core-tls", "worker-tls"},
+    "tp2": {"frontend-tp2", "tokenizer-tp2", "engine-core-tp2", "worker-tp2-rank-0", "worker-tp2-rank-1"},
     "observability": {"prometheus", "grafana", "otel-collector", "jaeger"},
 }
 
@@ -149,7 +150,10 @@ def targets_of(name: str, monkeypatch) -> list[tuple[str, str]]:
             ("engine-core", target) for target in settings.engine_targets
         ]
     if ROLES[name] == "engine-core":
-        return [("worker", settings.worker_target)] + [("tokenizer", target) for target in settings.tokenizer_targets]
+        # Ranks meet at these addresses, so they are plain names.
+        prefix = "dns:///" if settings.tensor_parallel_size > 1 else ""
+        workers = [("worker", prefix + target) for target in settings.worker_targets]
+        return workers + [("tokenizer", target) for target in settings.tokenizer_targets]
     return []
 
 

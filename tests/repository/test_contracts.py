@@ -1,4 +1,4 @@
-"""The contracts: lint, and stubs that are what the generator writes."""
+"""The contracts: lint, and stubs equal to the generator's output."""
 
 import re
 import subprocess

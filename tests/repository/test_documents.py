@@ -1,4 +1,4 @@
-"""Links in documents lead somewhere, the flags they name exist, and the commands they show are run by a test."""
+"""Documents: their links resolve, the flags they name exist, and a test runs the commands they show."""
 
 import functools
 import re
@@ -29,10 +29,16 @@ def help_of_all_commands() -> str:
     return subprocess.run(call, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
+@pytest.mark.parametrize("riddle", ["tuple[", "(default: None)", "(default: ())", "<class", " Most ", "Optional["])
+def test_help_has_no_python_and_no_riddles(riddle):
+    assert riddle not in help_of_all_commands()
+
+
 ALL_HELP = """
 from tetrad.cli import main
 
-for command in ("serve", "frontend", "tokenizer", "engine-core", "worker", "run-batch", "status", "chat", "bench"):
+services = ("serve", "frontend", "tokenizer", "engine-core", "worker")
+for command in (*services, "run-batch", "status", "chat", "bench", "pull", "list", "show", "plan"):
     try:
         status = main([command, "--help"])
     except SystemExit as end:

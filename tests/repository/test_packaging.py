@@ -1,5 +1,6 @@
-"""What a user installs: one name in site-packages, all rooms in it, and a lock file that any index can serve."""
+"""An installation: one name in site-packages, all folders in it, and a lock file for any index."""
 
+import json
 import re
 import subprocess
 import sys
@@ -8,9 +9,17 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+REQUIREMENTS = sorted((ROOT / "requirements").glob("*.txt"))
+VERSION = (ROOT / "VERSION").read_text().strip()
 ROOMS = ("services", "frontend", "tokenizer_svc", "engine_core_svc", "worker_svc")
+
+
+def requirements_of(path: Path) -> list[str]:
+    return [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +53,13 @@ def test_the_wheel_holds_every_file_of_a_room(wheel_files, room):
     assert {f"tetrad/{name}" for name in tracked.split()} <= wheel_files
 
 
-def test_the_wheel_holds_the_console_s_page(wheel_files):
-    tracked = subprocess.run(
-        ["git", "ls-files", "frontend/api/http/console/static"], cwd=ROOT, check=True, capture_output=True, text=True
-    )
+@pytest.mark.parametrize(("page", "start"), [("console", "index.html"), ("docs_page", "docs.html")])
+def test_the_wheel_holds_the_files_of_pages(wheel_files, page, start):
+    folder = f"frontend/api/http/{page}/static"
+    tracked = subprocess.run(["git", "ls-files", folder], cwd=ROOT, check=True, capture_output=True, text=True)
 
     names = {f"tetrad/{name}" for name in tracked.stdout.split()}
-    assert "tetrad/frontend/api/http/console/static/index.html" in names
+    assert f"tetrad/{folder}/{start}" in names
     assert names <= wheel_files
 
 
@@ -71,9 +80,34 @@ def test_the_lock_pins_every_line_to_a_release():
 
 
 def test_the_lock_has_what_the_project_asks_for():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = [line for lines in project["optional-dependencies"].values() for line in lines]
-    wanted = {re.split(r"[\[<>=;! ]", line)[0].lower().replace("_", "-") for line in [*project["dependencies"], *extras]}
+    extras = PROJECT["optional-dependencies"].values()
+    lines = [line for lines in (*extras, *map(requirements_of, REQUIREMENTS)) for line in lines]
+    wanted = {re.split(r"[\[<>=;! ]", line)[0].lower().replace("_", "-") for line in lines}
     locked = {line.partition("==")[0] for line in (ROOT / "requirements.lock").read_text().splitlines()}
 
-    assert wanted - {"tetrad"} <= locked
+    assert wanted <= locked
+
+
+def test_the_package_requires_what_each_of_its_services_requires():
+    files = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["dynamic"]["dependencies"]["file"]
+
+    assert sorted(files) == sorted(str(path.relative_to(ROOT)) for path in REQUIREMENTS)
+
+
+def test_the_package_requires_no_tools_of_developers():
+    developers = {re.split(r"[\[<>=;! ]", line)[0] for line in PROJECT["optional-dependencies"]["dev"]}
+    required = {re.split(r"[\[<>=;! ]", line)[0] for path in REQUIREMENTS for line in requirements_of(path)}
+
+    assert {"mypy", "kubernetes-validate", "triton", "pytest"} <= developers
+    assert not developers & required
+
+
+def test_every_version_is_the_one_of_the_file():
+    package = json.loads((ROOT / "clients/typescript/package.json").read_text())
+    images = yaml.safe_load((ROOT / "deploy/kubernetes/base/kustomization.yaml").read_text())["images"]
+
+    assert package["version"] == VERSION
+    assert {image["newTag"] for image in images} == {VERSION}
+    assert (ROOT / "clients/python/VERSION").read_text() == f"{VERSION}\n"
+    assert "version" not in PROJECT
+    assert re.search(rf"^## {re.escape(VERSION)} ", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)

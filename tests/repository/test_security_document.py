@@ -1,4 +1,4 @@
-"""docs/security.md says what is so: its limits and ports are the settings', its recipe makes certificates that work."""
+"""docs/security.md is correct: its limits and ports are the settings', and its recipe makes valid certificates."""
 
 import re
 import subprocess
@@ -8,10 +8,10 @@ import pytest
 from tests.documents import Page
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.structured_output.compiled import MAX_LANGUAGE_CHARS
-from tetrad.frontend.api.http.access import OPEN_PATHS
+from tetrad.frontend.api.http.middleware.access import OPEN_PATHS
 from tetrad.frontend.config import FrontendSettings
 from tetrad.services.settings import ServiceSettings
-from tetrad.services.tls import Identity, TlsFiles
+from tetrad.services.tls.identity import Identity, TlsFiles
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings
 
@@ -30,6 +30,8 @@ OWN_USE = {
     "max_num_queued_reqs",
     "max_queued_steps",
     "max_decode_slowdown",
+    "max_cpu_loras",
+    "max_loras",
 }
 """What a service may use and how it paces itself, not what a request may ask."""
 LIMITS = re.findall(r"^\| `(\w+)` \| (\d+) \| ([\w ]+) \|$", PAGE.text, re.MULTILINE)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import grpc
 import pytest
 
-from tetrad.services.channel import open_channel
 from tetrad.services.errors import TetradError
-from tetrad.services.server import Server
+from tetrad.services.rpc.channel import open_channel
+from tetrad.services.rpc.server import Server
+from tetrad.services.rpc.status import from_rpc_error
 from tetrad.services.settings import ServiceSettings
-from tetrad.services.status import from_rpc_error
 
 NAME = "test.Echo"
 

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import grpc
 
-from tetrad.services.channel import open_channel
 from tetrad.services.log import configure_logging
-from tetrad.services.server import Server
+from tetrad.services.rpc.channel import open_channel
+from tetrad.services.rpc.server import Server
 from tetrad.services.settings import ServiceSettings
 
 NAME = "test.Streams"

@@ -5,7 +5,7 @@ from google.rpc import status_pb2
 
 from tetrad.services import errors
 from tetrad.services.errors import InternalError, InvalidRequest, Overloaded, PromptTooLong
-from tetrad.services.status import from_status, to_status
+from tetrad.services.rpc.status import from_status, to_status
 
 CLASSES = [
     errors.InvalidRequest,

@@ -51,6 +51,19 @@ def test_a_signal_lets_the_service_drain_and_exit_0(number):
     assert (process.returncode, out) == (0, "drained\n")
 
 
+def test_a_ready_service_keeps_its_modules_out_of_garbage_collections():
+    process = start(
+        "import gc; await_stop = asyncio.ensure_future(shutdown.wait()); await asyncio.sleep(0); "
+        "print(gc.get_freeze_count(), flush=True); await await_stop"
+    )
+    assert int(process.stdout.readline()) > 10_000
+
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=10)
+
+    assert process.returncode == 0
+
+
 def test_a_signal_ends_a_service_that_still_starts():
     """It has nothing to finish; threads that load are not waited for."""
     process = start(LOAD)

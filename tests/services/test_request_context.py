@@ -1,4 +1,4 @@
-"""Request contexts: what headers tell, what of it can be used, and where it goes."""
+"""Request contexts: reading of headers, malformed values, and propagation."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""SkewStack: a local stack in which each service is of the present version or of the previous release, as is chosen.
+"""SkewStack: a local stack in which each service is of the present version or of the previous release.
 
-The supervisor is of the present version. What a service is started as changes with its next restart.
+The supervisor is of the present version. A changed version of a service takes effect at its next restart.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,8 +33,8 @@ class SkewStack(LocalStack):
         self.versions[name] = version
         await self.restart(name, timeout_s=timeout_s)
 
-    def _child(self, name: str, package: str, settings: ServiceSettings, *pass_fds: int) -> Child:
-        child = super()._child(name, package, settings, *pass_fds)
+    def _child(self, name: str, package: str, settings: ServiceSettings, *pass_fds: int, **options: Mapping[str, str]) -> Child:
+        child = super()._child(name, package, settings, *pass_fds, **options)
         self.versions.setdefault(name, "previous")
         return replace(child, environment=_VersionedEnvironment(child.environment, self.versions, name, self._release))
 

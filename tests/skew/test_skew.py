@@ -1,7 +1,7 @@
-"""Version skew: services of the previous release and present ones serve in one stack, in every mixture of two that talk.
+"""Version skew: services of the previous release and present ones serve in one stack, in every mixture of two connected ones.
 
 Each service in turn is upgraded under load, and then each is downgraded again in the same order. So every caller meets every
-service of its own in both mixtures: (old, new) while the upgrades go on, (new, old) while the downgrades do.
+service of its own in both mixtures: (old, new) during the upgrades, (new, old) during the downgrades.
 """
 
 import asyncio

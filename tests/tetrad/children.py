@@ -1,4 +1,4 @@
-"""Children of a supervisor: tiny Python programs that live, die and refuse as they are told, and what is seen of them."""
+"""Children of a supervisor: tiny Python programs that live, die and refuse on command, and their observation."""
 
 import asyncio
 import os
@@ -50,7 +50,7 @@ def gone(process: psutil.Process, wait: Callable = psutil.wait_procs) -> bool:
 
 SERVE = """
 import asyncio
-from tetrad.services.server import Server
+from tetrad.services.rpc.server import Server
 from tetrad.services.settings import ServiceSettings
 
 async def main():

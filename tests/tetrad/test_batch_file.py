@@ -1,4 +1,4 @@
-"""Batch files: what a line may be, what an output may hold, and what is asked again. The whole command is in tests/e2e."""
+"""Batch files: valid lines, the content of outputs, and repeated requests. The whole command is in tests/e2e."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ def test_a_line_is_a_request_and_an_empty_one_is_nothing(tmp_path):
         (line(custom_id=7), None, "invalid_custom_id", "got 7"),
         (line(custom_id=""), None, "invalid_custom_id", "not empty"),
         (line(method="GET"), "a", "invalid_method", "got 'GET'"),
-        (line(url="/v1/embeddings"), "a", "invalid_url", "/v1/chat/completions, /v1/completions, got '/v1/embeddings'"),
+        (line(url="/v1/images"), "a", "invalid_url", "/v1/chat/completions, /v1/completions, /v1/embeddings, "),
         (line(url=["/v1/completions"]), "a", "invalid_url", "got ['/v1/completions']"),
         (line(body="x"), "a", "invalid_body", "got str"),
         (line(body={"stream": True}), "a", "invalid_body", "stream=true"),

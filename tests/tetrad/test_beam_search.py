@@ -1,4 +1,4 @@
-"""Beam search: the rules against transformers' own on a tiny random model, and what a bad parameter is told."""
+"""Beam search: the rules against transformers' own on a tiny random model, and errors of bad parameters."""
 
 import itertools
 from types import SimpleNamespace

@@ -1,12 +1,14 @@
-"""What `tetrad bench` makes of pieces that arrive and of the services' traces."""
+"""`tetrad bench`: its summary of arriving pieces, and of the services' traces."""
 
 import json
 
 import pytest
 
+from tetrad.cli.load.draft_counts import read_draft_counts
+from tetrad.cli.load.generator import Load, Measured
 from tetrad.cli.load.step_trace import StepTrace
 from tetrad.cli.load.stream_client import StreamClient
-from tetrad.cli.load.summary import percentile_of
+from tetrad.cli.load.summary import figures_of, percentile_of, table_of
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 
@@ -94,3 +96,42 @@ def test_steps_are_counted_from_where_every_process_kept_all(tmp_path):
     assert StepTrace([worker], 0.0, 1.0).num_steps == 10
     assert StepTrace([worker, frontend], 0.0, 1.0).num_steps == 5
     assert StepTrace([worker], 40e-6, 60e-6).num_steps == 3
+
+
+def draft_metrics(num_drafts, num_draft_tokens, *accepted):
+    """As a frontend of any prefix exports them."""
+    lines = [
+        "# TYPE vllm:spec_decode_num_drafts counter",
+        f'vllm:spec_decode_num_drafts_total{{model_name="m"}} {num_drafts}',
+        "# TYPE vllm:spec_decode_num_draft_tokens counter",
+        f'vllm:spec_decode_num_draft_tokens_total{{model_name="m"}} {num_draft_tokens}',
+        "# TYPE vllm:spec_decode_num_accepted_tokens counter",
+        f'vllm:spec_decode_num_accepted_tokens_total{{model_name="m"}} {sum(accepted)}',
+        "# TYPE vllm:spec_decode_num_accepted_tokens_per_pos counter",
+    ]
+    name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+    lines += [f'{name}{{model_name="m",position="{place}"}} {number}' for place, number in enumerate(accepted)]
+    return "\n".join([*lines, ""])
+
+
+def test_drafts_of_the_load_alone_are_in_the_summary():
+    before, after = (read_draft_counts(draft_metrics(*counts)) for counts in ((10, 30, 5), (30, 90, 20, 10)))
+    load = Load("http://x", "m", concurrency=1, num_requests=1, input_len=1, output_len=1, timeout_s=1)
+    measured = Measured(load, ended_at=1.0, drafts=after.since(before))
+
+    figures = figures_of(measured)
+
+    assert figures["spec_decode_num_drafts"] == 20
+    assert figures["spec_decode_acceptance_rate"] == pytest.approx(100 * 25 / 60)
+    assert figures["spec_decode_acceptance_length"] == 1 + 25 / 20
+    assert [figures[f"spec_decode_acceptance_at_{place}"] for place in (0, 1)] == [75, 50]
+    assert "Accepted at position 1 (%)" in table_of(figures)
+
+
+def test_a_server_without_drafts_has_no_lines_about_them():
+    measured = Measured(Load("http://x", "m", 1, 1, 1, 1, 1.0), ended_at=1.0, drafts=read_draft_counts(draft_metrics(0, 0)))
+
+    figures = figures_of(measured)
+
+    assert "Draft tokens" not in table_of(figures)
+    assert not any(name.startswith("spec_decode") for name in figures)

@@ -1,4 +1,4 @@
-"""The command line: help that informs, errors of one line, exit codes that tell."""
+"""The command line: help, errors of one line, and exit codes."""
 
 import socket
 import subprocess
@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
+from tetrad.cli.config_file import add_config_options, config_text, parse_with_config
 from tetrad.cli.options import add_engine_options, engine_args, new_parser
 from tetrad.cli.server_options import add_server_options, server_fields
-from tetrad.services.model_files import DEFAULT_MODEL
+from tetrad.services.hub.model_files import DEFAULT_MODEL
 
 
 def tetrad(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -26,7 +27,8 @@ def test_help_lists_every_command():
 
     assert result.returncode == 0
     services = ("frontend", "tokenizer", "engine-core", "worker")
-    for command in ("serve", "status", "chat", "run-batch", "bench", "complete", *services):
+    models, servers = ("pull", "list", "show"), ("serve", "status", "ps", "logs")
+    for command in (*models, *servers, "chat", "run-batch", "bench", "complete", "completion", *services):
         assert f"  {command} " in result.stdout
 
 
@@ -40,8 +42,8 @@ def test_every_engine_option_says_what_it_does():
 def test_help_of_serve_shows_the_services_own_defaults():
     text = " ".join(tetrad("serve", "--help").stdout.split())
 
-    assert "Requests that run at the same time. (default: 256)" in text
-    assert "Tokens per KV block; power of two. (default: 16)" in text
+    assert "Maximum number of requests that run at the same time. (default: 256)" in text
+    assert "Number of tokens per KV cache block; a power of two. (default: 16)" in text
 
 
 @pytest.mark.parametrize(
@@ -168,3 +170,63 @@ def test_server_options_take_lists_in_every_form_and_leave_out_what_is_not_given
     options = parser.parse_args(["--api-key", "a,b", "--api-key", "c", "--allowed-origins", '["http://x"]', "--max-n", "3"])
 
     assert server_fields(options) == {"api_key": ("a", "b", "c"), "allowed_origins": ("http://x",), "max_n": 3}
+
+
+def config(tmp_path, text: str):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def serve_options(*arguments: str):
+    parser = new_parser("serve", "")
+    add_config_options(parser)
+    add_server_options(parser)
+    add_engine_options(parser)
+    return parse_with_config(parser, arguments), parser
+
+
+def test_a_config_file_gives_options_and_flags_override_it(tmp_path):
+    path = config(tmp_path, "model: mine\nmax-num-seqs: 5\napi_key: [one, two]\nconsole: false\nseed: null\n")
+
+    of_file, _ = serve_options("--config", path)
+    of_flags, _ = serve_options("other", "--config", path, "--api-key", "three", "--max-num-seqs", "6", "--console")
+
+    assert engine_args(of_file).model == "mine"
+    assert (of_file.max_num_seqs, of_file.api_key, of_file.console, of_file.seed) == (5, ("one", "two"), False, None)
+    assert engine_args(of_flags).model == "other"
+    assert (of_flags.max_num_seqs, of_flags.api_key, of_flags.console) == (6, ("three",), True)
+
+
+def test_a_printed_config_is_a_config_file_with_the_same_options(tmp_path):
+    flags = ("m", "--max-num-seqs", "7", "--lora-modules", "a=/x", "b=/y", "--hf-overrides", '{"a": [1]}', "--no-console")
+    given, parser = serve_options(*flags, "--served-model-name", "n", "k")
+
+    read, _ = serve_options("--config", config(tmp_path, config_text(parser, given)))
+
+    assert {**vars(read), "config": None} == vars(given)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("prt: 1", "there is no option 'prt'. Did you mean port?"),
+        ("max_num_seqs: many", "max_num_seqs: invalid int value: 'many'"),
+        ("max_num_seqs: true", "max_num_seqs: takes no such value: True"),
+        ("console: 3", "console: must be true or false, got 3"),
+        ("device: tpu", "device: invalid choice: 'tpu'"),
+        ("[1]", "must hold options"),
+        ("a: [", "is not YAML"),
+    ],
+)
+def test_a_wrong_config_file_is_one_line_that_names_it(tmp_path, text, words):
+    path = config(tmp_path, text)
+
+    assert_one_line(tetrad("serve", "--config", path), path, words)
+
+
+def test_serve_prints_its_config(tmp_path):
+    result = tetrad("serve", "--print-config", "--max-num-seqs", "7")
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "# Maximum number of requests that run at the same time. (default: 256)\nmax_num_seqs: 7\n" in result.stdout

@@ -1,4 +1,4 @@
-"""EngineArgs: vLLM's names go to the service whose settings they are; nothing is dropped silently."""
+"""EngineArgs: vLLM's names become the settings of the right service; none is dropped silently."""
 
 import dataclasses
 import json
@@ -13,7 +13,8 @@ from tetrad.services.verdicts import verdicts_of
 
 FIELDS = {field.name for field in dataclasses.fields(EngineArgs)}
 DERIVED = {"model", "tokenizer", "revision", "tokenizer_revision", "served_model_name", "generation_config", "log_level"}
-DERIVED |= {"tokenizer_pool_size", "otlp_traces_endpoint", "hf_overrides", "disable_log_stats"}
+DERIVED |= {"tokenizer_pool_size", "otlp_traces_endpoint", "hf_overrides", "disable_log_stats", "speculative_config"}
+DERIVED |= {"data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size", "pooler_config"}
 VERDICTS = verdicts_of(EngineArgs)
 REFUSED = {name: verdict for name, verdict in VERDICTS.items() if verdict.kind == "refused"}
 
@@ -153,3 +154,16 @@ def test_llm_refuses_a_model_that_does_not_exist():
 def test_llm_refuses_engine_arguments_beside_a_target():
     with pytest.raises(InvalidRequest, match="max_num_seqs"):
         LLM(target="127.0.0.1:1,127.0.0.1:2", max_num_seqs=3)
+
+
+def test_speculation_becomes_the_engine_cores_setting(model):
+    config = {"method": "ngram", "num_speculative_tokens": 6, "prompt_lookup_max": 4}
+
+    settings = EngineArgs(model=model, speculative_config=config).stack_settings()
+
+    assert json.loads(settings.engine_core.speculative_config) == config
+
+
+def test_speculation_that_is_not_supported_is_refused_before_anything_starts(model):
+    with pytest.raises(InvalidRequest, match="'eagle3' is given; use one of ngram, suffix"):
+        EngineArgs(model=model, speculative_config={"method": "eagle3", "num_speculative_tokens": 3})

@@ -1,4 +1,4 @@
-"""Ctrl-C ends a coroutine, even one that what it awaits has made forget the cancellation."""
+"""Ctrl-C ends a coroutine, even if an awaited call swallowed the cancellation."""
 
 import asyncio
 import contextlib

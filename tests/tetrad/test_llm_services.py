@@ -1,4 +1,4 @@
-"""Services that run already: which engine cores a program operates through LLM(target=...)."""
+"""Running services: the engine cores that a program operates through LLM(target=...)."""
 
 import pytest
 

@@ -6,6 +6,7 @@ import shutil
 import signal
 import stat
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -14,8 +15,8 @@ from tetrad import EngineArgs, SamplingParams
 from tetrad.async_llm import AsyncLLM
 from tetrad.local_stack import LocalStack
 from tetrad.private_directory import private_directories
-from tetrad.services.errors import FailedPrecondition
-from tetrad.services.grpc_pollers import GRPC_POLLERS
+from tetrad.services.errors import FailedPrecondition, InvalidRequest
+from tetrad.services.rpc.grpc_pollers import GRPC_POLLERS
 
 
 @pytest.fixture
@@ -93,3 +94,19 @@ async def test_a_stack_that_cannot_start_leaves_nothing(tmp_path):
 
     assert stack.pids() == {}
     assert not stack.directory.exists()
+
+
+@pytest.mark.parametrize(
+    ("count", "fields", "words"),
+    [
+        (0, {}, "api_server_count must be between 1 and 32, got 0"),
+        (33, {}, "api_server_count must be between 1 and 32, got 33"),
+        (2, {"responses_store": ":memory:"}, "responses_store :memory: is of one frontend alone"),
+        (2, {"allow_runtime_lora_updating": True}, "allow_runtime_lora_updating needs api_server_count 1"),
+    ],
+)
+def test_what_several_frontends_cannot_share_is_refused(smollm2, count, fields, words):
+    settings = EngineArgs(model=str(smollm2), device="sim").stack_settings(**fields)
+
+    with pytest.raises(InvalidRequest, match=words):
+        replace(settings, api_server_count=count)

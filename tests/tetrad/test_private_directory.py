@@ -1,4 +1,4 @@
-"""Private directories: nobody else's to enter, short, and never left behind for long."""
+"""Private directories: closed to other users, short, and removed soon after their process."""
 
 import shutil
 import stat

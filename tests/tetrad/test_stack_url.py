@@ -1,4 +1,4 @@
-"""The HTTP address of a local stack: how it is written, and which URLs mean the same server."""
+"""The HTTP address of a local stack: its form, and equal URLs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The line that tells how much an engine does."""
+"""The log line of an engine's load."""
 
 from tetrad.stat_loggers import IterationStats, LoggingStatLogger, PrefixCacheStats, SchedulerStats
 

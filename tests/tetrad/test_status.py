@@ -1,4 +1,4 @@
-"""`tetrad status`: what it prints of a server that is well, of one that is not, and of what it needs."""
+"""`tetrad status`: its output for a healthy server, an unhealthy one, and the services of each."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The supervisor over real child processes: what dies starts again, what refuses ends everything, what is ready is known."""
+"""The supervisor over real child processes: dead ones are restarted, a permanent failure ends all, readiness is reported."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Children that are replaced under way: the successor is ready before its predecessor retires."""
+"""Replaced children: the successor is ready before its predecessor retires."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""docs/vllm.md has every argument and method of vLLM's classes, with what becomes of it here."""
+"""docs/vllm.md has every argument and method of vLLM's classes, with its verdict."""
 
 import importlib.util
 import json

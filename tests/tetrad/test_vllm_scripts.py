@@ -1,6 +1,6 @@
 """Programs made for vLLM run with the import changed. They are in vllm_scripts/, one for each page of vLLM's documentation.
 
-All of them talk to one simulated stack: what an LLM's own stack costs is seconds, and is the same for each.
+All of them use one simulated stack: an LLM's own stack takes seconds to start, and is the same for each.
 """
 
 import runpy
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.worker_svc.pooling.checkpoints import ENCODERS, save_encoder
 from tetrad import async_llm as async_llm_module
 from tetrad import llm_arguments, llm_engine
 from tetrad.engine_args import EngineArgs
@@ -130,11 +131,21 @@ def test_prompts_as_older_versions_have_them(printed):
     assert lines[7].startswith("512 ")
 
 
-def test_what_cannot_work_yet_is_a_not_implemented_error(printed):
+def test_embeddings(tmp_path, monkeypatch, capsys):
+    """With an encoder, and services of its own."""
+    save_encoder(tmp_path, ENCODERS["bert"])
+
+    def printed(name):
+        (tmp_path / name).write_text((SCRIPTS / name).read_text().replace("intfloat/e5-small", str(tmp_path)))
+        monkeypatch.setattr(sys, "argv", [name])
+        runpy.run_path(str(tmp_path / name), run_name="__main__")
+        return capsys.readouterr().out
+
     lines = printed("embed.py").splitlines()
 
-    assert lines[0].startswith("runner: runner='pooling' is not supported")
-    assert [line.split()[0] for line in lines[1:]] == ["embed", "classify", "encode", "score"]
+    assert [line.split()[0] for line in lines[:2]] == ["32", "32"]
+    assert lines[3].startswith("score: ")
+    assert lines[4] == "ValueError: This model does not generate: it pools. Use /v1/embeddings."
 
 
 def test_every_script_is_run():

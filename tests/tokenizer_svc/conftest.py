@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from tetrad.services.channel import open_channel
 from tetrad.services.request_context import current_context
-from tetrad.services.server import Server
-from tetrad.tokenizer_svc.chat import ChatLimits, ChatRenderer
+from tetrad.services.rpc.channel import open_channel
+from tetrad.services.rpc.server import Server
+from tetrad.tokenizer_svc.api.servicer import TokenizerServicer
+from tetrad.tokenizer_svc.chat.renderer import ChatLimits, ChatRenderer
 from tetrad.tokenizer_svc.config import TokenizerSettings
-from tetrad.tokenizer_svc.loading import load_tokenizer
-from tetrad.tokenizer_svc.servicer import TokenizerServicer
-from tetrad.tokenizer_svc.tokenizer import EncodedText, Tokenizer
+from tetrad.tokenizer_svc.loading.load import load_tokenizer
+from tetrad.tokenizer_svc.tokenizer.tokenizer import EncodedText, Tokenizer
 from tetrad.v1 import tokenizer_pb2_grpc
 
 _FRAGMENTS = (

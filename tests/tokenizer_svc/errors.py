@@ -1,4 +1,4 @@
-"""What a call over gRPC was refused with."""
+"""The error of a refused gRPC call."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from tetrad.services.errors import TetradError
-from tetrad.services.status import from_rpc_error
+from tetrad.services.rpc.status import from_rpc_error
 
 
 async def error_of(call: Any) -> TetradError:

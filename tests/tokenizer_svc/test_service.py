@@ -1,4 +1,4 @@
-"""The service over gRPC: every RPC, its errors, and that long texts hold nobody up."""
+"""The service over gRPC: every RPC, its errors, and short calls beside long texts."""
 
 import asyncio
 import dataclasses
@@ -22,15 +22,15 @@ from tokenizers import Tokenizer as RustTokenizer
 
 from tests.tokenizer_svc.conftest import HeldTokenizer, Serve
 from tests.tokenizer_svc.errors import error_of
-from tetrad.services.channel import open_channel
-from tetrad.services.columns import pack_u32, unpack_u32
 from tetrad.services.errors import InvalidRequest, NotFound
-from tetrad.services.status import from_status
-from tetrad.tokenizer_svc.__main__ import serve as serve_main
-from tetrad.tokenizer_svc.chat import ChatLimits, ChatRenderer
+from tetrad.services.rpc.channel import open_channel
+from tetrad.services.rpc.columns import pack_u32, unpack_u32
+from tetrad.services.rpc.status import from_status
+from tetrad.tokenizer_svc.api.servicer import TokenizerServicer
+from tetrad.tokenizer_svc.chat.renderer import ChatLimits, ChatRenderer
 from tetrad.tokenizer_svc.config import TokenizerSettings
-from tetrad.tokenizer_svc.servicer import TokenizerServicer
-from tetrad.tokenizer_svc.tokenizer import Tokenizer
+from tetrad.tokenizer_svc.service import serve as serve_main
+from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer
 from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc, types_pb2
 
 USER = [{"role": "user", "content": "Hi"}]
@@ -348,7 +348,7 @@ class TestProcess:
 
     def test_neither_torch_nor_transformers_is_imported(self, smollm2: Path) -> None:
         code = (
-            "import sys, tetrad.tokenizer_svc.__main__ as m; m.load_tokenizer(sys.argv[1]).encode('x');"
+            "import sys, tetrad.tokenizer_svc.service as m; m.load_tokenizer(sys.argv[1]).encode('x');"
             "sys.exit(', '.join({'torch', 'transformers'} & set(sys.modules)) or 0)"
         )
 

@@ -1,7 +1,8 @@
-"""What the worker's tests share: a tiny model on disk, and a driver that plays the engine core for a runner."""
+"""Fixtures of the worker's tests: a tiny model on disk, and a driver of a runner in the place of the engine core."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,18 @@ import torch
 from tests.worker_svc.service_client import connect
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, Runner, SamplingSpec, StepPlan, StepResult, finished
+from tetrad.worker_svc.core.plan import (
+    CachedRequests,
+    DraftTokens,
+    NewRequest,
+    Runner,
+    SamplingSpec,
+    StepPlan,
+    StepResult,
+    finished,
+)
 from tetrad.worker_svc.devices.cpu import CpuDevice, CpuModel
+from tetrad.worker_svc.kv_cache.cache import KvCache
 
 GREEDY = SamplingSpec(temperature=0.0)
 LAYOUT = KvLayout(num_blocks=400, block_size=16, max_model_len=1024, max_num_seqs=64, max_num_batched_tokens=2048)
@@ -24,20 +35,32 @@ class Running:
 
     prompt: list[int]
     sampling: SamplingSpec
-    blocks: list[int]
+    tables: list[list[int]]
     num_computed: int = 0
     num_tokens: int = 0
     is_new: bool = True
+    fields: Mapping[str, object] = field(default_factory=dict)
     output: list[int] = field(default_factory=list)
     logprobs: list[tuple[np.ndarray, np.ndarray, int]] = field(default_factory=list)
     prompt_logprobs: list[tuple[int, np.ndarray, np.ndarray]] = field(default_factory=list)
 
+    @property
+    def blocks(self) -> list[int]:
+        """Those of all tables that no window has passed."""
+        return [block for table in self.tables for block in table if block]
+
 
 class Driver:
-    """Plans steps by hand. Blocks are dealt in a scattered order, so that no test passes by their being in a row."""
+    """Plans steps by hand. Blocks are dealt in a scattered order, so that no test passes by their being in a row.
 
-    def __init__(self, runner: Runner, layout: KvLayout = LAYOUT) -> None:
-        self.runner, self.layout = runner, layout
+    What the windows of the model's KV groups have passed is dealt again at once, unless `keeps_passed`.
+    """
+
+    def __init__(self, runner: Runner, layout: KvLayout = LAYOUT, *, keeps_passed: bool = False) -> None:
+        self.runner, self.layout, self._keeps_passed = runner, layout, keeps_passed
+        cache: KvCache | None = getattr(runner, "_kv_cache", None)  # a simulated device has none
+        # The block of a state is that of the last computed token, as with a window of two.
+        self.windows = [2 if group.is_state else group.sliding_window for group in cache.spec.groups] if cache else [None]
         self.requests: dict[int, Running] = {}
         self._free = np.random.default_rng(3).permutation(np.arange(1, layout.num_blocks)).tolist()
         self._step_id = 0
@@ -49,11 +72,15 @@ class Driver:
         prompt: Iterable[int],
         sampling: SamplingSpec = GREEDY,
         *,
-        shared: list[int] | None = None,
+        shared: list[int] | list[list[int]] | None = None,
         computed: int = 0,
+        **fields: object,
     ) -> Running:
         prompt = list(prompt)
-        self.requests[handle] = Running(prompt, sampling, list(shared or []), computed, len(prompt))
+        """Add a request that begins with `shared` blocks: of the one KV group, or of each."""
+        tables = [list(table) for table in shared] if shared and isinstance(shared[0], list) else [list(shared or [])]
+        tables = tables if shared else [[] for _ in self.windows]
+        self.requests[handle] = Running(prompt, sampling, tables, computed, len(prompt), fields=fields)
         return self.requests[handle]
 
     def remove(self, handle: int) -> Running:
@@ -68,9 +95,11 @@ class Driver:
         new, cached = [], []
         for handle, count in scheduled.items():
             request = self.requests[handle]
-            needed = -(-(request.num_computed + count) // self.layout.block_size) - len(request.blocks)
-            blocks = [self._free.pop() for _ in range(needed)]
-            request.blocks += blocks
+            self._free_passed(request)
+            needed = -(-(request.num_computed + count) // self.layout.block_size) - len(request.tables[0])
+            blocks = [[self._free.pop() for _ in range(needed)] for _ in request.tables]
+            for table, added in zip(request.tables, blocks, strict=True):
+                table.extend(added)
             if request.is_new:
                 ids = np.array(request.prompt + request.output, np.int64)
                 new.append(
@@ -81,9 +110,10 @@ class Driver:
                         num_prompt_tokens=len(request.prompt),
                         num_computed_tokens=request.num_computed,
                         num_scheduled_tokens=count,
-                        block_ids=np.array(request.blocks, np.int64),
+                        block_ids=np.array(request.tables, np.int64),
                         sampling=request.sampling,
                         eos_token_id=2,
+                        **request.fields,
                     )
                 )
             else:
@@ -94,7 +124,15 @@ class Driver:
                 request.num_tokens += 1  # it samples, and will know one more
         removed, self._removed = self._removed, []
         self._step_id += 1
-        return StepPlan(self._step_id, new, _columns(cached), removed, **extra)
+        return StepPlan(self._step_id, new, _columns(cached, len(self.windows)), removed, **extra)
+
+    def _free_passed(self, request: Running) -> None:
+        if self._keeps_passed:
+            return
+        for table, window in zip(request.tables, self.windows, strict=True):
+            passed = 0 if window is None else max(request.num_computed - window + 1, 0) // self.layout.block_size
+            self._free.extend(block for block in table[:passed] if block)
+            table[:passed] = [0] * passed
 
     def take(self, result: StepResult) -> StepResult:
         """Note a step's tokens."""
@@ -113,6 +151,18 @@ class Driver:
     def step(self, scheduled: Mapping[int, int], **extra: object) -> StepResult:
         return self.take(finished(self.runner.execute(self.plan(scheduled, **extra))))
 
+    def verify(self, drafts: Mapping[int, list[int]], **extra: object) -> StepResult:
+        """Run a decode step in which these requests verify drafts, which may be none."""
+        before = {handle: self.requests[handle].num_tokens for handle in drafts}
+        scheduled = {handle: self.remaining(handle) + len(draft_ids) for handle, draft_ids in drafts.items()}
+        columns = [*drafts], [*map(len, drafts.values())], [*chain.from_iterable(drafts.values())]
+        result = self.step(scheduled, drafts=DraftTokens(*(np.array(column, np.int64) for column in columns)), **extra)
+        for handle, num_tokens in before.items():
+            request = self.requests[handle]
+            request.num_tokens = num_tokens + result.handles.tolist().count(handle)
+            request.num_computed = request.num_tokens - 1
+        return result
+
     def remaining(self, handle: int) -> int:
         request = self.requests[handle]
         return request.num_tokens - request.num_computed
@@ -126,7 +176,7 @@ class Driver:
         return {handle: request.output for handle, request in self.requests.items()}
 
 
-def _columns(rows: list[tuple[int, int, int, list[int]]]) -> CachedRequests:
+def _columns(rows: list[tuple[int, int, int, list[list[int]]]], num_groups: int) -> CachedRequests:
     def column(values: Iterable[int]) -> np.ndarray:
         return np.array(list(values), np.int64)
 
@@ -134,8 +184,8 @@ def _columns(rows: list[tuple[int, int, int, list[int]]]) -> CachedRequests:
         handles=column(row[0] for row in rows),
         num_scheduled_tokens=column(row[1] for row in rows),
         num_computed_tokens=column(row[2] for row in rows),
-        num_new_blocks=column(len(row[3]) for row in rows),
-        new_block_ids=column(block for row in rows for block in row[3]),
+        num_new_blocks=column(len(row[3][0]) for row in rows),
+        new_block_ids=np.stack([column(block for row in rows for block in row[3][group]) for group in range(num_groups)]),
     )
 
 

@@ -1,4 +1,4 @@
-"""Programs of one operation, for tests of the native kernels: a product, attention over pages, and what they should give.
+"""Programs of one operation, for tests of the native kernels: a product, attention over pages, and their expected results.
 
 TETRAD_TEST_KERNELS=avx2=/path/to.so tests that library alone, one made with sanitizers for example (docs/kernels.md).
 """
@@ -6,12 +6,14 @@ TETRAD_TEST_KERNELS=avx2=/path/to.so tests that library alone, one made with san
 import ctypes
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from tetrad.worker_svc.native.library import _declare, best_target, load_library, targets
-from tetrad.worker_svc.native.program import Epilogue, Pages, ProgramBuilder, Tokens
+from tetrad.worker_svc.native.program import Pages, Tokens
+from tetrad.worker_svc.native.program_builder import Epilogue, LayerPages, ProgramBuilder
 from tetrad.worker_svc.native.structures import Heads, KvType
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import NativeMatrix
@@ -20,7 +22,9 @@ NO_HEADS = Heads(1, 1, 16, 1, 0)
 NAN_OF_HALVES = 126
 """A byte: two of it are no number in half precision."""
 _GIVEN, _, _GIVEN_PATH = os.environ.get("TETRAD_TEST_KERNELS", "").partition("=")
-RUNNABLE = [_GIVEN] if _GIVEN else [target.name for target in targets()[targets().index(best_target()) :]]
+_NUM_TARGETS = None if "TETRAD_TEST_ALL_TARGETS" in os.environ else 2
+RUNNABLE = [_GIVEN] if _GIVEN else [target.name for target in targets()[targets().index(best_target()) :]][:_NUM_TARGETS]
+"""Targets that this machine runs: the best two in `make test`, all of them in `make test-kernels`."""
 
 
 def team_of(name: str, num_threads: int = 1) -> Team:
@@ -41,12 +45,13 @@ def product(
     epilogue: Epilogue = Epilogue.STORE,
     target: torch.Tensor | None = None,
     column: int = 0,
+    **options: Any,
 ) -> torch.Tensor:
     """Return what a product makes of `target` [T, width]; without one the target has the product's own width."""
     builder = ProgramBuilder(team)
     out = torch.full((len(x), matrix.num_outputs), torch.nan) if target is None else target.clone()
     source, written = builder.buffer(x.shape[1]), builder.buffer(out.shape[1])
-    builder.linear(matrix, bias, source, written, column=column, epilogue=epilogue)
+    builder.linear(matrix, bias, source, written, column=column, epilogue=epilogue, **options)
     builder.build("product", NO_HEADS).run(len(x), given={source: x.contiguous(), written: out})
     return out
 
@@ -68,7 +73,7 @@ class Chunk:
 
 
 class PagedAttention:
-    """Sequences with random keys and values in scattered pages; every slot that none of them uses holds `unused`.
+    """Sequences with random keys and values in scattered pages, in the second of two KV groups; unused slots hold `unused`.
 
     In 8 bits it is bytes that make a scale of NaN.
 
@@ -76,8 +81,17 @@ class PagedAttention:
     The layer is the second of two.
     """
 
-    def __init__(self, team: Team, heads: Heads, chunks: list[Chunk], *, unused: float = torch.nan, seed: int = 0) -> None:
-        self.team, self.heads, self.chunks = team, heads, chunks
+    def __init__(
+        self,
+        team: Team,
+        heads: Heads,
+        chunks: list[Chunk],
+        *,
+        unused: float = torch.nan,
+        seed: int = 0,
+        sinks: torch.Tensor | None = None,
+    ) -> None:
+        self.team, self.heads, self.chunks, self.sinks = team, heads, chunks, sinks
         self._random = torch.Generator().manual_seed(seed)
         width = (heads.num_heads + 2 * heads.num_kv_heads) * heads.head_dim
         self.rows = [torch.randn(chunk.computed + chunk.scheduled, width, generator=self._random) for chunk in chunks]
@@ -97,9 +111,10 @@ class PagedAttention:
         self._first_layer, self.cache = torch.full((sum(pages_of) + 2, 2, size), unused, dtype=self.dtype).unbind(1)
         builder = ProgramBuilder(team)
         self._heads, self._attended = builder.buffer(width), builder.buffer(heads.num_heads * heads.head_dim)
-        builder.rotate(1, self._heads, None, 1e-5)
+        layer = LayerPages(place=1, group=1, window=heads.window)
+        builder.rotate(layer, self._heads)
         self._writing = builder.build("write", heads)
-        builder.attend(1, self._heads, self._attended)
+        builder.attend(layer, self._heads, self._attended, sinks=sinks)
         self._attending = builder.build("attend", heads)
 
     def run(self) -> list[torch.Tensor]:
@@ -120,10 +135,10 @@ class PagedAttention:
         turns = torch.tensor([1.0, 0.0]).repeat_interleave(self.heads.head_dim // 2).repeat(num_positions, 1)
         program.run(
             len(given),
-            Tokens(np.zeros(len(given), np.int64), np.concatenate(positions), turns, self._first_layer),
+            Tokens(np.zeros(len(given), np.int64), np.concatenate(positions), [turns], self._first_layer),
             Pages(
-                slots=np.concatenate(slots),
-                tables=self.tables,
+                slots=np.stack([np.full(len(given), 2**62), np.concatenate(slots)]),
+                tables=np.stack([np.full_like(self.tables, 2**31 - 1), self.tables]),
                 first_tokens=np.cumsum([0, *counts[:-1]]),
                 num_computed=np.array([chunk.computed for chunk in chunks]),
                 num_scheduled=np.array(counts),
@@ -147,5 +162,13 @@ class PagedAttention:
         mask = at[None] <= row_at
         if heads.window:
             mask &= at[None] > row_at - heads.window
-        out = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=True)
-        return out.transpose(0, 1).flatten(1)
+        keys, values = (part.repeat_interleave(heads.num_heads // heads.num_kv_heads, dim=0) for part in (keys, values))
+        scores = queries @ keys.transpose(1, 2) * (heads.scale or heads.head_dim**-0.5)
+        if heads.softcap:
+            scores = heads.softcap * torch.tanh(scores / heads.softcap)
+        scores = scores.masked_fill(~mask, -torch.inf)
+        if self.sinks is not None:
+            sinks = self.sinks.double().view(-1, 1, 1).expand(-1, scores.shape[1], 1)
+            return (torch.cat([scores, sinks], -1).softmax(-1)[..., :-1] @ values).transpose(0, 1).flatten(1)
+        weights = scores.softmax(-1)
+        return (weights @ values).transpose(0, 1).flatten(1)

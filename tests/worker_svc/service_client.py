@@ -1,4 +1,4 @@
-"""A client of the worker over gRPC that plays the engine core, and the messages it sends."""
+"""A client of the worker over gRPC in the place of the engine core, and its messages."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 
-from tetrad.services.channel import open_channel
-from tetrad.services.columns import pack_u32, unpack_u32
-from tetrad.services.status import from_rpc_error
+from tetrad.services.rpc.channel import open_channel
+from tetrad.services.rpc.columns import pack_u32, unpack_u32
+from tetrad.services.rpc.status import from_rpc_error
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 from tetrad.worker_svc.config import WorkerSettings

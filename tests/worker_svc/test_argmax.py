@@ -1,4 +1,4 @@
-"""Greedy rows that ask for nothing else: where the largest logit is, found while the products are made."""
+"""Greedy rows without further parameters: the argmax, computed during the product."""
 
 import gguf
 import numpy as np
@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from tests.worker_svc.native_programs import NO_HEADS, RUNNABLE, product, team_of
+from tests.worker_svc.sampler_bench import Bench
 from tests.worker_svc.test_native_products import activations, drawn, quantized
-from tests.worker_svc.test_sampler import Bench
 from tetrad.services.errors import InternalError
 from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec
 from tetrad.worker_svc.layers.argmax import argmax
-from tetrad.worker_svc.native.program import Epilogue, ProgramBuilder
+from tetrad.worker_svc.native.program_builder import Epilogue, ProgramBuilder
 from tetrad.worker_svc.native.weights import pack_float, pack_gguf
 
 GREEDY = SamplingSpec(temperature=0.0)

@@ -1,4 +1,4 @@
-"""The compute thread: calls in order, errors to their callers, no process kept alive."""
+"""The compute thread: calls in order, errors for their callers, and no process kept alive."""
 
 import asyncio
 import subprocess

@@ -33,7 +33,7 @@ def draw_20000(logits, **fields):
     sampler = Sampler(batch, VOCAB_SIZE)
     for handle in range(NUM_ROWS):
         sampling = SamplingSpec(seed=handle, **fields)
-        request = NewRequest(handle, str(handle), np.array([1]), 1, 0, 1, np.zeros(1, np.int64), sampling)
+        request = NewRequest(handle, str(handle), np.array([1]), 1, 0, 1, np.zeros((1, 1), np.int64), sampling)
         sampler.add(batch.add(request), request)
     slots = np.array(batch.slots_of(list(range(NUM_ROWS))))
     drawn = []

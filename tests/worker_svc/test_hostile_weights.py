@@ -1,4 +1,4 @@
-"""Weights of strangers: each of these once took the worker down, hung it, or was answered with INTERNAL."""
+"""Hostile weights: each of these once crashed the worker, hung it, or was answered with INTERNAL."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ import pytest
 from tests.fuzz.model_bytes import CONFIG, directory_files, write_gguf
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint.open import open_source
-from tetrad.worker_svc.model_facts.check import supported_config
+from tetrad.worker_svc.families.registry import supported_config
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""kv_cache_memory_gib: what is set is had or refused with both figures, on every device; what is not set is measured."""
+"""kv_cache_memory_gib: a set value is used or refused with both figures, on every device; unset, memory is measured."""
 
 from types import SimpleNamespace
 

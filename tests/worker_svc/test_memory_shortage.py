@@ -1,4 +1,4 @@
-"""Memory that cannot be had: one line with what was wanted, what there is, what limits it and which option lowers it."""
+"""Memory shortage: one line with the wanted and the available size, the limit, and the option to lower."""
 
 import re
 import resource

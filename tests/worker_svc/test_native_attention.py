@@ -1,12 +1,13 @@
-"""Attention of the native kernels over scattered pages: torch's in float64, whatever lies in slots that nobody has written."""
+"""Attention of the native kernels over scattered pages: equal to torch's in float64, whatever unwritten slots contain."""
 
 import numpy as np
 import pytest
 import torch
 
 from tests.worker_svc.native_programs import NAN_OF_HALVES, NO_HEADS, RUNNABLE, Chunk, PagedAttention, from_int8, team_of
-from tetrad.worker_svc.native.program import Pages, ProgramBuilder, Tokens
-from tetrad.worker_svc.native.structures import Heads, KvType
+from tetrad.worker_svc.native.program import Pages, Tokens
+from tetrad.worker_svc.native.program_builder import LayerPages, NormWeights, ProgramBuilder, QueryKeyNorms
+from tetrad.worker_svc.native.structures import HeadNorms, Heads, KvType
 
 DECODES = [Chunk(computed, 1) for computed in (0, 1, 15, 63, 64, 65, 200)]
 MIXED = [Chunk(130, 1), Chunk(5, 1), Chunk(0, 1), Chunk(64, 37), Chunk(0, 80), Chunk(3, 2)]
@@ -56,6 +57,17 @@ def test_keys_and_values_in_8_bits(team, block_size, head_dim, window):
 def test_sliding_windows(team, window, block_size):
     chunks = [Chunk(300, 1), Chunk(0, 1), Chunk(150, 40), Chunk(0, 90)]
     assert_attention(PagedAttention(team, Heads(4, 2, 32, block_size, window), chunks))
+
+
+@pytest.mark.parametrize("kv_type", [KvType.FLOAT32, KvType.INT8])
+@pytest.mark.parametrize("sink", [-100.0, 0.0, 3.0, 200.0])
+def test_sinks_take_weight_from_the_keys(team, kv_type, sink):
+    """Also where the sink's score is far above or below all others."""
+    sinks = torch.linspace(sink - 1, sink + 1, 6)
+    case = PagedAttention(team, Heads(6, 2, 32, 16, 20, kv_type), [*DECODES, *MIXED], sinks=sinks)
+
+    for found, expected in zip(case.run(), case.expected(), strict=True):
+        np.testing.assert_allclose(found, expected, atol=3e-6 if kv_type == KvType.FLOAT32 else 2e-4)
 
 
 def test_values_of_many_keys_keep_their_digits(team):
@@ -174,16 +186,16 @@ def test_queries_and_keys_are_normed_rotated_and_written(team, head_dim, rotary_
     weights = [torch.rand(head_dim) + 0.5 for _ in range(2)]
     builder = ProgramBuilder(team)
     buffer = builder.buffer(8 * head_dim)
-    builder.rotate(0, buffer, (weights[0], weights[1]), 1e-5)
+    builder.rotate(LayerPages(0), buffer, QueryKeyNorms(HeadNorms.EACH_HEAD, *weights, eps=1e-5))
     rows, of_all_positions = torch.randn(5, 8 * head_dim), torch.rand(10, rotary_dim // 2) * 6
     turns, positions = torch.cat([of_all_positions.cos(), of_all_positions.sin()], 1), np.array([4, 0, 2, 9, 1])
     angles = of_all_positions[positions]
     cache, given = torch.full((4, 2 * 2 * size * head_dim), torch.nan), rows.clone()
     slots = np.array([3, 15, 16, 40, 63])
     one = np.zeros(1, np.int64)
-    pages = Pages(slots, np.zeros((1, 1), np.int32), one, one, one, size, 10)
+    pages = Pages(slots[None], np.zeros((1, 1, 1), np.int32), one, one, one, size, 10)
 
-    builder.build("rotate", heads).run(5, Tokens(np.zeros(5, np.int64), positions, turns, cache), pages, {buffer: given})
+    builder.build("rotate", heads).run(5, Tokens(np.zeros(5, np.int64), positions, [turns], cache), pages, {buffer: given})
 
     expected = rows.double().view(5, 8, head_dim)
     for first, last, weight in ((0, 4, weights[0]), (4, 6, weights[1])):
@@ -202,12 +214,60 @@ def test_queries_and_keys_are_normed_rotated_and_written(team, head_dim, rotary_
     assert written == 5 * 2 * 2 * head_dim
 
 
+@pytest.mark.parametrize(("kv_type", "tolerance"), [(KvType.FLOAT32, 3e-6), (KvType.INT8, 5e-4)])
+def test_scores_are_scaled_and_capped(team, kv_type, tolerance):
+    case = PagedAttention(team, Heads(6, 2, 32, 16, 0, kv_type, scale=0.5, softcap=3.0), MIXED)
+
+    for found, expected in zip(case.run(), case.expected(), strict=True):
+        np.testing.assert_allclose(found, expected, atol=tolerance)
+
+
+@pytest.mark.parametrize("table", [0, 1, None])
+def test_a_layer_turns_by_its_own_table_or_not_at_all(team, table):
+    heads, size, cache = Heads(2, 1, 16, 16, 0, rotary_dim=16), 16, torch.zeros(1, 2 * 16 * 16)
+    weights = [torch.rand(2 * size) + 0.5, torch.rand(size) + 0.5]
+    builder = ProgramBuilder(team)
+    buffer = builder.buffer(4 * size)
+    builder.rotate(LayerPages(0), buffer, QueryKeyNorms(HeadNorms.ALL_HEADS, *weights, eps=1e-5), turns=table)
+    angles, rows, one = torch.rand(2, 3, size // 2) * 6, torch.randn(3, 4 * size), np.zeros(1, np.int64)
+    given, positions = rows.clone(), np.arange(3)
+    tokens = Tokens(np.zeros(3, np.int64), positions, list(torch.cat([angles.cos(), angles.sin()], 2)), cache)
+    pages = Pages(positions[None], np.zeros((1, 1, 1), np.int32), one, one, one, size, 3)
+
+    builder.build("rotate", heads).run(3, tokens, pages, {buffer: given})
+
+    normed = [
+        torch.nn.functional.rms_norm(part, (len(weight),), weight, 1e-5)
+        for part, weight in zip(rows[:, : 3 * size].split([2 * size, size], 1), weights, strict=True)
+    ]
+    expected = torch.cat(normed, 1).view(3, 3, size)
+    if table is not None:
+        (low, high), angle = expected.chunk(2, dim=2), angles[table][:, None]
+        expected = torch.cat([low * angle.cos() - high * angle.sin(), high * angle.cos() + low * angle.sin()], 2)
+    np.testing.assert_allclose(given[:, : 3 * size].view(3, 3, size), expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("size", [1, 8, 15, 33, 96])
+def test_layer_norms_and_norms_that_are_added(team, size):
+    builder = ProgramBuilder(team)
+    source, target = builder.buffer(size), builder.buffer(size)
+    weight, bias, x = torch.rand(size) + 0.5, torch.randn(size), torch.randn(7, size) + 3
+    given, before = x.clone(), torch.randn(7, size)
+    out = before.clone()
+    builder.norm(NormWeights(weight, 1e-5, bias, is_centered=True), source, target, added=0.25)
+
+    builder.build("norm", NO_HEADS).run(7, given={source: given, target: out})
+
+    expected = torch.nn.functional.layer_norm(x.double(), (size,), weight.double(), bias.double(), 1e-5)
+    np.testing.assert_allclose(out, before + 0.25 * expected, atol=3e-6)
+
+
 @pytest.mark.parametrize("size", [1, 8, 15, 33, 96])
 def test_norms_of_sizes_that_fill_no_vector(team, size):
     builder = ProgramBuilder(team)
     source, target = builder.buffer(size), builder.buffer(size)
     weight, x, out = torch.rand(size) + 0.5, torch.randn(7, size), torch.full((7, size), torch.nan)
-    builder.norm(weight, 1e-5, source, target)
+    builder.norm(NormWeights(weight, 1e-5), source, target)
 
     builder.build("norm", NO_HEADS).run(7, given={source: x, target: out})
 

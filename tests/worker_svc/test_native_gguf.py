@@ -1,4 +1,4 @@
-"""GGUF files on the native kernels: formats side by side as real files mix them, and files that contradict themselves."""
+"""GGUF files on the native kernels: mixed formats as in real files, and contradictory files."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.worker_svc.conftest import save_tiny, tiny_config
+from tests.worker_svc.gguf_rows import random_rows
 from tetrad.services.errors import InternalError, ModelError
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import LoadRequest
@@ -29,7 +30,8 @@ LAYER_SHAPES = {
 }
 ALL_Q4_0 = {name: Kind.Q4_0 for name in ("token_embd", *LAYER_SHAPES) if "norm" not in name}
 Q4_K_M = dict.fromkeys(ALL_Q4_0, Kind.Q4_K) | dict.fromkeys(("token_embd", "attn_v", "ffn_down"), Kind.Q6_K)
-DEQUANTIZED = {"attn_q": Kind.BF16, "attn_v": Kind.BF16, "ffn_gate": Kind.IQ4_NL, "ffn_up": Kind.IQ4_NL}
+WITHOUT_WEIGHTS = {Kind.Q8_1, Kind.Q1_0, Kind.I8, Kind.I16, Kind.I32, Kind.I64, Kind.F64}
+WEIGHT_TYPES = [kind for kind in Kind if kind not in WITHOUT_WEIGHTS]
 MIXES = {
     # name: hidden, intermediate, formats by tensor, what is not named: F32
     "q4_k_m": (
@@ -43,18 +45,27 @@ MIXES = {
     "three formats": (256, 64, {"attn_q": Kind.Q5_K, "attn_k": Kind.Q8_0, "attn_v": Kind.Q4_0, "output": Kind.Q4_K}),
     "sizes that 32 does not divide": (72, 100, {"attn_output": Kind.Q8_0, "token_embd": Kind.F16}),
     "sizes that 256 does not divide": (96, 288, ALL_Q4_0),
-    "formats that are dequantized": (
-        64,
-        64,
-        {"attn_q": Kind.BF16, "attn_v": Kind.BF16, "ffn_gate": Kind.IQ4_NL, "ffn_up": Kind.IQ4_NL},
+    "pairs of rare formats": (
+        256,
+        256,
+        {"attn_q": Kind.BF16, "attn_v": Kind.MXFP4, "ffn_gate": Kind.IQ3_S, "ffn_up": Kind.Q8_K, "ffn_down": Kind.IQ2_S},
     ),
 }
 
 
-def write(path: Path, hidden: int, intermediate: int, kinds: dict[str, Kind], **metadata: int) -> Path:
-    """Write a random llama of two layers with 4 heads of 64 over 2 of keys; `metadata` overrides what the header says."""
+def write(path: Path, hidden: int, intermediate: int, kinds: dict[str, Kind], *, per_part: int = 0, **metadata: int) -> Path:
+    """Write a random llama of two layers with 4 heads of 64 over 2 of keys; return its path, or that of its first part.
+
+    Args:
+        path: of the file, or what its parts are named after.
+        hidden: size.
+        intermediate: size.
+        kinds: types by tensor; the others are F32.
+        per_part: tensors of a part; 0: there is one file.
+        metadata: overrides what the header says.
+    """
     facts = {"embedding_length": hidden, "feed_forward_length": intermediate, "block_count": 2} | metadata
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, "llama", split_max_tensors=per_part)
     writer.add_context_length(1024)
     writer.add_embedding_length(facts["embedding_length"])
     writer.add_feed_forward_length(facts["feed_forward_length"])
@@ -71,7 +82,7 @@ def write(path: Path, hidden: int, intermediate: int, kinds: dict[str, Kind], **
     def add(name: str, shape: tuple[int, ...]) -> None:
         values = random.standard_normal(shape, np.float32) * (0.12 if len(shape) == 2 else 0.2) + (len(shape) == 1)
         kind = kinds.get(name.split(".")[-2] if name.startswith("blk") else name.split(".")[0], Kind.F32)
-        writer.add_tensor(name, stored(values.astype(np.float32), kind), raw_dtype=kind)
+        writer.add_tensor(name, random_rows(kind, values.astype(np.float32)), raw_dtype=kind)
 
     add("token_embd.weight", (288, hidden))
     add("output_norm.weight", (hidden,))
@@ -84,27 +95,7 @@ def write(path: Path, hidden: int, intermediate: int, kinds: dict[str, Kind], **
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
-
-
-def stored(values: np.ndarray, kind: Kind) -> np.ndarray:
-    """Return values in a format; in those that gguf cannot write, random quanta of about their size."""
-    if kind in (Kind.F32, Kind.F16):
-        return values.astype(np.float16 if kind == Kind.F16 else np.float32)
-    try:
-        return gguf.quantize(values, kind)
-    except NotImplementedError:
-        pass
-    per_block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
-    random = np.random.default_rng(values.size)
-    blocks = random.integers(0, 256, (len(values), values.shape[1] // per_block, block_bytes), np.uint8)
-    scale = {Kind.Q4_K: 0.0008, Kind.Q5_K: 0.0004, Kind.Q6_K: 0.0001, Kind.IQ4_NL: 0.0015}[kind]
-    half = np.array([scale], np.float16).view(np.uint8)
-    at = {Kind.Q6_K: 208}.get(kind, 0)
-    blocks[..., at : at + 2] = half
-    if kind in (Kind.Q4_K, Kind.Q5_K):
-        blocks[..., 2:4] = np.array([scale * 7], np.float16).view(np.uint8)
-    return blocks.reshape(len(values), -1)
+    return min(path.parent.glob(f"{path.stem}-*-of-*.gguf"), default=path)
 
 
 def loaded(path: Path, kernels: str, **options: object):
@@ -130,6 +121,20 @@ def test_mixed_formats_are_what_they_are_dequantized(name, tmp_path, make_driver
     found = logprobs(native, make_driver)
     assert np.abs(found - expected).mean() < 0.05 * expected.std()
     assert native.info.num_parameters == plain.info.num_parameters
+
+
+@pytest.mark.parametrize("kind", WEIGHT_TYPES, ids=lambda kind: kind.name)
+def test_every_type_is_what_it_is_dequantized_in_little_memory(kind, tmp_path, make_driver):
+    """At most 2.5 times the tensors of the file; those of less than 2 bits a weight, as nothing is packed into less than 4."""
+    kinds = dict.fromkeys(ALL_Q4_0, kind)
+    path = write(tmp_path / "m.gguf", 256, 256, kinds)
+
+    native = loaded(path, "native")
+
+    expected = logprobs(loaded(path, "torch"), make_driver)
+    assert np.abs(logprobs(native, make_driver) - expected).mean() < 0.05 * expected.std()
+    stored = native.info.num_parameters * gguf.GGML_QUANT_SIZES[kind][1] / gguf.GGML_QUANT_SIZES[kind][0]
+    assert native.info.weights_size_bytes < (3 if kind.name.startswith(("IQ1", "TQ1")) else 2.5) * stored
 
 
 def test_quantized_memory_stays_quantized(tmp_path):
@@ -161,7 +166,7 @@ def test_keys_and_values_take_8_bits_under_quantized_weights(settings, options, 
         LoadRequest(str(path), path, **options), lambda *_: None
     )
 
-    group = model.kv_group(16)
+    [group] = model.kv_groups(16)
     assert (group.dtype, group.block_size_bytes) == (dtype, 2 * 16 * 2 * 2 * head_bytes)
     assert np.abs(logprobs(model, make_driver) - expected).mean() < 0.05 * expected.std()
 
@@ -175,7 +180,7 @@ def test_keys_with_biases_or_norms_keep_float16(architecture, dtype, tmp_path):
 
     model = CpuDevice(WorkerSettings(threads=1)).load_model(LoadRequest("m", tmp_path, quantization="int8"), lambda *_: None)
 
-    assert model.kv_group(16).dtype == dtype
+    assert model.kv_groups(16)[0].dtype == dtype
 
 
 def test_progress_of_mixed_formats_ends_at_the_files_size(tmp_path):

@@ -1,4 +1,4 @@
-"""The native library: found, compiled, or done without; never half of one, and never a process that it keeps from ending."""
+"""The native library: found, compiled, or missing; never half written, and never keeping a process from ending."""
 
 import contextlib
 import os
@@ -286,7 +286,7 @@ def test_a_step_under_way_does_not_keep_the_process_from_ending():
     run_python("""
         import threading, torch
         from tests.worker_svc.native_programs import RUNNABLE, NO_HEADS, team_of
-        from tetrad.worker_svc.native.program import ProgramBuilder
+        from tetrad.worker_svc.native.program_builder import ProgramBuilder
         from tetrad.worker_svc.native.weights import pack_float
         team = team_of(RUNNABLE[0], 3)
         builder = ProgramBuilder(team)

@@ -12,7 +12,7 @@ from pydoc_data.topics import topics
 import numpy as np
 import pytest
 
-from tetrad.tokenizer_svc.loading import load_tokenizer
+from tetrad.tokenizer_svc.loading.load import load_tokenizer
 from tetrad.worker_svc.checkpoint.gguf_reader import GgufFile
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest

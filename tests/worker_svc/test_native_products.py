@@ -4,14 +4,29 @@ import gguf
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 
+from tests.worker_svc.gguf_rows import fill_scales, random_rows
 from tests.worker_svc.native_programs import NO_HEADS, RUNNABLE, product, team_of
+from tetrad.worker_svc.checkpoint.gguf_values import dequantize
 from tetrad.worker_svc.checkpoint.source import QuantizedTensor
-from tetrad.worker_svc.native.program import Epilogue, ProgramBuilder
-from tetrad.worker_svc.native.weights import GGUF_FORMATS, pack_float, pack_gguf, pack_int8
+from tetrad.worker_svc.native.formats import GGUF_FORMATS
+from tetrad.worker_svc.native.program_builder import Epilogue, ProgramBuilder
+from tetrad.worker_svc.native.weights import pack_float, pack_gguf, pack_int8
 
 Kind = gguf.GGMLQuantizationType
+ROUNDED_SCALES = 1e-3
+"""In half precision, of formats whose scales are products of two numbers."""
 ROWS = [*range(1, 10), 17, 20, 65, 130]
+
+
+ACTIVATIONS = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+    "relu2": lambda x: F.relu(x).square(),
+}
 
 
 @pytest.fixture(scope="module", params=RUNNABLE)
@@ -24,28 +39,12 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def quantized(kind: Kind, rows: int, columns: int, seed: int = 0) -> QuantizedTensor:
-    """Return a tensor of random quanta: gguf's own quantization where it has one, else random bytes with sane scales."""
-    try:
-        stored = gguf.quantize(drawn(rows, columns, seed=seed).numpy(), kind)
-    except NotImplementedError:
-        stored = _random_blocks(kind, rows, columns, seed)
-    return QuantizedTensor(int(kind), (rows, columns), stored)
-
-
-def _random_blocks(kind: Kind, rows: int, columns: int, seed: int) -> np.ndarray:
-    random = np.random.default_rng(seed)
-    per_block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
-    blocks = random.integers(0, 256, (rows, columns // per_block, block_bytes), np.uint8)
-    halves = random.uniform(-0.01, 0.01, (rows, columns // per_block, 2)).astype(np.float16).view(np.uint8)
-    if kind == Kind.Q6_K:
-        blocks[..., -2:] = halves[..., :2]
-    else:
-        blocks[..., :4] = halves
-    return blocks.reshape(rows, -1)
+    """Return a tensor of random quanta."""
+    return QuantizedTensor(int(kind), (rows, columns), random_rows(kind, drawn(rows, columns, seed=seed).numpy()))
 
 
 def dequantized(tensor: QuantizedTensor) -> torch.Tensor:
-    return torch.from_numpy(gguf.dequantize(tensor.rows, Kind(tensor.kind)))
+    return torch.from_numpy(dequantize(tensor.rows, Kind(tensor.kind)))
 
 
 def activations(num_rows: int, columns: int, seed: int) -> torch.Tensor:
@@ -64,6 +63,13 @@ def as_quantized(x: torch.Tensor) -> torch.Tensor:
     return ((blocks * inverse).round().double() * (top / 127.0).double()).flatten(1)
 
 
+def scale_error(kind: Kind) -> float:
+    """Return the relative error of a format's scales as they are packed."""
+    if kind.name.startswith(("Q2_K", "Q3_K", "IQ1", "IQ2", "IQ3")):
+        return ROUNDED_SCALES
+    return 2e-6 if "_K" in kind.name or kind == Kind.IQ4_XS else 0
+
+
 def assert_near(found: torch.Tensor, expected: torch.Tensor, relative: float) -> None:
     """Near in units of the largest value: sums of products that cancel have no digits of their own."""
     assert torch.isfinite(found).all()
@@ -79,6 +85,30 @@ def test_float_products(team, shape):
     for num_rows in ROWS:
         x = drawn(num_rows, shape[1], seed=num_rows)
         assert_near(product(team, matrix, x, bias=bias), x.double() @ weight.T.double() + bias, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_products_of_16_bits_are_those_of_the_same_numbers_in_32(team, dtype):
+    """To the last bit, and so are rows that are unpacked."""
+    for shape in ((1, 1), (33, 33), (100, 257)):
+        weight = drawn(*shape).to(dtype)
+        narrow, wide = pack_float(team, weight), pack_float(team, weight.float())
+
+        assert narrow.size_bytes * 2 == wide.size_bytes
+        np.testing.assert_array_equal(narrow.unpack(np.arange(shape[0])), weight.float())
+        for num_rows in ROWS:
+            x = drawn(num_rows, shape[1], seed=num_rows)
+            np.testing.assert_array_equal(product(team, narrow, x), product(team, wide, x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_gate_of_16_bits(team, dtype):
+    weight = drawn(80, 64).to(dtype)
+    narrow, wide = (pack_float(team, each, paired=True) for each in (weight, weight.float()))
+    for num_rows in (1, 11, 66):
+        x = drawn(num_rows, 64, seed=num_rows)
+        found, expected = (product(team, matrix, x, epilogue=Epilogue.GATE) for matrix in (narrow, wide))
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_products_over_many_columns_keep_their_digits(team):
@@ -121,13 +151,13 @@ def test_a_gate_whose_size_fills_no_panel(team, size, with_bias):
 
 @pytest.mark.parametrize("kind", GGUF_FORMATS, ids=lambda kind: kind.name)
 def test_quantized_matrices_unpack_to_what_gguf_says(team, kind):
-    """Exactly where scales are stored as they are; a K-quant's are products, rounded once more or less."""
+    """Exactly where scales are stored as they are; others are products of two numbers, rounded once more or less."""
     tensor = quantized(kind, 37, 512)
     expected = dequantized(tensor).numpy()
 
     found = pack_gguf(team, tensor).unpack(np.arange(37))
 
-    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * np.abs(expected).max() if "_K" in kind.name else 0)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=scale_error(kind) * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("kind", GGUF_FORMATS, ids=lambda kind: kind.name)
@@ -140,28 +170,25 @@ def test_quantized_products(team, kind):
 
             found = product(team, matrix, x, bias=bias)
 
-            assert_near(found, as_quantized(x) @ dequantized(tensor).T.double() + bias, 1e-5)
+            assert_near(found, as_quantized(x) @ dequantized(tensor).T.double() + bias, max(1e-5, scale_error(kind)))
 
 
 @pytest.mark.parametrize("kind", GGUF_FORMATS, ids=lambda kind: kind.name)
 def test_extreme_quanta_and_activations_do_not_overflow(team, kind):
     """Sums of four products of bytes go through 16 bits on some machines."""
     blocks = np.full((16, 256 // gguf.GGML_QUANT_SIZES[kind][0], gguf.GGML_QUANT_SIZES[kind][1]), 255, np.uint8)
-    half = np.array([1.0], np.float16).view(np.uint8)
-    fields = {Kind.Q6_K: [208], Kind.Q4_0: [0], Kind.Q5_0: [0], Kind.Q8_0: [0]}.get(kind, [0, 2])
     for fill in (0, 127, 128, 255):
         blocks[:] = fill
-        for at in fields:
-            blocks[..., at : at + 2] = half
+        fill_scales(kind, blocks, 1.0)
         tensor = QuantizedTensor(int(kind), (16, 256), blocks.reshape(16, -1).copy())
         x = torch.tensor([1.0, -1.0]).repeat_interleave(256).view(2, 256)
 
         found = product(team, pack_gguf(team, tensor), x)
 
-        assert_near(found, x.double() @ dequantized(tensor).T.double(), 1e-5)
+        assert_near(found, x.double() @ dequantized(tensor).T.double(), max(1e-5, scale_error(kind)))
 
 
-@pytest.mark.parametrize("kind", [None, Kind.Q4_0, Kind.Q6_K], ids=str)
+@pytest.mark.parametrize("kind", [None, Kind.Q4_0, Kind.Q6_K, Kind.IQ4_XS], ids=str)
 @pytest.mark.parametrize("size", [8, 24, 40])
 def test_a_quantized_gate(team, kind, size):
     tensor = None if kind is None else quantized(kind, 2 * size, 256)
@@ -265,3 +292,25 @@ def test_an_operation_begins_when_the_one_before_it_is_done_by_all():
 
     for found in results:
         np.testing.assert_array_equal(found, results[0])
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_an_activation_is_applied_to_a_product_or_to_the_gate_of_a_pair(team, name):
+    weights, bias, x = drawn(90, 64) / 3, drawn(90, seed=1), drawn(5, 64, seed=2)
+    outputs = torch.nn.functional.linear(x.double(), weights.double(), bias.double())
+    gate, up = outputs.chunk(2, dim=1)
+
+    plain = product(team, pack_float(team, weights), x, bias=bias, epilogue=Epilogue.ACTIVATE, activation=name)
+    gated = product(team, pack_float(team, weights, paired=True), x, bias=bias, epilogue=Epilogue.GATE, activation=name)
+
+    function = ACTIVATIONS[name]
+    np.testing.assert_allclose(plain, function(outputs), rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(gated, function(gate) * up, rtol=2e-5, atol=2e-4)
+
+
+def test_a_product_is_scaled_before_it_is_added(team):
+    weights, x, before = drawn(24, 32), drawn(3, 32, seed=1), drawn(3, 24, seed=2)
+
+    out = product(team, pack_float(team, weights), x, epilogue=Epilogue.ADD, target=before, scale=0.22)
+
+    np.testing.assert_allclose(out, before + 0.22 * (x @ weights.T), atol=1e-5)

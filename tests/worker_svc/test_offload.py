@@ -1,4 +1,4 @@
-"""Tensors that sleep in host memory: gone from the device meanwhile, and afterwards the same tensors with the same content."""
+"""Offloaded tensors: they leave the device, and return as the same tensors with the same content."""
 
 from dataclasses import dataclass
 

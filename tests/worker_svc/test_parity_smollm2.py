@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from tetrad.worker_svc.checkpoint.gguf_file import GgufSource
+from tetrad.worker_svc.checkpoint.open import open_source
 from tetrad.worker_svc.core.plan import SamplingSpec
 
 LOGPROBS = SamplingSpec(temperature=0.0, num_logprobs=0)
@@ -14,7 +14,7 @@ PROMPTS = [np.random.default_rng(n).integers(17, 49152, n).tolist() for n in (1,
 
 @pytest.fixture(scope="module")
 def source(smollm2):
-    return GgufSource(smollm2)
+    return open_source(smollm2)
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,11 @@ LLAMA3 = {
 }
 YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 128}
 PHI3 = {"model_type": "phi3", "pad_token_id": 0}
+MIXED = {
+    "sliding_window": 24,
+    "use_sliding_window": True,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}
 MODELS = {
     "llama": ("LlamaForCausalLM", {}),
     "llama_tied_mha": ("LlamaForCausalLM", {"tie_word_embeddings": True, "num_key_value_heads": 6}),
@@ -37,6 +42,8 @@ MODELS = {
     "partial_rope": ("Phi3ForCausalLM", PHI3 | {"partial_rotary_factor": 0.5}),
     "fused_projections": ("Phi3ForCausalLM", PHI3 | {"sliding_window": 24}),
     "mistral_window": ("MistralForCausalLM", {"sliding_window": 24}),
+    "qwen2_mixed_windows": ("Qwen2ForCausalLM", MIXED),
+    "qwen2_two_windows_to_one": ("Qwen3ForCausalLM", MIXED | {"layer_types": ["sliding_attention"] * 2 + ["full_attention"]}),
     "qwen2_bias": ("Qwen2ForCausalLM", {}),
     "qwen3_norms": ("Qwen3ForCausalLM", {}),
 }
@@ -207,16 +214,3 @@ def tiny_tensor(ids):
     import torch
 
     return torch.tensor([ids])
-
-
-def test_copied_and_zeroed_blocks(tiny, tiny_llama, make_driver, assert_greedy):
-    """A request that goes on over a copy of another's block sees the same context."""
-    prompt = PROMPTS[2]
-    driver = make_driver(tiny)
-    driver.add(0, prompt, shared=[5])
-    driver.step({0: 16})
-    driver.add(1, [*prompt, 3], shared=[6], computed=16)
-
-    driver.step({1: 1}, block_copies=(np.array([5]), np.array([6])), blocks_to_zero=np.array([7]))
-
-    assert_greedy(tiny_llama[1], [*prompt, 3], driver.requests[1].output)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tetrad.tokenizer_svc.loading import load_tokenizer
+from tetrad.tokenizer_svc.loading.load import load_tokenizer
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.host import usable_cores

@@ -1,6 +1,7 @@
-"""One request that cannot run is answered with its reason; the others of the step are not disturbed.
+"""A request that cannot run is answered with its reason; the others of the step are not disturbed.
 
-A plan that contradicts what the worker knows is refused as a whole."""
+A plan that contradicts the worker's table is refused as a whole.
+"""
 
 import dataclasses
 
@@ -83,7 +84,7 @@ def test_plan_beyond_the_known_tokens(driver):
 def test_plan_without_blocks_for_its_tokens(driver):
     driver.add(1, [3] * 40)
     plan = driver.plan({0: 1, 1: 40})
-    new = dataclasses.replace(plan.new_requests[0], block_ids=np.array([9]))
+    new = dataclasses.replace(plan.new_requests[0], block_ids=np.array([[9]]))
 
     with pytest.raises(InvalidRequest, match="1 blocks of"):
         driver.runner.execute(dataclasses.replace(plan, new_requests=[new]))

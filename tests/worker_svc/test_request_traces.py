@@ -1,4 +1,4 @@
-"""What a worker's spans and logs say of requests that do not simply run to their end."""
+"""A worker's spans and logs of requests that are preempted, aborted, paused or lost."""
 
 import asyncio
 
@@ -8,16 +8,16 @@ import structlog
 
 from tests.otlp_receiver import ERROR, OtlpReceiver, has
 from tetrad.services.errors import InvalidRequest
+from tetrad.services.observability.tracer import open_tracer
+from tetrad.services.observability.tracing import NoTracer
 from tetrad.services.request_context import RequestContext
-from tetrad.services.tracer import open_tracer
-from tetrad.services.tracing import NoTracer
 from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, SamplingSpec, StepPlan, StepResult
 from tetrad.worker_svc.observability.request_traces import RequestTraces
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CONTEXT = RequestContext("r-1", f"00-{TRACE}-00f067aa0ba902b7-01")
 NONE = np.zeros(0, np.int64)
-REQUEST = NewRequest(7, "cmpl-r-1", np.array([1, 2]), 2, 0, 2, np.array([1]), SamplingSpec(), context=CONTEXT)
+REQUEST = NewRequest(7, "cmpl-r-1", np.array([1, 2]), 2, 0, 2, np.array([[1]]), SamplingSpec(), context=CONTEXT)
 
 
 @pytest.fixture

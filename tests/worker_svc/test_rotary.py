@@ -6,8 +6,8 @@ import torch
 from tests.worker_svc.conftest import tiny_config
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint.gguf_metadata import config_from_metadata
+from tetrad.worker_svc.families.registry import read_config
 from tetrad.worker_svc.layers.rotary import TurnTable, interleave_heads, rotary_of, rotate_
-from tetrad.worker_svc.model_facts.config import read_config
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
 
@@ -33,8 +33,8 @@ def test_yarn_is_that_of_transformers(scaling, changes):
     raw = tiny_config("LlamaForCausalLM", **changes, rope_scaling=scaling)
     frequencies, gain = ROPE_INIT_FUNCTIONS["yarn"](LlamaConfig(**raw), "cpu")
 
-    facts = read_config(raw)
-    rotary = rotary_of(facts.rotary_dim, facts.rope_theta, facts.rope_scaling)
+    [rope] = read_config(raw).ropes
+    rotary = rotary_of(rope.dim, rope.theta, rope.scaling)
 
     torch.testing.assert_close(rotary.frequencies, frequencies, rtol=1e-6, atol=0)
     assert rotary.gain == pytest.approx(gain)
@@ -76,7 +76,9 @@ def test_rows_behind_the_pairs_stay_where_they_are():
 def test_a_partial_factor_is_found_wherever_it_is(place):
     value = {"partial_rotary_factor": 0.25}
 
-    assert read_config(tiny_config("Phi3ForCausalLM", **({place: value} if place else value))).rotary_dim == 4
+    [rope] = read_config(tiny_config("Phi3ForCausalLM", **({place: value} if place else value))).ropes
+
+    assert rope.dim == 4
 
 
 @pytest.mark.parametrize("factor", [0, 0.2, 1.25, -1, float("nan")])

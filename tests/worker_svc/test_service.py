@@ -1,4 +1,4 @@
-"""The worker over gRPC on a Unix socket: the order of its life, the Execute stream, and what ends it."""
+"""The worker over gRPC on a Unix socket: the order of its lifecycle, the Execute stream, and its ends."""
 
 import os
 import signal
@@ -7,11 +7,12 @@ import sys
 
 import grpc
 import numpy as np
+import pytest
 
 from tests.worker_svc.service_client import connect, error_of, new, read_tokens, step
-from tetrad.services.columns import unpack_u32
 from tetrad.services.errors import Code, FailedPrecondition, ModelError, NotFound
-from tetrad.services.version import SCHEMA_REVISION
+from tetrad.services.rpc.columns import pack_u32, unpack_u32
+from tetrad.services.version import CONTRACT_REVISION, SCHEMA_REVISION
 from tetrad.v1 import types_pb2, worker_pb2
 
 
@@ -35,6 +36,56 @@ async def test_life_from_start_to_ready(client, tiny_llama):
     info = await client.info()
     assert (info.state, info.num_blocks, info.block_size) == (worker_pb2.WORKER_STATE_READY, 50, 16)
     assert client.served.server.health.ready
+
+
+@pytest.fixture
+def mixed_windows(tmp_path, save_tiny_model):
+    """A model of two KV groups: a layer that sees all keys, two with a window."""
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    changes = {"sliding_window": 24, "use_sliding_window": True, "layer_types": kinds}
+    save_tiny_model(tmp_path, "Qwen2ForCausalLM", changes)
+    return tmp_path
+
+
+async def test_plans_have_a_block_table_for_each_group_of_layers(client, mixed_windows):
+    await client.load(mixed_windows)
+    groups = (await client.life.GetKvCacheSpec(worker_pb2.GetKvCacheSpecRequest(block_size=16))).groups
+    await client.initialize(groups=groups)
+    stream = await client.open_stream()
+    request = new(3, [5, 6, 7], 1)
+    request.block_ids.extend([pack_u32([2]), pack_u32([3])])
+    await stream.write(step(1, new_requests=[request]))
+
+    assert 3 in (await read_tokens(stream))[1]
+    assert [(list(group.layers), group.sliding_window) for group in groups] == [([1], 0), ([0], 24), ([2], 24)]
+
+    await stream.write(step(2, new_requests=[new(4, [5, 6, 7], 4)]))
+    assert "has 1 block tables per request; the model has 3 KV groups" in (await error_of(stream.read())).message
+
+
+@pytest.mark.parametrize("change", ["none", "fewer", "another window"])
+async def test_groups_other_than_the_models_are_refused(client, mixed_windows, change):
+    """An engine core keeps the groups of its first worker; another worker may be of another release."""
+    await client.load(mixed_windows)
+    groups = list((await client.life.GetKvCacheSpec(worker_pb2.GetKvCacheSpecRequest(block_size=16))).groups)
+    groups[-1].sliding_window = 25 if change == "another window" else 24
+    given = {"none": [], "fewer": groups[:2], "another window": groups}[change]
+
+    error = await error_of(client.initialize(groups=given))
+
+    assert isinstance(error, FailedPrecondition)
+    assert f"block tables for {len(given) or 1} KV groups; the model's layers form 3" in error.message
+
+
+async def test_tables_of_different_lengths_end_the_stream(client, mixed_windows):
+    await client.load(mixed_windows)
+    await client.initialize(groups=(await client.life.GetKvCacheSpec(worker_pb2.GetKvCacheSpecRequest(block_size=16))).groups)
+    stream = await client.open_stream()
+    request = new(3, [5, 6, 7], 1)
+    request.block_ids.extend([pack_u32([2, 4]), pack_u32([3])])
+    await stream.write(step(1, new_requests=[request]))
+
+    assert "different lengths: [4, 8] bytes" in (await error_of(stream.read())).message
 
 
 async def test_same_model_again_keeps_the_worker_ready(client, tiny_llama):
@@ -193,10 +244,26 @@ async def test_wrong_schema_revision(client, tiny_llama):
     assert isinstance(await error_of(client.open_stream(schema_revision=999)), FailedPrecondition)
 
 
-async def test_what_this_device_cannot_do(client):
+async def test_it_announces_what_it_supports_where_its_stream_begins_and_in_its_info(client, tiny_llama):
+    await client.get_ready(tiny_llama[0])
+
+    call = client.work.Execute()
+    await call.write(worker_pb2.ExecuteRequest(hello=worker_pb2.ExecuteHello(schema_revision=SCHEMA_REVISION, epoch=1)))
+    ready = (await call.read()).ready
+    info = await client.life.GetInfo(worker_pb2.WorkerLifecycleServiceGetInfoRequest())
+    call.cancel()
+
+    assert types_pb2.CAPABILITY_SHARED_SAMPLING_PARAMS in ready.capabilities
+    assert (list(info.capabilities), info.contract_revision) == (list(ready.capabilities), CONTRACT_REVISION)
+    assert ready.contract_revision == CONTRACT_REVISION
+
+
+async def test_adapters_are_refused_unless_the_model_was_loaded_for_them(client, tiny_llama):
+    await client.load(tiny_llama[0])
+    lora = types_pb2.LoraRequest(name="a", id=1, path="/nowhere")
     for call in (
-        client.life.LoadLora(worker_pb2.WorkerLifecycleServiceLoadLoraRequest()),
-        client.life.UnloadLora(worker_pb2.WorkerLifecycleServiceUnloadLoraRequest()),
+        client.life.LoadLora(worker_pb2.WorkerLifecycleServiceLoadLoraRequest(lora=lora)),
+        client.life.UnloadLora(worker_pb2.WorkerLifecycleServiceUnloadLoraRequest(id=1)),
     ):
         assert (await error_of(call)).code is Code.UNIMPLEMENTED
 

@@ -1,4 +1,4 @@
-"""The worker and those who do it wrong: stale and second engine cores, senseless plans and layouts, devices that hang."""
+"""Faulty callers of the worker: stale and second engine cores, invalid plans and layouts, devices that hang."""
 
 import asyncio
 import threading
@@ -7,9 +7,9 @@ import grpc
 import pytest
 
 from tests.worker_svc.service_client import connect, error_of, new, read_tokens, step
-from tetrad.services.columns import pack_u32
 from tetrad.services.errors import Code, FailedPrecondition, InternalError, InvalidRequest
-from tetrad.services.status import from_rpc_error
+from tetrad.services.rpc.columns import pack_u32
+from tetrad.services.rpc.status import from_rpc_error
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import worker_pb2
 
@@ -54,11 +54,16 @@ async def test_an_engine_core_without_work_hears_of_its_successor(client, tiny_l
     assert (await error_of(idle.read())).reason == "STALE_EPOCH"
 
 
-def with_blocks(**columns):
+def with_swaps(sources, targets):
     message = step(1, new_requests=[new(3, [5, 6, 7], 1)])
-    message.step.block_copies.source_block_ids = pack_u32(columns.get("sources", []))
-    message.step.block_copies.target_block_ids = pack_u32(columns.get("targets", []))
-    message.step.block_ids_to_zero = pack_u32(columns.get("zero", []))
+    message.step.swap_in.source_block_ids = pack_u32(sources)
+    message.step.swap_in.target_block_ids = pack_u32(targets)
+    return message
+
+
+def with_unread(**fields):
+    message = step(1, new_requests=[new(3, [5, 6, 7], 1)])
+    message.step.MergeFrom(worker_pb2.SchedulerOutput(**fields))
     return message
 
 
@@ -79,9 +84,10 @@ def with_ragged_column():
     ("plan", "text"),
     [
         (step(1, new_requests=[new(3, [5, 6, 7], 50)]), "Block 50 does not exist; the KV cache has 50 blocks"),
-        (with_blocks(sources=[1], targets=[4_000_000_000]), "Block 4000000000 does not exist"),
-        (with_blocks(sources=[1, 2], targets=[3]), "copies 2 blocks to 1"),
-        (with_blocks(zero=[77]), "Block 77 does not exist"),
+        (with_swaps([], [4_000_000_000]), "copies 0 blocks to 1"),
+        (with_swaps([1], [3]), "Host block 1 does not exist; the second tier has 0 blocks"),
+        (with_unread(block_ids_to_zero=pack_u32([7])), "does not support block_ids_to_zero"),
+        (with_unread(block_copies=worker_pb2.BlockCopies()), "does not support block_copies"),
         (with_mask(3), "Masks have 3 words; this vocabulary needs 10"),
         (with_ragged_column(), "cannot have 3 bytes"),
         (step(1, new_requests=[new(3, [5] * 257, 1)]), "has 257 tokens; the worker was set up for 256"),
@@ -149,7 +155,7 @@ async def test_a_step_that_outlives_its_stream_for_too_long_means_a_stuck_device
         stream.cancel()
 
         with pytest.raises(InternalError, match=r"busy with a step for 0.05 s"):
-            await asyncio.wait_for(client.served.stuck.wait(), 10)
+            await asyncio.wait_for(client.served.lost_device.wait(), 10)
         end.set()
 
 

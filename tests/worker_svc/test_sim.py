@@ -1,4 +1,4 @@
-"""The simulated device: tokens from (seed, position), time from a cost model, and little of our own."""
+"""The simulated device: tokens from (seed, position), time from a cost model, and little time of its own."""
 
 import subprocess
 import sys
@@ -9,18 +9,19 @@ import pytest
 
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import SamplingSpec
+from tetrad.worker_svc.core.plan import SamplingSpec, StepResult
 from tetrad.worker_svc.devices.sim import CostModel, SimDevice, SimRunner
+from tetrad.worker_svc.devices.sim_queue import SimQueue
 
 LAYOUT = KvLayout(num_blocks=20_000, block_size=16, max_model_len=1024, max_num_seqs=256, max_num_batched_tokens=4096)
 
 
 @pytest.fixture
 def make_sim_driver(make_driver):
-    def make(cost=None, sleep=None, **fields):
+    def make(cost=None, **fields):
         class Model:
             def make_runner(self, layout):
-                return SimRunner(49152, layout, cost or CostModel(), sleep or (lambda seconds: None), **fields)
+                return SimRunner(49152, layout, cost or CostModel(), **fields)
 
         return make_driver(Model(), LAYOUT)
 
@@ -66,28 +67,81 @@ def test_partial_prefill_samples_nothing(make_sim_driver):
     assert driver.step({0: 1}).handles.tolist() == [0]
 
 
-def test_cost_model_decides_how_long_a_step_takes(make_sim_driver):
-    waits = []
-    driver = make_sim_driver(CostModel(1.0, 0.1, 0.01), waits.append)
-    driver.add(0, [1] * 30)
-    driver.step({0: 20})
-    driver.step({0: 10})
+class Clock:
+    """A clock that stands still but for sleeps, which it notes."""
 
-    assert waits == pytest.approx([3.0, 2.2], abs=0.05)
+    def __init__(self):
+        self.now = 0.0
+        self.sleeps = []
+
+    def sleep(self, seconds):
+        self.sleeps.append(seconds)
+        self.now += seconds
+
+    @property
+    def queue(self):
+        return SimQueue(self.sleep, lambda: self.now)
+
+
+def result_of(step_id):
+    nothing = np.zeros(0, np.uint32)
+    return StepResult(step_id=step_id, handles=nothing, token_ids=nothing)
+
+
+def test_cost_model_decides_how_long_a_step_takes(make_sim_driver):
+    driver = make_sim_driver(CostModel(1.0, 0.1, 0.01), queue=Clock().queue)
+    driver.add(0, [1] * 30)
+
+    assert driver.step({0: 20}).compute_seconds == pytest.approx(3.0)
+    assert driver.step({0: 10}).compute_seconds == pytest.approx(2.2)
+
+
+def test_a_step_begins_when_the_one_before_it_ends():
+    clock = Clock()
+    queue = clock.queue
+    first, second = queue.add(result_of(1), 2.0, ready_at=0.0), queue.add(result_of(2), 3.0, ready_at=0.5)
+
+    assert [first.wait().step_id, second.wait().step_id] == [1, 2]
+
+    assert clock.sleeps == [2.0, 3.0]
+
+
+def test_a_late_reader_delays_no_step():
+    """Who wakes up late waits as much less for the next step, which has begun meanwhile."""
+    clock = Clock()
+    queue = clock.queue
+    first, second = queue.add(result_of(1), 2.0, ready_at=0.0), queue.add(result_of(2), 2.0, ready_at=0.0)
+    first.wait()
+    clock.now += 0.5
+
+    second.wait()
+
+    assert clock.now == 4.0
+
+
+def test_a_device_that_had_nothing_to_do_begins_at_once():
+    clock = Clock()
+    queue = clock.queue
+    queue.add(result_of(1), 2.0, ready_at=0.0).wait()
+    clock.now = 10.0
+
+    queue.add(result_of(2), 1.0, ready_at=10.0).wait()
+
+    assert clock.now == 11.0
 
 
 @pytest.fixture
 def make_device_driver(make_driver, tiny_llama):
-    """Return a maker of drivers of a device with these settings; it notes how long steps wait, and does not."""
+    """Return a maker of drivers of a device with these settings, which waits for no step."""
 
-    def make(waits, **settings):
+    def make(**settings):
         device = SimDevice(WorkerSettings(**settings))
         model = device.load_model(LoadRequest("tiny", tiny_llama[0]), lambda done, total: None)
 
         class Model:
             def make_runner(self, layout):
                 runner = model.make_runner(layout)
-                runner._sleep = waits.append
+                runner._queue = Clock().queue
                 return runner
 
         return make_driver(Model(), LAYOUT)
@@ -96,18 +150,15 @@ def make_device_driver(make_driver, tiny_llama):
 
 
 @pytest.mark.parametrize(
-    ("setting", "wait"),
+    ("setting", "cost"),
     [("sim_seconds_per_step", 100), ("sim_seconds_per_token", 300), ("sim_seconds_per_context_token", 2000)],
 )
-def test_settings_say_what_a_step_costs(make_device_driver, setting, wait):
-    waits = []
-    driver = make_device_driver(waits, **{setting: 100.0})
+def test_settings_say_what_a_step_costs(make_device_driver, setting, cost):
+    driver = make_device_driver(**{setting: 100.0})
     driver.add(0, [1] * 23)
     driver.step({0: 20})
 
-    driver.step({0: 3})
-
-    assert waits[-1] == pytest.approx(wait, abs=1)
+    assert driver.step({0: 3}).compute_seconds == cost
 
 
 def test_a_setting_says_how_much_memory_there_is():
@@ -119,7 +170,7 @@ def test_a_setting_says_how_much_memory_there_is():
 def test_a_prompt_with_the_token_of_the_setting_ends_the_process(make_device_driver, monkeypatch):
     codes = []
     monkeypatch.setattr("tetrad.worker_svc.devices.sim.os._exit", codes.append)
-    driver = make_device_driver([], sim_crash_token_id=7)
+    driver = make_device_driver(sim_crash_token_id=7)
     driver.add(0, [5, 6])
     driver.step({0: 2})
     assert codes == []

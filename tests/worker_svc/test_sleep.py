@@ -1,4 +1,4 @@
-"""A worker that sleeps and wakes up, over gRPC: what it gives up, what it is afterwards, and in which order parts come back."""
+"""A worker that sleeps and wakes up, over gRPC: the memory it releases, its state afterwards, and the order of waking."""
 
 import weakref
 

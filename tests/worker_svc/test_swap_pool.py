@@ -1,17 +1,18 @@
-"""Blocks that go to host memory and come back: the same bytes, whatever their type, in the order that a plan means."""
+"""Blocks that are copied to host memory and back: the same bytes, of any type, in the plan's order."""
 
 import numpy as np
 import pytest
 import torch
 
 from tests.worker_svc.service_client import error_of, new, step
-from tetrad.services.columns import pack_u32
 from tetrad.services.errors import FailedPrecondition
+from tetrad.services.rpc.columns import pack_u32
 from tetrad.v1 import worker_pb2
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.plan import CachedRequests, StepPlan
 from tetrad.worker_svc.kv_cache import swap_pool
 from tetrad.worker_svc.kv_cache.cache import KvCache, KvCacheSpec
+from tetrad.worker_svc.kv_cache.layer_groups import group_layers
 from tetrad.worker_svc.kv_cache.swap_pool import SwapPool
 
 NONE = np.empty(0, np.int64)
@@ -27,7 +28,7 @@ def plan(**moves):
 
 
 def filled(dtype=torch.float32, *, is_by_block=False, **sizes):
-    spec = KvCacheSpec(3, 2, 4, dtype, is_by_block)
+    spec = KvCacheSpec(group_layers([None] * 3), 2, 4, dtype, is_by_block)
     cache = KvCache(spec, **{"num_blocks": 9, "block_size": 2, "num_host_blocks": 5, **sizes})
     for number, layer in enumerate(cache.layers):
         layer.copy_((torch.arange(layer.numel()) % 61 + number).view(layer.shape).to(dtype))
@@ -36,6 +37,11 @@ def filled(dtype=torch.float32, *, is_by_block=False, **sizes):
 
 def blocks(cache, *numbers):
     return [layer[list(numbers)].float().clone() for layer in cache.layers]
+
+
+def clear(cache, *numbers):
+    for layer in cache.layers:
+        layer[list(numbers)] = torch.zeros_like(layer[list(numbers)])
 
 
 def same(left, right):
@@ -49,7 +55,7 @@ def test_blocks_come_back_to_other_places_with_all_their_layers(dtype, is_by_blo
     before, others = blocks(cache, 3, 7), blocks(cache, 1, 2, 4, 5)
 
     cache.move(plan(swap_out=(ids(3, 7), ids(4, 0))))
-    cache.zero_blocks(ids(3, 7))
+    clear(cache, 3, 7)
     cache.move(plan(swap_in=(ids(4, 0), ids(8, 6))))
 
     assert same(blocks(cache, 8, 6), before)
@@ -61,11 +67,10 @@ def test_one_plan_may_fill_the_place_that_a_block_leaves_and_read_what_it_just_m
     first, second = blocks(cache, 1), blocks(cache, 2)
     cache.move(plan(swap_out=(ids(1), ids(3))))
 
-    cache.move(plan(swap_out=(ids(2), ids(0)), swap_in=(ids(3, 0), ids(2, 5)), blocks_to_zero=ids(1)))
+    cache.move(plan(swap_out=(ids(2), ids(0)), swap_in=(ids(3, 0), ids(2, 5))))
 
     assert same(blocks(cache, 2), first)
     assert same(blocks(cache, 5), second)
-    assert not blocks(cache, 1)[0].any()
 
 
 def test_many_blocks_and_many_slabs_are_as_one(monkeypatch):
@@ -74,7 +79,7 @@ def test_many_blocks_and_many_slabs_are_as_one(monkeypatch):
     everything, order = blocks(cache, *range(1, 72)), np.random.default_rng(1).permutation(71)
 
     cache.move(plan(swap_out=(np.arange(1, 72), order)))
-    cache.zero_blocks(np.arange(80))
+    clear(cache, *range(80))
     cache.move(plan(swap_in=(order, np.arange(1, 72))))
 
     assert same(blocks(cache, *range(1, 72)), everything)

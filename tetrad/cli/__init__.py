@@ -11,30 +11,43 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 
 from tetrad.services.errors import TetradError
-from tetrad.services.extras import missing_packages
+from tetrad.services.packages import missing_packages
 from tetrad.services.process import exit_code_of
 from tetrad.services.version import VERSION
 
 _SERVICES = {
-    "frontend": ("tetrad.frontend", "one frontend: HTTP and the public gRPC API"),
-    "tokenizer": ("tetrad.tokenizer_svc", "one tokenizer"),
-    "engine-core": ("tetrad.engine_core_svc", "one engine core"),
-    "worker": ("tetrad.worker_svc", "one worker"),
+    "frontend": ("tetrad.frontend", "run a frontend: HTTP and the public gRPC API"),
+    "tokenizer": ("tetrad.tokenizer_svc", "run a tokenizer service"),
+    "engine-core": ("tetrad.engine_core_svc", "run an engine core"),
+    "worker": ("tetrad.worker_svc", "run a worker"),
 }
 _COMMANDS = {
-    "serve": ("tetrad.cli.serve", "everything on this machine, behind an OpenAI API"),
-    "status": ("tetrad.cli.status", "what runs where, its health and load"),
-    "chat": ("tetrad.cli.chat", "talk to a running server"),
+    "serve": ("tetrad.cli.serve", "serve a model with an OpenAI-compatible API"),
+    "status": ("tetrad.cli.status", "show services, health and load of servers"),
+    "ps": ("tetrad.cli.servers.ps", "list the running servers of this machine"),
+    "logs": ("tetrad.cli.servers.logs", "show what a running server's services wrote"),
+    "pull": ("tetrad.cli.models.pull", "download a model"),
+    "list": ("tetrad.cli.models.list_models", "list the downloaded models, and which of them run here"),
+    "show": ("tetrad.cli.models.show", "show what a model is, and the memory that it needs"),
+    "plan": ("tetrad.cli.planning.plan", "show what each split of a model over GPUs needs and brings"),
+    "chat": ("tetrad.cli.chat", "chat with the model of a running server"),
     "run-batch": ("tetrad.cli.run_batch", "answer every request of an OpenAI batch file"),
-    "bench": ("tetrad.cli.bench", "measure a server under load; trace where a step's time goes"),
-    "profile": ("tetrad.cli.profile", "record what a running server does, for Perfetto"),
-    "complete": ("tetrad.cli.complete", "let a running server continue a text"),
+    "bench": ("tetrad.cli.bench", "measure latency and throughput of a server"),
+    "profile": ("tetrad.cli.profile", "record a profile of a running server, for Perfetto"),
+    "complete": ("tetrad.cli.complete", "continue a text with the model of a running server"),
+    "completion": ("tetrad.cli.completion", "print a script that completes this command's words in a shell"),
 }
-
-_CLIENTS = ("status", "chat", "complete", "profile")
 
 Run = Callable[[list[str]], int]
 """A subcommand: takes its arguments, returns the exit code."""
+
+
+def commands() -> dict[str, tuple[str, Run]]:
+    """Return every command by its name: what it does, and what runs it."""
+    return {
+        **{name: (text, _command(name)) for name, (_, text) in _COMMANDS.items()},
+        **{name: (text, _service(name)) for name, (_, text) in _SERVICES.items()},
+    }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,30 +60,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in ("-V", "--version"):
         print(f"tetrad {VERSION}")
         return 0
-    if name in _SERVICES:
-        return _run(lambda rest: _run_service(name, rest), arguments[1:])
-    if name not in _COMMANDS:
+    command = commands().get(name)
+    if command is None:
         print(f"tetrad: there is no command {name!r}; `tetrad --help` lists them", file=sys.stderr)
         return 2
-    return _run(lambda rest: _run_command(name, rest), arguments[1:])
+    return _run(command[1], arguments[1:])
 
 
-def _run_command(name: str, arguments: list[str]) -> int:
-    with _extra_named(name, "cli" if name in _CLIENTS else "all"):
-        module = import_module(_COMMANDS[name][0])
-    return int(module.run(arguments))
+def _command(name: str) -> Run:
+    def run(arguments: list[str]) -> int:
+        with _missing_package_named(name):
+            module = import_module(_COMMANDS[name][0])
+        return int(module.run(arguments))
+
+    return run
 
 
 @contextlib.contextmanager
-def _extra_named(name: str, extra: str) -> Iterator[None]:
-    """Turn the lack of a package into one line that names the extra; a module of ours that is missing is a bug."""
+def _missing_package_named(name: str) -> Iterator[None]:
+    """Turn the lack of a package into one line that names it; a module of ours that is missing is a bug."""
     try:
         yield
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]
         if module in ("", "tetrad"):
             raise
-        raise missing_packages(f"tetrad {name}", (module,), extra) from error
+        raise missing_packages(f"tetrad {name}", (module,)) from error
 
 
 def _run(run: Run, arguments: list[str]) -> int:
@@ -81,23 +96,26 @@ def _run(run: Run, arguments: list[str]) -> int:
         return exit_code_of(error)
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # `tetrad status | head`: nobody reads any more
+    except BrokenPipeError:  # `tetrad status | head`: the reader has closed the pipe
         sys.stderr.close()
         return 0
 
 
-def _run_service(name: str, arguments: list[str]) -> int:
-    """Become the service: its module reads the arguments and ends the process."""
-    package = _SERVICES[name][0]
-    sys.argv = [package, *arguments]
-    with _extra_named(name, name):
-        runpy.run_module(package, run_name="__main__", alter_sys=True)
-    return 0
+def _service(name: str) -> Run:
+    """Return what becomes the service: its module reads the arguments and ends the process."""
+
+    def run(arguments: list[str]) -> int:
+        package = _SERVICES[name][0]
+        sys.argv = [package, *arguments]
+        with _missing_package_named(name):
+            runpy.run_module(package, run_name="__main__", alter_sys=True)
+        return 0
+
+    return run
 
 
 def _usage() -> str:
-    rows = [*((name, text) for name, (_, text) in _COMMANDS.items()), *((name, text) for name, (_, text) in _SERVICES.items())]
-    lines = [f"  {name:<12} {text}" for name, text in rows]
+    lines = [f"  {name:<12} {text}" for name, (text, _) in commands().items()]
     return "\n".join(
         ["usage: tetrad COMMAND [OPTIONS]", "", *lines, "", "`tetrad COMMAND --help` shows options, defaults and units."]
     )

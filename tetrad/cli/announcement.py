@@ -1,4 +1,4 @@
-"""Announcement: what `tetrad serve` prints when it takes work: its addresses, and a request that the model can answer.
+"""Announcement: what `tetrad serve` prints when it is ready: the model, its capacity, addresses, and a request to copy.
 
 Called once by `tetrad serve`. Knows URLs and the shape of two requests.
 """
@@ -9,10 +9,17 @@ import shlex
 import grpc
 
 from tetrad.frontend.config import FrontendSettings
-from tetrad.frontend.engine.wire import tokenizer_info_of, tokenizer_info_request
-from tetrad.services.channel import open_channel
+from tetrad.frontend.engine.facts import EngineInfo
+from tetrad.frontend.engine.wire import (
+    decode_engine_info,
+    decode_tokenizer_info,
+    engine_info_request,
+    tokenizer_info_request,
+)
+from tetrad.frontend.request.pooling import PoolingFacts
+from tetrad.services.rpc.channel import open_channel
 from tetrad.stack_url import url_of
-from tetrad.v1 import tokenizer_pb2_grpc
+from tetrad.v1 import engine_core_pb2_grpc, tokenizer_pb2_grpc
 
 _TIMEOUT_S = 10.0
 
@@ -25,28 +32,83 @@ async def has_chat_template(tokenizer_target: str) -> bool:
             answer = await stub.GetInfo(tokenizer_info_request(), timeout=_TIMEOUT_S, wait_for_ready=True)
         except grpc.aio.AioRpcError:
             return True
-    return tokenizer_info_of(answer).has_chat_template
+    return decode_tokenizer_info(answer).has_chat_template
 
 
-def announcement(frontend: FrontendSettings, *, can_chat: bool) -> str:
+async def engine_facts(admin_target: str) -> EngineInfo | None:
+    """Return the facts of an engine core and its worker; None if it does not answer."""
+    async with open_channel(admin_target) as channel:
+        stub = engine_core_pb2_grpc.EngineCoreAdminServiceStub(channel)
+        try:
+            answer = await stub.GetInfo(engine_info_request(), timeout=_TIMEOUT_S, wait_for_ready=True)
+        except grpc.aio.AioRpcError:
+            return None
+    return decode_engine_info(answer.info)
+
+
+def announcement(frontend: FrontendSettings, engine: EngineInfo | None, *, num_engines: int = 1, can_chat: bool) -> str:
     """Return the lines.
 
     Args:
         frontend: its settings.
+        engine: facts of the engine core; None: not known.
+        num_engines: engine cores like it.
         can_chat: whether the model has a chat template; without one, the request to try is a completion.
     """
     url, name = url_of(frontend), frontend.served_model_names[0]
     host = url.partition("://")[2].rpartition(":")[0]
-    grpc_address = "" if frontend.grpc_port is None else f", gRPC on {host}:{frontend.grpc_port}"
-    console = f", console at {url}/" if frontend.console else ""
+    lines = [f"Tetrad serves {name} at {url}/v1. Ctrl-C stops it.", *([] if engine is None else _capacity(engine, num_engines))]
+    lines += [f"  API       {url}/v1, reference at {url}/docs"]
+    if frontend.grpc_port is not None:
+        lines += [f"  gRPC      {host}:{frontend.grpc_port}"]
+    if frontend.console:
+        lines += [f"  console   {url}/"]
+    pooling = None if engine is None else engine.pooling
+    path, body = _example(can_chat=can_chat) if pooling is None else _pooling_example(pooling)
+    return "\n".join([*lines, "Try:", _command(url, path, {"model": name, **body}, needs_key=_needs_key(frontend))])
+
+
+def _capacity(engine: EngineInfo, num_engines: int) -> list[str]:
+    engines = [f"  engines   {num_engines}, each with this device and KV cache"] if num_engines > 1 else []
+    return engines + _capacity_of_one(engine)
+
+
+def _capacity_of_one(engine: EngineInfo) -> list[str]:
+    if not engine.kv_cache_tokens:
+        return [f"  model     context of {engine.max_model_len:,} tokens", f"  device    {engine.device}"]
+    num_tokens = (engine.num_gpu_blocks - 1) * engine.block_size  # without the null block
+    num_longest = min(engine.max_num_seqs, num_tokens // engine.max_model_len)
+    weights = f"{engine.weights_dtype} weights, " if engine.weights_dtype else ""
+    kept = f" in {engine.kv_cache_dtype}" if engine.kv_cache_dtype else ""
+    room = f"{num_longest} requests of full context" if num_longest else "less than one request of full context"
+    return [
+        f"  model     {weights}context of {engine.max_model_len:,} tokens",
+        f"  device    {engine.device}, {engine.dtype} activations",
+        f"  KV cache  {num_tokens:,} tokens{kept}: {room}; up to {engine.max_num_seqs} requests run at a time",
+    ]
+
+
+def _needs_key(frontend: FrontendSettings) -> bool:
+    return bool(frontend.api_key or frontend.api_key_file)
+
+
+def _example(*, can_chat: bool) -> tuple[str, dict[str, object]]:
+    """Return path and body of a request that asks a generating model something."""
     if can_chat:
-        path = "/v1/chat/completions"
-        body = {"model": name, "messages": [{"role": "user", "content": "Name the capital of France."}], "temperature": 0}
-    else:
-        path = "/v1/completions"
-        body = {"model": name, "prompt": "The capital of France is", "max_tokens": 16, "temperature": 0}
+        messages = [{"role": "user", "content": "Name the capital of France."}]
+        return "/v1/chat/completions", {"messages": messages, "temperature": 0}
+    return "/v1/completions", {"prompt": "The capital of France is", "max_tokens": 16, "temperature": 0}
+
+
+def _pooling_example(pooling: PoolingFacts) -> tuple[str, dict[str, object]]:
+    if pooling.embedding_size:
+        return "/v1/embeddings", {"input": "Paris is the capital of France."}
+    if pooling.num_labels == 1:
+        return "/rerank", {"query": "capital of France", "documents": ["Paris is a city.", "Bread is food."]}
+    return "/classify" if "classify" in pooling.tasks else "/pooling", {"input": "Paris is the capital of France."}
+
+
+def _command(url: str, path: str, body: dict[str, object], *, needs_key: bool) -> str:
     data = shlex.quote(json.dumps(body, ensure_ascii=False))
-    return (
-        f"Tetrad serves {name} at {url}/v1{grpc_address}{console} (Ctrl-C stops it). Try:\n"
-        f"curl {url}{path} -H 'Content-Type: application/json' -d {data}"
-    )
+    key = ' -H "Authorization: Bearer $API_KEY"' if needs_key else ""
+    return f"curl {url}{path}{key} -H 'Content-Type: application/json' -d {data}"

@@ -1,6 +1,6 @@
-"""`tetrad bench`: streams completions from a server and prints how fast they came; with --trace, also where a step's time goes.
+"""`tetrad bench`: streams completions from a server and prints their latencies; with --trace, also the parts of a step.
 
-Against a server that runs (--url), or one of its own for as long as it takes.
+Uses a running server (--url), or starts one for the duration.
 """
 
 import argparse
@@ -14,12 +14,13 @@ from pathlib import Path
 import uvloop
 
 from tetrad.cli.http_client import HttpClient
+from tetrad.cli.load.draft_counts import DraftCounts, read_draft_counts
 from tetrad.cli.load.generator import Load, Measured, run_load
 from tetrad.cli.load.step_trace import StepTrace
 from tetrad.cli.load.summary import figures_of, table_of
 from tetrad.cli.options import add_engine_options, new_parser
 from tetrad.cli.own_server import serving, unless_failed
-from tetrad.services.errors import InvalidRequest, Unavailable
+from tetrad.services.errors import InvalidRequest, TetradError, Unavailable
 from tetrad.services.settings import ServiceSettings
 
 _MAX_WARM_UP = 8
@@ -35,7 +36,7 @@ def run(arguments: list[str]) -> int:
             measured = uvloop.run(_measure(options, Path(directory)))
             _report_steps(Path(directory), measured, options.trace)
     figures = figures_of(measured)
-    if figures["completed"]:  # of nothing there is no latency
+    if figures["completed"]:  # without requests there is no latency
         print(table_of(figures))
     if options.result is not None:
         options.result.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
@@ -46,21 +47,25 @@ def run(arguments: list[str]) -> int:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = new_parser("bench", "Measure how fast a server streams completions of random prompts.")
-    parser.add_argument("--url", default=None, help="Measure this server. Unset: one of its own, for as long as it takes.")
-    parser.add_argument("--api-key", default=None, metavar="KEY", help="Key of the server at --url. Unset: none.")
-    text = "Authorities to trust at an https URL, PEM. Unset: the system's."
+    parser = new_parser(
+        "bench", "Measure latency and throughput of a server with streamed completions of random prompts.", usage="[OPTIONS]"
+    )
+    parser.add_argument("--url", default=None, help="URL of the server to measure. Unset: start one for the measurement.")
+    parser.add_argument("--api-key", default=None, metavar="KEY", help="API key for the server at --url.")
+    text = "Certificate authorities (PEM file) to trust for an https URL. Unset: the system's."
     parser.add_argument("--ca-file", type=Path, default=None, metavar="PATH", help=text)
-    parser.add_argument("--concurrency", type=int, default=16, metavar="N", help="Requests under way at the same time.")
-    parser.add_argument("--num-requests", type=int, default=64, metavar="N", help="Requests in all.")
-    parser.add_argument("--input-len", type=int, default=32, metavar="N", help="Tokens of each prompt.")
-    parser.add_argument("--output-len", type=int, default=128, metavar="N", help="Tokens of each output.")
-    parser.add_argument("--timeout-s", type=float, default=600.0, metavar="X", help="Seconds that one request may take.")
-    text = "Write the figures to this file, as JSON, besides printing them."
+    parser.add_argument(
+        "--concurrency", type=int, default=16, metavar="N", help="Number of requests in flight at the same time."
+    )
+    parser.add_argument("--num-requests", type=int, default=64, metavar="N", help="Total number of requests.")
+    parser.add_argument("--input-len", type=int, default=32, metavar="N", help="Length of each prompt, in tokens.")
+    parser.add_argument("--output-len", type=int, default=128, metavar="N", help="Length of each output, in tokens.")
+    parser.add_argument("--timeout-s", type=float, default=600.0, metavar="X", help="Maximum time of one request, in seconds.")
+    text = "Also write the results to this file, as JSON."
     parser.add_argument("--result", type=Path, default=None, metavar="FILE", help=text)
-    text = "Write when the parts of each step ran, in all services, to this file, for ui.perfetto.dev; only without --url."
+    text = "Write a trace of every step in all services to this file, for ui.perfetto.dev. Not possible with --url."
     parser.add_argument("--trace", type=Path, default=None, metavar="FILE", help=text)
-    text = "Seconds that starting the server may take."
+    text = "Maximum time to start the server, in seconds."
     parser.add_argument("--start-timeout-s", type=float, default=600.0, metavar="X", help=text)
     add_engine_options(parser, model_flag=True)
     options = parser.parse_args(arguments)
@@ -82,7 +87,9 @@ async def _measure(options: argparse.Namespace, trace_directory: Path | None) ->
         tried = (await run_load(_warm_up(load))).clients
         if all(client.error for client in tried):
             raise Unavailable(f"The server answers none of these requests: {tried[0].error}")
+        before = await asyncio.to_thread(_draft_counts, options, url)
         measured.append(await run_load(load))
+        measured[0].drafts = (await asyncio.to_thread(_draft_counts, options, url)).since(before)
 
     def traced(name: str, settings: ServiceSettings) -> ServiceSettings:
         path = None if trace_directory is None else trace_directory / f"{name}.json"
@@ -108,6 +115,15 @@ def _load(options: argparse.Namespace, url: str) -> Load:
         api_key=options.api_key,
         trust=trust,
     )
+
+
+def _draft_counts(options: argparse.Namespace, url: str) -> DraftCounts:
+    """Return what the server has counted of drafts; nothing if it has no metrics."""
+    with HttpClient(url, api_key=options.api_key, ca_file=options.ca_file) as client:
+        try:
+            return read_draft_counts(client.get_text("/metrics"))
+        except (TetradError, ValueError):
+            return DraftCounts()
 
 
 def _warm_up(load: Load) -> Load:

@@ -1,50 +1,73 @@
 """`tetrad chat`: a conversation with a running server, or one question with --quick."""
 
-import sys
-from typing import Any
-
 from tetrad.cli.http_client import HttpClient
 from tetrad.cli.options import new_parser
 from tetrad.cli.sampling_options import add_sampling_options, sampling_fields
+from tetrad.cli.talk.commands import run_command
+from tetrad.cli.talk.conversation import TalkConversation
+from tetrad.cli.talk.terminal import Terminal
+from tetrad.services.command_line import CommandLineParser
+from tetrad.services.errors import InvalidRequest
+from tetrad.services.hub.model_files import CacheSettings
 
-Message = dict[str, str]
+_HISTORY = "chat_history"
 
 
 def run(arguments: list[str]) -> int:
     """Talk until the input ends."""
-    parser = new_parser("chat", "Talk to a running server; an empty line or Ctrl-D ends it.")
-    add_sampling_options(parser)
-    parser.add_argument("--system-prompt", default=None, help="What the model is told first. Unset: nothing.")
-    parser.add_argument("-q", "--quick", metavar="MESSAGE", default=None, help="Send one message, print the answer, end.")
-    options = parser.parse_args(arguments)
-    messages: list[Message] = []
-    if options.system_prompt is not None:
-        messages.append({"role": "system", "content": options.system_prompt})
+    options = make_parser().parse_args(arguments)
     with HttpClient(options.url, api_key=options.api_key, ca_file=options.ca_file) as client:
-        body = {"model": client.model_name(options.model), **sampling_fields(options)}
+        fields = {"model": client.model_name(options.model), **sampling_fields(options)}
+        conversation = TalkConversation(client, fields, options.system_prompt or "")
         if options.quick is not None:
-            _say(client, body, messages, options.quick)
+            conversation.say(options.quick, _tell)
+            print()
             return 0
-        while text := _ask():
-            _say(client, body, messages, text)
+        terminal = Terminal(CacheSettings().directory() / _HISTORY)
+        terminal.note(f"{fields['model']} at {client.url}. /help lists commands, Ctrl-D ends.")
+        with terminal.opened():
+            _talk(terminal, conversation)
     return 0
 
 
-def _ask() -> str:
-    """Return the next line of the person; empty when they are done."""
+def make_parser() -> CommandLineParser:
+    """Return the command's parser."""
+    parser = new_parser("chat", "Chat with the model of a running server. /help lists commands, Ctrl-D ends the conversation.")
+    add_sampling_options(parser)
+    parser.add_argument("--system-prompt", default=None, metavar="TEXT", help="System message of the conversation.")
+    parser.add_argument("-q", "--quick", metavar="MESSAGE", default=None, help="Send one message, print the answer and exit.")
+    return parser
+
+
+def _talk(terminal: Terminal, conversation: TalkConversation) -> None:
+    while (text := terminal.read_message()) is not None:
+        if text.startswith("/"):
+            done = run_command(text, conversation)
+            if done.shown:
+                print(done.shown)
+            if done.ends:
+                return
+            text = done.again
+        if text:
+            _say(terminal, conversation, text)
+
+
+def _say(terminal: Terminal, conversation: TalkConversation, text: str) -> None:
     try:
-        return input("> " if sys.stdin.isatty() else "").strip()
-    except EOFError:
-        return ""
+        speed = conversation.say(text, _tell)
+        print()
+        terminal.note(str(speed))
+    except KeyboardInterrupt:
+        if not terminal.is_interactive:
+            raise
+        print()
+        terminal.note("The answer was ended.")
+    except InvalidRequest as error:
+        # A field that /set gave, or a conversation that is too long: the person may change it.
+        if not terminal.is_interactive:
+            raise
+        print(error.message)
 
 
-def _say(client: HttpClient, body: dict[str, Any], messages: list[Message], text: str) -> None:
-    messages.append({"role": "user", "content": text})
-    answer = []
-    for event in client.stream("/v1/chat/completions", {**body, "messages": messages}):
-        for choice in event.get("choices", ()):
-            delta = choice["delta"].get("content") or ""
-            answer.append(delta)
-            print(delta, end="", flush=True)
-    print()
-    messages.append({"role": "assistant", "content": "".join(answer)})
+def _tell(text: str) -> None:
+    print(text, end="", flush=True)

@@ -10,8 +10,8 @@ from tetrad.services.errors import InvalidRequest
 
 def run(arguments: list[str]) -> int:
     """Print the continuation as it comes."""
-    parser = new_parser("complete", "Let a running server continue a text.")
-    parser.add_argument("prompt", nargs="?", default=None, metavar="TEXT", help="The text. Absent: read from stdin.")
+    parser = new_parser("complete", "Continue a text with the model of a running server.")
+    parser.add_argument("prompt", nargs="?", default=None, metavar="TEXT", help="The text. Not given: read from stdin.")
     add_sampling_options(parser)
     options = parser.parse_args(arguments)
     prompt = sys.stdin.read() if options.prompt is None else options.prompt

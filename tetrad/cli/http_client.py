@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from tetrad.services.errors import InvalidRequest, NotFound, TetradError, Unavailable
-from tetrad.services.extras import require_extras
+from tetrad.services.packages import require_packages
 
-require_extras("This command", ("cli",))
+require_packages("This command", ("cli",))
 
 import httpx as httpx  # noqa: E402 - modules that need httpx import it from here, and so get the error above
 import httpx_sse  # noqa: E402

@@ -1,7 +1,7 @@
-"""Interruptible: a coroutine that Ctrl-C ends, whatever it awaits.
+"""Interruptible: runs a coroutine that Ctrl-C ends, whatever it awaits.
 
 asyncio makes Ctrl-C a cancellation of the main task. A call of grpc.aio whose answer comes at that moment returns the answer,
-and the cancellation is lost: what asks again and again would go on for ever.
+and the cancellation is lost: a loop of such calls would never end.
 """
 
 import asyncio

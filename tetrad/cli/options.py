@@ -16,15 +16,25 @@ PROGRAMS_ALONE = ("disable_log_stats", "max_num_queued_reqs", "max_num_queued_to
 """Engine arguments without a flag: a server has flags of its own for what may wait."""
 
 _HELP = {
-    "tokenizer": "Where the tokenizer is, if not with the model.",
-    "revision": "Branch, tag or commit of a Hugging Face id.",
-    "tokenizer_revision": "The tokenizer's, if it differs.",
-    "served_model_name": "What clients call the model. Unset: as MODEL says.",
-    "generation_config": "auto: sampling defaults of the model's authors; vllm: none.",
-    "tokenizer_pool_size": "Tokenizer services to run, each of which can answer for another. Unset: 2; 1 in programs.",
-    "otlp_traces_endpoint": "OpenTelemetry collector for the spans of all services, as http://host:4317. Unset: none are made.",
-    "hf_overrides": "JSON object of values in place of those of the model's config. Unset: none.",
-    "log_level": "Least severe level that the services log: debug, info, warning or error.",
+    "tokenizer": "Model whose tokenizer to use, in the forms of MODEL. Unset: the model's own tokenizer.",
+    "revision": "Branch, tag or commit of a Hugging Face id. Unset: the main branch.",
+    "tokenizer_revision": "Branch, tag or commit of the tokenizer's Hugging Face id. Unset: the value of --revision.",
+    "served_model_name": "Names by which clients may call the model. Unset: MODEL.",
+    "generation_config": "Sampling defaults. auto: those of the model's generation_config.json. vllm: neutral values.",
+    "tensor_parallel_size": "Number of workers of an engine core; each has a part of every layer and of the KV cache. The "
+    "model's heads and MLPs must be divisible by it.",
+    "pipeline_parallel_size": "Number of stages, one behind the other; each has some of the layers, on tensor-parallel-size "
+    "workers. The model must have as many layers.",
+    "data_parallel_size": "Number of engine cores, each with a worker that holds all weights. Requests go to them by "
+    "load and known prefixes; the cores of the machine are divided among the workers.",
+    "tokenizer_pool_size": "Number of tokenizer services; if one fails, another one takes its requests. Unset: 2 for a server, "
+    "1 for a program that uses the library.",
+    "otlp_traces_endpoint": "OpenTelemetry collector that receives the spans of all services: http://host:4317. Unset: none.",
+    "hf_overrides": "JSON object whose values replace those of the model's config.json. Unset: none.",
+    "speculative_config": "JSON object with vLLM's options of speculative decoding: method (ngram, suffix or draft_model), "
+    "num_speculative_tokens, prompt_lookup_min, prompt_lookup_max and others (docs/speculation.md). Unset: none.",
+    "pooler_config": "JSON object of vLLM's PoolerConfig, over what the model's files say of pooling. Unset: none.",
+    "log_level": "Minimum severity of the services' logged events: debug, info, warning or error.",
 }
 
 
@@ -43,22 +53,32 @@ class HelpFormatter(argparse.HelpFormatter):
         return f"{action.help} (default: %(default)s)" if shown else action.help
 
 
-def new_parser(command: str, description: str) -> CommandLineParser:
-    """Return a parser for `tetrad COMMAND`."""
+def new_parser(command: str, description: str, *, usage: str | None = None) -> CommandLineParser:
+    """Return a parser for `tetrad COMMAND`.
+
+    Args:
+        command: its name.
+        description: stands above the options.
+        usage: of the arguments, as "[OPTIONS] [MODEL]". None: made from the options, all of which it then lists.
+    """
     return CommandLineParser(
-        prog=f"tetrad {command}", description=description, formatter_class=HelpFormatter, allow_abbrev=False
+        prog=f"tetrad {command}",
+        usage=usage and f"tetrad {command} {usage}",
+        description=description,
+        formatter_class=HelpFormatter,
+        allow_abbrev=False,
     )
 
 
 def add_engine_options(parser: argparse.ArgumentParser, *, model_flag: bool = False) -> None:
     """Add MODEL, or `--model` where `model_flag` says so, and one flag per engine argument."""
-    kinds = "Built-in name, directory, .gguf file or Hugging Face id"
+    kinds = "Model: a built-in name, a directory, a .gguf file or a Hugging Face id (org/name, org/name:Q8_0 for a GGUF file)"
     if model_flag:
         parser.add_argument("--model", default=EngineArgs.model, metavar="MODEL", help=f"{kinds}.")
     else:
         text = f"{kinds} (default: {EngineArgs.model})"
         parser.add_argument("model", nargs="?", default=None, metavar="MODEL", help=text)
-        parser.add_argument("--model", dest=_NAMED_MODEL, default=None, metavar="MODEL", help="The same, as a flag.")
+        parser.add_argument("--model", dest=_NAMED_MODEL, default=None, metavar="MODEL", help="MODEL, given as a flag.")
     group = parser.add_argument_group("engine")
     for field in dataclasses.fields(EngineArgs):
         if field.name in _NO_FLAG or field.name in verdicts_of(EngineArgs):
@@ -101,7 +121,7 @@ def _kind(name: str, annotation: Any) -> dict[str, Any]:
         return {"action": argparse.BooleanOptionalAction}
     if name == "served_model_name":
         return {"nargs": "+", "metavar": "NAME"}
-    if name == "hf_overrides":
+    if name in ("hf_overrides", "speculative_config", "pooler_config"):
         return {"type": _json_object, "metavar": "JSON"}
     choices = _choices(name)
     if choices:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 from tetrad.cli.options import engine_args
-from tetrad.cli.startup import StartProgress, free_port, too_slow
+from tetrad.cli.startup import StartProgress, compile_kernels, free_port, starting_line, too_slow
 from tetrad.engine_args import EngineArgs
 from tetrad.local_stack import Adapt, LocalStack
 from tetrad.services.errors import InvalidRequest
@@ -45,8 +45,10 @@ async def serving(options: argparse.Namespace, *, adapt: Adapt | None = None) ->
     progress = StartProgress()
     port = free_port(_HOST, 0)
     settings = await asyncio.to_thread(args.stack_settings, report=progress.say, host=_HOST, port=port)
+    await asyncio.to_thread(compile_kernels, settings, progress.say)
     stack = LocalStack(settings, serve=True, on_state=progress.on_state, adapt=adapt)
     try:
+        progress.say(starting_line(settings))
         try:
             await stack.start(timeout_s=options.start_timeout_s)
         except TimeoutError:

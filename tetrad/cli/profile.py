@@ -1,4 +1,4 @@
-"""`tetrad profile`: records what the services of a running server do for some seconds, and fetches one of the traces."""
+"""`tetrad profile`: records the services of a running server for some seconds, and fetches one of the traces."""
 
 import shutil
 import time
@@ -14,11 +14,13 @@ _SERVICES = ("frontend", "engine-core", "worker")
 
 def run(arguments: list[str]) -> int:
     """Record, and say where the traces are."""
-    parser = new_parser("profile", "Record what a server does, for Perfetto (ui.perfetto.dev) or chrome://tracing.")
+    parser = new_parser(
+        "profile", "Record a profile of a running server's services, for Perfetto (ui.perfetto.dev) or chrome://tracing."
+    )
     add_server_address(parser)
-    parser.add_argument("--seconds", type=float, default=5.0, metavar="X", help="How long.")
-    parser.add_argument("--service", choices=_SERVICES, default="worker", help="Whose trace --output is.")
-    text = "Copy the service's trace here, from a server of this machine. Unset: only tell where the traces are."
+    parser.add_argument("--seconds", type=float, default=5.0, metavar="X", help="Length of the recording, in seconds.")
+    parser.add_argument("--service", choices=_SERVICES, default="worker", help="Service whose trace --output copies.")
+    text = "Copy the service's trace to this file; the server must run on this machine. Unset: print the paths of all traces."
     parser.add_argument("-o", "--output", type=Path, default=None, metavar="PATH", help=text)
     options = parser.parse_args(arguments)
     with HttpClient(options.url, api_key=options.api_key, ca_file=options.ca_file) as client:

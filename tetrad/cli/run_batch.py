@@ -1,8 +1,7 @@
 """`tetrad run-batch`: answers every request of an OpenAI batch file, through the HTTP API of a local stack or of a server.
 
-The output is appended to as requests finish. A run that ended early, however it did, goes on where it stopped when it is
-started again: lines that have a result are not sent again, except those that failed for a reason that may pass. The exit code
-is 1 if a line failed.
+Results are appended as requests finish. A second start after an interrupted run continues it: lines with a result are not sent
+again, except those that failed for a temporary reason. The exit code is 1 if a line failed.
 """
 
 import argparse
@@ -61,16 +60,21 @@ def _exit_code(num_failed: int) -> int:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = new_parser(
         "run-batch",
-        "Answer every request of an OpenAI batch file. Run again, it goes on where it stopped.",
+        "Answer every request of an OpenAI batch file. If it was interrupted, the same command continues where it stopped.",
+        usage="-i FILE -o FILE [OPTIONS]",
     )
-    parser.add_argument("-i", "--input-file", required=True, metavar="FILE", help="Requests, one JSON object a line.")
-    parser.add_argument("-o", "--output-file", required=True, metavar="FILE", help="Results; appended to as requests finish.")
-    parser.add_argument("--url", default=None, help="Use this server. Unset: one of its own, for as long as the batch takes.")
-    parser.add_argument("--api-key", default=None, metavar="KEY", help="Key of the server at --url. Unset: none.")
-    parser.add_argument("--concurrency", type=int, default=256, metavar="N", help="Requests under way at the same time.")
-    parser.add_argument("--timeout-s", type=float, default=3600.0, metavar="X", help="Seconds that one request may take.")
+    parser.add_argument("-i", "--input-file", required=True, metavar="FILE", help="File of requests, one JSON object per line.")
     parser.add_argument(
-        "--start-timeout-s", type=float, default=600.0, metavar="X", help="Seconds that starting the server may take."
+        "-o", "--output-file", required=True, metavar="FILE", help="File to which results are appended as requests finish."
+    )
+    parser.add_argument("--url", default=None, help="URL of the server to use. Unset: start one for the batch.")
+    parser.add_argument("--api-key", default=None, metavar="KEY", help="API key for the server at --url.")
+    parser.add_argument(
+        "--concurrency", type=int, default=256, metavar="N", help="Number of requests in flight at the same time."
+    )
+    parser.add_argument("--timeout-s", type=float, default=3600.0, metavar="X", help="Maximum time of one request, in seconds.")
+    parser.add_argument(
+        "--start-timeout-s", type=float, default=600.0, metavar="X", help="Maximum time to start the server, in seconds."
     )
     add_engine_options(parser, model_flag=True)
     options = parser.parse_args(arguments)

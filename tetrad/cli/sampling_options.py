@@ -12,19 +12,28 @@ _FIELDS = ("max_tokens", "temperature", "top_p", "seed")
 def add_server_address(parser: argparse.ArgumentParser) -> None:
     """Add where the server is, and how its certificate is known."""
     parser.add_argument("--url", default=DEFAULT_URL, help="URL of the server.")
-    text = "Authorities to trust at an https URL, PEM. Unset: the system's."
+    add_server_credentials(parser)
+
+
+def add_server_credentials(parser: argparse.ArgumentParser) -> None:
+    """Add how a server's certificate is known, and a key for it."""
+    text = "Certificate authorities (PEM file) to trust for an https URL. Unset: the system's."
     parser.add_argument("--ca-file", type=Path, default=None, metavar="PATH", help=text)
-    parser.add_argument("--api-key", default=None, metavar="KEY", help="Key of the server. Unset: none.")
+    parser.add_argument("--api-key", default=None, metavar="KEY", help="API key for the server.")
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     """Add where the server is and how to sample."""
     add_server_address(parser)
-    parser.add_argument("--model", default=None, help="Name of the model. Unset: the server's first.")
-    parser.add_argument("--max-tokens", type=int, default=1024, help="Most tokens to generate.")
-    parser.add_argument("--temperature", type=float, default=None, help="0 is greedy. Unset: the server decides.")
-    parser.add_argument("--top-p", type=float, default=None, help="Share of probability to keep. Unset: the server decides.")
-    parser.add_argument("--seed", type=int, default=None, help="Makes sampling repeatable. Unset: it is not.")
+    server = "Unset: the server's default."
+    parser.add_argument("--model", default=None, metavar="NAME", help="Name of the model. Unset: the server's first model.")
+    parser.add_argument("--max-tokens", type=int, default=1024, metavar="N", help="Maximum number of tokens to generate.")
+    text = f"Sampling temperature; 0 always takes the most likely token. {server}"
+    parser.add_argument("--temperature", type=float, default=None, metavar="X", help=text)
+    text = f"Sample from the most likely tokens whose probabilities sum to this value, 0 to 1. {server}"
+    parser.add_argument("--top-p", type=float, default=None, metavar="X", help=text)
+    text = "Seed of the random numbers; the same seed gives the same answer. Unset: a different answer each time."
+    parser.add_argument("--seed", type=int, default=None, metavar="N", help=text)
 
 
 def sampling_fields(options: argparse.Namespace) -> dict[str, Any]:

@@ -1,42 +1,53 @@
-"""`tetrad serve`: the four services on this machine, until Ctrl-C. Tells how far it is, and one line when it is ready."""
+"""`tetrad serve`: runs the four services on this machine until Ctrl-C. Reports progress, and one line when it is ready."""
 
 import argparse
 import asyncio
+from dataclasses import replace
 
-from tetrad.cli.announcement import announcement, has_chat_template
+from tetrad.cli.announcement import announcement, engine_facts, has_chat_template
+from tetrad.cli.config_file import add_config_options, config_text, parse_with_config
 from tetrad.cli.options import add_engine_options, engine_args, new_parser
 from tetrad.cli.own_server import unless_failed
 from tetrad.cli.serve_signals import ServeSignals
 from tetrad.cli.server_options import add_server_options, server_fields
-from tetrad.cli.startup import StartProgress, free_port, too_slow
+from tetrad.cli.startup import StartProgress, compile_kernels, free_port, starting_line, too_slow
 from tetrad.frontend.access.guard import Guard
 from tetrad.local_stack import SETTINGS, LocalStack, StackSettings
 from tetrad.services.errors import TetradError
 from tetrad.services.log import configure_command_logging
 from tetrad.services.settings import refuse_unknown_variables
-from tetrad.services.tls import Identity
+from tetrad.services.tls.identity import Identity
 
 
 def run(arguments: list[str]) -> int:
     """Serve; returns 0 after an orderly end."""
-    parser = new_parser("serve", "Serve a model with an OpenAI-compatible API; everything runs on this machine.")
-    parser.add_argument("--host", default="127.0.0.1", help="Address of the HTTP server.")
-    parser.add_argument("--port", type=int, default=8000, help="Port of the HTTP server. 0: any free port.")
-    parser.add_argument("--grpc-port", type=int, default=None, help="Port of the public gRPC API. Unset: none.")
-    parser.add_argument("--start-timeout-s", type=float, default=600.0, help="Seconds that starting may take.")
+    text = "Serve a model with an OpenAI-compatible API. All services run on this machine and stop with this command."
+    parser = new_parser("serve", text, usage="[OPTIONS] [MODEL]")
+    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="Address of the HTTP server.")
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="Port of the HTTP server. 0: any free port.")
+    parser.add_argument("--grpc-port", type=int, metavar="N", help="Port of the public gRPC API. Unset: no gRPC API.")
+    text = "Number of frontends, which share the ports, the limits and the store of responses."
+    parser.add_argument("--api-server-count", type=int, default=1, metavar="N", help=text)
+    text = "Maximum time to start all services, in seconds."
+    parser.add_argument("--start-timeout-s", type=float, default=600.0, metavar="X", help=text)
+    add_config_options(parser)
     add_server_options(parser)
     add_engine_options(parser)
-    options = parser.parse_args(arguments)
+    options = parse_with_config(parser, arguments)
+    if options.print_config:
+        print(config_text(parser, options), end="")
+        return 0
     refuse_unknown_variables("TETRAD_", SETTINGS)
     args = engine_args(options)
     configure_command_logging(args.log_level, also_stdout=True)
     port = free_port(options.host, options.port)
     progress = StartProgress()
     fields = {"host": options.host, "port": port, "grpc_port": options.grpc_port, **server_fields(options)}
-    settings = args.stack_settings(report=progress.say, **fields)
-    Guard(settings.frontend)  # keys and certificates that cannot be used are told before anything starts
+    settings = replace(args.stack_settings(report=progress.say, **fields), api_server_count=options.api_server_count)
+    Guard(settings.frontend)  # invalid keys and certificates are reported before anything starts
     if settings.frontend.public_tls is not None:
         Identity(settings.frontend.public_tls)
+    compile_kernels(settings, progress.say)
     return asyncio.run(_serve(settings, options, progress))
 
 
@@ -44,11 +55,13 @@ async def _serve(settings: StackSettings, options: argparse.Namespace, progress:
     stack = LocalStack(settings, serve=True, on_state=progress.on_state)
     signals = ServeSignals(on_second=stack.kill)
     try:
+        progress.say(starting_line(settings))
         if not await signals.unless_stopped(_start(stack, options.start_timeout_s)):
             progress.say("Stopping")
             return 0
         can_chat = await has_chat_template(stack.tokenizer_targets[0])
-        print(announcement(settings.frontend, can_chat=can_chat), flush=True)
+        engine = await engine_facts(stack.engine_admin_targets[0])
+        print(announcement(settings.frontend, engine, num_engines=settings.data_parallel_size, can_chat=can_chat), flush=True)
         restarting = _restart_when_asked(stack, signals, options.start_timeout_s, progress)
         await signals.unless_stopped(unless_failed(restarting, stack.wait_failed()))
         progress.say("Stopping")
@@ -65,7 +78,7 @@ async def _start(stack: LocalStack, timeout_s: float) -> None:
 
 
 async def _restart_when_asked(stack: LocalStack, signals: ServeSignals, timeout_s: float, progress: StartProgress) -> None:
-    """Restart every service whenever that is asked for; a restart that fails is told, and the next one may be asked for."""
+    """Restart every service on each SIGHUP; a failed restart is reported, and another one may follow."""
     while True:
         await signals.wait_restart()
         progress.say("Restarting every service")

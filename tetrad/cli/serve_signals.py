@@ -1,7 +1,7 @@
-"""ServeSignals: what signals mean to `tetrad serve`.
+"""ServeSignals: the signal handlers of `tetrad serve`.
 
-SIGINT, SIGTERM: stop in order; again: end at once. SIGHUP: restart every service, one after the other; but the end of the
-terminal that the command runs in, which the system tells with the same signal, stops it.
+SIGINT, SIGTERM: stop in order; again: end at once. SIGHUP: restart every service, one after the other; but the same signal at
+the end of the command's terminal stops it.
 """
 
 import asyncio

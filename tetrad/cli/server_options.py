@@ -1,6 +1,6 @@
-"""ServerOptions: the frontend's settings that `tetrad serve` has flags for: who may call it, how much at once, what is kept.
+"""ServerOptions: the frontend's settings with flags of `tetrad serve`: access, limits, storage.
 
-What is not given is not passed on, so that TETRAD_FRONTEND_* hold; keys are better there than in a command line, which other
+Absent flags are not passed on, so that TETRAD_FRONTEND_* hold; keys are safer in variables than in a command line, which other
 users of a machine can read.
 """
 
@@ -24,6 +24,9 @@ _FIELDS = (
     "allowed_headers",
     "allow_credentials",
     "console",
+    "lora_modules",
+    "lora_resolver_dir",
+    "allow_runtime_lora_updating",
     "max_body_bytes",
     "max_header_bytes",
     "max_n",
@@ -60,6 +63,8 @@ def server_fields(options: argparse.Namespace) -> dict[str, Any]:
 
 def _kind(name: str, annotation: Any) -> dict[str, Any]:
     kinds = typing.get_args(annotation) or (annotation,)
+    if name == "lora_modules":
+        return {"action": _Names, "nargs": "+", "metavar": "NAME=PATH"}
     if typing.get_origin(annotation) is tuple:
         return {"action": _Names, "metavar": "KEY" if "key" in name else "NAME"}
     if typing.get_origin(annotation) is typing.Literal:
@@ -78,9 +83,13 @@ class _Names(argparse.Action):
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
     ) -> None:
         """Add what a flag gives to what others gave."""
-        del parser, option
-        names = split_names(str(values))
-        setattr(namespace, self.dest, (*(getattr(namespace, self.dest) or ()), *names))
+        del option
+        texts = values if isinstance(values, list) else [values]
+        names = [name for text in texts for name in split_names(str(text))]
+        before = getattr(namespace, self.dest, None)
+        # What a config file gave is a default: the first flag replaces it.
+        kept = () if before is None or before is parser.get_default(self.dest) else before
+        setattr(namespace, self.dest, (*kept, *names))
 
 
 def _shown(value: object) -> str:

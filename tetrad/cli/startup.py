@@ -1,11 +1,21 @@
-"""Startup: what commands that start a local stack share: a free port, and lines on stderr that say how far it is."""
+"""Startup: a free port, compiled kernels, and lines of progress on stderr, for commands that start a local stack."""
 
 import socket
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 from tetrad.child import ChildState
+from tetrad.local_stack import StackSettings
 from tetrad.services.errors import InvalidRequest, Unavailable
+from tetrad.services.packages import require_packages
+from tetrad.worker_svc.core.host import size_on_disk, size_text
+from tetrad.worker_svc.families.check import may_have_gpu
+from tetrad.worker_svc.native.library import NoLibraryError, Target, compile_ahead
+
+Say = Callable[[str], None]
+"""Takes one line of progress."""
 
 
 class StartProgress:
@@ -22,6 +32,43 @@ class StartProgress:
         """Say what a service has reached."""
         if state != "started":
             self.say(f"{name} {state}{f' ({why})' if why else ''}")
+
+
+def compile_kernels(settings: StackSettings, say: Say) -> None:
+    """Compile the kernels if the worker would have to, after saying so. Blocks, for some 20 s if there is something to do.
+
+    Says so if they cannot be compiled: the worker then runs models through torch, or refuses them (cpu_kernels=native).
+
+    Raises:
+        Unsupported: packages are missing, without which compiling would be in vain.
+    """
+    require_packages("The frontend", ("frontend",))
+    worker = settings.worker
+    on_cpu = worker.device == "cpu" or (worker.device == "auto" and not may_have_gpu())
+    if on_cpu and worker.cpu_kernels != "torch":
+        try:
+            compile_ahead(lambda target: say(_compiling(target)))
+        except OSError as error:
+            say(f"The compiled kernels cannot be kept, so they are compiled at each start: {error}")
+        except NoLibraryError as error:
+            say(_no_kernels(error))
+
+
+def starting_line(settings: StackSettings) -> str:
+    """Return what is said when the services are about to start: the model and the size of its weights."""
+    if settings.worker.device == "sim":
+        return "Starting the services, with a simulated device"
+    size = size_text(size_on_disk(Path(settings.engine_core.model)))
+    return f"Starting the services, loading {settings.frontend.model} ({size})"
+
+
+def _compiling(target: Target) -> str:
+    return f"Compiling the kernels for this processor ({target.name}); this takes about 20 s, once"
+
+
+def _no_kernels(error: NoLibraryError) -> str:
+    text = "NO COMPILED KERNELS: decoding on this CPU will be about 8 times slower."
+    return f"{text} Reason: {error}. Install g++ and start again, or install a wheel that has them (`make wheel`)."
 
 
 def too_slow(timeout_s: float) -> Unavailable:

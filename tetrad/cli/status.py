@@ -1,7 +1,7 @@
-"""`tetrad status`: what runs where, whether it takes work, and how much it has to do.
+"""`tetrad status`: shows the services of running servers, their readiness and their load.
 
-Looks at one server over HTTP, which names the services that it depends on, and at the local stacks of this machine, through
-their sockets: with --url at the one that has this server, without at all of them.
+Reads one server over HTTP, which names its services, and the local stacks of this machine through their sockets: with --url
+the stack of this server, without it all of them.
 """
 
 import socket
@@ -37,13 +37,13 @@ def run(arguments: list[str]) -> int:
     """Print the status; returns 1 if the server does not take work."""
     parser = new_parser(
         "status",
-        "Show what runs where, whether it takes work, and how much it has to do. "
-        "Without --url: all that this user runs on this machine.",
+        "Show a server's services, whether they are ready, and their load. Without --url: the server at the default address "
+        "and every server of this user on this machine.",
     )
     add_server_address(parser)
     parser.set_defaults(url=None)
-    parser.add_argument("--watch", action="store_true", help="Look again and again, until q or Ctrl-C.")
-    parser.add_argument("--interval-s", type=float, default=1.0, help="With --watch: seconds between two looks.")
+    parser.add_argument("--watch", action="store_true", help="Repeat until q or Ctrl-C.")
+    parser.add_argument("--interval-s", type=float, default=1.0, metavar="X", help="With --watch: seconds between updates.")
     options = parser.parse_args(arguments)
     url = options.url or DEFAULT_URL
     with HttpClient(url, api_key=options.api_key, ca_file=options.ca_file, timeout_s=5.0) as client:
@@ -61,7 +61,7 @@ def run(arguments: list[str]) -> int:
 
 @dataclass(slots=True)
 class _Report:
-    """What one look saw; `problem`: why the server does not take work, as a line. Empty: it does."""
+    """The state at one moment; `problem`: why the server does not take work, as a line. Empty: it does."""
 
     problem: str = ""
     lines: list[str] = field(default_factory=list)

@@ -1,7 +1,4 @@
-"""Watching: a text that is written again and again until q or Ctrl-C: over the one before in a terminal, below it elsewhere.
-
-Knows nothing of what the text says.
-"""
+"""Watching: prints a text again and again until q or Ctrl-C: over the last one in a terminal, below it elsewhere."""
 
 import contextlib
 import select

@@ -1,1 +1,1 @@
-"""What vLLM's names mean here where they are not Tetrad's own: one verdict for each, and the classes that take them."""
+"""Verdicts on vLLM's names without a meaning of their own here, and the classes that accept them."""

@@ -3,6 +3,7 @@
 A function is called here, in the caller's process, with the config that the worker would read; what it changed is what goes on.
 """
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -86,6 +87,23 @@ def changes(config: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
         raise InvalidRequest(text, field="hf_overrides")
     # A value that was removed is as good as null.
     return {name: after.get(name) for name in {**config, **after} if after.get(name) != config.get(name)}
+
+
+def pooler_config_json(config: Any) -> str:
+    """Return a pooler config as JSON; InvalidRequest if it is neither a mapping nor an object with fields.
+
+    Args:
+        config: a mapping, or vLLM's PoolerConfig; fields that are None say nothing.
+    """
+    is_data = dataclasses.is_dataclass(config) and not isinstance(config, type)
+    fields = dataclasses.asdict(config) if is_data else config
+    if not isinstance(fields, Mapping):
+        text = f"pooler_config must be a dict or a PoolerConfig, got {type(config).__name__}."
+        raise InvalidRequest(text, field="pooler_config")
+    try:
+        return json.dumps({name: value for name, value in fields.items() if value is not None})
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"pooler_config cannot be sent to the worker: {error}.", field="pooler_config") from error
 
 
 def _listed(value: Any) -> Any:

@@ -8,18 +8,24 @@ from typing import Any
 
 from tetrad.services.verdicts import argument, ignored, refused, verdicts_of
 
-_ONE_DEVICE = "One worker runs the whole model."
-_PARALLEL = "It tunes parallel workers; one worker runs the whole model."
-_EXPERTS = "It tunes mixtures of experts; such a model is refused when it is loaded."
+_ONE_DEVICE = (
+    "`tensor_parallel_size` and `pipeline_parallel_size` split a model among workers of this machine (docs/parallel.md)."
+)
+_OTHER_MACHINES = (
+    "`data_parallel_size` starts engine cores on this machine; those of other machines are `--engine-targets` of a frontend "
+    "(docs/parallel.md)."
+)
+_PARALLEL = "It tunes vLLM's parallel workers; answers are the same."
+_EXPERTS = "It tunes how vLLM computes mixtures of experts; answers are the same."
 _KERNELS = "It tunes vLLM's kernels and graphs; Tetrad has its own, with the same answers."
-_STATE_SPACE = "It tunes state-space models; such a model is refused when it is loaded."
+_STATE_SPACE = "It tunes how vLLM computes state-space models; answers are the same."
 _MEDIA = "No model here reads images, sounds or videos; a prompt with one is refused."
 _NO_MEDIA = "No model here reads images, sounds or videos."
-_NO_LORA = "Adapters are not supported."
-_LORA = "It has no meaning without adapters, which `enable_lora` asks for."
+_NO_LORA = "No model here reads images, sounds or videos, which choose such an adapter."
+_LORA = "It tunes how vLLM keeps adapters; answers are the same."
 _LOADING = "It tunes how vLLM reads weights; they are the same weights."
 _FILES = "A model's files are found by `model` alone."
-_DRAFTS = "Speculative decoding is not supported."
+_DRAFTS = "`speculative_config` has the options of speculative decoding."
 _CONNECTORS = "KV connectors are not supported."
 _OFFLOAD_MORE = "`cpu_offload_gb` is the one way to offload weights."
 _OFFLOAD = "It has no meaning without the offloading that it tunes."
@@ -31,9 +37,9 @@ _PLUGINS = "Code of others does not run in the services."
 _OUTPUTS = "Outputs do not have that."
 _METRICS = "There are no such metrics."
 _METRICS_TUNING = "It has no meaning for the metrics and spans that there are."
-_LOGS = "`log_level` is what there is to say about logs."
+_LOGS = "Use `log_level`."
 _ALWAYS = "It is always so."
-_TRUST = "A model's own code never runs; a model that needs it is refused."
+_TRUST = "A model's own code is what the model's files bring, at their own revision."
 _RECOVERY = "Recovery is always on (docs/recovery.md)."
 
 
@@ -41,18 +47,16 @@ _RECOVERY = "Recovery is always on (docs/recovery.md)."
 class ForeignEngineArguments:
     """Arguments of vLLM 0.32 without a meaning of their own; `EngineArgs` checks them."""
 
-    tensor_parallel_size: Any = argument(refused(1, _ONE_DEVICE))
-    pipeline_parallel_size: Any = argument(refused(1, _ONE_DEVICE))
     nnodes: Any = argument(refused(1, _ONE_DEVICE))
     node_rank: Any = argument(refused(0, _ONE_DEVICE))
     prefill_context_parallel_size: Any = argument(refused(1, _ONE_DEVICE))
     decode_context_parallel_size: Any = argument(refused(1, _ONE_DEVICE))
-    data_parallel_rank: Any = argument(refused(None, _ONE_DEVICE))
-    data_parallel_start_rank: Any = argument(refused(None, _ONE_DEVICE))
-    data_parallel_size_local: Any = argument(refused(None, _ONE_DEVICE))
-    data_parallel_hybrid_lb: Any = argument(refused(False, _ONE_DEVICE))
-    data_parallel_external_lb: Any = argument(refused(False, _ONE_DEVICE))
-    data_parallel_multi_port_external_lb: Any = argument(refused(False, _ONE_DEVICE))
+    data_parallel_rank: Any = argument(refused(None, _OTHER_MACHINES))
+    data_parallel_start_rank: Any = argument(refused(None, _OTHER_MACHINES))
+    data_parallel_size_local: Any = argument(refused(None, _OTHER_MACHINES))
+    data_parallel_hybrid_lb: Any = argument(refused(False, _OTHER_MACHINES))
+    data_parallel_external_lb: Any = argument(refused(False, _OTHER_MACHINES))
+    data_parallel_multi_port_external_lb: Any = argument(refused(False, _OTHER_MACHINES))
     enable_hc_sp: Any = argument(refused(False, _ONE_DEVICE))
     enable_elastic_ep: Any = argument(refused(False, _ONE_DEVICE))
     device_ids: Any = argument(refused(None, _ONE_DEVICE))
@@ -154,19 +158,15 @@ class ForeignEngineArguments:
     mm_encoder_fp8_scale_save_path: Any = argument(refused(None, _NO_MEDIA))
     ec_transfer_config: Any = argument(refused(None, _NO_MEDIA))
     ec_manager_config: Any = argument(refused(None, _NO_MEDIA))
-    enable_lora: Any = argument(refused(False, _NO_LORA))
     default_mm_loras: Any = argument(refused(None, _NO_LORA))
-    max_loras: Any = argument(ignored(1, _LORA))
-    max_lora_rank: Any = argument(ignored(16, _LORA))
     fully_sharded_loras: Any = argument(ignored(False, _LORA))
-    max_cpu_loras: Any = argument(ignored(None, _LORA))
     lora_dtype: Any = argument(ignored("auto", _LORA))
-    lora_target_modules: Any = argument(ignored(None, _LORA))
+    lora_target_modules: Any = argument(refused(None, "Every module that an adapter's files name is changed."))
     enable_tower_connector_lora: Any = argument(ignored(False, _LORA))
     specialize_active_lora: Any = argument(ignored(False, _LORA))
     enable_mixed_moe_lora_format: Any = argument(ignored(False, _LORA))
     enable_moe_shared_loras: Any = argument(ignored(False, _LORA))
-    max_lora_cls_labels: Any = argument(ignored(None, _LORA))
+    max_lora_cls_labels: Any = argument(refused(None, "Adapters are not supported for pooling."))
     safetensors_load_strategy: Any = argument(ignored(None, _LOADING))
     safetensors_prefetch_num_threads: Any = argument(ignored(None, _LOADING))
     safetensors_prefetch_block_size: Any = argument(ignored(None, _LOADING))
@@ -178,7 +178,6 @@ class ForeignEngineArguments:
     download_dir: Any = argument(refused(None, _FILES))
     model_loader_extra_config: Any = argument(refused({}, _FILES))
     model_class_overrides: Any = argument(refused({}, _FILES))
-    speculative_config: Any = argument(refused(None, _DRAFTS))
     spec_method: Any = argument(refused(None, _DRAFTS))
     spec_model: Any = argument(refused(None, _DRAFTS))
     spec_tokens: Any = argument(refused(None, _DRAFTS))
@@ -215,7 +214,6 @@ class ForeignEngineArguments:
     enable_return_routed_experts: Any = argument(refused(False, _OUTPUTS))
     return_sampling_mask: Any = argument(refused(False, _OUTPUTS))
     aux_output_config: Any = argument(refused(None, _OUTPUTS))
-    enable_prompt_embeds: Any = argument(refused(False, _OUTPUTS))
     enable_trace_replay: Any = argument(refused(False, _OUTPUTS))
     kv_cache_metrics: Any = argument(refused(False, _METRICS))
     cudagraph_metrics: Any = argument(refused(False, _METRICS))
@@ -233,23 +231,12 @@ class ForeignEngineArguments:
     enable_sleep_mode: Any = argument(ignored(False, _ALWAYS))
     enable_cumem_allocator: Any = argument(ignored(False, _ALWAYS))
     sleep_mode_offload_cudagraph: Any = argument(ignored(False, _ALWAYS))
-    trust_remote_code: Any = argument(ignored(False, _TRUST))
     code_revision: Any = argument(ignored(None, _TRUST))
     fault_tolerance_config: Any = argument(ignored(None, _RECOVERY))
     enable_fault_tolerance: Any = argument(ignored(False, _RECOVERY))
-    data_parallel_size: Any = argument(
-        refused(
-            1,
-            (
-                "One LLM has one engine core; a frontend with several `--engine-targets` spreads requests over them "
-                "(docs/routing.md)."
-            ),
-        )
-    )
     hf_token: Any = argument(refused(None, "The variable HF_TOKEN has the token."))
-    pooler_config: Any = argument(refused(None, "Pooling is not supported."))
     per_request_spec_decode_metrics: Any = argument(
-        ignored("none", "It has no meaning without speculative decoding, which `speculative_config` asks for.")
+        refused("none", "Drafts are counted for all requests together, in `/metrics`.")
     )
     kv_events_config: Any = argument(
         refused(
@@ -273,15 +260,10 @@ class ForeignEngineArguments:
     )
     weight_transfer_config: Any = argument(refused(None, "Weights are read once, from the model's files."))
     reasoning_config: Any = argument(refused(None, "`reasoning_parser` is all that there is to say about reasoning."))
-    override_generation_config: Any = argument(
-        refused({}, "`generation_config` and the parameters of a request are what there is.")
-    )
+    override_generation_config: Any = argument(refused({}, "Use `generation_config`, or the parameters of a request."))
     shutdown_timeout: Any = argument(ignored(0, "`close` ends the services within 5 s."))
     fail_on_environ_validation: Any = argument(ignored(False, "An unknown TETRAD_ variable is always refused."))
-    stream_interval: Any = argument(refused(1, "SamplingParams has `stream_interval`."))
     tokens_only: Any = argument(refused(False, "It is a flag of vLLM's server."))
-    runner: Any = argument(refused("auto", "Pooling is not supported: the model generates.", "generate"))
-    convert: Any = argument(refused("auto", "Pooling is not supported: the model generates.", "none"))
     tokenizer_mode: Any = argument(
         refused("auto", "The tokenizer is the model's, as transformers reads it.", "hf", "fast", "slow")
     )

@@ -2,8 +2,6 @@
 
 from tetrad.services.verdicts import missing
 
-_POOLING = "the model generates; pooling (embeddings, classes, scores) is not supported."
-_LORA = "adapters are not supported."
 _WEIGHTS = "weights are read once, from the model's files."
 _CODE = "the model is in another process, where code of a program does not run."
 _MEMORY = "`sleep` gives weights and KV cache up together."
@@ -20,11 +18,6 @@ class MissingFromLLM(MissingEverywhere):
     """Missing from LLM."""
 
     apply_model = missing("apply_model", _CODE)
-    classify = missing("classify", _POOLING)
-    embed = missing("embed", _POOLING)
-    encode = missing("encode", _POOLING)
-    reward = missing("reward", _POOLING)
-    score = missing("score", _POOLING)
     set_tokenizer = missing("set_tokenizer", "the tokenizer is a service; `tokenizer=` says which.")
     init_weight_transfer_engine = missing("init_weight_transfer_engine", _WEIGHTS)
     shutdown_weight_transfer_engine = missing("shutdown_weight_transfer_engine", _WEIGHTS)
@@ -39,10 +32,6 @@ class MissingFromLLMEngine(MissingEverywhere):
     """Missing from LLMEngine."""
 
     apply_model = missing("apply_model", _CODE)
-    add_lora = missing("add_lora", _LORA)
-    list_loras = missing("list_loras", _LORA)
-    pin_lora = missing("pin_lora", _LORA)
-    remove_lora = missing("remove_lora", _LORA)
     set_weight_version = missing("set_weight_version", _WEIGHTS)
     from_vllm_config = missing("from_vllm_config", "EngineArgs make an engine: `from_engine_args`.")
 
@@ -50,11 +39,6 @@ class MissingFromLLMEngine(MissingEverywhere):
 class MissingFromAsyncLLM(MissingEverywhere):
     """Missing from AsyncLLM."""
 
-    add_lora = missing("add_lora", _LORA)
-    list_loras = missing("list_loras", _LORA)
-    pin_lora = missing("pin_lora", _LORA)
-    remove_lora = missing("remove_lora", _LORA)
-    encode = missing("encode", _POOLING)
     check_admission = missing("check_admission", "a request that may not wait is refused when it is added.")
     checkpoint_prepare = missing("checkpoint_prepare", _MEMORY)
     checkpoint_restore = missing("checkpoint_restore", _MEMORY)

@@ -11,12 +11,12 @@ from tetrad.services.verdicts import argument, ignored, refused
 
 _MACHINERY = "It tunes machinery of older versions of vLLM; answers are the same."
 _ADAPTERS = "Adapters are not supported."
-_DRAFTS = "Speculative decoding is not supported."
+_DRAFTS = "`speculative_config` has the options of speculative decoding."
 _BACKEND = "One backend, llguidance, has all kinds of constraints."
 _OVERRIDES = "`hf_overrides` changes a model's config."
 _LOGS = "`log_level` says what is logged; a request is one line at info."
 
-ALIASES = {"chunked_prefill_enabled": "enable_chunked_prefill"}
+ALIASES = {"chunked_prefill_enabled": "enable_chunked_prefill", "override_pooler_config": "pooler_config"}
 """Older name -> the argument that it is now."""
 
 
@@ -24,8 +24,18 @@ ALIASES = {"chunked_prefill_enabled": "enable_chunked_prefill"}
 class OlderEngineArguments(ForeignEngineArguments):
     """Arguments of older versions without a meaning of their own; `EngineArgs` checks them."""
 
-    task: Any = argument(refused("auto", "Pooling is not supported: the model generates.", "generate", None))
-    override_pooler_config: Any = argument(refused(None, "Pooling is not supported."))
+    task: Any = argument(
+        refused(
+            "auto",
+            "`runner` and `convert` say what a model is run for; embed stands for runner='pooling'.",
+            "generate",
+            "embed",
+            "classify",
+            "score",
+            None,
+        )
+    )
+    override_pooler_config: Any = argument(ignored(None, "It is `pooler_config` now."))
     override_neuron_config: Any = argument(refused(None, "There is no such device."))
     rope_scaling: Any = argument(refused(None, _OVERRIDES))
     rope_theta: Any = argument(refused(None, _OVERRIDES))
@@ -34,8 +44,8 @@ class OlderEngineArguments(ForeignEngineArguments):
     speculative_model: Any = argument(refused(None, _DRAFTS))
     num_speculative_tokens: Any = argument(refused(None, _DRAFTS))
     kv_cache_memory: Any = argument(refused(None, "`gpu_memory_utilization` and `num_gpu_blocks_override` size the KV cache."))
-    max_num_partial_prefills: Any = argument(refused(1, "`long_prefill_token_threshold` is what there is."))
-    max_long_partial_prefills: Any = argument(refused(1, "`long_prefill_token_threshold` is what there is."))
+    max_num_partial_prefills: Any = argument(refused(1, "Use `long_prefill_token_threshold`."))
+    max_long_partial_prefills: Any = argument(refused(1, "Use `long_prefill_token_threshold`."))
 
     guided_decoding_backend: Any = argument(ignored("auto", _BACKEND))
     guided_decoding_disable_fallback: Any = argument(ignored(False, _BACKEND))

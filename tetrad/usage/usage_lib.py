@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class UsageContext(StrEnum):
-    """What an engine is used from."""
+    """The context in which an engine is used."""
 
     UNKNOWN_CONTEXT = "UNKNOWN_CONTEXT"
     LLM_CLASS = "LLM_CLASS"

@@ -60,14 +60,18 @@ class SessionRequest(_message.Message):
     def __init__(self, add: _Optional[_Union[AddRequests, _Mapping]] = ..., abort: _Optional[_Union[AbortRequests, _Mapping]] = ..., hello: _Optional[_Union[SessionHello, _Mapping]] = ...) -> None: ...
 
 class SessionHello(_message.Message):
-    __slots__ = ("client_id", "schema_revision", "max_message_bytes")
+    __slots__ = ("client_id", "schema_revision", "max_message_bytes", "contract_revision", "capabilities")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_REVISION_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_REVISION_FIELD_NUMBER: _ClassVar[int]
+    CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     schema_revision: int
     max_message_bytes: int
-    def __init__(self, client_id: _Optional[str] = ..., schema_revision: _Optional[int] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
+    contract_revision: int
+    capabilities: _containers.RepeatedScalarFieldContainer[_types_pb2.Capability]
+    def __init__(self, client_id: _Optional[str] = ..., schema_revision: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., contract_revision: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[_types_pb2.Capability, str]]] = ...) -> None: ...
 
 class AddRequests(_message.Message):
     __slots__ = ("requests", "shared_sampling_params")
@@ -84,7 +88,7 @@ class AbortRequests(_message.Message):
     def __init__(self, request_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EngineCoreRequest(_message.Message):
-    __slots__ = ("request_id", "handle", "prompt_token_ids", "sampling_params", "pooling_params", "eos_token_id", "priority", "arrival_time_unix_nanos", "resumed_output_token_ids", "deadline_unix_nanos", "cache_salt", "lora_request", "mm_features", "data_parallel_rank", "trace_headers", "prompt_embeds", "prompt_is_token_ids", "external_req_id", "resumable", "reasoning_ended", "session_id", "kv_transfer_params", "resumed", "sampling_params_index", "seed", "timeout_nanos")
+    __slots__ = ("request_id", "handle", "prompt_token_ids", "sampling_params", "pooling_params", "eos_token_id", "priority", "arrival_time_unix_nanos", "resumed_output_token_ids", "deadline_unix_nanos", "cache_salt", "lora_request", "mm_features", "data_parallel_rank", "trace_headers", "prompt_embeds", "prompt_is_token_ids", "external_req_id", "resumable", "reasoning_ended", "session_id", "kv_transfer_params", "resumed", "sampling_params_index", "seed", "timeout_nanos", "kv_transfer", "encoder_prompt_token_ids", "predicted_token_ids", "call_number")
     class TraceHeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +122,10 @@ class EngineCoreRequest(_message.Message):
     SAMPLING_PARAMS_INDEX_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_NANOS_FIELD_NUMBER: _ClassVar[int]
+    KV_TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    ENCODER_PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    CALL_NUMBER_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     handle: int
     prompt_token_ids: bytes
@@ -144,7 +152,11 @@ class EngineCoreRequest(_message.Message):
     sampling_params_index: int
     seed: int
     timeout_nanos: int
-    def __init__(self, request_id: _Optional[str] = ..., handle: _Optional[int] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling_params: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., pooling_params: _Optional[_Union[_types_pb2.PoolingParams, _Mapping]] = ..., eos_token_id: _Optional[int] = ..., priority: _Optional[int] = ..., arrival_time_unix_nanos: _Optional[int] = ..., resumed_output_token_ids: _Optional[bytes] = ..., deadline_unix_nanos: _Optional[int] = ..., cache_salt: _Optional[str] = ..., lora_request: _Optional[_Union[_types_pb2.LoraRequest, _Mapping]] = ..., mm_features: _Optional[_Iterable[_Union[_types_pb2.MultiModalFeature, _Mapping]]] = ..., data_parallel_rank: _Optional[int] = ..., trace_headers: _Optional[_Mapping[str, str]] = ..., prompt_embeds: _Optional[_Union[_types_pb2.Tensor, _Mapping]] = ..., prompt_is_token_ids: _Optional[bytes] = ..., external_req_id: _Optional[str] = ..., resumable: _Optional[bool] = ..., reasoning_ended: _Optional[bool] = ..., session_id: _Optional[str] = ..., kv_transfer_params: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., resumed: _Optional[bool] = ..., sampling_params_index: _Optional[int] = ..., seed: _Optional[int] = ..., timeout_nanos: _Optional[int] = ...) -> None: ...
+    kv_transfer: _types_pb2.KvTransferParams
+    encoder_prompt_token_ids: bytes
+    predicted_token_ids: bytes
+    call_number: int
+    def __init__(self, request_id: _Optional[str] = ..., handle: _Optional[int] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling_params: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., pooling_params: _Optional[_Union[_types_pb2.PoolingParams, _Mapping]] = ..., eos_token_id: _Optional[int] = ..., priority: _Optional[int] = ..., arrival_time_unix_nanos: _Optional[int] = ..., resumed_output_token_ids: _Optional[bytes] = ..., deadline_unix_nanos: _Optional[int] = ..., cache_salt: _Optional[str] = ..., lora_request: _Optional[_Union[_types_pb2.LoraRequest, _Mapping]] = ..., mm_features: _Optional[_Iterable[_Union[_types_pb2.MultiModalFeature, _Mapping]]] = ..., data_parallel_rank: _Optional[int] = ..., trace_headers: _Optional[_Mapping[str, str]] = ..., prompt_embeds: _Optional[_Union[_types_pb2.Tensor, _Mapping]] = ..., prompt_is_token_ids: _Optional[bytes] = ..., external_req_id: _Optional[str] = ..., resumable: _Optional[bool] = ..., reasoning_ended: _Optional[bool] = ..., session_id: _Optional[str] = ..., kv_transfer_params: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., resumed: _Optional[bool] = ..., sampling_params_index: _Optional[int] = ..., seed: _Optional[int] = ..., timeout_nanos: _Optional[int] = ..., kv_transfer: _Optional[_Union[_types_pb2.KvTransferParams, _Mapping]] = ..., encoder_prompt_token_ids: _Optional[bytes] = ..., predicted_token_ids: _Optional[bytes] = ..., call_number: _Optional[int] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
     __slots__ = ("outputs", "rejected", "notice", "ready")
@@ -175,7 +187,7 @@ class EngineNotice(_message.Message):
     def __init__(self, kind: _Optional[_Union[EngineNoticeKind, str]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class EngineInfo(_message.Message):
-    __slots__ = ("engine_index", "epoch", "model", "max_model_len", "num_gpu_blocks", "block_size", "dtype", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_num_seqs", "max_num_batched_tokens", "version", "schema_revision", "vocab_size", "device", "supports_lora", "priority_scheduling", "supports_shared_sampling_params", "max_message_bytes", "weights_dtype", "kv_cache_dtype")
+    __slots__ = ("engine_index", "epoch", "model", "max_model_len", "num_gpu_blocks", "block_size", "dtype", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_num_seqs", "max_num_batched_tokens", "version", "schema_revision", "vocab_size", "device", "supports_lora", "priority_scheduling", "supports_shared_sampling_params", "max_message_bytes", "weights_dtype", "kv_cache_dtype", "contract_revision", "capabilities", "instance_id", "kv_role", "kv_connector", "lora_limits", "modalities", "encoder_cache_size", "pooling", "num_speculative_tokens", "weight_version", "kv_cache_size_bytes", "num_host_blocks", "max_media_bytes", "kv_cache_tokens")
     ENGINE_INDEX_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -198,6 +210,21 @@ class EngineInfo(_message.Message):
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_DTYPE_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_REVISION_FIELD_NUMBER: _ClassVar[int]
+    CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    KV_ROLE_FIELD_NUMBER: _ClassVar[int]
+    KV_CONNECTOR_FIELD_NUMBER: _ClassVar[int]
+    LORA_LIMITS_FIELD_NUMBER: _ClassVar[int]
+    MODALITIES_FIELD_NUMBER: _ClassVar[int]
+    ENCODER_CACHE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    NUM_SPECULATIVE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    KV_CACHE_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MEDIA_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KV_CACHE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     engine_index: int
     epoch: int
     model: str
@@ -220,23 +247,40 @@ class EngineInfo(_message.Message):
     max_message_bytes: int
     weights_dtype: str
     kv_cache_dtype: str
-    def __init__(self, engine_index: _Optional[int] = ..., epoch: _Optional[int] = ..., model: _Optional[str] = ..., max_model_len: _Optional[int] = ..., num_gpu_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., dtype: _Optional[str] = ..., tensor_parallel_size: _Optional[int] = ..., pipeline_parallel_size: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., version: _Optional[str] = ..., schema_revision: _Optional[int] = ..., vocab_size: _Optional[int] = ..., device: _Optional[str] = ..., supports_lora: _Optional[bool] = ..., priority_scheduling: _Optional[bool] = ..., supports_shared_sampling_params: _Optional[bool] = ..., max_message_bytes: _Optional[int] = ..., weights_dtype: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ...) -> None: ...
+    contract_revision: int
+    capabilities: _containers.RepeatedScalarFieldContainer[_types_pb2.Capability]
+    instance_id: str
+    kv_role: _types_pb2.KvRole
+    kv_connector: str
+    lora_limits: _types_pb2.LoraLimits
+    modalities: _containers.RepeatedCompositeFieldContainer[_types_pb2.ModalityInfo]
+    encoder_cache_size: int
+    pooling: _types_pb2.PoolingInfo
+    num_speculative_tokens: int
+    weight_version: str
+    kv_cache_size_bytes: int
+    num_host_blocks: int
+    max_media_bytes: int
+    kv_cache_tokens: int
+    def __init__(self, engine_index: _Optional[int] = ..., epoch: _Optional[int] = ..., model: _Optional[str] = ..., max_model_len: _Optional[int] = ..., num_gpu_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., dtype: _Optional[str] = ..., tensor_parallel_size: _Optional[int] = ..., pipeline_parallel_size: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., version: _Optional[str] = ..., schema_revision: _Optional[int] = ..., vocab_size: _Optional[int] = ..., device: _Optional[str] = ..., supports_lora: _Optional[bool] = ..., priority_scheduling: _Optional[bool] = ..., supports_shared_sampling_params: _Optional[bool] = ..., max_message_bytes: _Optional[int] = ..., weights_dtype: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., contract_revision: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[_types_pb2.Capability, str]]] = ..., instance_id: _Optional[str] = ..., kv_role: _Optional[_Union[_types_pb2.KvRole, str]] = ..., kv_connector: _Optional[str] = ..., lora_limits: _Optional[_Union[_types_pb2.LoraLimits, _Mapping]] = ..., modalities: _Optional[_Iterable[_Union[_types_pb2.ModalityInfo, _Mapping]]] = ..., encoder_cache_size: _Optional[int] = ..., pooling: _Optional[_Union[_types_pb2.PoolingInfo, _Mapping]] = ..., num_speculative_tokens: _Optional[int] = ..., weight_version: _Optional[str] = ..., kv_cache_size_bytes: _Optional[int] = ..., num_host_blocks: _Optional[int] = ..., max_media_bytes: _Optional[int] = ..., kv_cache_tokens: _Optional[int] = ...) -> None: ...
 
 class EngineCoreOutputs(_message.Message):
-    __slots__ = ("decode", "outputs", "step_id", "engine_index", "timestamp_monotonic_s", "scheduler_stats")
+    __slots__ = ("decode", "outputs", "step_id", "engine_index", "timestamp_monotonic_s", "scheduler_stats", "weight_version")
     DECODE_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     ENGINE_INDEX_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_MONOTONIC_S_FIELD_NUMBER: _ClassVar[int]
     SCHEDULER_STATS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_VERSION_FIELD_NUMBER: _ClassVar[int]
     decode: DecodeBatch
     outputs: _containers.RepeatedCompositeFieldContainer[EngineCoreOutput]
     step_id: int
     engine_index: int
     timestamp_monotonic_s: float
     scheduler_stats: SchedulerStats
-    def __init__(self, decode: _Optional[_Union[DecodeBatch, _Mapping]] = ..., outputs: _Optional[_Iterable[_Union[EngineCoreOutput, _Mapping]]] = ..., step_id: _Optional[int] = ..., engine_index: _Optional[int] = ..., timestamp_monotonic_s: _Optional[float] = ..., scheduler_stats: _Optional[_Union[SchedulerStats, _Mapping]] = ...) -> None: ...
+    weight_version: str
+    def __init__(self, decode: _Optional[_Union[DecodeBatch, _Mapping]] = ..., outputs: _Optional[_Iterable[_Union[EngineCoreOutput, _Mapping]]] = ..., step_id: _Optional[int] = ..., engine_index: _Optional[int] = ..., timestamp_monotonic_s: _Optional[float] = ..., scheduler_stats: _Optional[_Union[SchedulerStats, _Mapping]] = ..., weight_version: _Optional[str] = ...) -> None: ...
 
 class DecodeBatch(_message.Message):
     __slots__ = ("handles", "num_tokens", "token_ids")
@@ -249,7 +293,7 @@ class DecodeBatch(_message.Message):
     def __init__(self, handles: _Optional[bytes] = ..., num_tokens: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ...) -> None: ...
 
 class EngineCoreOutput(_message.Message):
-    __slots__ = ("handle", "new_token_ids", "finish_reason", "stop_reason", "new_logprobs", "new_prompt_logprobs", "prefill_stats", "request_id", "status", "events", "pooling_output", "kv_transfer_params", "spec_decode_metrics", "num_nans_in_logits", "trace_headers")
+    __slots__ = ("handle", "new_token_ids", "finish_reason", "stop_reason", "new_logprobs", "new_prompt_logprobs", "prefill_stats", "request_id", "status", "events", "pooling_output", "kv_transfer_params", "spec_decode_metrics", "num_nans_in_logits", "trace_headers", "kv_transfer")
     class TraceHeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -272,6 +316,7 @@ class EngineCoreOutput(_message.Message):
     SPEC_DECODE_METRICS_FIELD_NUMBER: _ClassVar[int]
     NUM_NANS_IN_LOGITS_FIELD_NUMBER: _ClassVar[int]
     TRACE_HEADERS_FIELD_NUMBER: _ClassVar[int]
+    KV_TRANSFER_FIELD_NUMBER: _ClassVar[int]
     handle: int
     new_token_ids: bytes
     finish_reason: _types_pb2.FinishReason
@@ -287,7 +332,8 @@ class EngineCoreOutput(_message.Message):
     spec_decode_metrics: SpecDecodeMetrics
     num_nans_in_logits: int
     trace_headers: _containers.ScalarMap[str, str]
-    def __init__(self, handle: _Optional[int] = ..., new_token_ids: _Optional[bytes] = ..., finish_reason: _Optional[_Union[_types_pb2.FinishReason, str]] = ..., stop_reason: _Optional[_Union[_types_pb2.StopReason, _Mapping]] = ..., new_logprobs: _Optional[_Union[_types_pb2.LogprobsColumns, _Mapping]] = ..., new_prompt_logprobs: _Optional[_Union[_types_pb2.LogprobsColumns, _Mapping]] = ..., prefill_stats: _Optional[_Union[PrefillStats, _Mapping]] = ..., request_id: _Optional[str] = ..., status: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., events: _Optional[_Iterable[_Union[EngineCoreEvent, _Mapping]]] = ..., pooling_output: _Optional[_Union[_types_pb2.Tensor, _Mapping]] = ..., kv_transfer_params: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., spec_decode_metrics: _Optional[_Union[SpecDecodeMetrics, _Mapping]] = ..., num_nans_in_logits: _Optional[int] = ..., trace_headers: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    kv_transfer: _types_pb2.KvTransferParams
+    def __init__(self, handle: _Optional[int] = ..., new_token_ids: _Optional[bytes] = ..., finish_reason: _Optional[_Union[_types_pb2.FinishReason, str]] = ..., stop_reason: _Optional[_Union[_types_pb2.StopReason, _Mapping]] = ..., new_logprobs: _Optional[_Union[_types_pb2.LogprobsColumns, _Mapping]] = ..., new_prompt_logprobs: _Optional[_Union[_types_pb2.LogprobsColumns, _Mapping]] = ..., prefill_stats: _Optional[_Union[PrefillStats, _Mapping]] = ..., request_id: _Optional[str] = ..., status: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., events: _Optional[_Iterable[_Union[EngineCoreEvent, _Mapping]]] = ..., pooling_output: _Optional[_Union[_types_pb2.Tensor, _Mapping]] = ..., kv_transfer_params: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., spec_decode_metrics: _Optional[_Union[SpecDecodeMetrics, _Mapping]] = ..., num_nans_in_logits: _Optional[int] = ..., trace_headers: _Optional[_Mapping[str, str]] = ..., kv_transfer: _Optional[_Union[_types_pb2.KvTransferParams, _Mapping]] = ...) -> None: ...
 
 class PrefillStats(_message.Message):
     __slots__ = ("num_prompt_tokens", "num_computed_tokens", "num_cached_tokens", "num_local_cached_tokens", "num_external_cached_tokens")
@@ -320,7 +366,7 @@ class SpecDecodeMetrics(_message.Message):
     def __init__(self, num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ...) -> None: ...
 
 class SchedulerStats(_message.Message):
-    __slots__ = ("num_running_reqs", "num_waiting_reqs", "kv_cache_usage", "prefix_cache_queries", "prefix_cache_hits", "num_preemptions", "step_counter", "num_drafts", "num_draft_tokens", "num_accepted_tokens")
+    __slots__ = ("num_running_reqs", "num_waiting_reqs", "kv_cache_usage", "prefix_cache_queries", "prefix_cache_hits", "num_preemptions", "step_counter", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_accepted_tokens_per_position", "num_waiting_for_remote_kvs_reqs", "connector_prefix_cache_queries", "connector_prefix_cache_hits", "encoder_cache_usage", "mm_cache_queries", "mm_cache_hits", "running_lora_adapters", "waiting_lora_adapters")
     NUM_RUNNING_REQS_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_REQS_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_USAGE_FIELD_NUMBER: _ClassVar[int]
@@ -331,6 +377,15 @@ class SchedulerStats(_message.Message):
     NUM_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     NUM_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_ACCEPTED_TOKENS_PER_POSITION_FIELD_NUMBER: _ClassVar[int]
+    NUM_WAITING_FOR_REMOTE_KVS_REQS_FIELD_NUMBER: _ClassVar[int]
+    CONNECTOR_PREFIX_CACHE_QUERIES_FIELD_NUMBER: _ClassVar[int]
+    CONNECTOR_PREFIX_CACHE_HITS_FIELD_NUMBER: _ClassVar[int]
+    ENCODER_CACHE_USAGE_FIELD_NUMBER: _ClassVar[int]
+    MM_CACHE_QUERIES_FIELD_NUMBER: _ClassVar[int]
+    MM_CACHE_HITS_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_LORA_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_LORA_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     num_running_reqs: int
     num_waiting_reqs: int
     kv_cache_usage: float
@@ -341,7 +396,16 @@ class SchedulerStats(_message.Message):
     num_drafts: int
     num_draft_tokens: int
     num_accepted_tokens: int
-    def __init__(self, num_running_reqs: _Optional[int] = ..., num_waiting_reqs: _Optional[int] = ..., kv_cache_usage: _Optional[float] = ..., prefix_cache_queries: _Optional[int] = ..., prefix_cache_hits: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., step_counter: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ...) -> None: ...
+    num_accepted_tokens_per_position: _containers.RepeatedScalarFieldContainer[int]
+    num_waiting_for_remote_kvs_reqs: int
+    connector_prefix_cache_queries: int
+    connector_prefix_cache_hits: int
+    encoder_cache_usage: float
+    mm_cache_queries: int
+    mm_cache_hits: int
+    running_lora_adapters: _containers.RepeatedScalarFieldContainer[str]
+    waiting_lora_adapters: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, num_running_reqs: _Optional[int] = ..., num_waiting_reqs: _Optional[int] = ..., kv_cache_usage: _Optional[float] = ..., prefix_cache_queries: _Optional[int] = ..., prefix_cache_hits: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., step_counter: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., num_accepted_tokens_per_position: _Optional[_Iterable[int]] = ..., num_waiting_for_remote_kvs_reqs: _Optional[int] = ..., connector_prefix_cache_queries: _Optional[int] = ..., connector_prefix_cache_hits: _Optional[int] = ..., encoder_cache_usage: _Optional[float] = ..., mm_cache_queries: _Optional[int] = ..., mm_cache_hits: _Optional[int] = ..., running_lora_adapters: _Optional[_Iterable[str]] = ..., waiting_lora_adapters: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EngineCoreAdminServiceGetInfoRequest(_message.Message):
     __slots__ = ()
@@ -495,6 +559,56 @@ class EngineCoreAdminServiceUnloadLoraResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class EngineCoreAdminServicePinLoraRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    def __init__(self, id: _Optional[int] = ...) -> None: ...
+
+class EngineCoreAdminServicePinLoraResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class InitWeightTransferRequest(_message.Message):
+    __slots__ = ("init_info_json",)
+    INIT_INFO_JSON_FIELD_NUMBER: _ClassVar[int]
+    init_info_json: str
+    def __init__(self, init_info_json: _Optional[str] = ...) -> None: ...
+
+class InitWeightTransferResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StartWeightUpdateRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StartWeightUpdateResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class UpdateWeightsRequest(_message.Message):
+    __slots__ = ("update_info_json",)
+    UPDATE_INFO_JSON_FIELD_NUMBER: _ClassVar[int]
+    update_info_json: str
+    def __init__(self, update_info_json: _Optional[str] = ...) -> None: ...
+
+class UpdateWeightsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class FinishWeightUpdateRequest(_message.Message):
+    __slots__ = ("weight_version",)
+    WEIGHT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    weight_version: str
+    def __init__(self, weight_version: _Optional[str] = ...) -> None: ...
+
+class FinishWeightUpdateResponse(_message.Message):
+    __slots__ = ("weight_version",)
+    WEIGHT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    weight_version: str
+    def __init__(self, weight_version: _Optional[str] = ...) -> None: ...
+
 class ListLorasRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -572,7 +686,7 @@ class KvCacheEvent(_message.Message):
     def __init__(self, stored: _Optional[_Union[KvBlocksStored, _Mapping]] = ..., removed: _Optional[_Union[KvBlocksRemoved, _Mapping]] = ..., cleared: _Optional[_Union[KvBlocksCleared, _Mapping]] = ...) -> None: ...
 
 class KvBlocksStored(_message.Message):
-    __slots__ = ("block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_name", "medium", "group_index", "cache_salt")
+    __slots__ = ("block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_name", "medium", "group_index", "cache_salt", "kind", "sliding_window", "extra_keys")
     BLOCK_HASHES_FIELD_NUMBER: _ClassVar[int]
     PARENT_BLOCK_HASH_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -581,6 +695,9 @@ class KvBlocksStored(_message.Message):
     MEDIUM_FIELD_NUMBER: _ClassVar[int]
     GROUP_INDEX_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SLIDING_WINDOW_FIELD_NUMBER: _ClassVar[int]
+    EXTRA_KEYS_FIELD_NUMBER: _ClassVar[int]
     block_hashes: _containers.RepeatedScalarFieldContainer[bytes]
     parent_block_hash: bytes
     token_ids: bytes
@@ -589,7 +706,10 @@ class KvBlocksStored(_message.Message):
     medium: str
     group_index: int
     cache_salt: str
-    def __init__(self, block_hashes: _Optional[_Iterable[bytes]] = ..., parent_block_hash: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., block_size: _Optional[int] = ..., lora_name: _Optional[str] = ..., medium: _Optional[str] = ..., group_index: _Optional[int] = ..., cache_salt: _Optional[str] = ...) -> None: ...
+    kind: _types_pb2.KvCacheKind
+    sliding_window: int
+    extra_keys: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, block_hashes: _Optional[_Iterable[bytes]] = ..., parent_block_hash: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., block_size: _Optional[int] = ..., lora_name: _Optional[str] = ..., medium: _Optional[str] = ..., group_index: _Optional[int] = ..., cache_salt: _Optional[str] = ..., kind: _Optional[_Union[_types_pb2.KvCacheKind, str]] = ..., sliding_window: _Optional[int] = ..., extra_keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class KvBlocksRemoved(_message.Message):
     __slots__ = ("block_hashes", "medium", "group_index")

@@ -175,6 +175,31 @@ class EngineCoreAdminServiceStub:
                 request_serializer=tetrad_dot_v1_dot_engine__core__pb2.ListLorasRequest.SerializeToString,
                 response_deserializer=tetrad_dot_v1_dot_engine__core__pb2.ListLorasResponse.FromString,
                 _registered_method=True)
+        self.PinLora = channel.unary_unary(
+                '/tetrad.v1.EngineCoreAdminService/PinLora',
+                request_serializer=tetrad_dot_v1_dot_engine__core__pb2.EngineCoreAdminServicePinLoraRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_engine__core__pb2.EngineCoreAdminServicePinLoraResponse.FromString,
+                _registered_method=True)
+        self.InitWeightTransfer = channel.unary_unary(
+                '/tetrad.v1.EngineCoreAdminService/InitWeightTransfer',
+                request_serializer=tetrad_dot_v1_dot_engine__core__pb2.InitWeightTransferRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_engine__core__pb2.InitWeightTransferResponse.FromString,
+                _registered_method=True)
+        self.StartWeightUpdate = channel.unary_unary(
+                '/tetrad.v1.EngineCoreAdminService/StartWeightUpdate',
+                request_serializer=tetrad_dot_v1_dot_engine__core__pb2.StartWeightUpdateRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_engine__core__pb2.StartWeightUpdateResponse.FromString,
+                _registered_method=True)
+        self.UpdateWeights = channel.unary_unary(
+                '/tetrad.v1.EngineCoreAdminService/UpdateWeights',
+                request_serializer=tetrad_dot_v1_dot_engine__core__pb2.UpdateWeightsRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_engine__core__pb2.UpdateWeightsResponse.FromString,
+                _registered_method=True)
+        self.FinishWeightUpdate = channel.unary_unary(
+                '/tetrad.v1.EngineCoreAdminService/FinishWeightUpdate',
+                request_serializer=tetrad_dot_v1_dot_engine__core__pb2.FinishWeightUpdateRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_engine__core__pb2.FinishWeightUpdateResponse.FromString,
+                _registered_method=True)
         self.StartProfile = channel.unary_unary(
                 '/tetrad.v1.EngineCoreAdminService/StartProfile',
                 request_serializer=tetrad_dot_v1_dot_engine__core__pb2.EngineCoreAdminServiceStartProfileRequest.SerializeToString,
@@ -286,6 +311,41 @@ class EngineCoreAdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PinLora(self, request, context):
+        """Keeps an adapter on the device, whatever others are loaded. NOT_FOUND: it is not loaded.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def InitWeightTransfer(self, request, context):
+        """Prepares every worker to receive new weights. The engine must be paused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StartWeightUpdate(self, request, context):
+        """Begins an update. FAILED_PRECONDITION: the engine is not paused, or InitWeightTransfer was not called.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateWeights(self, request, context):
+        """Replaces some tensors; repeated until all are there. A failure ends the update.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FinishWeightUpdate(self, request, context):
+        """Ends an update, names the new weights, and forgets all cached prefixes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def StartProfile(self, request, context):
         """Starts to record this engine core and every worker.
         """
@@ -376,6 +436,31 @@ def add_EngineCoreAdminServiceServicer_to_server(servicer, server):
                     servicer.ListLoras,
                     request_deserializer=tetrad_dot_v1_dot_engine__core__pb2.ListLorasRequest.FromString,
                     response_serializer=tetrad_dot_v1_dot_engine__core__pb2.ListLorasResponse.SerializeToString,
+            ),
+            'PinLora': grpc.unary_unary_rpc_method_handler(
+                    servicer.PinLora,
+                    request_deserializer=tetrad_dot_v1_dot_engine__core__pb2.EngineCoreAdminServicePinLoraRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_engine__core__pb2.EngineCoreAdminServicePinLoraResponse.SerializeToString,
+            ),
+            'InitWeightTransfer': grpc.unary_unary_rpc_method_handler(
+                    servicer.InitWeightTransfer,
+                    request_deserializer=tetrad_dot_v1_dot_engine__core__pb2.InitWeightTransferRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_engine__core__pb2.InitWeightTransferResponse.SerializeToString,
+            ),
+            'StartWeightUpdate': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartWeightUpdate,
+                    request_deserializer=tetrad_dot_v1_dot_engine__core__pb2.StartWeightUpdateRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_engine__core__pb2.StartWeightUpdateResponse.SerializeToString,
+            ),
+            'UpdateWeights': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateWeights,
+                    request_deserializer=tetrad_dot_v1_dot_engine__core__pb2.UpdateWeightsRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_engine__core__pb2.UpdateWeightsResponse.SerializeToString,
+            ),
+            'FinishWeightUpdate': grpc.unary_unary_rpc_method_handler(
+                    servicer.FinishWeightUpdate,
+                    request_deserializer=tetrad_dot_v1_dot_engine__core__pb2.FinishWeightUpdateRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_engine__core__pb2.FinishWeightUpdateResponse.SerializeToString,
             ),
             'StartProfile': grpc.unary_unary_rpc_method_handler(
                     servicer.StartProfile,
@@ -723,6 +808,141 @@ class EngineCoreAdminService:
             '/tetrad.v1.EngineCoreAdminService/ListLoras',
             tetrad_dot_v1_dot_engine__core__pb2.ListLorasRequest.SerializeToString,
             tetrad_dot_v1_dot_engine__core__pb2.ListLorasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PinLora(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tetrad.v1.EngineCoreAdminService/PinLora',
+            tetrad_dot_v1_dot_engine__core__pb2.EngineCoreAdminServicePinLoraRequest.SerializeToString,
+            tetrad_dot_v1_dot_engine__core__pb2.EngineCoreAdminServicePinLoraResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def InitWeightTransfer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tetrad.v1.EngineCoreAdminService/InitWeightTransfer',
+            tetrad_dot_v1_dot_engine__core__pb2.InitWeightTransferRequest.SerializeToString,
+            tetrad_dot_v1_dot_engine__core__pb2.InitWeightTransferResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartWeightUpdate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tetrad.v1.EngineCoreAdminService/StartWeightUpdate',
+            tetrad_dot_v1_dot_engine__core__pb2.StartWeightUpdateRequest.SerializeToString,
+            tetrad_dot_v1_dot_engine__core__pb2.StartWeightUpdateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateWeights(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tetrad.v1.EngineCoreAdminService/UpdateWeights',
+            tetrad_dot_v1_dot_engine__core__pb2.UpdateWeightsRequest.SerializeToString,
+            tetrad_dot_v1_dot_engine__core__pb2.UpdateWeightsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FinishWeightUpdate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tetrad.v1.EngineCoreAdminService/FinishWeightUpdate',
+            tetrad_dot_v1_dot_engine__core__pb2.FinishWeightUpdateRequest.SerializeToString,
+            tetrad_dot_v1_dot_engine__core__pb2.FinishWeightUpdateResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -19,18 +19,36 @@ TRUNCATION_SIDE_LEFT: TruncationSide
 TRUNCATION_SIDE_RIGHT: TruncationSide
 
 class EncodeRequest(_message.Message):
-    __slots__ = ("texts", "add_special_tokens", "max_tokens", "truncation_side", "return_token_strings")
+    __slots__ = ("texts", "add_special_tokens", "max_tokens", "truncation_side", "return_token_strings", "text_pairs", "media", "mm_processor_kwargs_json")
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATION_SIDE_FIELD_NUMBER: _ClassVar[int]
     RETURN_TOKEN_STRINGS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_PAIRS_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_FIELD_NUMBER: _ClassVar[int]
+    MM_PROCESSOR_KWARGS_JSON_FIELD_NUMBER: _ClassVar[int]
     texts: _containers.RepeatedScalarFieldContainer[str]
     add_special_tokens: bool
     max_tokens: int
     truncation_side: TruncationSide
     return_token_strings: bool
-    def __init__(self, texts: _Optional[_Iterable[str]] = ..., add_special_tokens: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., truncation_side: _Optional[_Union[TruncationSide, str]] = ..., return_token_strings: _Optional[bool] = ...) -> None: ...
+    text_pairs: _containers.RepeatedScalarFieldContainer[str]
+    media: _containers.RepeatedCompositeFieldContainer[MediaItem]
+    mm_processor_kwargs_json: bytes
+    def __init__(self, texts: _Optional[_Iterable[str]] = ..., add_special_tokens: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., truncation_side: _Optional[_Union[TruncationSide, str]] = ..., return_token_strings: _Optional[bool] = ..., text_pairs: _Optional[_Iterable[str]] = ..., media: _Optional[_Iterable[_Union[MediaItem, _Mapping]]] = ..., mm_processor_kwargs_json: _Optional[bytes] = ...) -> None: ...
+
+class MediaItem(_message.Message):
+    __slots__ = ("modality", "data", "uuid", "media_type")
+    MODALITY_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    modality: str
+    data: bytes
+    uuid: str
+    media_type: str
+    def __init__(self, modality: _Optional[str] = ..., data: _Optional[bytes] = ..., uuid: _Optional[str] = ..., media_type: _Optional[str] = ...) -> None: ...
 
 class EncodeResponse(_message.Message):
     __slots__ = ("encodings",)
@@ -39,12 +57,16 @@ class EncodeResponse(_message.Message):
     def __init__(self, encodings: _Optional[_Iterable[_Union[Encoding, _Mapping]]] = ...) -> None: ...
 
 class Encoding(_message.Message):
-    __slots__ = ("token_ids", "token_strings")
+    __slots__ = ("token_ids", "token_strings", "token_type_boundary", "mm_features")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_STRINGS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_TYPE_BOUNDARY_FIELD_NUMBER: _ClassVar[int]
+    MM_FEATURES_FIELD_NUMBER: _ClassVar[int]
     token_ids: bytes
     token_strings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, token_ids: _Optional[bytes] = ..., token_strings: _Optional[_Iterable[str]] = ...) -> None: ...
+    token_type_boundary: int
+    mm_features: _containers.RepeatedCompositeFieldContainer[_types_pb2.MultiModalFeature]
+    def __init__(self, token_ids: _Optional[bytes] = ..., token_strings: _Optional[_Iterable[str]] = ..., token_type_boundary: _Optional[int] = ..., mm_features: _Optional[_Iterable[_Union[_types_pb2.MultiModalFeature, _Mapping]]] = ...) -> None: ...
 
 class DecodeRequest(_message.Message):
     __slots__ = ("sequences", "skip_special_tokens")
@@ -61,7 +83,7 @@ class DecodeResponse(_message.Message):
     def __init__(self, texts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RenderChatRequest(_message.Message):
-    __slots__ = ("messages_json", "tools_json", "documents_json", "chat_template", "chat_template_kwargs_json", "add_generation_prompt", "continue_final_message", "add_special_tokens", "max_tokens", "truncation_side", "max_prompt_chars")
+    __slots__ = ("messages_json", "tools_json", "documents_json", "chat_template", "chat_template_kwargs_json", "add_generation_prompt", "continue_final_message", "add_special_tokens", "max_tokens", "truncation_side", "max_prompt_chars", "media", "mm_processor_kwargs_json")
     MESSAGES_JSON_FIELD_NUMBER: _ClassVar[int]
     TOOLS_JSON_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTS_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +95,8 @@ class RenderChatRequest(_message.Message):
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATION_SIDE_FIELD_NUMBER: _ClassVar[int]
     MAX_PROMPT_CHARS_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_FIELD_NUMBER: _ClassVar[int]
+    MM_PROCESSOR_KWARGS_JSON_FIELD_NUMBER: _ClassVar[int]
     messages_json: bytes
     tools_json: bytes
     documents_json: bytes
@@ -84,15 +108,19 @@ class RenderChatRequest(_message.Message):
     max_tokens: int
     truncation_side: TruncationSide
     max_prompt_chars: int
-    def __init__(self, messages_json: _Optional[bytes] = ..., tools_json: _Optional[bytes] = ..., documents_json: _Optional[bytes] = ..., chat_template: _Optional[str] = ..., chat_template_kwargs_json: _Optional[bytes] = ..., add_generation_prompt: _Optional[bool] = ..., continue_final_message: _Optional[bool] = ..., add_special_tokens: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., truncation_side: _Optional[_Union[TruncationSide, str]] = ..., max_prompt_chars: _Optional[int] = ...) -> None: ...
+    media: _containers.RepeatedCompositeFieldContainer[MediaItem]
+    mm_processor_kwargs_json: bytes
+    def __init__(self, messages_json: _Optional[bytes] = ..., tools_json: _Optional[bytes] = ..., documents_json: _Optional[bytes] = ..., chat_template: _Optional[str] = ..., chat_template_kwargs_json: _Optional[bytes] = ..., add_generation_prompt: _Optional[bool] = ..., continue_final_message: _Optional[bool] = ..., add_special_tokens: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., truncation_side: _Optional[_Union[TruncationSide, str]] = ..., max_prompt_chars: _Optional[int] = ..., media: _Optional[_Iterable[_Union[MediaItem, _Mapping]]] = ..., mm_processor_kwargs_json: _Optional[bytes] = ...) -> None: ...
 
 class RenderChatResponse(_message.Message):
-    __slots__ = ("prompt", "token_ids")
+    __slots__ = ("prompt", "token_ids", "mm_features")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    MM_FEATURES_FIELD_NUMBER: _ClassVar[int]
     prompt: str
     token_ids: bytes
-    def __init__(self, prompt: _Optional[str] = ..., token_ids: _Optional[bytes] = ...) -> None: ...
+    mm_features: _containers.RepeatedCompositeFieldContainer[_types_pb2.MultiModalFeature]
+    def __init__(self, prompt: _Optional[str] = ..., token_ids: _Optional[bytes] = ..., mm_features: _Optional[_Iterable[_Union[_types_pb2.MultiModalFeature, _Mapping]]] = ...) -> None: ...
 
 class BatchRequest(_message.Message):
     __slots__ = ("calls", "id")
@@ -198,7 +226,14 @@ class GetInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetInfoResponse(_message.Message):
-    __slots__ = ("model", "vocab_size", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "eos_token_ids", "has_chat_template", "chat_template", "model_max_length", "tokenizer_hash", "special_token_ids", "version", "generation_config_json")
+    __slots__ = ("model", "vocab_size", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "eos_token_ids", "has_chat_template", "chat_template", "model_max_length", "tokenizer_hash", "special_token_ids", "version", "generation_config_json", "modalities", "prompts")
+    class PromptsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     BOS_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -213,6 +248,8 @@ class GetInfoResponse(_message.Message):
     SPECIAL_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_CONFIG_JSON_FIELD_NUMBER: _ClassVar[int]
+    MODALITIES_FIELD_NUMBER: _ClassVar[int]
+    PROMPTS_FIELD_NUMBER: _ClassVar[int]
     model: str
     vocab_size: int
     bos_token_id: int
@@ -227,7 +264,9 @@ class GetInfoResponse(_message.Message):
     special_token_ids: _containers.RepeatedScalarFieldContainer[int]
     version: str
     generation_config_json: str
-    def __init__(self, model: _Optional[str] = ..., vocab_size: _Optional[int] = ..., bos_token_id: _Optional[int] = ..., eos_token_id: _Optional[int] = ..., pad_token_id: _Optional[int] = ..., unk_token_id: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., has_chat_template: _Optional[bool] = ..., chat_template: _Optional[str] = ..., model_max_length: _Optional[int] = ..., tokenizer_hash: _Optional[str] = ..., special_token_ids: _Optional[_Iterable[int]] = ..., version: _Optional[str] = ..., generation_config_json: _Optional[str] = ...) -> None: ...
+    modalities: _containers.RepeatedCompositeFieldContainer[_types_pb2.ModalityInfo]
+    prompts: _containers.ScalarMap[str, str]
+    def __init__(self, model: _Optional[str] = ..., vocab_size: _Optional[int] = ..., bos_token_id: _Optional[int] = ..., eos_token_id: _Optional[int] = ..., pad_token_id: _Optional[int] = ..., unk_token_id: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., has_chat_template: _Optional[bool] = ..., chat_template: _Optional[str] = ..., model_max_length: _Optional[int] = ..., tokenizer_hash: _Optional[str] = ..., special_token_ids: _Optional[_Iterable[int]] = ..., version: _Optional[str] = ..., generation_config_json: _Optional[str] = ..., modalities: _Optional[_Iterable[_Union[_types_pb2.ModalityInfo, _Mapping]]] = ..., prompts: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class GetBundleRequest(_message.Message):
     __slots__ = ()

@@ -32,35 +32,45 @@ class ExecuteRequest(_message.Message):
     def __init__(self, step: _Optional[_Union[SchedulerOutput, _Mapping]] = ..., hello: _Optional[_Union[ExecuteHello, _Mapping]] = ...) -> None: ...
 
 class ExecuteHello(_message.Message):
-    __slots__ = ("schema_revision", "epoch")
+    __slots__ = ("schema_revision", "epoch", "contract_revision", "capabilities")
     SCHEMA_REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_REVISION_FIELD_NUMBER: _ClassVar[int]
+    CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     schema_revision: int
     epoch: int
-    def __init__(self, schema_revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    contract_revision: int
+    capabilities: _containers.RepeatedScalarFieldContainer[_types_pb2.Capability]
+    def __init__(self, schema_revision: _Optional[int] = ..., epoch: _Optional[int] = ..., contract_revision: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[_types_pb2.Capability, str]]] = ...) -> None: ...
 
 class ExecuteResponse(_message.Message):
-    __slots__ = ("output", "ready")
+    __slots__ = ("output", "ready", "kv_events")
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
+    KV_EVENTS_FIELD_NUMBER: _ClassVar[int]
     output: ModelRunnerOutput
     ready: ExecuteReady
-    def __init__(self, output: _Optional[_Union[ModelRunnerOutput, _Mapping]] = ..., ready: _Optional[_Union[ExecuteReady, _Mapping]] = ...) -> None: ...
+    kv_events: KvTransferEvents
+    def __init__(self, output: _Optional[_Union[ModelRunnerOutput, _Mapping]] = ..., ready: _Optional[_Union[ExecuteReady, _Mapping]] = ..., kv_events: _Optional[_Union[KvTransferEvents, _Mapping]] = ...) -> None: ...
 
 class ExecuteReady(_message.Message):
-    __slots__ = ("schema_revision", "rank", "instance_id", "supports_shared_sampling_params")
+    __slots__ = ("schema_revision", "rank", "instance_id", "supports_shared_sampling_params", "contract_revision", "capabilities")
     SCHEMA_REVISION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_SHARED_SAMPLING_PARAMS_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_REVISION_FIELD_NUMBER: _ClassVar[int]
+    CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     schema_revision: int
     rank: int
     instance_id: str
     supports_shared_sampling_params: bool
-    def __init__(self, schema_revision: _Optional[int] = ..., rank: _Optional[int] = ..., instance_id: _Optional[str] = ..., supports_shared_sampling_params: _Optional[bool] = ...) -> None: ...
+    contract_revision: int
+    capabilities: _containers.RepeatedScalarFieldContainer[_types_pb2.Capability]
+    def __init__(self, schema_revision: _Optional[int] = ..., rank: _Optional[int] = ..., instance_id: _Optional[str] = ..., supports_shared_sampling_params: _Optional[bool] = ..., contract_revision: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[_types_pb2.Capability, str]]] = ...) -> None: ...
 
 class SchedulerOutput(_message.Message):
-    __slots__ = ("step_id", "new_requests", "cached_requests", "removed_handles", "total_num_scheduled_tokens", "grammar_bitmask", "draft_tokens", "block_copies", "block_ids_to_zero", "freed_encoder_hashes", "kv_connector_metadata", "swap_out", "swap_in", "shared_sampling_params")
+    __slots__ = ("step_id", "new_requests", "cached_requests", "removed_handles", "total_num_scheduled_tokens", "grammar_bitmask", "draft_tokens", "block_copies", "block_ids_to_zero", "freed_encoder_hashes", "kv_connector_metadata", "swap_out", "swap_in", "shared_sampling_params", "kv_transfers", "encoder_inputs", "num_spec_tokens")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     NEW_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     CACHED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +85,9 @@ class SchedulerOutput(_message.Message):
     SWAP_OUT_FIELD_NUMBER: _ClassVar[int]
     SWAP_IN_FIELD_NUMBER: _ClassVar[int]
     SHARED_SAMPLING_PARAMS_FIELD_NUMBER: _ClassVar[int]
+    KV_TRANSFERS_FIELD_NUMBER: _ClassVar[int]
+    ENCODER_INPUTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SPEC_TOKENS_FIELD_NUMBER: _ClassVar[int]
     step_id: int
     new_requests: _containers.RepeatedCompositeFieldContainer[NewRequestData]
     cached_requests: CachedRequestData
@@ -89,10 +102,77 @@ class SchedulerOutput(_message.Message):
     swap_out: BlockCopies
     swap_in: BlockCopies
     shared_sampling_params: _containers.RepeatedCompositeFieldContainer[_types_pb2.SamplingParams]
-    def __init__(self, step_id: _Optional[int] = ..., new_requests: _Optional[_Iterable[_Union[NewRequestData, _Mapping]]] = ..., cached_requests: _Optional[_Union[CachedRequestData, _Mapping]] = ..., removed_handles: _Optional[bytes] = ..., total_num_scheduled_tokens: _Optional[int] = ..., grammar_bitmask: _Optional[_Union[GrammarBitmask, _Mapping]] = ..., draft_tokens: _Optional[_Union[DraftTokens, _Mapping]] = ..., block_copies: _Optional[_Union[BlockCopies, _Mapping]] = ..., block_ids_to_zero: _Optional[bytes] = ..., freed_encoder_hashes: _Optional[_Iterable[str]] = ..., kv_connector_metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., swap_out: _Optional[_Union[BlockCopies, _Mapping]] = ..., swap_in: _Optional[_Union[BlockCopies, _Mapping]] = ..., shared_sampling_params: _Optional[_Iterable[_Union[_types_pb2.SamplingParams, _Mapping]]] = ...) -> None: ...
+    kv_transfers: KvTransferPlan
+    encoder_inputs: EncoderInputs
+    num_spec_tokens: int
+    def __init__(self, step_id: _Optional[int] = ..., new_requests: _Optional[_Iterable[_Union[NewRequestData, _Mapping]]] = ..., cached_requests: _Optional[_Union[CachedRequestData, _Mapping]] = ..., removed_handles: _Optional[bytes] = ..., total_num_scheduled_tokens: _Optional[int] = ..., grammar_bitmask: _Optional[_Union[GrammarBitmask, _Mapping]] = ..., draft_tokens: _Optional[_Union[DraftTokens, _Mapping]] = ..., block_copies: _Optional[_Union[BlockCopies, _Mapping]] = ..., block_ids_to_zero: _Optional[bytes] = ..., freed_encoder_hashes: _Optional[_Iterable[str]] = ..., kv_connector_metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., swap_out: _Optional[_Union[BlockCopies, _Mapping]] = ..., swap_in: _Optional[_Union[BlockCopies, _Mapping]] = ..., shared_sampling_params: _Optional[_Iterable[_Union[_types_pb2.SamplingParams, _Mapping]]] = ..., kv_transfers: _Optional[_Union[KvTransferPlan, _Mapping]] = ..., encoder_inputs: _Optional[_Union[EncoderInputs, _Mapping]] = ..., num_spec_tokens: _Optional[int] = ...) -> None: ...
+
+class EncoderInputs(_message.Message):
+    __slots__ = ("handles", "num_inputs", "input_indices")
+    HANDLES_FIELD_NUMBER: _ClassVar[int]
+    NUM_INPUTS_FIELD_NUMBER: _ClassVar[int]
+    INPUT_INDICES_FIELD_NUMBER: _ClassVar[int]
+    handles: bytes
+    num_inputs: bytes
+    input_indices: bytes
+    def __init__(self, handles: _Optional[bytes] = ..., num_inputs: _Optional[bytes] = ..., input_indices: _Optional[bytes] = ...) -> None: ...
+
+class KvTransferPlan(_message.Message):
+    __slots__ = ("receives", "leases", "cancelled_transfer_ids")
+    RECEIVES_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_TRANSFER_IDS_FIELD_NUMBER: _ClassVar[int]
+    receives: _containers.RepeatedCompositeFieldContainer[KvReceive]
+    leases: _containers.RepeatedCompositeFieldContainer[KvLease]
+    cancelled_transfer_ids: bytes
+    def __init__(self, receives: _Optional[_Iterable[_Union[KvReceive, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[KvLease, _Mapping]]] = ..., cancelled_transfer_ids: _Optional[bytes] = ...) -> None: ...
+
+class KvReceive(_message.Message):
+    __slots__ = ("transfer_id", "local_block_ids", "source", "timeout_s")
+    TRANSFER_ID_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    transfer_id: int
+    local_block_ids: _containers.RepeatedScalarFieldContainer[bytes]
+    source: _types_pb2.KvTransferParams
+    timeout_s: float
+    def __init__(self, transfer_id: _Optional[int] = ..., local_block_ids: _Optional[_Iterable[bytes]] = ..., source: _Optional[_Union[_types_pb2.KvTransferParams, _Mapping]] = ..., timeout_s: _Optional[float] = ...) -> None: ...
+
+class KvLease(_message.Message):
+    __slots__ = ("transfer_id", "lease_id", "request_id", "block_ids", "ttl_s")
+    TRANSFER_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
+    TTL_S_FIELD_NUMBER: _ClassVar[int]
+    transfer_id: int
+    lease_id: int
+    request_id: str
+    block_ids: _containers.RepeatedScalarFieldContainer[bytes]
+    ttl_s: float
+    def __init__(self, transfer_id: _Optional[int] = ..., lease_id: _Optional[int] = ..., request_id: _Optional[str] = ..., block_ids: _Optional[_Iterable[bytes]] = ..., ttl_s: _Optional[float] = ...) -> None: ...
+
+class KvTransferEvents(_message.Message):
+    __slots__ = ("sent", "received", "failed", "expired", "invalid_block_ids", "bytes_moved", "seconds")
+    SENT_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    INVALID_BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MOVED_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    sent: bytes
+    received: bytes
+    failed: bytes
+    expired: bytes
+    invalid_block_ids: bytes
+    bytes_moved: int
+    seconds: float
+    def __init__(self, sent: _Optional[bytes] = ..., received: _Optional[bytes] = ..., failed: _Optional[bytes] = ..., expired: _Optional[bytes] = ..., invalid_block_ids: _Optional[bytes] = ..., bytes_moved: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class NewRequestData(_message.Message):
-    __slots__ = ("handle", "token_ids", "num_prompt_tokens", "num_computed_tokens", "num_scheduled_tokens", "block_ids", "sampling_params", "pooling_params", "request_id", "eos_token_id", "lora_request", "mm_features", "prompt_embeds", "trace_headers", "sampling_params_index", "seed")
+    __slots__ = ("handle", "token_ids", "num_prompt_tokens", "num_computed_tokens", "num_scheduled_tokens", "block_ids", "sampling_params", "pooling_params", "request_id", "eos_token_id", "lora_request", "mm_features", "prompt_embeds", "trace_headers", "sampling_params_index", "seed", "num_encoder_tokens", "prompt_is_token_ids")
     class TraceHeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +196,8 @@ class NewRequestData(_message.Message):
     TRACE_HEADERS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_PARAMS_INDEX_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    NUM_ENCODER_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_IS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     handle: int
     token_ids: bytes
     num_prompt_tokens: int
@@ -132,7 +214,9 @@ class NewRequestData(_message.Message):
     trace_headers: _containers.ScalarMap[str, str]
     sampling_params_index: int
     seed: int
-    def __init__(self, handle: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., num_prompt_tokens: _Optional[int] = ..., num_computed_tokens: _Optional[int] = ..., num_scheduled_tokens: _Optional[int] = ..., block_ids: _Optional[_Iterable[bytes]] = ..., sampling_params: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., pooling_params: _Optional[_Union[_types_pb2.PoolingParams, _Mapping]] = ..., request_id: _Optional[str] = ..., eos_token_id: _Optional[int] = ..., lora_request: _Optional[_Union[_types_pb2.LoraRequest, _Mapping]] = ..., mm_features: _Optional[_Iterable[_Union[_types_pb2.MultiModalFeature, _Mapping]]] = ..., prompt_embeds: _Optional[_Union[_types_pb2.Tensor, _Mapping]] = ..., trace_headers: _Optional[_Mapping[str, str]] = ..., sampling_params_index: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+    num_encoder_tokens: int
+    prompt_is_token_ids: bytes
+    def __init__(self, handle: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., num_prompt_tokens: _Optional[int] = ..., num_computed_tokens: _Optional[int] = ..., num_scheduled_tokens: _Optional[int] = ..., block_ids: _Optional[_Iterable[bytes]] = ..., sampling_params: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., pooling_params: _Optional[_Union[_types_pb2.PoolingParams, _Mapping]] = ..., request_id: _Optional[str] = ..., eos_token_id: _Optional[int] = ..., lora_request: _Optional[_Union[_types_pb2.LoraRequest, _Mapping]] = ..., mm_features: _Optional[_Iterable[_Union[_types_pb2.MultiModalFeature, _Mapping]]] = ..., prompt_embeds: _Optional[_Union[_types_pb2.Tensor, _Mapping]] = ..., trace_headers: _Optional[_Mapping[str, str]] = ..., sampling_params_index: _Optional[int] = ..., seed: _Optional[int] = ..., num_encoder_tokens: _Optional[int] = ..., prompt_is_token_ids: _Optional[bytes] = ...) -> None: ...
 
 class CachedRequestData(_message.Message):
     __slots__ = ("handles", "num_scheduled_tokens", "num_computed_tokens", "new_blocks")
@@ -183,7 +267,7 @@ class BlockCopies(_message.Message):
     def __init__(self, source_block_ids: _Optional[bytes] = ..., target_block_ids: _Optional[bytes] = ...) -> None: ...
 
 class ModelRunnerOutput(_message.Message):
-    __slots__ = ("step_id", "handles", "num_tokens", "token_ids", "logprobs_by_width", "prompt_logprobs", "pooling_outputs", "draft_tokens", "failures", "compute_seconds")
+    __slots__ = ("step_id", "handles", "num_tokens", "token_ids", "logprobs_by_width", "prompt_logprobs", "pooling_outputs", "draft_tokens", "failures", "compute_seconds", "kv_events")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     HANDLES_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -194,6 +278,7 @@ class ModelRunnerOutput(_message.Message):
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    KV_EVENTS_FIELD_NUMBER: _ClassVar[int]
     step_id: int
     handles: bytes
     num_tokens: bytes
@@ -204,7 +289,8 @@ class ModelRunnerOutput(_message.Message):
     draft_tokens: DraftTokens
     failures: _containers.RepeatedCompositeFieldContainer[RequestFailure]
     compute_seconds: float
-    def __init__(self, step_id: _Optional[int] = ..., handles: _Optional[bytes] = ..., num_tokens: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., logprobs_by_width: _Optional[_Iterable[_Union[SampleLogprobs, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ..., pooling_outputs: _Optional[_Iterable[_Union[PoolingOutput, _Mapping]]] = ..., draft_tokens: _Optional[_Union[DraftTokens, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[RequestFailure, _Mapping]]] = ..., compute_seconds: _Optional[float] = ...) -> None: ...
+    kv_events: KvTransferEvents
+    def __init__(self, step_id: _Optional[int] = ..., handles: _Optional[bytes] = ..., num_tokens: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., logprobs_by_width: _Optional[_Iterable[_Union[SampleLogprobs, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ..., pooling_outputs: _Optional[_Iterable[_Union[PoolingOutput, _Mapping]]] = ..., draft_tokens: _Optional[_Union[DraftTokens, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[RequestFailure, _Mapping]]] = ..., compute_seconds: _Optional[float] = ..., kv_events: _Optional[_Union[KvTransferEvents, _Mapping]] = ...) -> None: ...
 
 class SampleLogprobs(_message.Message):
     __slots__ = ("handles", "columns")
@@ -244,8 +330,72 @@ class WorkerLifecycleServiceGetInfoRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class WorkerGroup(_message.Message):
+    __slots__ = ("tensor_parallel_size", "pipeline_parallel_size", "group_epoch", "addresses", "backend")
+    TENSOR_PARALLEL_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_PARALLEL_SIZE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    BACKEND_FIELD_NUMBER: _ClassVar[int]
+    tensor_parallel_size: int
+    pipeline_parallel_size: int
+    group_epoch: int
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    backend: str
+    def __init__(self, tensor_parallel_size: _Optional[int] = ..., pipeline_parallel_size: _Optional[int] = ..., group_epoch: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., backend: _Optional[str] = ...) -> None: ...
+
+class JoinGroupRequest(_message.Message):
+    __slots__ = ("rank", "group", "timeout_s")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    group: WorkerGroup
+    timeout_s: float
+    def __init__(self, rank: _Optional[int] = ..., group: _Optional[_Union[WorkerGroup, _Mapping]] = ..., timeout_s: _Optional[float] = ...) -> None: ...
+
+class JoinGroupResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetKvTransferEndpointRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetKvTransferEndpointResponse(_message.Message):
+    __slots__ = ("engine_id", "compatibility_hash", "agent", "regions", "num_blocks", "block_size", "now_monotonic_s")
+    ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
+    COMPATIBILITY_HASH_FIELD_NUMBER: _ClassVar[int]
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    REGIONS_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NOW_MONOTONIC_S_FIELD_NUMBER: _ClassVar[int]
+    engine_id: str
+    compatibility_hash: bytes
+    agent: _types_pb2.RemoteRef
+    regions: _containers.RepeatedCompositeFieldContainer[KvRegion]
+    num_blocks: int
+    block_size: int
+    now_monotonic_s: float
+    def __init__(self, engine_id: _Optional[str] = ..., compatibility_hash: _Optional[bytes] = ..., agent: _Optional[_Union[_types_pb2.RemoteRef, _Mapping]] = ..., regions: _Optional[_Iterable[_Union[KvRegion, _Mapping]]] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., now_monotonic_s: _Optional[float] = ...) -> None: ...
+
+class KvRegion(_message.Message):
+    __slots__ = ("layer", "base_address", "block_len_bytes", "block_stride_bytes", "group_index")
+    LAYER_FIELD_NUMBER: _ClassVar[int]
+    BASE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_LEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_STRIDE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GROUP_INDEX_FIELD_NUMBER: _ClassVar[int]
+    layer: str
+    base_address: int
+    block_len_bytes: int
+    block_stride_bytes: int
+    group_index: int
+    def __init__(self, layer: _Optional[str] = ..., base_address: _Optional[int] = ..., block_len_bytes: _Optional[int] = ..., block_stride_bytes: _Optional[int] = ..., group_index: _Optional[int] = ...) -> None: ...
+
 class WorkerLifecycleServiceGetInfoResponse(_message.Message):
-    __slots__ = ("state", "device", "rank", "version", "schema_revision", "model", "num_blocks", "block_size", "num_requests", "instance_id", "epoch", "engine_pause", "max_message_bytes")
+    __slots__ = ("state", "device", "rank", "version", "schema_revision", "model", "num_blocks", "block_size", "num_requests", "instance_id", "epoch", "engine_pause", "max_message_bytes", "contract_revision", "capabilities", "group", "lora_limits")
     STATE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -259,6 +409,10 @@ class WorkerLifecycleServiceGetInfoResponse(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ENGINE_PAUSE_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_REVISION_FIELD_NUMBER: _ClassVar[int]
+    CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    LORA_LIMITS_FIELD_NUMBER: _ClassVar[int]
     state: WorkerState
     device: str
     rank: int
@@ -272,7 +426,11 @@ class WorkerLifecycleServiceGetInfoResponse(_message.Message):
     epoch: int
     engine_pause: EnginePause
     max_message_bytes: int
-    def __init__(self, state: _Optional[_Union[WorkerState, str]] = ..., device: _Optional[str] = ..., rank: _Optional[int] = ..., version: _Optional[str] = ..., schema_revision: _Optional[int] = ..., model: _Optional[_Union[ModelInfo, _Mapping]] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., num_requests: _Optional[int] = ..., instance_id: _Optional[str] = ..., epoch: _Optional[int] = ..., engine_pause: _Optional[_Union[EnginePause, _Mapping]] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
+    contract_revision: int
+    capabilities: _containers.RepeatedScalarFieldContainer[_types_pb2.Capability]
+    group: WorkerGroup
+    lora_limits: _types_pb2.LoraLimits
+    def __init__(self, state: _Optional[_Union[WorkerState, str]] = ..., device: _Optional[str] = ..., rank: _Optional[int] = ..., version: _Optional[str] = ..., schema_revision: _Optional[int] = ..., model: _Optional[_Union[ModelInfo, _Mapping]] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., num_requests: _Optional[int] = ..., instance_id: _Optional[str] = ..., epoch: _Optional[int] = ..., engine_pause: _Optional[_Union[EnginePause, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., contract_revision: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[_types_pb2.Capability, str]]] = ..., group: _Optional[_Union[WorkerGroup, _Mapping]] = ..., lora_limits: _Optional[_Union[_types_pb2.LoraLimits, _Mapping]] = ...) -> None: ...
 
 class EnginePause(_message.Message):
     __slots__ = ("paused", "finish_running")
@@ -283,7 +441,7 @@ class EnginePause(_message.Message):
     def __init__(self, paused: _Optional[bool] = ..., finish_running: _Optional[bool] = ...) -> None: ...
 
 class ModelInfo(_message.Message):
-    __slots__ = ("model", "architecture", "vocab_size", "max_position_embeddings", "dtype", "num_parameters", "weights_size_bytes", "num_layers", "hidden_size", "weights_dtype")
+    __slots__ = ("model", "architecture", "vocab_size", "max_position_embeddings", "dtype", "num_parameters", "weights_size_bytes", "num_layers", "hidden_size", "weights_dtype", "modalities", "is_encoder_decoder", "uses_mrope", "supports_transcription", "pooling", "first_layer", "num_stage_layers", "weight_version")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -294,6 +452,14 @@ class ModelInfo(_message.Message):
     NUM_LAYERS_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_SIZE_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    MODALITIES_FIELD_NUMBER: _ClassVar[int]
+    IS_ENCODER_DECODER_FIELD_NUMBER: _ClassVar[int]
+    USES_MROPE_FIELD_NUMBER: _ClassVar[int]
+    SUPPORTS_TRANSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    FIRST_LAYER_FIELD_NUMBER: _ClassVar[int]
+    NUM_STAGE_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_VERSION_FIELD_NUMBER: _ClassVar[int]
     model: str
     architecture: str
     vocab_size: int
@@ -304,23 +470,71 @@ class ModelInfo(_message.Message):
     num_layers: int
     hidden_size: int
     weights_dtype: str
-    def __init__(self, model: _Optional[str] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., dtype: _Optional[str] = ..., num_parameters: _Optional[int] = ..., weights_size_bytes: _Optional[int] = ..., num_layers: _Optional[int] = ..., hidden_size: _Optional[int] = ..., weights_dtype: _Optional[str] = ...) -> None: ...
+    modalities: _containers.RepeatedCompositeFieldContainer[_types_pb2.ModalityInfo]
+    is_encoder_decoder: bool
+    uses_mrope: bool
+    supports_transcription: bool
+    pooling: _types_pb2.PoolingInfo
+    first_layer: int
+    num_stage_layers: int
+    weight_version: str
+    def __init__(self, model: _Optional[str] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., dtype: _Optional[str] = ..., num_parameters: _Optional[int] = ..., weights_size_bytes: _Optional[int] = ..., num_layers: _Optional[int] = ..., hidden_size: _Optional[int] = ..., weights_dtype: _Optional[str] = ..., modalities: _Optional[_Iterable[_Union[_types_pb2.ModalityInfo, _Mapping]]] = ..., is_encoder_decoder: _Optional[bool] = ..., uses_mrope: _Optional[bool] = ..., supports_transcription: _Optional[bool] = ..., pooling: _Optional[_Union[_types_pb2.PoolingInfo, _Mapping]] = ..., first_layer: _Optional[int] = ..., num_stage_layers: _Optional[int] = ..., weight_version: _Optional[str] = ...) -> None: ...
 
 class LoadModelRequest(_message.Message):
-    __slots__ = ("model", "dtype", "quantization", "hf_overrides_json", "random_weights", "seed")
+    __slots__ = ("model", "dtype", "quantization", "hf_overrides_json", "random_weights", "seed", "revision", "load_format", "config_format", "runner", "convert", "pooler_config_json", "lora_limits", "speculative", "kv_connector")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
     HF_OVERRIDES_JSON_FIELD_NUMBER: _ClassVar[int]
     RANDOM_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FORMAT_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FORMAT_FIELD_NUMBER: _ClassVar[int]
+    RUNNER_FIELD_NUMBER: _ClassVar[int]
+    CONVERT_FIELD_NUMBER: _ClassVar[int]
+    POOLER_CONFIG_JSON_FIELD_NUMBER: _ClassVar[int]
+    LORA_LIMITS_FIELD_NUMBER: _ClassVar[int]
+    SPECULATIVE_FIELD_NUMBER: _ClassVar[int]
+    KV_CONNECTOR_FIELD_NUMBER: _ClassVar[int]
     model: str
     dtype: str
     quantization: str
     hf_overrides_json: str
     random_weights: bool
     seed: int
-    def __init__(self, model: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., hf_overrides_json: _Optional[str] = ..., random_weights: _Optional[bool] = ..., seed: _Optional[int] = ...) -> None: ...
+    revision: str
+    load_format: str
+    config_format: str
+    runner: str
+    convert: str
+    pooler_config_json: str
+    lora_limits: _types_pb2.LoraLimits
+    speculative: SpeculativeConfig
+    kv_connector: KvConnectorConfig
+    def __init__(self, model: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., hf_overrides_json: _Optional[str] = ..., random_weights: _Optional[bool] = ..., seed: _Optional[int] = ..., revision: _Optional[str] = ..., load_format: _Optional[str] = ..., config_format: _Optional[str] = ..., runner: _Optional[str] = ..., convert: _Optional[str] = ..., pooler_config_json: _Optional[str] = ..., lora_limits: _Optional[_Union[_types_pb2.LoraLimits, _Mapping]] = ..., speculative: _Optional[_Union[SpeculativeConfig, _Mapping]] = ..., kv_connector: _Optional[_Union[KvConnectorConfig, _Mapping]] = ...) -> None: ...
+
+class SpeculativeConfig(_message.Message):
+    __slots__ = ("method", "num_speculative_tokens", "model")
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    NUM_SPECULATIVE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    method: str
+    num_speculative_tokens: int
+    model: str
+    def __init__(self, method: _Optional[str] = ..., num_speculative_tokens: _Optional[int] = ..., model: _Optional[str] = ...) -> None: ...
+
+class KvConnectorConfig(_message.Message):
+    __slots__ = ("connector", "role", "engine_id", "extra_json")
+    CONNECTOR_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
+    EXTRA_JSON_FIELD_NUMBER: _ClassVar[int]
+    connector: str
+    role: _types_pb2.KvRole
+    engine_id: str
+    extra_json: str
+    def __init__(self, connector: _Optional[str] = ..., role: _Optional[_Union[_types_pb2.KvRole, str]] = ..., engine_id: _Optional[str] = ..., extra_json: _Optional[str] = ...) -> None: ...
 
 class LoadModelResponse(_message.Message):
     __slots__ = ("loaded_bytes", "total_bytes", "model")
@@ -345,28 +559,42 @@ class GetKvCacheSpecResponse(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[KvCacheGroup, _Mapping]]] = ...) -> None: ...
 
 class KvCacheGroup(_message.Message):
-    __slots__ = ("layers", "block_size_bytes", "num_kv_heads", "head_size", "dtype", "sliding_window")
+    __slots__ = ("layers", "block_size_bytes", "num_kv_heads", "head_size", "dtype", "sliding_window", "kind", "block_size", "attention_chunk_size", "head_size_v", "sharing_layers", "num_state_blocks")
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     NUM_KV_HEADS_FIELD_NUMBER: _ClassVar[int]
     HEAD_SIZE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SLIDING_WINDOW_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    ATTENTION_CHUNK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    HEAD_SIZE_V_FIELD_NUMBER: _ClassVar[int]
+    SHARING_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    NUM_STATE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     layers: _containers.RepeatedScalarFieldContainer[int]
     block_size_bytes: int
     num_kv_heads: int
     head_size: int
     dtype: str
     sliding_window: int
-    def __init__(self, layers: _Optional[_Iterable[int]] = ..., block_size_bytes: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_size: _Optional[int] = ..., dtype: _Optional[str] = ..., sliding_window: _Optional[int] = ...) -> None: ...
+    kind: _types_pb2.KvCacheKind
+    block_size: int
+    attention_chunk_size: int
+    head_size_v: int
+    sharing_layers: _containers.RepeatedScalarFieldContainer[int]
+    num_state_blocks: int
+    def __init__(self, layers: _Optional[_Iterable[int]] = ..., block_size_bytes: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_size: _Optional[int] = ..., dtype: _Optional[str] = ..., sliding_window: _Optional[int] = ..., kind: _Optional[_Union[_types_pb2.KvCacheKind, str]] = ..., block_size: _Optional[int] = ..., attention_chunk_size: _Optional[int] = ..., head_size_v: _Optional[int] = ..., sharing_layers: _Optional[_Iterable[int]] = ..., num_state_blocks: _Optional[int] = ...) -> None: ...
 
 class DetermineAvailableMemoryRequest(_message.Message):
-    __slots__ = ("gpu_memory_utilization", "max_num_batched_tokens")
+    __slots__ = ("gpu_memory_utilization", "max_num_batched_tokens", "max_num_encoder_tokens")
     GPU_MEMORY_UTILIZATION_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_BATCHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_NUM_ENCODER_TOKENS_FIELD_NUMBER: _ClassVar[int]
     gpu_memory_utilization: float
     max_num_batched_tokens: int
-    def __init__(self, gpu_memory_utilization: _Optional[float] = ..., max_num_batched_tokens: _Optional[int] = ...) -> None: ...
+    max_num_encoder_tokens: int
+    def __init__(self, gpu_memory_utilization: _Optional[float] = ..., max_num_batched_tokens: _Optional[int] = ..., max_num_encoder_tokens: _Optional[int] = ...) -> None: ...
 
 class DetermineAvailableMemoryResponse(_message.Message):
     __slots__ = ("available_bytes",)
@@ -375,20 +603,24 @@ class DetermineAvailableMemoryResponse(_message.Message):
     def __init__(self, available_bytes: _Optional[int] = ...) -> None: ...
 
 class InitializeKvCacheRequest(_message.Message):
-    __slots__ = ("num_blocks", "block_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "num_host_blocks")
+    __slots__ = ("num_blocks", "block_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "num_host_blocks", "groups", "encoder_cache_size")
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_SEQS_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_BATCHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    ENCODER_CACHE_SIZE_FIELD_NUMBER: _ClassVar[int]
     num_blocks: int
     block_size: int
     max_model_len: int
     max_num_seqs: int
     max_num_batched_tokens: int
     num_host_blocks: int
-    def __init__(self, num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., num_host_blocks: _Optional[int] = ...) -> None: ...
+    groups: _containers.RepeatedCompositeFieldContainer[KvCacheGroup]
+    encoder_cache_size: int
+    def __init__(self, num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., num_host_blocks: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[KvCacheGroup, _Mapping]]] = ..., encoder_cache_size: _Optional[int] = ...) -> None: ...
 
 class InitializeKvCacheResponse(_message.Message):
     __slots__ = ("size_bytes", "num_host_blocks")
@@ -449,8 +681,10 @@ class WorkerLifecycleServiceLoadLoraRequest(_message.Message):
     def __init__(self, lora: _Optional[_Union[_types_pb2.LoraRequest, _Mapping]] = ...) -> None: ...
 
 class WorkerLifecycleServiceLoadLoraResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("digest",)
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    digest: bytes
+    def __init__(self, digest: _Optional[bytes] = ...) -> None: ...
 
 class WorkerLifecycleServiceUnloadLoraRequest(_message.Message):
     __slots__ = ("id",)
@@ -459,6 +693,54 @@ class WorkerLifecycleServiceUnloadLoraRequest(_message.Message):
     def __init__(self, id: _Optional[int] = ...) -> None: ...
 
 class WorkerLifecycleServiceUnloadLoraResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WorkerLifecycleServicePinLoraRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    def __init__(self, id: _Optional[int] = ...) -> None: ...
+
+class WorkerLifecycleServicePinLoraResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WorkerLifecycleServiceInitWeightTransferRequest(_message.Message):
+    __slots__ = ("init_info_json",)
+    INIT_INFO_JSON_FIELD_NUMBER: _ClassVar[int]
+    init_info_json: str
+    def __init__(self, init_info_json: _Optional[str] = ...) -> None: ...
+
+class WorkerLifecycleServiceInitWeightTransferResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WorkerLifecycleServiceStartWeightUpdateRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WorkerLifecycleServiceStartWeightUpdateResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WorkerLifecycleServiceUpdateWeightsRequest(_message.Message):
+    __slots__ = ("update_info_json",)
+    UPDATE_INFO_JSON_FIELD_NUMBER: _ClassVar[int]
+    update_info_json: str
+    def __init__(self, update_info_json: _Optional[str] = ...) -> None: ...
+
+class WorkerLifecycleServiceUpdateWeightsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WorkerLifecycleServiceFinishWeightUpdateRequest(_message.Message):
+    __slots__ = ("weight_version",)
+    WEIGHT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    weight_version: str
+    def __init__(self, weight_version: _Optional[str] = ...) -> None: ...
+
+class WorkerLifecycleServiceFinishWeightUpdateResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 

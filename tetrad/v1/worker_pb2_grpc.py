@@ -110,7 +110,8 @@ class WorkerService:
 
 class WorkerLifecycleServiceStub:
     """Served by worker_svc, called by the engine core before and between Execute streams.
-    Order: LoadModel, GetKvCacheSpec, DetermineAvailableMemory, InitializeKvCache, WarmUp, then Execute.
+    Order: JoinGroup where there are several ranks, LoadModel, GetKvCacheSpec, DetermineAvailableMemory, InitializeKvCache, WarmUp,
+    then Execute.
     """
 
     def __init__(self, channel):
@@ -123,6 +124,11 @@ class WorkerLifecycleServiceStub:
                 '/tetrad.v1.WorkerLifecycleService/GetInfo',
                 request_serializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceGetInfoRequest.SerializeToString,
                 response_deserializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceGetInfoResponse.FromString,
+                _registered_method=True)
+        self.JoinGroup = channel.unary_unary(
+                '/tetrad.v1.WorkerLifecycleService/JoinGroup',
+                request_serializer=tetrad_dot_v1_dot_worker__pb2.JoinGroupRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_worker__pb2.JoinGroupResponse.FromString,
                 _registered_method=True)
         self.LoadModel = channel.unary_stream(
                 '/tetrad.v1.WorkerLifecycleService/LoadModel',
@@ -143,6 +149,11 @@ class WorkerLifecycleServiceStub:
                 '/tetrad.v1.WorkerLifecycleService/InitializeKvCache',
                 request_serializer=tetrad_dot_v1_dot_worker__pb2.InitializeKvCacheRequest.SerializeToString,
                 response_deserializer=tetrad_dot_v1_dot_worker__pb2.InitializeKvCacheResponse.FromString,
+                _registered_method=True)
+        self.GetKvTransferEndpoint = channel.unary_unary(
+                '/tetrad.v1.WorkerLifecycleService/GetKvTransferEndpoint',
+                request_serializer=tetrad_dot_v1_dot_worker__pb2.GetKvTransferEndpointRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_worker__pb2.GetKvTransferEndpointResponse.FromString,
                 _registered_method=True)
         self.WarmUp = channel.unary_stream(
                 '/tetrad.v1.WorkerLifecycleService/WarmUp',
@@ -174,6 +185,31 @@ class WorkerLifecycleServiceStub:
                 request_serializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceUnloadLoraRequest.SerializeToString,
                 response_deserializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceUnloadLoraResponse.FromString,
                 _registered_method=True)
+        self.PinLora = channel.unary_unary(
+                '/tetrad.v1.WorkerLifecycleService/PinLora',
+                request_serializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServicePinLoraRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServicePinLoraResponse.FromString,
+                _registered_method=True)
+        self.InitWeightTransfer = channel.unary_unary(
+                '/tetrad.v1.WorkerLifecycleService/InitWeightTransfer',
+                request_serializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceInitWeightTransferRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceInitWeightTransferResponse.FromString,
+                _registered_method=True)
+        self.StartWeightUpdate = channel.unary_unary(
+                '/tetrad.v1.WorkerLifecycleService/StartWeightUpdate',
+                request_serializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceStartWeightUpdateRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceStartWeightUpdateResponse.FromString,
+                _registered_method=True)
+        self.UpdateWeights = channel.unary_unary(
+                '/tetrad.v1.WorkerLifecycleService/UpdateWeights',
+                request_serializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceUpdateWeightsRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceUpdateWeightsResponse.FromString,
+                _registered_method=True)
+        self.FinishWeightUpdate = channel.unary_unary(
+                '/tetrad.v1.WorkerLifecycleService/FinishWeightUpdate',
+                request_serializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceFinishWeightUpdateRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceFinishWeightUpdateResponse.FromString,
+                _registered_method=True)
         self.StartProfile = channel.unary_unary(
                 '/tetrad.v1.WorkerLifecycleService/StartProfile',
                 request_serializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceStartProfileRequest.SerializeToString,
@@ -193,11 +229,21 @@ class WorkerLifecycleServiceStub:
 
 class WorkerLifecycleServiceServicer:
     """Served by worker_svc, called by the engine core before and between Execute streams.
-    Order: LoadModel, GetKvCacheSpec, DetermineAvailableMemory, InitializeKvCache, WarmUp, then Execute.
+    Order: JoinGroup where there are several ranks, LoadModel, GetKvCacheSpec, DetermineAvailableMemory, InitializeKvCache, WarmUp,
+    then Execute.
     """
 
     def GetInfo(self, request, context):
         """What this worker is and how far it has come.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def JoinGroup(self, request, context):
+        """Makes the worker a rank among several, before LoadModel; answers when all ranks have met. The same group again is a no-op.
+        A model that is loaded for another place is dropped. UNIMPLEMENTED: the device computes alone. DEADLINE_EXCEEDED: a member did
+        not come.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -232,6 +278,13 @@ class WorkerLifecycleServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetKvTransferEndpoint(self, request, context):
+        """Where workers of other engine cores read and write this rank's KV blocks, behind InitializeKvCache.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WarmUp(self, request, context):
         """Runs dummy steps so that the first real one is not slow.
         """
@@ -248,7 +301,7 @@ class WorkerLifecycleServiceServicer:
 
     def WakeUp(self, request, context):
         """Undoes Sleep, weights first: INVALID_ARGUMENT for a KV cache without them. The cache is as InitializeKvCache left it, its
-        content is not. Awake already: nothing. LoadModel with the model that sleeps wakes its weights, too, and tells progress.
+        content is not. Awake already: nothing. LoadModel with the model that sleeps wakes its weights, too, with progress.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -271,6 +324,41 @@ class WorkerLifecycleServiceServicer:
 
     def UnloadLora(self, request, context):
         """Removes an adapter.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PinLora(self, request, context):
+        """Keeps an adapter on the device. NOT_FOUND: it is not loaded.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def InitWeightTransfer(self, request, context):
+        """The four calls of EngineCoreAdminService that replace the weights, for this rank.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StartWeightUpdate(self, request, context):
+        """Begins an update.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateWeights(self, request, context):
+        """Replaces some tensors.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FinishWeightUpdate(self, request, context):
+        """Ends an update. INVALID_ARGUMENT: tensors are missing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -305,6 +393,11 @@ def add_WorkerLifecycleServiceServicer_to_server(servicer, server):
                     request_deserializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceGetInfoRequest.FromString,
                     response_serializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceGetInfoResponse.SerializeToString,
             ),
+            'JoinGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.JoinGroup,
+                    request_deserializer=tetrad_dot_v1_dot_worker__pb2.JoinGroupRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_worker__pb2.JoinGroupResponse.SerializeToString,
+            ),
             'LoadModel': grpc.unary_stream_rpc_method_handler(
                     servicer.LoadModel,
                     request_deserializer=tetrad_dot_v1_dot_worker__pb2.LoadModelRequest.FromString,
@@ -324,6 +417,11 @@ def add_WorkerLifecycleServiceServicer_to_server(servicer, server):
                     servicer.InitializeKvCache,
                     request_deserializer=tetrad_dot_v1_dot_worker__pb2.InitializeKvCacheRequest.FromString,
                     response_serializer=tetrad_dot_v1_dot_worker__pb2.InitializeKvCacheResponse.SerializeToString,
+            ),
+            'GetKvTransferEndpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetKvTransferEndpoint,
+                    request_deserializer=tetrad_dot_v1_dot_worker__pb2.GetKvTransferEndpointRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_worker__pb2.GetKvTransferEndpointResponse.SerializeToString,
             ),
             'WarmUp': grpc.unary_stream_rpc_method_handler(
                     servicer.WarmUp,
@@ -355,6 +453,31 @@ def add_WorkerLifecycleServiceServicer_to_server(servicer, server):
                     request_deserializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceUnloadLoraRequest.FromString,
                     response_serializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceUnloadLoraResponse.SerializeToString,
             ),
+            'PinLora': grpc.unary_unary_rpc_method_handler(
+                    servicer.PinLora,
+                    request_deserializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServicePinLoraRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServicePinLoraResponse.SerializeToString,
+            ),
+            'InitWeightTransfer': grpc.unary_unary_rpc_method_handler(
+                    servicer.InitWeightTransfer,
+                    request_deserializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceInitWeightTransferRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceInitWeightTransferResponse.SerializeToString,
+            ),
+            'StartWeightUpdate': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartWeightUpdate,
+                    request_deserializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceStartWeightUpdateRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceStartWeightUpdateResponse.SerializeToString,
+            ),
+            'UpdateWeights': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateWeights,
+                    request_deserializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceUpdateWeightsRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceUpdateWeightsResponse.SerializeToString,
+            ),
+            'FinishWeightUpdate': grpc.unary_unary_rpc_method_handler(
+                    servicer.FinishWeightUpdate,
+                    request_deserializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceFinishWeightUpdateRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceFinishWeightUpdateResponse.SerializeToString,
+            ),
             'StartProfile': grpc.unary_unary_rpc_method_handler(
                     servicer.StartProfile,
                     request_deserializer=tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceStartProfileRequest.FromString,
@@ -380,7 +503,8 @@ def add_WorkerLifecycleServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class WorkerLifecycleService:
     """Served by worker_svc, called by the engine core before and between Execute streams.
-    Order: LoadModel, GetKvCacheSpec, DetermineAvailableMemory, InitializeKvCache, WarmUp, then Execute.
+    Order: JoinGroup where there are several ranks, LoadModel, GetKvCacheSpec, DetermineAvailableMemory, InitializeKvCache, WarmUp,
+    then Execute.
     """
 
     @staticmethod
@@ -400,6 +524,33 @@ class WorkerLifecycleService:
             '/tetrad.v1.WorkerLifecycleService/GetInfo',
             tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceGetInfoRequest.SerializeToString,
             tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceGetInfoResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JoinGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tetrad.v1.WorkerLifecycleService/JoinGroup',
+            tetrad_dot_v1_dot_worker__pb2.JoinGroupRequest.SerializeToString,
+            tetrad_dot_v1_dot_worker__pb2.JoinGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -508,6 +659,33 @@ class WorkerLifecycleService:
             '/tetrad.v1.WorkerLifecycleService/InitializeKvCache',
             tetrad_dot_v1_dot_worker__pb2.InitializeKvCacheRequest.SerializeToString,
             tetrad_dot_v1_dot_worker__pb2.InitializeKvCacheResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetKvTransferEndpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tetrad.v1.WorkerLifecycleService/GetKvTransferEndpoint',
+            tetrad_dot_v1_dot_worker__pb2.GetKvTransferEndpointRequest.SerializeToString,
+            tetrad_dot_v1_dot_worker__pb2.GetKvTransferEndpointResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -670,6 +848,141 @@ class WorkerLifecycleService:
             '/tetrad.v1.WorkerLifecycleService/UnloadLora',
             tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceUnloadLoraRequest.SerializeToString,
             tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceUnloadLoraResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PinLora(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tetrad.v1.WorkerLifecycleService/PinLora',
+            tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServicePinLoraRequest.SerializeToString,
+            tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServicePinLoraResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def InitWeightTransfer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tetrad.v1.WorkerLifecycleService/InitWeightTransfer',
+            tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceInitWeightTransferRequest.SerializeToString,
+            tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceInitWeightTransferResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartWeightUpdate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tetrad.v1.WorkerLifecycleService/StartWeightUpdate',
+            tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceStartWeightUpdateRequest.SerializeToString,
+            tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceStartWeightUpdateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateWeights(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tetrad.v1.WorkerLifecycleService/UpdateWeights',
+            tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceUpdateWeightsRequest.SerializeToString,
+            tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceUpdateWeightsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FinishWeightUpdate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tetrad.v1.WorkerLifecycleService/FinishWeightUpdate',
+            tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceFinishWeightUpdateRequest.SerializeToString,
+            tetrad_dot_v1_dot_worker__pb2.WorkerLifecycleServiceFinishWeightUpdateResponse.FromString,
             options,
             channel_credentials,
             insecure,

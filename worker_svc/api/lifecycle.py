@@ -6,16 +6,24 @@ Runs on the event loop; the work is the compute thread's.
 # ruff: noqa: ARG002, N802 - gRPC's names and signatures
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
 from tetrad.services.errors import InvalidRequest, Unsupported
-from tetrad.services.health import Health
-from tetrad.services.version import SCHEMA_REVISION, VERSION
-from tetrad.v1 import worker_pb2, worker_pb2_grpc
+from tetrad.services.rpc.health import Health
+from tetrad.services.rpc.unread_fields import UnreadFields
+from tetrad.services.version import CONTRACT_REVISION, SCHEMA_REVISION, VERSION
+from tetrad.v1 import types_pb2, worker_pb2, worker_pb2_grpc
+from tetrad.worker_svc.api.kv_groups_wire import decode_group, encode_group
+from tetrad.worker_svc.api.lora_wire import decode_limits
+from tetrad.worker_svc.api.loras import LoraLoading
+from tetrad.worker_svc.api.pooling_wire import encode_pooling_facts
 from tetrad.worker_svc.core.device import KvLayout, ModelInfo, Progress
+from tetrad.worker_svc.core.ranks import DEFAULT_TIMEOUT_S, GroupPlace, Shard, Stage
 from tetrad.worker_svc.worker.collective import CollectiveMethods
 from tetrad.worker_svc.worker.compute_thread import ComputeThread
+from tetrad.worker_svc.worker.follower import Follower
 from tetrad.worker_svc.worker.profiler import Profiler
 from tetrad.worker_svc.worker.worker import State, Worker
 
@@ -29,12 +37,28 @@ _STATES = {
 }
 
 
+_LEAVE_TIMEOUT_S = 0.3
+_OWNER = "This worker"
+UNREAD_OF_LOAD = UnreadFields(
+    worker_pb2.LoadModelRequest,
+    (
+        "revision",
+        "load_format",
+        "config_format",
+        "kv_connector",
+    ),
+    owner=_OWNER,
+)
+UNREAD_OF_MEMORY = UnreadFields(worker_pb2.DetermineAvailableMemoryRequest, ("max_num_encoder_tokens",), owner=_OWNER)
+UNREAD_OF_KV_CACHE = UnreadFields(worker_pb2.InitializeKvCacheRequest, ("encoder_cache_size",), owner=_OWNER)
+
+
 class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
     """See worker.proto for the order of calls.
 
     Args:
         worker, compute: the worker and the thread that owns it.
-        rank, instance_id, max_message_bytes: for GetInfo.
+        rank, instance_id, capabilities, max_message_bytes: for GetInfo.
         profiler, methods: for StartProfile and CollectiveRpc.
         health: reports ready once the worker is warm.
     """
@@ -46,15 +70,19 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         *,
         rank: int,
         instance_id: str,
+        capabilities: Sequence[types_pb2.Capability],
         max_message_bytes: int,
         profiler: Profiler,
         methods: CollectiveMethods,
         health: Callable[[], Health],
     ) -> None:
         self._worker, self._compute, self._rank, self._instance_id = worker, compute, rank, instance_id
-        self._max_message_bytes = max_message_bytes
+        self._capabilities, self._max_message_bytes = capabilities, max_message_bytes
         self._profiler, self._methods, self._health = profiler, methods, health
+        self._loras = LoraLoading(worker, compute)
         self._engine_pause: worker_pb2.EnginePause | None = None
+        self._group: worker_pb2.WorkerGroup | None = None
+        self._follower: Follower | None = None
 
     async def GetInfo(
         self, request: worker_pb2.WorkerLifecycleServiceGetInfoRequest, context: Any
@@ -65,8 +93,11 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
             state=_STATES[seen.state],
             device=seen.device,
             rank=self._rank,
+            group=self._group,
             version=VERSION,
             schema_revision=SCHEMA_REVISION,
+            contract_revision=CONTRACT_REVISION,
+            capabilities=self._capabilities,
             model=write_model_info(seen.model) if seen.model else None,
             num_blocks=seen.layout.num_blocks if seen.layout else 0,
             block_size=seen.layout.block_size if seen.layout else 0,
@@ -77,10 +108,38 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
             max_message_bytes=self._max_message_bytes,
         )
 
+    async def JoinGroup(self, request: worker_pb2.JoinGroupRequest, context: Any) -> worker_pb2.JoinGroupResponse:
+        """Meet the other ranks; a member follows its leader from then on."""
+        group = request.group
+        sizes = (group.tensor_parallel_size, group.pipeline_parallel_size)
+        size = sizes[0] * sizes[1]
+        _require(size > 0, "group", "must have sizes of at least 1")
+        _require(request.rank < size, "rank", f"must be below {size}")
+        _require(len(group.addresses) == size, "group.addresses", f"must have {size} entries")
+        if group.backend not in ("", "gloo"):
+            raise Unsupported(f"group.backend {group.backend[:80]!r}: ranks exchange tensors over gloo.")
+        timeout_s = request.timeout_s if request.HasField("timeout_s") else DEFAULT_TIMEOUT_S
+        stage, shard = divmod(request.rank, sizes[0])
+        place = GroupPlace(Shard(shard, sizes[0]), group.group_epoch, tuple(group.addresses), timeout_s, Stage(stage, sizes[1]))
+        orders = await self._compute.submit(self._worker.join_group, place)
+        if orders is not None:
+            self._follower = Follower(orders, self._compute, self._worker.obey)
+            self._follower.start()
+        self._rank, self._group = request.rank, group
+        return worker_pb2.JoinGroupResponse()
+
+    async def leave_group(self) -> bool:
+        """Leave the group at the end of the process; return whether no thread waits for the leader any more."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_TIMEOUT_S):  # the device may be stuck in a step
+                await self._compute.submit(self._worker.leave_group)
+        return self._follower is None or await asyncio.to_thread(self._follower.wait_end, _LEAVE_TIMEOUT_S)
+
     async def LoadModel(
         self, request: worker_pb2.LoadModelRequest, context: Any
     ) -> AsyncIterator[worker_pb2.LoadModelResponse]:
         """Load, with progress."""
+        UNREAD_OF_LOAD.refuse(request)
 
         def load(report: Progress) -> ModelInfo:
             return self._worker.load_model(
@@ -91,6 +150,11 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
                 hf_overrides_json=request.hf_overrides_json,
                 random_weights=request.random_weights,
                 seed=request.seed,
+                loras=decode_limits(request.lora_limits) if request.HasField("lora_limits") else None,
+                runner=request.runner or "auto",
+                convert=request.convert or "auto",
+                pooler_config_json=request.pooler_config_json,
+                draft_model=_draft_model(request.speculative) if request.HasField("speculative") else "",
             )
 
         loaded = total = 0
@@ -104,22 +168,16 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
     async def GetKvCacheSpec(
         self, request: worker_pb2.GetKvCacheSpecRequest, context: Any
     ) -> worker_pb2.GetKvCacheSpecResponse:
-        """Return the one group that all layers of the llama family share."""
+        """Return the groups of the model's layers."""
         _require(request.block_size > 0, "block_size", "must be at least 1")
-        group = await self._compute.submit(self._worker.kv_group, request.block_size)
-        message = worker_pb2.KvCacheGroup(
-            layers=range(group.num_layers),
-            block_size_bytes=group.block_size_bytes,
-            num_kv_heads=group.num_kv_heads,
-            head_size=group.head_size,
-            dtype=group.dtype,
-        )
-        return worker_pb2.GetKvCacheSpecResponse(groups=[message])
+        groups = await self._compute.submit(self._worker.kv_groups, request.block_size)
+        return worker_pb2.GetKvCacheSpecResponse(groups=map(encode_group, groups))
 
     async def DetermineAvailableMemory(
         self, request: worker_pb2.DetermineAvailableMemoryRequest, context: Any
     ) -> worker_pb2.DetermineAvailableMemoryResponse:
         """Measure."""
+        UNREAD_OF_MEMORY.refuse(request)
         _require(0 < request.gpu_memory_utilization <= 1, "gpu_memory_utilization", "must be in (0, 1]")
         size = await self._compute.submit(
             self._worker.available_memory, request.gpu_memory_utilization, request.max_num_batched_tokens
@@ -130,6 +188,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         self, request: worker_pb2.InitializeKvCacheRequest, context: Any
     ) -> worker_pb2.InitializeKvCacheResponse:
         """Allocate."""
+        UNREAD_OF_KV_CACHE.refuse(request)
         layout = KvLayout(
             num_blocks=request.num_blocks,
             block_size=request.block_size,
@@ -140,7 +199,9 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         )
         for name in KvLayout.__dataclass_fields__.keys() - {"num_host_blocks"}:
             _require(getattr(layout, name) > 0, name, "must be at least 1")
-        size = await self._compute.submit(self._worker.initialize_kv_cache, layout)
+        size = await self._compute.submit(
+            self._worker.initialize_kv_cache, layout, [decode_group(group) for group in request.groups]
+        )
         await self._publish_readiness()
         return worker_pb2.InitializeKvCacheResponse(size_bytes=size, num_host_blocks=layout.num_host_blocks)
 
@@ -171,13 +232,21 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         self._engine_pause = request.pause
         return worker_pb2.KeepPauseResponse()
 
-    async def LoadLora(self, request: worker_pb2.WorkerLifecycleServiceLoadLoraRequest, context: Any) -> Any:
-        """Refuse."""
-        raise Unsupported("This worker does not support LoRA adapters.")
+    async def LoadLora(
+        self, request: worker_pb2.WorkerLifecycleServiceLoadLoraRequest, context: Any
+    ) -> worker_pb2.WorkerLifecycleServiceLoadLoraResponse:
+        """Read an adapter beside the steps, and install it between two of them."""
+        _require(request.lora.id > 0, "lora.id", "must be at least 1")
+        _require(bool(request.lora.path), "lora.path", "must not be empty")
+        digest = await self._loras.install(request.lora.id, request.lora.path)
+        return worker_pb2.WorkerLifecycleServiceLoadLoraResponse(digest=digest)
 
-    async def UnloadLora(self, request: worker_pb2.WorkerLifecycleServiceUnloadLoraRequest, context: Any) -> Any:
-        """Refuse."""
-        raise Unsupported("This worker does not support LoRA adapters.")
+    async def UnloadLora(
+        self, request: worker_pb2.WorkerLifecycleServiceUnloadLoraRequest, context: Any
+    ) -> worker_pb2.WorkerLifecycleServiceUnloadLoraResponse:
+        """Forget an adapter behind the steps that are queued."""
+        await self._loras.unload(request.id)
+        return worker_pb2.WorkerLifecycleServiceUnloadLoraResponse()
 
     async def StartProfile(
         self, request: worker_pb2.WorkerLifecycleServiceStartProfileRequest, context: Any
@@ -218,14 +287,22 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
                 yield item
             yield await future
         finally:
-            future.cancel()  # a caller who has given up leaves nothing behind in the queue of a device that is stuck
+            future.cancel()  # a cancelled caller leaves no call in the queue of a stuck device
 
 
 def write_model_info(info: ModelInfo) -> worker_pb2.ModelInfo:
     """Return the message that describes a loaded model."""
-    return worker_pb2.ModelInfo(**{name: getattr(info, name) for name in ModelInfo.__dataclass_fields__})
+    fields = {name: getattr(info, name) for name in ModelInfo.__dataclass_fields__ if name != "pooling"}
+    return worker_pb2.ModelInfo(**fields, pooling=encode_pooling_facts(info.pooling) if info.pooling else None)
 
 
 def _require(holds: bool, field: str, rule: str) -> None:
     if not holds:
         raise InvalidRequest(f"{field} {rule}.", field=field)
+
+
+def _draft_model(speculative: worker_pb2.SpeculativeConfig) -> str:
+    """Return the model that drafts; Unsupported for another method."""
+    if speculative.method != "draft_model" or not speculative.model:
+        raise Unsupported(f"speculative.method {speculative.method!r} is not supported; use 'draft_model' with a model.")
+    return speculative.model

@@ -1,28 +1,28 @@
-"""WorkerService: the Execute stream. Receives plans and sends results; everything between happens on the compute thread.
+"""WorkerService: the Execute stream. Receives plans and sends results; the compute thread runs the steps.
 
-Runs on the event loop, which is never blocked by a step: plans are queued as they arrive, so the device begins the next one
-while the last result is still being written. One stream at a time has the worker; one that is superseded, or that the worker
-ends because it drains, is told so. Lifecycle RPCs are in lifecycle.py.
+Runs on the event loop, which a step never blocks: plans are queued as they arrive, so the device begins the next one while the
+last result is still being written. One stream at a time uses the worker; a superseded stream, or one that a draining worker
+ends, gets a status that says so. Lifecycle RPCs are in lifecycle.py.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest, TetradError, Unavailable
 from tetrad.services.log import get_logger
-from tetrad.services.tracing import Tracer
-from tetrad.services.version import SCHEMA_REVISION
-from tetrad.v1 import worker_pb2, worker_pb2_grpc
-from tetrad.worker_svc.api.wire import read_plan, write_result
-from tetrad.worker_svc.core.plan import PendingStep, StepPlan, StepResult
+from tetrad.services.observability.tracing import Tracer
+from tetrad.services.version import CONTRACT_REVISION, SCHEMA_REVISION
+from tetrad.v1 import types_pb2, worker_pb2, worker_pb2_grpc
+from tetrad.worker_svc.api.wire import decode_plan, encode_result
+from tetrad.worker_svc.core.plan import ExecutedStep, StagedStep, StepPlan, StepResult
 from tetrad.worker_svc.observability.metrics import WorkerMetrics
 from tetrad.worker_svc.observability.request_traces import RequestTraces
 from tetrad.worker_svc.worker.compute_thread import ComputeThread
-from tetrad.worker_svc.worker.stuck_device import StuckDevice
-from tetrad.worker_svc.worker.worker import Worker, finish, stale_epoch
+from tetrad.worker_svc.worker.lost_device import LostDevice
+from tetrad.worker_svc.worker.worker import Worker, finish, stale_epoch, step_failed
 
 _HELLO_TIMEOUT_S = 10.0
 _QUIET_S = 0.05
@@ -41,9 +41,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         worker: owned by `compute`.
         compute: the compute thread.
         waiting: a thread that waits for the device.
-        rank, instance_id: for ExecuteReady.
+        rank, instance_id, capabilities: for ExecuteReady.
         max_queued_steps: plans read ahead of the device.
-        stuck: told of every stream's end.
+        lost_device: watches every stream's end and checks the device behind failed steps.
         metrics: of the worker.
         tracer: makes the spans of requests.
     """
@@ -56,15 +56,21 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         *,
         rank: int,
         instance_id: str,
+        capabilities: Sequence[types_pb2.Capability],
         max_queued_steps: int,
-        stuck: StuckDevice,
+        lost_device: LostDevice,
         metrics: WorkerMetrics,
         tracer: Tracer,
     ) -> None:
-        self._worker, self._compute, self._waiting, self._stuck = worker, compute, waiting, stuck
+        self._worker, self._compute, self._waiting, self._lost_device = worker, compute, waiting, lost_device
         self._metrics, self._tracer = metrics, tracer
         self._ready = worker_pb2.ExecuteReady(
-            schema_revision=SCHEMA_REVISION, rank=rank, instance_id=instance_id, supports_shared_sampling_params=True
+            schema_revision=SCHEMA_REVISION,
+            contract_revision=CONTRACT_REVISION,
+            rank=rank,
+            instance_id=instance_id,
+            supports_shared_sampling_params=True,
+            capabilities=capabilities,
         )
         self._max_queued_steps = max_queued_steps
         self._streams: set[_Stream] = set()
@@ -74,15 +80,15 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     async def Execute(self, request_iterator: _Requests, context: Any) -> AsyncIterator[worker_pb2.ExecuteResponse]:
         """Run the plans of one engine core until its stream ends."""
-        epoch = await _read_hello(request_iterator)
+        hello = await _read_hello(request_iterator)
         self._check_open()
-        stream_id = await self._compute.submit(self._worker.begin_stream, epoch)
+        stream_id = await self._compute.submit(self._worker.begin_stream, hello.epoch)
         for other in self._streams:
             other.stop(stale_epoch())
-        log.info("stream.started", peer=context.peer(), epoch=epoch)
+        log.info("stream.started", peer=context.peer(), epoch=hello.epoch, contract_revision=hello.contract_revision)
         traces = RequestTraces(self._tracer)
 
-        def execute(plan: StepPlan) -> StepResult | PendingStep:
+        def execute(plan: StepPlan) -> ExecutedStep:
             return self._worker.execute(stream_id, plan)  # looked up at each step: a profile may stand in between by then
 
         stream = _Stream(execute, self._compute, self._waiting, self._metrics, traces, self._max_queued_steps)
@@ -93,6 +99,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             yield worker_pb2.ExecuteResponse(ready=self._ready)
             async for output in stream.run(request_iterator):
                 yield worker_pb2.ExecuteResponse(output=output)
+        except InternalError:
+            # Its caller learns of the failed step behind the check, so that no step of others fails on a lost device.
+            await self._lost_device.check(self._compute.submit(self._worker.check_device))
+            raise
         finally:
             traces.close()
             self._streams.discard(stream)
@@ -100,9 +110,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 self._none_open.set()
             # Not awaited: this may run in a cancelled call, and the thread's order is all that matters.
             if not self._compute.is_closed:
-                self._stuck.watch(self._compute.submit(self._worker.end_stream, stream_id))
-                self._stuck.watch(self._waiting.submit(_do_nothing))
-            log.info("stream.ended", epoch=epoch)
+                self._lost_device.watch(self._compute.submit(self._worker.end_stream, stream_id))
+                self._lost_device.watch(self._waiting.submit(_do_nothing))
+            log.info("stream.ended", epoch=hello.epoch)
 
     async def drain(self) -> None:
         """Take no more plans, answer those that are here, and end the streams in good order."""
@@ -116,7 +126,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             raise Unavailable("The worker is draining.", reason="DRAINING")
 
 
-_Launched = tuple[int, asyncio.Future[StepResult | PendingStep]]
+_Launched = tuple[int, asyncio.Future[ExecutedStep]]
 """Id of a step, and what the compute thread made of it."""
 
 
@@ -125,7 +135,7 @@ class _Stream:
 
     def __init__(
         self,
-        execute: Callable[[StepPlan], StepResult | PendingStep],
+        execute: Callable[[StepPlan], ExecutedStep],
         compute: ComputeThread,
         waiting: ComputeThread,
         metrics: WorkerMetrics,
@@ -184,10 +194,24 @@ class _Stream:
         finally:
             self._results.put_nowait(None)
 
-    async def _result(self, step_id: int, launch: asyncio.Future[StepResult | PendingStep]) -> StepResult:
+    async def _result(self, step_id: int, launch: asyncio.Future[ExecutedStep]) -> StepResult:
         """Return what a step brought; the compute thread goes on with the next one while the device works on this one."""
         done = await launch
-        return done if isinstance(done, StepResult) else await self._waiting.submit(finish, step_id, done)
+        if isinstance(done, StepResult):
+            return done
+        if isinstance(done, StagedStep):
+            return await self._passed(step_id, done)
+        return await self._waiting.submit(finish, step_id, done)
+
+    async def _passed(self, step_id: int, step: StagedStep) -> StepResult:
+        """Return what a step brought that passes through a pipeline; the compute thread begins others meanwhile."""
+        try:
+            await self._waiting.submit(step.arrive)
+            # A step that is queued before this call may complete it earlier.
+            self._compute.submit(step.complete).add_done_callback(_mark_seen)
+            return await asyncio.wrap_future(step.result)
+        except Exception as error:
+            raise step_failed(step_id, error) from error
 
     async def _settle(self) -> None:
         """Wait until nothing more comes: a stream that ends while the engine core writes to it looks broken there."""
@@ -203,20 +227,20 @@ def _read(request: worker_pb2.ExecuteRequest) -> StepPlan:
     try:
         if request.WhichOneof("message") != "step":
             raise InvalidRequest("After the hello, every message of an Execute stream is a step.")
-        return read_plan(request.step)
+        return decode_plan(request.step)
     except InvalidRequest as error:
         raise InvalidRequest(error.message, reason="INVALID_PLAN") from error
 
 
 def _write(result: StepResult) -> worker_pb2.ModelRunnerOutput:
     try:
-        return write_result(result)
+        return encode_result(result)
     except Exception as error:
         log.exception("step.failed", step_id=result.step_id)
         raise InternalError(f"The result of step {result.step_id} cannot be sent: {error}", reason="STEP_FAILED") from error
 
 
-async def _read_hello(requests: _Requests) -> int:
+async def _read_hello(requests: _Requests) -> worker_pb2.ExecuteHello:
     try:
         async with asyncio.timeout(_HELLO_TIMEOUT_S):
             request = await anext(requests, None)
@@ -231,11 +255,11 @@ async def _read_hello(requests: _Requests) -> int:
             f"The engine core speaks schema revision {request.hello.schema_revision}, this worker {SCHEMA_REVISION}; "
             "run the same release on both sides."
         )
-    return request.hello.epoch
+    return request.hello
 
 
 def _mark_seen(future: asyncio.Future[Any]) -> None:
-    """Look at the error of what nobody waits for any more, so that asyncio does not report it as forgotten."""
+    """Retrieve the error of an abandoned task, so that asyncio does not log it."""
     if not future.cancelled():
         future.exception()
 

@@ -1,6 +1,6 @@
-"""Trace points: which calls of a worker are spans of its trace (services/trace.py)."""
+"""Trace points: the calls of a worker that are spans of its trace (services/observability/trace.py)."""
 
-from tetrad.services.trace import Point, Points
+from tetrad.services.observability.trace import Point, Points
 from tetrad.worker_svc.api import servicer
 from tetrad.worker_svc.worker import worker
 from tetrad.worker_svc.worker.worker import Worker

@@ -1,8 +1,7 @@
-"""Wire: protobuf messages of the worker <-> own values (plan.py).
+"""Wire: decodes protobuf messages to the worker's values (plan.py) and encodes them back.
 
-Called by servicer.py only. Columns are viewed, not copied, so a 32,000-token prompt costs microseconds. What this worker
-cannot do for a request (multimodal items, LoRA, pooling, ...) becomes that request's refusal; what is wrong with the message
-as a whole raises InvalidRequest.
+Called by servicer.py only. Columns are viewed, not copied, so a 32,000-token prompt costs microseconds. An unsupported field
+of a request (multimodal items, ...) becomes that request's refusal; a malformed message raises InvalidRequest.
 """
 
 import zlib
@@ -13,12 +12,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tetrad.services.errors import InternalError, InvalidRequest, TetradError, Unsupported
+from tetrad.services.errors import InvalidRequest, TetradError
 from tetrad.services.request_context import RequestContext
-from tetrad.services.status import to_status
+from tetrad.services.rpc.status import to_status
+from tetrad.services.rpc.unread_fields import UnreadFields
 from tetrad.v1 import types_pb2, worker_pb2
+from tetrad.worker_svc.api.pooling_wire import decode_pooling, encode_pooled, pooling_problem
+from tetrad.worker_svc.api.prompt_embeds_wire import decode_prompt_embeds
 from tetrad.worker_svc.core.plan import (
     CachedRequests,
+    DraftTokens,
     GrammarRows,
     Ints,
     LogprobRows,
@@ -29,52 +32,100 @@ from tetrad.worker_svc.core.plan import (
     StepResult,
 )
 
+_OWNER = "This worker"
+UNREAD_OF_PLAN = UnreadFields(
+    worker_pb2.SchedulerOutput,
+    (
+        "encoder_inputs",
+        "freed_encoder_hashes",
+        "kv_transfers",
+        "kv_connector_metadata",
+        "block_copies",
+        "block_ids_to_zero",
+    ),
+    owner=_OWNER,
+    error=InvalidRequest,
+)
+UNREAD_OF_NEW_REQUEST = UnreadFields(
+    worker_pb2.NewRequestData,
+    ("mm_features", "num_encoder_tokens"),
+    owner=_OWNER,
+)
+UNREAD_OF_PARAMS = UnreadFields(types_pb2.SamplingParams, ("extra_args", "structured_outputs"), owner=_OWNER)
+
+
+def capabilities_of(
+    *, verifies_drafts: bool, joins_groups: bool = False, takes_embeddings: bool = False
+) -> Sequence[types_pb2.Capability]:
+    """Return what a worker supports beyond the revision that both sides have."""
+    has = {
+        types_pb2.CAPABILITY_SHARED_SAMPLING_PARAMS: True,
+        types_pb2.CAPABILITY_DRAFT_TOKENS: verifies_drafts,
+        types_pb2.CAPABILITY_WORKER_GROUP: joins_groups,
+        types_pb2.CAPABILITY_PROMPT_EMBEDS: takes_embeddings,
+    }
+    return [capability for capability, is_there in has.items() if is_there]
+
+
 _Params = tuple[types_pb2.SamplingParams, SamplingSpec]
 """Sampling parameters as they came, and as own value."""
 
 
-def read_plan(message: worker_pb2.SchedulerOutput) -> StepPlan:
+def decode_plan(message: worker_pb2.SchedulerOutput) -> StepPlan:
     """Return the plan that a SchedulerOutput stands for; InvalidRequest if its columns disagree."""
-    if message.HasField("draft_tokens"):
-        raise InvalidRequest("This worker does not verify draft tokens; turn speculative decoding off.")
-    shared = [_read_params(params) for params in message.shared_sampling_params]
+    UNREAD_OF_PLAN.refuse(message)
+    shared = [_decode_params(params) for params in message.shared_sampling_params]
     return StepPlan(
         step_id=message.step_id,
-        new_requests=[_read_new(new, shared) for new in message.new_requests],
-        cached=_read_cached(message.cached_requests),
+        new_requests=[_decode_new(new, shared) for new in message.new_requests],
+        cached=_decode_cached(message.cached_requests),
         removed_handles=ints(message.removed_handles).tolist(),
-        grammar=_read_grammar(message.grammar_bitmask) if message.HasField("grammar_bitmask") else None,
-        block_copies=_read_copies(message, "block_copies"),
-        blocks_to_zero=ints(message.block_ids_to_zero) if message.block_ids_to_zero else None,
-        swap_out=_read_copies(message, "swap_out"),
-        swap_in=_read_copies(message, "swap_in"),
+        grammar=_decode_grammar(message.grammar_bitmask) if message.HasField("grammar_bitmask") else None,
+        drafts=_decode_drafts(message.draft_tokens) if message.HasField("draft_tokens") else None,
+        num_spec_tokens=message.num_spec_tokens,
+        swap_out=_decode_copies(message, "swap_out"),
+        swap_in=_decode_copies(message, "swap_in"),
     )
 
 
-def _read_copies(message: worker_pb2.SchedulerOutput, name: str) -> tuple[Ints, Ints] | None:
+def _decode_copies(message: worker_pb2.SchedulerOutput, name: str) -> tuple[Ints, Ints] | None:
     if not message.HasField(name):
         return None
     copies = getattr(message, name)
     return ints(copies.source_block_ids), ints(copies.target_block_ids)
 
 
-def write_result(result: StepResult) -> worker_pb2.ModelRunnerOutput:
+def encode_result(result: StepResult) -> worker_pb2.ModelRunnerOutput:
     """Return the message that a result stands for."""
+    handles, num_tokens, token_ids = _columns_of_tokens(result)
     message = worker_pb2.ModelRunnerOutput(
         step_id=result.step_id,
-        handles=u32(result.handles),
-        num_tokens=u32(np.ones(len(result.handles), np.uint32)),
-        token_ids=u32(result.token_ids),
+        handles=u32(handles),
+        num_tokens=u32(num_tokens),
+        token_ids=u32(token_ids),
         compute_seconds=result.compute_seconds,
     )
     message.logprobs_by_width.extend(
-        worker_pb2.SampleLogprobs(handles=u32(each.handles), columns=_write_logprobs(each.rows)) for each in result.logprobs
+        worker_pb2.SampleLogprobs(handles=u32(each.handles), columns=_encode_logprobs(each.rows)) for each in result.logprobs
     )
-    message.prompt_logprobs.extend(_write_prompt_logprobs(item) for item in result.prompt_logprobs)
+    message.prompt_logprobs.extend(_encode_prompt_logprobs(item) for item in result.prompt_logprobs)
+    message.pooling_outputs.extend(encode_pooled(each) for each in result.pooled)
     message.failures.extend(
         worker_pb2.RequestFailure(handle=handle, status=to_status(error)) for handle, error in result.failures
     )
+    if result.proposals is not None:
+        columns = (result.proposals.handles, result.proposals.num_tokens, result.proposals.token_ids)
+        draft = message.draft_tokens
+        draft.handles, draft.num_tokens, draft.token_ids = map(u32, columns)
     return message
+
+
+def _columns_of_tokens(result: StepResult) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return each handle once, numbers of tokens, and the tokens."""
+    if not result.has_drafts:
+        return result.handles, np.ones(len(result.handles), np.uint32), result.token_ids
+    handles, counts = np.unique(result.handles, return_counts=True)
+    return handles, counts, result.token_ids[np.argsort(result.handles, kind="stable")]
 
 
 def ints(column: bytes) -> Ints:
@@ -93,8 +144,10 @@ def u32(values: npt.NDArray[Any]) -> bytes:
     return values.astype("<u4").tobytes()
 
 
-def _read_new(message: worker_pb2.NewRequestData, shared: Sequence[_Params]) -> NewRequest:
-    params, sampling = _params_of(message, shared)
+def _decode_new(message: worker_pb2.NewRequestData, shared: Sequence[_Params]) -> NewRequest:
+    params, sampling = _decode_request_params(message, shared)
+    pools = message.HasField("pooling_params")
+    problem = pooling_problem(message.pooling_params) if pools else None
     return NewRequest(
         handle=message.handle,
         request_id=message.request_id,
@@ -102,36 +155,39 @@ def _read_new(message: worker_pb2.NewRequestData, shared: Sequence[_Params]) -> 
         num_prompt_tokens=message.num_prompt_tokens,
         num_computed_tokens=message.num_computed_tokens,
         num_scheduled_tokens=message.num_scheduled_tokens,
-        block_ids=ints(message.block_ids[0]) if message.block_ids else np.empty(0, np.int64),
-        sampling=replace(sampling, seed=_seed_of(message, params)),
+        block_ids=_decode_tables(message.block_ids),
+        sampling=replace(sampling, seed=_decode_seed(message, params)),
         eos_token_id=message.eos_token_id if message.HasField("eos_token_id") else None,
         context=RequestContext.from_headers(message.trace_headers),
-        refusal=_refusal(message, sampling),
+        pooling=decode_pooling(message.pooling_params) if pools and problem is None else None,
+        lora_id=message.lora_request.id,
+        prompt_embeds=decode_prompt_embeds(message) if message.HasField("prompt_embeds") else None,
+        refusal=problem or _refusal(message, params, sampling),
     )
 
 
-def _params_of(message: worker_pb2.NewRequestData, shared: Sequence[_Params]) -> _Params:
+def _decode_request_params(message: worker_pb2.NewRequestData, shared: Sequence[_Params]) -> _Params:
     """Return a request's parameters: its own, or those that it shares with others."""
     if not message.HasField("sampling_params_index"):
-        return _read_params(message.sampling_params)
+        return _decode_params(message.sampling_params)
     if message.sampling_params_index >= len(shared):
         text = f"A request has parameters number {message.sampling_params_index} of {len(shared)} shared ones."
         raise InvalidRequest(text)
     return shared[message.sampling_params_index]
 
 
-def _seed_of(message: worker_pb2.NewRequestData, params: types_pb2.SamplingParams) -> int:
+def _decode_seed(message: worker_pb2.NewRequestData, params: types_pb2.SamplingParams) -> int:
     """Return a request's seed: its own, its parameters', or one from its id, so that it keeps its noise after a preemption."""
     if message.HasField("seed"):
         return message.seed
     return params.seed if params.HasField("seed") else zlib.crc32(message.request_id.encode())
 
 
-def _read_params(params: types_pb2.SamplingParams) -> _Params:
-    return params, read_sampling(params)
+def _decode_params(params: types_pb2.SamplingParams) -> _Params:
+    return params, decode_sampling(params)
 
 
-def read_sampling(params: types_pb2.SamplingParams) -> SamplingSpec:
+def decode_sampling(params: types_pb2.SamplingParams) -> SamplingSpec:
     """Return the sampling parameters with vLLM's defaults for what is absent."""
 
     def given(name: str, default: Any) -> Any:
@@ -160,50 +216,69 @@ def read_sampling(params: types_pb2.SamplingParams) -> SamplingSpec:
     )
 
 
-def _refusal(message: worker_pb2.NewRequestData, sampling: SamplingSpec) -> TetradError | None:
-    wanted = {
-        "pooling": message.HasField("pooling_params"),
-        "LoRA adapters": message.HasField("lora_request"),
-        "multimodal items": bool(message.mm_features),
-        "prompt embeddings": message.HasField("prompt_embeds"),
-    }
-    missing = [name for name, asked in wanted.items() if asked]
-    if missing:
-        return Unsupported(f"This worker does not support {', '.join(missing)}.")
+def _refusal(
+    message: worker_pb2.NewRequestData, params: types_pb2.SamplingParams, sampling: SamplingSpec
+) -> TetradError | None:
+    unread = UNREAD_OF_NEW_REQUEST.error_of(message) or UNREAD_OF_PARAMS.error_of(params)
+    if unread is not None:
+        return unread
     if sampling.thinking_token_budget is not None and not sampling.thinking_end_ids:
         return InvalidRequest("thinking_token_budget needs thinking_end_token_ids.", field="thinking_token_budget")
-    if len(message.block_ids) > 1:
-        return InternalError(f"This worker has 1 KV cache group, but the plan names {len(message.block_ids)}.")
     return None
 
 
-def _read_cached(message: worker_pb2.CachedRequestData) -> CachedRequests:
+def _decode_cached(message: worker_pb2.CachedRequestData) -> CachedRequests:
     handles = ints(message.handles)
-    blocks = message.new_blocks[0] if message.new_blocks else worker_pb2.BlockIdColumns()
-    num_new_blocks = ints(blocks.num_blocks) if blocks.num_blocks else np.zeros(len(handles), np.int64)
+    num_new_blocks = _decode_num_new_blocks(message, len(handles))
     cached = CachedRequests(
         handles=handles,
         num_scheduled_tokens=ints(message.num_scheduled_tokens),
         num_computed_tokens=ints(message.num_computed_tokens),
         num_new_blocks=num_new_blocks,
-        new_block_ids=ints(blocks.block_ids),
+        new_block_ids=_decode_tables([blocks.block_ids for blocks in message.new_blocks]),
     )
     lengths = {len(handles), len(cached.num_scheduled_tokens), len(cached.num_computed_tokens), len(num_new_blocks)}
-    if len(lengths) != 1 or int(num_new_blocks.sum()) != len(cached.new_block_ids):
+    if len(lengths) != 1 or int(num_new_blocks.sum()) != cached.new_block_ids.shape[1]:
         raise InvalidRequest(
-            f"Columns of cached_requests disagree: {sorted(lengths)} rows, {len(cached.new_block_ids)} blocks."
+            f"Columns of cached_requests disagree: {sorted(lengths)} rows, {cached.new_block_ids.shape[1]} blocks."
         )
     return cached
 
 
-def _read_grammar(message: worker_pb2.GrammarBitmask) -> GrammarRows:
+def _decode_num_new_blocks(message: worker_pb2.CachedRequestData, num_requests: int) -> Ints:
+    """Return how many blocks each request gets in every group; InvalidRequest if that differs between groups."""
+    columns = {blocks.num_blocks for blocks in message.new_blocks} or {b""}
+    if len(columns) > 1:
+        raise InvalidRequest("Columns of cached_requests disagree: the block tables of a request grow by different numbers.")
+    return ints(columns.pop()) if columns != {b""} else np.zeros(num_requests, np.int64)
+
+
+def _decode_tables(columns: Sequence[bytes]) -> Ints:
+    """Return the block tables of all groups as [G, N], G at least 1; InvalidRequest if they have different lengths."""
+    lengths = {len(column) for column in columns}
+    if len(lengths) > 1:
+        raise InvalidRequest(f"The block tables of KV groups have different lengths: {sorted(lengths)} bytes.")
+    return np.stack([ints(column) for column in columns or (b"",)])
+
+
+def _decode_grammar(message: worker_pb2.GrammarBitmask) -> GrammarRows:
     handles, words = ints(message.handles), _words(message.bitmask)
     if len(words) != len(handles) * message.num_words:
         raise InvalidRequest(f"The bitmask has {len(words)} words for {len(handles)} rows of {message.num_words}.")
     return GrammarRows(handles=handles, bitmask=words.reshape(len(handles), message.num_words))
 
 
-def _write_logprobs(rows: LogprobRows) -> types_pb2.LogprobsColumns:
+def _decode_drafts(message: worker_pb2.DraftTokens) -> DraftTokens:
+    drafts = DraftTokens(ints(message.handles), ints(message.num_tokens), ints(message.token_ids))
+    if len(drafts.handles) != len(drafts.num_tokens) or int(drafts.num_tokens.sum()) != len(drafts.token_ids):
+        raise InvalidRequest(
+            f"Columns of draft_tokens disagree: {len(drafts.handles)} requests, {len(drafts.num_tokens)} numbers of drafts, "
+            f"{len(drafts.token_ids)} drafts."
+        )
+    return drafts
+
+
+def _encode_logprobs(rows: LogprobRows) -> types_pb2.LogprobsColumns:
     return types_pb2.LogprobsColumns(
         token_ids=u32(rows.token_ids),
         logprobs=rows.logprobs.astype("<f4").tobytes(),
@@ -213,5 +288,5 @@ def _write_logprobs(rows: LogprobRows) -> types_pb2.LogprobsColumns:
     )
 
 
-def _write_prompt_logprobs(item: PromptLogprobs) -> worker_pb2.PromptLogprobs:
-    return worker_pb2.PromptLogprobs(handle=item.handle, start=item.start, columns=_write_logprobs(item.rows))
+def _encode_prompt_logprobs(item: PromptLogprobs) -> worker_pb2.PromptLogprobs:
+    return worker_pb2.PromptLogprobs(handle=item.handle, start=item.start, columns=_encode_logprobs(item.rows))

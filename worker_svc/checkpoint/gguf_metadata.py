@@ -1,35 +1,10 @@
-"""GGUF metadata and tensor names -> config.json's form and Hugging Face's names."""
+"""GGUF metadata: converts metadata to config.json's form."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from tetrad.services.errors import ModelError
-
-_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-
-_LAYER_TENSORS = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-_TENSORS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-
-
-def gguf_name(name: str) -> str:
-    """Return the GGUF name of a Hugging Face tensor name; the name itself if it has none."""
-    stem, _, kind = name.rpartition(".")
-    if stem.startswith("model.layers."):
-        _, _, index, part = stem.split(".", 3)
-        return f"blk.{index}.{_LAYER_TENSORS[part]}.{kind}" if part in _LAYER_TENSORS else name
-    return f"{_TENSORS[stem]}.{kind}" if stem in _TENSORS else name
+from tetrad.worker_svc.checkpoint.gguf_architectures import architecture_of
 
 
 def config_from_metadata(field: Callable[[str], Any], *, vocab_size: int, is_tied: bool) -> dict[str, Any]:
@@ -40,17 +15,18 @@ def config_from_metadata(field: Callable[[str], Any], *, vocab_size: int, is_tie
         vocab_size: rows of the embedding; the metadata may lack it.
         is_tied: whether the file has no output matrix of its own.
     """
-    architecture = field("general.architecture")
-    if not isinstance(architecture, str) or architecture not in _ARCHITECTURES:
-        supported = ", ".join(sorted(_ARCHITECTURES))
-        raise ModelError(f"GGUF architecture {str(architecture)[:80]!r} is not supported; supported: {supported}.")
+    name = field("general.architecture")
+    architecture = architecture_of(name)
 
     def get(key: str) -> Any:
-        return field(f"{architecture}.{key}")
+        return field(f"{name}.{key}")
 
-    window = get("attention.sliding_window")
+    window = get("attention.sliding_window") or None
+    if window and not architecture.knows_window and len(architecture.names) == 1:
+        raise ModelError(f"GGUF {name}.attention.sliding_window is not supported: which layers have it is not said.")
+    own = architecture.names[1 if window and not architecture.knows_window else 0]
     config = {
-        "architectures": [_sliding_architecture(architecture) if window else _ARCHITECTURES[architecture]],
+        "architectures": [architecture.mixture if architecture.mixture and get("expert_count") else own],
         "sliding_window": window,
         "vocab_size": vocab_size,
         "hidden_size": get("embedding_length"),
@@ -58,22 +34,15 @@ def config_from_metadata(field: Callable[[str], Any], *, vocab_size: int, is_tie
         "num_hidden_layers": get("block_count"),
         "num_attention_heads": get("attention.head_count"),
         "num_key_value_heads": get("attention.head_count_kv"),
-        "head_dim": get("attention.key_length") or get("rope.dimension_count"),
+        "head_dim": get("attention.key_length"),
         "rms_norm_eps": get("attention.layer_norm_rms_epsilon"),
         "rope_theta": get("rope.freq_base"),
         "max_position_embeddings": get("context_length"),
         "eos_token_id": field("tokenizer.ggml.eos_token_id"),
         "tie_word_embeddings": is_tied,
         "rope_scaling": _rope_scaling(get),
-    }
+    } | architecture.config(get)
     return {key: value for key, value in config.items() if value is not None}
-
-
-def _sliding_architecture(architecture: str) -> str:
-    """Return the architecture all of whose layers have a sliding window."""
-    if architecture != "llama":
-        raise ModelError(f"GGUF {architecture}.attention.sliding_window is not supported: which layers have it is not said.")
-    return "MistralForCausalLM"
 
 
 def _rope_scaling(get: Callable[[str], Any]) -> Mapping[str, Any] | None:
@@ -83,6 +52,7 @@ def _rope_scaling(get: Callable[[str], Any]) -> Mapping[str, Any] | None:
     scaling = {
         "rope_type": kind,
         "factor": get("rope.scaling.factor"),
+        "attention_factor": get("rope.scaling.attn_factor"),
         "original_max_position_embeddings": get("rope.scaling.original_context_length"),
     }
     return {key: value for key, value in scaling.items() if value is not None}

@@ -1,8 +1,4 @@
-"""GGUF reader: a .gguf file opened and checked, its metadata in config.json's form. Never imports torch.
-
-The header comes from services/gguf_container.py. Every tensor is checked against the file's length before anything is read
-from it: a truncated file fails at once, in one line, and no tensor is made larger than its own bytes allow.
-"""
+"""GGUF reader: a model of one .gguf file or several parts, its metadata in config.json's form. Never imports torch."""
 
 import math
 from collections import Counter
@@ -14,11 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tetrad.services.errors import ModelError, one_line
-from tetrad.services.gguf_container import GgufTensor, read_gguf_header
+from tetrad.services.models.gguf_container import GgufTensor
+from tetrad.services.models.gguf_parts import gguf_part_paths
 from tetrad.worker_svc.checkpoint.gguf_metadata import config_from_metadata
+from tetrad.worker_svc.checkpoint.gguf_part import GgufPart
+from tetrad.worker_svc.checkpoint.gguf_values import dequantize
 
 _ROPE_FACTORS = "rope_freqs.weight"
+_LONGROPE = {"long_factor": "rope_factors_long.weight", "short_factor": "rope_factors_short.weight"}
 _MAX_ROPE_FACTORS = 1024
+_HALVES = {int(gguf.GGMLQuantizationType.F16): "float16", int(gguf.GGMLQuantizationType.BF16): "bfloat16"}
 _PLAIN_TYPES: dict[Any, type[np.generic]] = {
     gguf.GGMLQuantizationType.F16: np.float16,
     gguf.GGMLQuantizationType.F32: np.float32,
@@ -26,19 +27,23 @@ _PLAIN_TYPES: dict[Any, type[np.generic]] = {
 
 
 class GgufFile:
-    """One mapped file. ModelError when it is truncated, corrupt or of an architecture we do not know."""
+    """The mapped files of a model; every part counts as one file with it.
+
+    Args:
+        path: of the file, or of the first part.
+
+    Raises:
+        ModelError: a file is missing, truncated, corrupt, of another model, or of an architecture that is not known.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        header = read_gguf_header(path)
-        self._metadata = header.metadata
-        self._tensors = {tensor.name: tensor for tensor in header.tensors}
-        self._sizes = {tensor.name: self._size_bytes(tensor) for tensor in header.tensors}
-        self._unread = set(self._tensors)
-        self.total_bytes = sum(self._sizes.values())
-        self._check_length()
-        # Of the plain class: each of the thousands of slices that are taken below costs a microsecond more of the other.
-        self._data: npt.NDArray[np.uint8] = np.asarray(np.memmap(path, mode="r"))
+        self._parts = [GgufPart(part) for part in gguf_part_paths(path)]
+        self._metadata = self._parts[0].metadata
+        self._part_of = {name: part for part in self._parts for name in part.tensors}
+        self._check_parts()
+        self._unread = set(self._part_of)
+        self.total_bytes = sum(part.size_bytes(name) for name, part in self._part_of.items())
         self.architecture = str(self.field("general.architecture"))
         self.config = self._read_config()
 
@@ -46,8 +51,8 @@ class GgufFile:
     def stored_type(self) -> str:
         """The type that most of the bytes are stored in, as GGUF calls it."""
         sizes: Counter[int] = Counter()
-        for tensor in self._tensors.values():
-            sizes[tensor.kind] += self._sizes[tensor.name]
+        for name, part in self._part_of.items():
+            sizes[part.tensors[name].kind] += part.size_bytes(name)
         return gguf.GGMLQuantizationType(sizes.most_common(1)[0][0]).name if sizes else ""
 
     def field(self, key: str) -> Any:
@@ -56,7 +61,7 @@ class GgufFile:
 
     def has(self, name: str) -> bool:
         """Return whether there is a tensor of this GGUF name."""
-        return name in self._tensors
+        return name in self._part_of
 
     def unread(self) -> list[str]:
         """Return the names of the tensors that have not been handed out."""
@@ -64,59 +69,78 @@ class GgufFile:
 
     def dequantize(self, name: str) -> tuple[npt.NDArray[np.float32], int]:
         """Return a tensor in float32 and its bytes as stored; KeyError if there is none."""
-        tensor, size = self._tensors[name], self._sizes[name]
-        stored = self._data[tensor.offset : tensor.offset + size]
+        part = self._part_of[name]
+        tensor, stored = part.tensors[name], part.stored(name)
+        size = stored.nbytes
         kind = gguf.GGMLQuantizationType(tensor.kind)
         try:
             if kind in _PLAIN_TYPES:
                 stored = stored.view(_PLAIN_TYPES[kind]).reshape(tensor.shape[::-1])
             else:
                 stored = stored.reshape(gguf.quant_shape_to_byte_shape(tensor.shape[::-1], kind))
-            values: npt.NDArray[np.float32] = gguf.dequantize(stored, kind)
+            values = dequantize(stored, kind)
         except (NotImplementedError, ValueError) as error:
-            raise self._unreadable(tensor, f"of type {kind.name} cannot be read: {one_line(error)}") from error
+            raise part.unreadable(tensor, f"of type {kind.name} cannot be read: {one_line(error)}") from error
         self._unread.discard(name)
         return values, size
+
+    def halves(self, name: str) -> tuple[str, npt.NDArray[np.uint16]] | None:
+        """Return the type ("float16" or "bfloat16") and the bits of a tensor of 16-bit floats; None if it is none of those."""
+        part = self._part_of[name]
+        tensor = part.tensors[name]
+        kind = _HALVES.get(tensor.kind)
+        if kind is None:
+            return None
+        self._unread.discard(name)
+        return kind, np.ascontiguousarray(part.stored(name)).view(np.uint16).reshape(tensor.shape[::-1])
 
     def stored(self, name: str) -> tuple[int, npt.NDArray[np.uint8]] | None:
         """Return the number of a matrix's type and its rows [rows, bytes of a row] in the mapped file.
 
-        None if it is no matrix or not quantized; KeyError if there is none.
+        The matrices of all experts are [experts, rows, bytes of a row]. None if it is no matrix or not quantized; KeyError if
+        there is none.
         """
-        tensor, size = self._tensors[name], self._sizes[name]
-        if len(tensor.shape) != 2 or gguf.GGMLQuantizationType(tensor.kind) in _PLAIN_TYPES:
+        part = self._part_of[name]
+        tensor = part.tensors[name]
+        if len(tensor.shape) not in (2, 3) or gguf.GGMLQuantizationType(tensor.kind) in _PLAIN_TYPES:
             return None
-        columns, rows = tensor.shape
+        columns, *rows = tensor.shape
         if columns % gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(tensor.kind)][0]:
-            raise self._unreadable(tensor, f"has rows of {columns} values, no whole number of blocks")
+            raise part.unreadable(tensor, f"has rows of {columns} values, no whole number of blocks")
         self._unread.discard(name)
-        return tensor.kind, self._data[tensor.offset : tensor.offset + size].reshape(rows, -1)
+        return tensor.kind, part.stored(name).reshape(*reversed(rows), -1)
 
     def _read_config(self) -> dict[str, Any]:
-        embedding = self._tensors.get("token_embd.weight")
+        embedding = self._tensor("token_embd.weight")
         if embedding is None or len(embedding.shape) != 2:
             raise ModelError(f"{self.path} has no tensor token_embd.weight of two dimensions.")
-        config = config_from_metadata(self.field, vocab_size=embedding.shape[-1], is_tied="output.weight" not in self._tensors)
-        factors = self._tensors.get(_ROPE_FACTORS)
-        if factors is not None:
-            if math.prod(factors.shape) > _MAX_ROPE_FACTORS:
-                raise self._unreadable(factors, f"has more than {_MAX_ROPE_FACTORS} values")
-            config["rope_scaling"] = {"rope_type": "factors", "factors": self.dequantize(_ROPE_FACTORS)[0].tolist()}
+        config = config_from_metadata(self.field, vocab_size=embedding.shape[-1], is_tied=not self.has("output.weight"))
+        if self.has(_ROPE_FACTORS):
+            config["rope_scaling"] = {"rope_type": "factors", "factors": self._rope_factors(_ROPE_FACTORS)}
+        if all(self.has(name) for name in _LONGROPE.values()):
+            lists = {key: self._rope_factors(name) for key, name in _LONGROPE.items()}
+            config["rope_scaling"] = {**config.get("rope_scaling", {}), "rope_type": "longrope", **lists}
         return config
 
-    def _size_bytes(self, tensor: GgufTensor) -> int:
-        try:
-            per_block, block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(tensor.kind)]
-        except (KeyError, ValueError):
-            raise self._unreadable(tensor, f"is of a type that is not known: {tensor.kind}") from None
-        # Python's numbers do not overflow: a product of four lengths near 2^64 is as large as it says.
-        return int(math.prod(tensor.shape) // per_block * block_bytes)
+    def _rope_factors(self, name: str) -> list[float]:
+        factors = self._part_of[name].tensors[name]
+        if math.prod(factors.shape) > _MAX_ROPE_FACTORS:
+            raise self._part_of[name].unreadable(factors, f"has more than {_MAX_ROPE_FACTORS} values")
+        values: list[float] = self.dequantize(name)[0].tolist()
+        return values
 
-    def _check_length(self) -> None:
-        size = self.path.stat().st_size
-        needed = max((tensor.offset + self._sizes[name] for name, tensor in self._tensors.items()), default=0)
-        if size < needed:
-            raise ModelError(f"{self.path} is truncated: it has {size} bytes of at least {needed}.")
+    def _tensor(self, name: str) -> GgufTensor | None:
+        return self._part_of[name].tensors[name] if name in self._part_of else None
 
-    def _unreadable(self, tensor: GgufTensor, why: str) -> ModelError:
-        return ModelError(f"{self.path.name}: tensor {tensor.name[:80]!r} {why}.")
+    def _check_parts(self) -> None:
+        """Raise ModelError unless the parts are those of one model: its first file says how many there are."""
+        count = self.field("split.count") or len(self._parts)
+        if count != len(self._parts):
+            raise ModelError(
+                f"{self.path} is one of {str(count)[:20]} parts by its metadata, and {len(self._parts)} by its name; "
+                "parts are named NAME-00001-of-0000N.gguf."
+            )
+        numbers = [part.metadata.get("split.no", number) for number, part in enumerate(self._parts)]
+        num_tensors = sum(len(part.tensors) for part in self._parts)
+        if numbers != list(range(len(self._parts))) or num_tensors != len(self._part_of):
+            raise ModelError(f"{self.path} and the other parts beside it are not parts of one model.")

@@ -1,11 +1,14 @@
 """Weight loader: gives a model its tensors while it is built. Checks shapes, counts bytes, reports progress."""
 
+import math
 from collections.abc import Collection, Container
 
 import torch
 
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.checkpoint.source import Progress, QuantizedTensor, WeightSource
+from tetrad.worker_svc.checkpoint.source import DOWNLOAD_AGAIN, Progress, QuantizedMatrix, QuantizedTensor, WeightSource
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.model_facts.tensors import tensor_shapes
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 """Types of weights that are not quantized."""
@@ -16,7 +19,9 @@ _WITHOUT_EFFECT = (
     "rotary_emb.inv_freq",  # follows from the config
     "rope_freqs.weight",  # read with the config
     "lm_head.weight",  # of tied embeddings; every other model asks for it
-    ".k_scale",  # calibrated for keys and values in fp8; theirs is 1 here
+    ".input_scale",  # calibrated for activations; theirs are measured here as they come
+    ".weight_format",  # of bitsandbytes
+    ".k_scale",  # of keys and values in fp8, which the kernels' program alone reads
     ".v_scale",
 )
 """Ends of the names of tensors that results do not depend on."""
@@ -70,22 +75,49 @@ class WeightLoader:
         self._count(tensor.numel() if num_parameters is None else num_parameters, tensor.nbytes)
         return tensor
 
-    def get_quantized(self, name: str, shape: tuple[int, int], kinds: Container[int]) -> QuantizedTensor | None:
-        """Return a matrix as it is stored, or None, if it is stored otherwise than in one of these GGUF types."""
-        self._check_known(name)
-        tensor = self._source.load_quantized(name)
-        if tensor is None or tensor.kind not in kinds:
-            return None
-        self._check_shape(name, tensor.shape, shape)
-        self._count(tensor.shape[0] * tensor.shape[1], tensor.rows.nbytes)
-        return tensor
+    @property
+    def are_packed(self) -> bool:
+        """Whether the checkpoint has a quantization of its own."""
+        return self._source.config.get("quantization_config") is not None
 
-    def check_all_read(self, architecture: str) -> None:
-        """Raise ModelError if the files hold a tensor that the model has not asked for: its results would be wrong.
+    def get_scalar(self, name: str) -> float:
+        """Return a tensor of one value; ModelError if it has more, or if that is not above 0."""
+        value = self.get_stored(name, (), (1,)).float().item()
+        if not 0 < value < math.inf:
+            raise ModelError(f"Tensor {name} is {value}, but it must be above 0.")
+        return value
+
+    def get_quantized(self, name: str, shape: tuple[int, int], kinds: Container[int]) -> QuantizedMatrix | None:
+        """Return a matrix as it is stored; None if it is in floats, or in a GGUF type that is not among these."""
+        self._check_known(name)
+        found = self._source.load_quantized(name)
+        if found is None or (isinstance(found[0], QuantizedTensor) and found[0].kind not in kinds):
+            return None
+        matrix, stored_bytes = found
+        self._check_shape(name, matrix.shape, shape)
+        self._count(shape[0] * shape[1], stored_bytes)
+        return matrix
+
+    def check_complete(self, config: ModelConfig) -> None:
+        """Raise ModelError if the files lack a bias, or hold a tensor that the model has not asked for.
 
         Such are adapters that were not merged, attention sinks, or the experts of another architecture.
         """
-        unread = [name for name in self._source.unread() if not name.endswith(_WITHOUT_EFFECT)]
+        for name in tensor_shapes(config):
+            if name.endswith(".bias"):
+                self._check_known(name)
+        self.check_all_read(config.architecture)
+
+    def check_all_read(self, architecture: str, *, without_effect: Collection[str] = ()) -> None:
+        """Raise ModelError if the files hold a tensor that the model has not asked for, and that would change its results.
+
+        Tensors with a part of `without_effect` in their names may stay unread.
+        """
+        unread = [
+            name
+            for name in self._source.unread()
+            if not name.endswith(_WITHOUT_EFFECT) and not any(part in name for part in without_effect)
+        ]
         if unread:
             shown = ", ".join(name[:100] for name in unread[:_MAX_NAMED])
             more = f" and {len(unread) - _MAX_NAMED} more" if len(unread) > _MAX_NAMED else ""
@@ -99,15 +131,15 @@ class WeightLoader:
             packed = f"{name.removesuffix('weight')}qweight"
             if name.endswith(".weight") and self._source.has(packed):
                 raise ModelError(
-                    f"The model's files have {packed}: it is quantized as AWQ or GPTQ, which needs the cuda device and a "
-                    "quantization_config in config.json."
+                    f"The model's files have {packed}: it is quantized as AWQ or GPTQ, which needs a quantization_config in "
+                    "config.json."
                 )
-            raise ModelError(f"The model's files have no tensor {name}.")
+            raise ModelError(f"The model's files have no tensor {name}. {DOWNLOAD_AGAIN}")
 
     def _check_shape(self, name: str, shape: tuple[int, ...], *expected: tuple[int, ...]) -> None:
         if shape not in expected:
             asked = " or ".join(str(each) for each in expected)
-            raise ModelError(f"Tensor {name} has shape {shape}, but the config asks for {asked}.")
+            raise ModelError(f"Tensor {name} has shape {shape}, but the config asks for {asked}. {DOWNLOAD_AGAIN}")
 
     def _count(self, num_parameters: int, stored_bytes: int) -> None:
         self._loaded_bytes += stored_bytes

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tetrad.services.errors import ModelError
-from tetrad.services.model_directory import parse_json_object, read_model_json
+from tetrad.services.models.model_directory import parse_json_object, read_model_json
 
 
 def read_model_config(path: Path) -> dict[str, Any]:

@@ -1,33 +1,43 @@
-"""Opens weights: the files of a model, or made-up weights of its shape."""
+"""Opens weights: the files of a model, or random weights of its shape."""
 
 from pathlib import Path
 
 import torch
 
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.checkpoint.bare_names import with_prefix
+from tetrad.worker_svc.checkpoint.canonical import CanonicalSource
+from tetrad.worker_svc.checkpoint.gguf_architectures import tensor_names
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
 from tetrad.worker_svc.checkpoint.random import RandomSource
 from tetrad.worker_svc.checkpoint.source import WeightSource
-from tetrad.worker_svc.checkpoint.split_projections import SplitProjections
+from tetrad.worker_svc.checkpoint.text_part import TextPartSource
+from tetrad.worker_svc.checkpoint.unpacked import UnpackedSource
 from tetrad.worker_svc.core.device import LoadRequest
 from tetrad.worker_svc.core.host import available_memory_bytes
-from tetrad.worker_svc.model_facts.check import supported_config
+from tetrad.worker_svc.families.registry import supported_config
+from tetrad.worker_svc.packed_weights.formats import open_reader
 
 _HOST = torch.device("cpu")
 
 
-def open_weights(request: LoadRequest, device: torch.device = _HOST) -> WeightSource:
+def open_weights(request: LoadRequest, device: torch.device = _HOST, *, unpacks: bool = False) -> WeightSource:
     """Return the source; ModelError if it cannot be read, or if made-up weights would not fit the host's memory.
 
     Args:
         request: which model.
         device: where made-up weights are drawn.
+        unpacks: whether the matrices of quantized checkpoints are to be had by the names of floats.
     """
     if not request.random_weights:
         source = open_source(request.path)
-        if not source.has("model.layers.0.self_attn.qkv_proj.weight"):
+        if request.path.suffix == ".gguf":
             return source
-        return SplitProjections(source, supported_config(apply_overrides(source.config, request.hf_overrides_json)))
+        config = apply_overrides(source.config, request.hf_overrides_json)
+        if unpacks and config.get("quantization_config") is not None:
+            source = UnpackedSource(source, open_reader(config["quantization_config"]))
+        names = supported_config(config).tensors
+        return CanonicalSource(TextPartSource(source, names.text_parts) if names.text_parts else with_prefix(source), names)
     config = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
     source = RandomSource(config, supported_config(config), request.seed, device)
     available = available_memory_bytes()
@@ -37,14 +47,17 @@ def open_weights(request: LoadRequest, device: torch.device = _HOST) -> WeightSo
 
 
 def open_source(path: Path) -> WeightSource:
-    """Return the source for a directory (config.json and *.safetensors) or a .gguf file; ModelError if it is neither."""
+    """Return the source for a directory with config.json and weights, under its files' names, or for a .gguf file, under
+    canonical names; ModelError if it is neither.
+    """
     # Either library takes a good part of a second to import: only the one that is needed.
     if path.suffix == ".gguf":
         from tetrad.worker_svc.checkpoint.gguf_file import GgufSource
 
-        return GgufSource(path)
+        source = GgufSource(path)
+        return CanonicalSource(source, tensor_names(source.architecture, supported_config(source.config), source.has))
     if path.is_dir():
-        from tetrad.worker_svc.checkpoint.safetensors_dir import SafetensorsSource
+        from tetrad.worker_svc.checkpoint.directory import DirectorySource
 
-        return SafetensorsSource(path)
+        return DirectorySource(path)
     raise ModelError(f"{path} is neither a directory with config.json nor a .gguf file.")

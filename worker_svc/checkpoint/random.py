@@ -1,4 +1,6 @@
-"""Random weights (load_format "dummy"): a model's shapes without its files; the same for the same seed and kind of device."""
+"""Random weights (load_format "dummy"): weights of a model's shapes without its files; the same for the same seed and kind of
+device.
+"""
 
 import zlib
 from collections.abc import Mapping
@@ -7,6 +9,7 @@ from typing import Any
 import torch
 
 from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.model_facts.tensors import tensor_shapes
 
 _HOST = torch.device("cpu")
 
@@ -55,33 +58,3 @@ class RandomSource:
 
     def load_quantized(self, name: str) -> None:
         """Return None: nothing is made up in a GGUF type."""
-
-
-def tensor_shapes(facts: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return name and shape of every tensor of a model of the llama family."""
-    hidden, middle, dim = facts.hidden_size, facts.intermediate_size, facts.head_dim
-    query, key = facts.num_heads * dim, facts.num_kv_heads * dim
-    layer: dict[str, tuple[int, ...]] = {
-        "input_layernorm.weight": (hidden,),
-        "self_attn.q_proj.weight": (query, hidden),
-        "self_attn.k_proj.weight": (key, hidden),
-        "self_attn.v_proj.weight": (key, hidden),
-        "self_attn.o_proj.weight": (hidden, query),
-        "post_attention_layernorm.weight": (hidden,),
-        "mlp.gate_proj.weight": (middle, hidden),
-        "mlp.up_proj.weight": (middle, hidden),
-        "mlp.down_proj.weight": (hidden, middle),
-    }
-    if facts.architecture == "Qwen2ForCausalLM":
-        layer |= {f"self_attn.{n}_proj.bias": (size,) for n, size in (("q", query), ("k", key), ("v", key))}
-    if facts.architecture == "Qwen3ForCausalLM":
-        layer |= {f"self_attn.{n}_norm.weight": (dim,) for n in "qk"}
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (facts.vocab_size, hidden),
-        "model.norm.weight": (hidden,),
-    }
-    if not facts.tie_word_embeddings:
-        shapes["lm_head.weight"] = (facts.vocab_size, hidden)
-    for index in range(facts.num_layers):
-        shapes |= {f"model.layers.{index}.{name}": shape for name, shape in layer.items()}
-    return shapes

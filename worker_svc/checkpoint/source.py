@@ -11,23 +11,51 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
+
+DOWNLOAD_AGAIN = "The files are incomplete, or belong to another config: download the model again."
+"""What to do if tensors and config do not fit each other; ends an error."""
+
 Progress = Callable[[int, int], None]
 """(bytes loaded, bytes in all), called from the compute thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedTensor:
-    """A matrix [rows, columns] as a GGUF file has it.
+    """A matrix [rows, columns] as a GGUF file has it, or several below each other, those of all experts.
 
     Attributes:
         kind: GGUF's number of its type.
-        shape: rows and columns.
-        rows: [rows, bytes of a row] uint8; may be the mapped file itself.
+        shape: rows of all matrices, and columns.
+        rows: [rows, bytes of a row] uint8, of experts [experts, rows, bytes of a row]; may be the mapped file itself.
     """
 
     kind: int
     shape: tuple[int, int]
     rows: npt.NDArray[np.uint8]
+
+    @property
+    def form(self) -> object:
+        """What matrices have in common that can be put below each other."""
+        return self.kind, self.rows.shape[1]
+
+    def of_rows(self, choose: Callable[[torch.Tensor], torch.Tensor]) -> "QuantizedTensor":
+        """Return the matrix of some rows, as `choose` takes them out of a tensor [rows] or [experts, rows]."""
+        chosen = choose(torch.arange(self.shape[0]).view(self.rows.shape[:-1])).numpy()
+        rows = self.rows.reshape(self.shape[0], -1)[chosen]
+        return QuantizedTensor(self.kind, (len(rows), self.shape[1]), rows)
+
+    def dequantized(self) -> torch.Tensor:
+        """Return the weights [rows, columns] in float32."""
+        import gguf
+
+        from tetrad.worker_svc.checkpoint.gguf_values import dequantize  # both are imported where there is a GGUF file
+
+        return torch.from_numpy(dequantize(self.rows, gguf.GGMLQuantizationType(self.kind)))
+
+
+QuantizedMatrix = QuantizedTensor | GroupedMatrix
+"""A matrix as a GGUF file or another checkpoint has it."""
 
 
 class WeightSource(Protocol):
@@ -55,7 +83,7 @@ class WeightSource(Protocol):
         """Return the tensor in float32 and its bytes as stored; KeyError if there is none."""
 
     def load_stored(self, name: str) -> torch.Tensor:
-        """Return the tensor in the type it is stored in, perhaps the mapped file itself; GGUF's own types come as float32."""
+        """Return the tensor in the type it is stored in, perhaps the mapped file itself; GGUF's quantized types in float32."""
 
-    def load_quantized(self, name: str) -> QuantizedTensor | None:
-        """Return the matrix as it is stored, None if it is stored in floats; KeyError if there is none."""
+    def load_quantized(self, name: str) -> tuple[QuantizedMatrix, int] | None:
+        """Return the matrix as it is stored and its bytes; None if it is stored in floats; KeyError if there is none."""

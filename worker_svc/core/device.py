@@ -3,12 +3,16 @@
 Called by worker.py, always on the compute thread. Knows nothing of gRPC.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from tetrad.worker_svc.core.plan import Runner
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.core.lora import LoraLimits, ModelLoras
+from tetrad.worker_svc.core.plan import Ints, Runner
+from tetrad.worker_svc.core.pooling import PoolingFacts
+from tetrad.worker_svc.core.ranks import GroupPlace, Orders
 
 Progress = Callable[[int, int], None]
 """(done, in all)."""
@@ -25,11 +29,16 @@ class LoadRequest:
     hf_overrides_json: str = ""
     random_weights: bool = False
     seed: int = 0
+    loras: LoraLimits | None = None  # None: adapters are not wanted
+    runner: str = "auto"  # "generate" or "pooling"
+    convert: str = "auto"  # "none", "embed" or "classify"
+    pooler_config_json: str = ""
+    draft_path: Path | None = None  # of the model that proposes tokens; None: none does
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What was loaded."""
+    """A loaded model."""
 
     model: str
     architecture: str
@@ -41,22 +50,30 @@ class ModelInfo:
     num_layers: int
     hidden_size: int
     weights_dtype: str = ""
+    pooling: PoolingFacts | None = None  # None: it generates
 
 
 @dataclass(frozen=True, slots=True)
 class KvGroup:
-    """Layers that share one block table; all of a model's, here."""
+    """Layers that share one block table.
 
-    num_layers: int
+    `sliding_window`: keys that a query sees, itself included, None: all; `is_state`: a block has the state behind its last
+    computed token; `block_size`: tokens per block, 0: as the engine core has asked.
+    """
+
+    layers: tuple[int, ...]
     block_size_bytes: int
     num_kv_heads: int
     head_size: int
     dtype: str
+    sliding_window: int | None = None
+    is_state: bool = False
+    block_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class KvLayout:
-    """What the engine core decided: blocks (the null block included), limits of its plans, blocks of the second tier."""
+    """The engine core's layout: blocks (the null block included), limits of its plans, blocks of the second tier."""
 
     num_blocks: int
     block_size: int
@@ -73,8 +90,12 @@ class LoadedModel(Protocol):
     def info(self) -> ModelInfo:
         """Facts for GetInfo."""
 
-    def kv_group(self, block_size: int) -> KvGroup:
-        """Return the shape of the KV cache."""
+    @property
+    def loras(self) -> ModelLoras | None:
+        """Its adapters; None: it takes none."""
+
+    def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:
+        """Return the shape of the KV cache; a block has the same bytes in every group."""
 
     def make_runner(self, layout: KvLayout) -> Runner:
         """Allocate the KV cache and return what runs steps over it."""
@@ -86,10 +107,60 @@ class LoadedModel(Protocol):
         """Move them back; FailedPrecondition, and nothing is changed, if the device has no room for them."""
 
 
+def refuse_loras(request: LoadRequest, device: str) -> None:
+    """ModelError if adapters are wanted of a device, or of a kind of model, that takes none."""
+    if request.loras is not None:
+        raise ModelError(f"enable_lora is not supported for {device}; adapters run on decoders on the cpu device.")
+
+
+def refuse_drafter(request: LoadRequest, device: str) -> None:
+    """ModelError if a draft model is wanted of a device, or of a kind of model, that has none."""
+    if request.draft_path is not None:
+        raise ModelError(
+            f"A draft model is not supported for {device}; it runs beside a decoder on one worker of the cpu device."
+        )
+
+
+@runtime_checkable
+class CountsExperts(Protocol):
+    """A LoadedModel that counts what its experts compute."""
+
+    @property
+    def expert_tokens(self) -> Sequence[Ints]:
+        """Of each layer with experts, the tokens that each one has computed [experts]; may be read from any thread."""
+
+
+@runtime_checkable
+class GroupDevice(Protocol):
+    """A device that computes one model together with those of other workers."""
+
+    def join_group(self, place: GroupPlace) -> Orders | None:
+        """Meet the other ranks before a model is loaded, and again whenever one of them is replaced.
+
+        Returns:
+            On a member, the leader's orders; on the leader None.
+
+        Raises:
+            DeadlineExceeded: a rank did not come.
+            Unavailable: the ranks cannot reach each other.
+        """
+
+    def leave_group(self) -> None:
+        """Close the connections to the other ranks, if there are any."""
+
+
 class Device(Protocol):
-    """A kind of accelerator."""
+    """A kind of accelerator.
+
+    Attributes:
+        name: "cpu", "cuda" or "sim".
+        verifies_drafts: whether its runners take plans with draft tokens.
+        takes_embeddings: whether its runners take prompts with embeddings.
+    """
 
     name: str
+    verifies_drafts: bool
+    takes_embeddings: bool
 
     def set_up(self) -> None:
         """Prepare the calling thread, the compute thread."""
@@ -102,3 +173,6 @@ class Device(Protocol):
 
     def give_back_memory(self) -> None:
         """Return to the system what was freed, so that other processes can have it."""
+
+    def check(self) -> None:
+        """Raise an error if the device fails every later call, too, as CUDA does after an illegal memory access."""

@@ -6,6 +6,8 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
+from tetrad.services.models.gguf_parts import gguf_part_paths
+
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -57,8 +59,11 @@ def size_text(size_bytes: int) -> str:
 
 
 def size_on_disk(path: Path) -> int:
-    """Return the bytes of a model's weights: a .gguf file, or the safetensors files of a directory."""
-    files = path.glob("*.safetensors") if path.is_dir() else (path,)
+    """Return the bytes of a model's weights: a .gguf file or its parts, or the files of a directory."""
+    if not path.is_dir():
+        files = gguf_part_paths(path)
+    else:
+        files = list(path.glob("*.safetensors")) or list(path.glob("pytorch_model*.bin"))
     return sum(file.stat().st_size for file in files if file.exists())
 
 

@@ -18,18 +18,22 @@ class InputBatch:
         max_num_seqs: slots.
         max_model_len: longest sequence, in tokens.
         block_size: tokens per KV block.
+        num_groups: KV groups, each with a block table per request.
     """
 
-    def __init__(self, *, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
+    def __init__(self, *, max_num_seqs: int, max_model_len: int, block_size: int, num_groups: int = 1) -> None:
         self.block_size = block_size
         self.max_num_seqs = max_num_seqs
         self.max_model_len = max_model_len
         max_blocks = -(-max_model_len // block_size) + 1
         # One token more than a sequence may have: the last one sampled is kept like any other.
         self.token_ids: npt.NDArray[np.int32] = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
-        self.block_tables: npt.NDArray[np.int32] = np.zeros((max_num_seqs, max_blocks), np.int32)
+        # Where a window has passed, a table keeps ids of blocks that are others' by now; nothing reads there.
+        self.block_tables: npt.NDArray[np.int32] = np.zeros((num_groups, max_num_seqs, max_blocks), np.int32)
         self.num_blocks: Ints = np.zeros(max_num_seqs, np.int64)
         self.num_tokens: Ints = np.zeros(max_num_seqs, np.int64)
+        # Of the present step: they stand behind the tokens that are known.
+        self.num_drafts: Ints = np.zeros(max_num_seqs, np.int64)
         self.num_prompt_tokens: Ints = np.zeros(max_num_seqs, np.int64)
         self.handles: Ints = np.zeros(max_num_seqs, np.int64)
         self._slot_of: dict[int, int] = {}
@@ -60,14 +64,14 @@ class InputBatch:
             raise InvalidRequest(f"Handle {request.handle} is in use.")
         if not self._free:
             raise InvalidRequest(f"The worker was set up for {self.max_num_seqs} requests; none more fits.")
-        length, num_blocks = len(request.token_ids), len(request.block_ids)
-        if not 0 < length <= self.max_model_len or num_blocks > self.block_tables.shape[1]:
+        length, num_blocks = len(request.token_ids), request.block_ids.shape[1]
+        if not 0 < length <= self.max_model_len or num_blocks > self.block_tables.shape[2]:
             raise InvalidRequest(f"{length} tokens in {num_blocks} blocks do not fit max_model_len {self.max_model_len}.")
         slot = self._free.pop()
         self._slot_of[request.handle] = slot
         self.handles[slot] = request.handle
         self.token_ids[slot, :length] = request.token_ids
-        self.block_tables[slot, :num_blocks] = request.block_ids
+        self.block_tables[:, slot, :num_blocks] = request.block_ids
         self.num_blocks[slot] = num_blocks
         self.num_tokens[slot] = length
         self.num_prompt_tokens[slot] = request.num_prompt_tokens
@@ -81,15 +85,30 @@ class InputBatch:
         return slot
 
     def append_blocks(self, slots: Ints, counts: Ints, block_ids: Ints) -> None:
-        """Append `counts[i]` blocks to the table of `slots[i]`; `block_ids` holds them request after request."""
-        if not len(block_ids):
+        """Append `counts[i]` blocks to each table of `slots[i]`; `block_ids` [G, N] holds them request after request."""
+        if not block_ids.size:
             return
-        if int((self.num_blocks[slots] + counts).max()) > self.block_tables.shape[1]:
+        if int((self.num_blocks[slots] + counts).max()) > self.block_tables.shape[2]:
             raise InvalidRequest(f"A block table is longer than max_model_len {self.max_model_len} needs.")
         rows = np.repeat(slots, counts)
-        offsets = np.arange(len(block_ids)) - np.repeat(np.cumsum(counts) - counts, counts)
-        self.block_tables[rows, self.num_blocks[rows] + offsets] = block_ids
+        offsets = np.arange(block_ids.shape[1]) - np.repeat(np.cumsum(counts) - counts, counts)
+        self.block_tables[:, rows, self.num_blocks[rows] + offsets] = block_ids
         self.num_blocks[slots] += counts
+
+    def set_drafts(self, slots: Ints, counts: Ints, token_ids: Ints) -> None:
+        """Put `counts[i]` drafts behind the known tokens of `slots[i]`, and none anywhere else.
+
+        InvalidRequest if a sequence with its drafts is longer than max_model_len.
+        """
+        self.num_drafts[:] = 0
+        if not len(slots):
+            return
+        if int((self.num_tokens[slots] + counts).max()) > self.max_model_len:
+            raise InvalidRequest(f"Drafts go beyond max_model_len {self.max_model_len}.")
+        owners = np.repeat(slots, counts)
+        places = np.arange(len(token_ids)) - np.repeat(np.cumsum(counts) - counts, counts)
+        self.token_ids[owners, self.num_tokens[owners] + places] = token_ids
+        self.num_drafts[slots] = counts
 
     def append_sampled(self, slots: Ints, token_ids: Ints) -> None:
         """Append one sampled token to each request. Beyond max_model_len nothing is kept: no step can need it."""

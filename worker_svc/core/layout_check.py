@@ -1,7 +1,7 @@
 """Layout check: refuses a KV layout that does not fit, before anything is allocated.
 
 Called by the worker, and by devices whose blocks are host memory. Without it an absurd number would be a MemoryError deep in a
-library, or pages that the system promises and then kills the process for. Knows sizes; no tensors.
+library, or pages that the system promises and later kills the process for. Knows sizes; no tensors.
 """
 
 from tetrad.services.errors import FailedPrecondition

@@ -1,7 +1,7 @@
 """Memory shortage: turns a refused allocation into one error with the size, the available memory and the option to lower.
 
-Used by the worker around loading, allocating and warming up on a host. Knows the ways in which libraries report a refusal;
-knows no tensors.
+Used by the worker around loading, allocating and warming up on a host. Knows how libraries report a refused allocation; knows
+no tensors.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.core.host import available_memory, size_text
 
 _TEXTS = ("can't allocate memory", "Cannot allocate memory", "bad_alloc", "can't start new thread")
-"""What torch, the system, C++ and Python say."""
+"""Error texts of torch, the system, C++ and Python."""
 
 
 @contextlib.contextmanager

@@ -5,14 +5,16 @@ rows belong together; token ids and block ids fit 32 bits.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from tetrad.services.errors import TetradError
 from tetrad.services.request_context import NO_CONTEXT, RequestContext
+from tetrad.worker_svc.core.pooling import PoolingSpec
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -23,7 +25,7 @@ GREEDY_BELOW = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class SamplingSpec:
-    """How a request's tokens are chosen; protos/tetrad/v1/types.proto gives the ranges. Defaults change nothing."""
+    """The sampling parameters of a request; protos/tetrad/v1/types.proto gives the ranges. Defaults change nothing."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -52,6 +54,22 @@ class SamplingSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptEmbeds:
+    """Positions of a prompt that are given as embeddings: values [N, hidden] float32 at positions [N]."""
+
+    positions: Ints
+    values: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class GivenRows:
+    """Rows [N] of a step's tokens, and the embeddings [N, hidden] float32 that stand in place of those of their ids."""
+
+    rows: Ints
+    values: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class NewRequest:
     """A request that the worker does not know, with all its tokens: a first run, a resumed one or a recovery alike."""
 
@@ -61,10 +79,15 @@ class NewRequest:
     num_prompt_tokens: int
     num_computed_tokens: int
     num_scheduled_tokens: int
-    block_ids: Ints
+    block_ids: Ints  # [G, N]: a row for each KV group; a block has the same place in all of them
     sampling: SamplingSpec
     eos_token_id: int | None = None
     context: RequestContext = NO_CONTEXT
+    pooling: PoolingSpec | None = None
+    """What to make of the prompt's hidden states; None: the request generates."""
+    lora_id: int = 0
+    """The adapter that it runs with; 0: the base model."""
+    prompt_embeds: PromptEmbeds | None = None
     refusal: TetradError | None = None
     """Why this worker cannot run it; it is then answered with this and nothing else."""
 
@@ -77,15 +100,34 @@ class CachedRequests:
     num_scheduled_tokens: Ints
     num_computed_tokens: Ints
     num_new_blocks: Ints
-    new_block_ids: Ints  # request after request
+    new_block_ids: Ints  # [G, N], request after request
 
 
 @dataclass(frozen=True, slots=True)
 class GrammarRows:
-    """Allowed tokens of constrained requests: bit i of word w allows token 32 w + i."""
+    """Allowed tokens of constrained requests: bit i of word w allows token 32 w + i.
+
+    A request with k drafts has k + 1 rows, one after another: of each draft and of the token behind them.
+    """
 
     handles: Ints
     bitmask: npt.NDArray[np.uint32]  # [rows, words]
+
+    def of_place(self, place: int) -> "GrammarRows":
+        """Return each request's row for what it samples in this place: of a draft, or behind the last one."""
+        begins = np.flatnonzero(np.diff(self.handles, prepend=-1))
+        lengths = np.diff(begins, append=len(self.handles))
+        rows = begins[lengths > place] + place
+        return GrammarRows(self.handles[rows], self.bitmask[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTokens:
+    """Tokens to verify, handle after handle: the last of their requests' scheduled tokens, behind those that are known."""
+
+    handles: Ints
+    num_tokens: Ints
+    token_ids: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +139,9 @@ class StepPlan:
     cached: CachedRequests
     removed_handles: Sequence[int] = ()
     grammar: GrammarRows | None = None
-    block_copies: tuple[Ints, Ints] | None = None  # sources, targets
-    blocks_to_zero: Ints | None = None
+    drafts: DraftTokens | None = None
+    num_spec_tokens: int = 0
+    """Most tokens that the worker's draft model is to propose for each request behind this step."""
     swap_out: tuple[Ints, Ints] | None = None  # blocks, host blocks
     swap_in: tuple[Ints, Ints] | None = None  # host blocks, blocks
 
@@ -148,17 +191,32 @@ class PromptLogprobs:
 
 
 @dataclass(frozen=True, slots=True)
+class Pooled:
+    """The answer of a pooling request: [width], or [tokens, width] for tasks of tokens."""
+
+    handle: int
+    values: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step brought: one token for each of `handles`."""
+    """The result of a step: one token for each of `handles`, and the answers of pooling requests.
+
+    With drafts, a request may be there several times, in order.
+    """
 
     step_id: int
     handles: npt.NDArray[np.uint32]
     token_ids: npt.NDArray[np.uint32]
     logprobs: Sequence[SampledLogprobs] = ()
     prompt_logprobs: Sequence[PromptLogprobs] = ()
+    pooled: Sequence[Pooled] = ()
     failures: Sequence[tuple[int, TetradError]] = ()
     compute_seconds: float = 0.0
     input_seconds: float = 0.0
+    has_drafts: bool = False
+    proposals: DraftTokens | None = None
+    """Tokens that may follow those of this step; of a worker with a draft model."""
 
 
 class PendingStep(Protocol):
@@ -168,16 +226,39 @@ class PendingStep(Protocol):
         """Return what it brought; on any thread but the runner's. Raises what Runner.execute would have raised."""
 
 
-def finished(step: StepResult | PendingStep) -> StepResult:
-    """Return what a step brought, waiting for the device if it has to; for callers that have nothing else to do."""
+@runtime_checkable
+class StagedStep(Protocol):
+    """A step that passes through the stages of a pipeline.
+
+    Attributes:
+        result: what it brought, or the error that Runner.execute would have raised. Steps behind it may complete it.
+    """
+
+    result: Future[StepResult]
+
+    def arrive(self) -> None:
+        """Wait until it has passed the last stage; on any thread but the runner's."""
+
+    def complete(self) -> None:
+        """Set its result, and those of the steps before it; on the runner's thread. Waits as `arrive` does."""
+
+
+ExecutedStep = StepResult | PendingStep | StagedStep
+
+
+def finished(step: ExecutedStep) -> StepResult:
+    """Return what a step brought, waiting for it if it has to; for callers on the runner's thread with nothing else to do."""
+    if isinstance(step, StagedStep):
+        step.complete()
+        return step.result.result()
     return step if isinstance(step, StepResult) else step.wait()
 
 
 class Runner(Protocol):
-    """What executes plans, in the order in which it gets them. Owned by the compute thread."""
+    """Executes plans in the order of the calls. Owned by the compute thread."""
 
-    def execute(self, plan: StepPlan) -> StepResult | PendingStep:
-        """Run one step, or queue it on the device; whatever it raises means that the device can no longer be trusted."""
+    def execute(self, plan: StepPlan) -> ExecutedStep:
+        """Run one step, or queue it on the device; any exception means that the device can no longer be used."""
 
     def forget_all(self) -> None:
         """Drop the state of every request; their handles may be used again."""

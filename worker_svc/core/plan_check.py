@@ -1,7 +1,7 @@
-"""Plan check: whether a plan stays within the layout, before anything of it touches a device.
+"""Plan check: checks that a plan stays within the layout, before it reaches a device.
 
-Called by the worker for every plan. On a device an index out of range is somebody else's memory. What a plan says of requests
-is checked against what is known of them by the request table.
+Called by the worker for every plan. On a device an index out of range would read or write another request's memory. The
+request table checks a plan's requests against its own.
 """
 
 import numpy as np
@@ -11,13 +11,15 @@ from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.plan import Ints, StepPlan
 
 
-def check_plan(plan: StepPlan, layout: KvLayout, vocab_size: int) -> None:
-    """InvalidRequest, naming value and limit, for blocks that do not exist, too many tokens or masks of another vocabulary."""
-    for new in plan.new_requests:
-        _check_blocks(new.block_ids, layout)
-    _check_blocks(plan.cached.new_block_ids, layout)
+def check_plan(plan: StepPlan, layout: KvLayout, vocab_size: int, num_groups: int) -> None:
+    """InvalidRequest, naming value and limit, for blocks or groups that do not exist, too many tokens, masks of wrong size."""
+    for block_ids in (*(new.block_ids for new in plan.new_requests), plan.cached.new_block_ids):
+        if block_ids.size and len(block_ids) != num_groups:
+            raise InvalidRequest(
+                f"Step {plan.step_id} has {len(block_ids)} block tables per request; the model has {num_groups} KV groups."
+            )
+        _check_blocks(block_ids, layout)
     for copies, has_host_sources, has_host_targets in (
-        (plan.block_copies, False, False),
         (plan.swap_out, False, True),
         (plan.swap_in, True, False),
     ):
@@ -26,8 +28,6 @@ def check_plan(plan: StepPlan, layout: KvLayout, vocab_size: int) -> None:
                 raise InvalidRequest(f"Step {plan.step_id} copies {len(copies[0])} blocks to {len(copies[1])}.")
             _check_blocks(copies[0], layout, on_host=has_host_sources)
             _check_blocks(copies[1], layout, on_host=has_host_targets)
-    if plan.blocks_to_zero is not None:
-        _check_blocks(plan.blocks_to_zero, layout)
     num_tokens = int(plan.cached.num_scheduled_tokens.sum()) + sum(new.num_scheduled_tokens for new in plan.new_requests)
     if num_tokens > layout.max_num_batched_tokens:
         raise InvalidRequest(
@@ -39,7 +39,7 @@ def check_plan(plan: StepPlan, layout: KvLayout, vocab_size: int) -> None:
 
 
 def _check_blocks(block_ids: Ints, layout: KvLayout, *, on_host: bool = False) -> None:
-    if not len(block_ids):
+    if not block_ids.size:
         return
     largest, num_blocks = int(np.max(block_ids)), layout.num_host_blocks if on_host else layout.num_blocks
     if largest >= num_blocks:

@@ -1,20 +1,22 @@
 """Request table: applies a plan's changes to the known requests, and returns the rows that run.
 
-Called by the runners (model and simulated), on the compute thread. One request that cannot run is answered with its error and
-set aside; plans already under way may still name it, silently, until the engine core removes it. A plan that contradicts what
-is known here is refused as a whole: both sides start over, and nothing is lost. Knows nothing of devices.
+Called by the runners (model and simulated), on the compute thread. A request that cannot run is answered with its error and
+set aside; plans in flight may still name it, until the engine core removes it. A plan that contradicts the table is refused as
+a whole: both sides start over, and nothing is lost. Knows nothing of devices.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
 
 import numpy as np
 
-from tetrad.services.errors import InvalidRequest, TetradError
+from tetrad.services.errors import InvalidRequest, TetradError, Unsupported
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import CachedRequests, Ints, NewRequest, SamplingSpec, StepPlan
+from tetrad.worker_svc.core.plan import CachedRequests, DraftTokens, Ints, NewRequest, SamplingSpec, StepPlan
+
+_NONE: Ints = np.empty(0, np.int64)
 
 
 class SlotListener(Protocol):
@@ -37,6 +39,12 @@ class ScheduledRows:
     failures: Sequence[tuple[int, TetradError]]
 
 
+def refuse_pooling(new: NewRequest) -> None:
+    """Raise Unsupported for a pooling request: the check of models that generate only."""
+    if new.pooling is not None:
+        raise Unsupported("The model generates and does not pool.")
+
+
 class RequestTable:
     """Requests of an input batch and of all who keep state beside it.
 
@@ -44,10 +52,17 @@ class RequestTable:
         batch: the requests' tokens and blocks.
         vocab_size: ids at or above it cannot be run.
         listeners: told of every request that comes or goes.
+        checks: raise the error of a request that cannot run.
     """
 
-    def __init__(self, batch: InputBatch, vocab_size: int, listeners: Sequence[SlotListener]) -> None:
-        self._batch, self._vocab_size, self._listeners = batch, vocab_size, listeners
+    def __init__(
+        self,
+        batch: InputBatch,
+        vocab_size: int,
+        listeners: Sequence[SlotListener],
+        checks: Sequence[Callable[[NewRequest], None]] = (refuse_pooling,),
+    ) -> None:
+        self._batch, self._vocab_size, self._listeners, self._checks = batch, vocab_size, listeners, checks
         self._set_aside: set[int] = set()
 
     def apply(self, plan: StepPlan) -> ScheduledRows:
@@ -66,6 +81,7 @@ class RequestTable:
             slots = _joined(slots, self._batch.slots_of([new.handle for new in added]))
             num_computed = _joined(num_computed, (new.num_computed_tokens for new in added))
             num_scheduled = _joined(num_scheduled, (new.num_scheduled_tokens for new in added))
+        self._set_drafts(plan.drafts)
         rows = ScheduledRows(slots, num_computed, num_scheduled, failures)
         self._check_rows(rows)
         return rows
@@ -107,6 +123,8 @@ class RequestTable:
         largest = max(int(new.token_ids.max(initial=0)), _largest_id(new.sampling))
         if largest >= self._vocab_size:
             raise InvalidRequest(f"Token id {largest} is not in the vocabulary of {self._vocab_size} tokens.")
+        for check in self._checks:
+            check(new)
 
     def _known(self, cached: CachedRequests) -> CachedRequests:
         """Return the rows whose request is known, which are all but those that have failed before."""
@@ -124,13 +142,26 @@ class RequestTable:
             num_scheduled_tokens=cached.num_scheduled_tokens[is_known],
             num_computed_tokens=cached.num_computed_tokens[is_known],
             num_new_blocks=cached.num_new_blocks[is_known],
-            new_block_ids=cached.new_block_ids[np.repeat(is_known, cached.num_new_blocks)],
+            new_block_ids=cached.new_block_ids[:, np.repeat(is_known, cached.num_new_blocks)],
         )
+
+    def _set_drafts(self, drafts: DraftTokens | None) -> None:
+        """Put drafts behind the known tokens of the requests that have not failed before."""
+        if drafts is None:
+            self._batch.set_drafts(_NONE, _NONE, _NONE)
+            return
+        if int(drafts.token_ids.max(initial=0)) >= self._vocab_size:
+            raise InvalidRequest(f"A draft is not in the vocabulary of {self._vocab_size} tokens; padding is not supported.")
+        is_known = np.array([self._batch.slot_of(handle) is not None for handle in drafts.handles.tolist()], np.bool_)
+        slots = np.array(self._batch.slots_of(drafts.handles[is_known].tolist()), np.int64)
+        token_ids = drafts.token_ids[np.repeat(is_known, drafts.num_tokens)]
+        self._batch.set_drafts(slots, drafts.num_tokens[is_known], token_ids)
 
     def _check_rows(self, rows: ScheduledRows) -> None:
         """InvalidRequest unless each request has one row, within the tokens and blocks that the worker knows of."""
         batch, ends = self._batch, rows.num_computed + rows.num_scheduled
-        num_tokens, num_blocks = batch.num_tokens[rows.slots], batch.num_blocks[rows.slots]
+        num_tokens = batch.num_tokens[rows.slots] + batch.num_drafts[rows.slots]
+        num_blocks = batch.num_blocks[rows.slots]
         fits = (rows.num_scheduled > 0) & (ends <= num_tokens) & (ends <= num_blocks * batch.block_size)
         for row in np.flatnonzero(~fits).tolist():
             handle = batch.handles[rows.slots[row]]

@@ -1,8 +1,8 @@
-"""Step inputs: from the rows of a plan to the arrays that one forward pass needs.
+"""Step inputs: builds the arrays of one forward pass from the rows of a plan.
 
 Called by the model runner once per step, on the compute thread. Knows the input batch; knows nothing of tensors or models.
-Rows are ordered decodes first (longest first), then prefill chunks: attention then works on contiguous slices, and answers go
-by handle.
+Rows are ordered decodes first (longest first), then prefill chunks: attention then works on contiguous slices, and results are
+matched by handle.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class StepRows:
     first_token: Ints  # [R]
     num_decodes: int  # the first rows, with one token each
     num_tokens: int  # T
-    sampling_rows: Ints  # rows whose last token is the last one known
+    sampling_rows: Ints  # rows whose last token is the last one known, or the last draft behind it
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class StepInputs(StepRows):
 
     token_ids: Ints  # [T]
     positions: Ints  # [T]
-    slot_mapping: Ints  # [T], block id * block size + offset
+    slot_mappings: Ints  # [G, T]: for each KV group, block id * block size + offset
 
 
 def order_rows(batch: InputBatch, slots: Ints, num_computed: Ints, num_scheduled: Ints) -> StepRows:
@@ -47,7 +47,7 @@ def order_rows(batch: InputBatch, slots: Ints, num_computed: Ints, num_scheduled
         first_token=ends - num_scheduled,
         num_decodes=int((num_scheduled == 1).sum()),
         num_tokens=int(ends[-1]),
-        sampling_rows=np.flatnonzero(num_computed + num_scheduled == batch.num_tokens[slots]),
+        sampling_rows=np.flatnonzero(num_computed + num_scheduled == batch.num_tokens[slots] + batch.num_drafts[slots]),
     )
 
 
@@ -70,5 +70,5 @@ def build_step_inputs(batch: InputBatch, slots: Ints, num_computed: Ints, num_sc
         sampling_rows=rows.sampling_rows,
         token_ids=batch.token_ids[owners, positions].astype(np.int64),
         positions=positions,
-        slot_mapping=batch.block_tables[owners, positions // size].astype(np.int64) * size + positions % size,
+        slot_mappings=batch.block_tables[:, owners, positions // size].astype(np.int64) * size + positions % size,
     )

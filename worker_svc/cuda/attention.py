@@ -4,11 +4,12 @@ Rows with one token each come first (step_inputs.py); they read their keys in pa
 queries. Dims: T tokens, B requests with one token, R requests in all, P blocks of the longest request.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
+from tetrad.worker_svc.attention.interface import AttentionShape
 from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
@@ -39,11 +40,17 @@ class PrefillPart:
 
 @dataclass(frozen=True, slots=True)
 class AttentionParts:
-    """What all layers of a step share: the first `num_decodes` tokens are those of `decode`."""
+    """The metadata that all layers of a KV group share in a step: the first `num_decodes` tokens are those of `decode`."""
 
     num_decodes: int
     decode: DecodePart | None
     prefill: PrefillPart | None
+
+    def over(self, tables: torch.Tensor) -> "AttentionParts":
+        """Return the same over other block tables [R, P], those of another KV group."""
+        split = self.num_decodes
+        decode = replace(self.decode, tables=tables[:split]) if self.decode else None
+        return AttentionParts(split, decode, replace(self.prefill, tables=tables[split:]) if self.prefill else None)
 
 
 class PagedAttention:
@@ -67,8 +74,6 @@ class PagedAttention:
     ) -> None:
         self._config, self._accelerator, self._max_model_len = config, accelerator, max_model_len
         self._tile_rows = prefill_block_rows(config.head_dim, dtype, cache_dtype, accelerator.device)
-        self._scale = config.head_dim**-0.5
-        self._window = config.sliding_window or 0
 
     def decode_part(self, tables: torch.Tensor, num_keys: torch.Tensor) -> DecodePart:
         """Return the part of requests with one query each. It depends on their number alone, as it has to in a graph."""
@@ -92,8 +97,8 @@ class PagedAttention:
             prefill = self._prefill(rows.num_scheduled[split:], rows.num_computed[split:], tables[split:], lengths[split:])
         return AttentionParts(split, decode, prefill)
 
-    def attend(self, query: torch.Tensor, cache: torch.Tensor, parts: AttentionParts) -> torch.Tensor:
-        """Return [T, H * D] for queries [T, H, D]; the step's keys and values are in the cache."""
+    def attend(self, query: torch.Tensor, cache: torch.Tensor, parts: AttentionParts, shape: AttentionShape) -> torch.Tensor:
+        """Return [T, H * D] for queries [T, H, D] of a layer; the step's keys and values are in its cache."""
         split, found = parts.num_decodes, []
         if parts.decode is not None:
             decode = parts.decode
@@ -104,8 +109,12 @@ class PagedAttention:
                     decode.tables,
                     decode.num_keys,
                     num_splits=decode.num_splits,
-                    scale=self._scale,
-                    window=self._window,
+                    scale=shape.scale,
+                    window=shape.window or 0,
+                    softcap=shape.softcap,
+                    key_scale=shape.key_scale,
+                    value_scale=shape.value_scale,
+                    sinks=shape.sinks,
                 )
             )
         if parts.prefill is not None:
@@ -118,8 +127,12 @@ class PagedAttention:
                     prefill.first_query,
                     prefill.num_keys,
                     prefill.tiles,
-                    scale=self._scale,
-                    window=self._window,
+                    scale=shape.scale,
+                    window=shape.window or 0,
+                    softcap=shape.softcap,
+                    key_scale=shape.key_scale,
+                    value_scale=shape.value_scale,
+                    sinks=shape.sinks,
                     block_rows=self._tile_rows,
                 )
             )
@@ -131,3 +144,18 @@ class PagedAttention:
         first_query = np.concatenate([[0], np.cumsum(num_queries)]).astype(np.int32)
         packed = self._accelerator.upload(np.concatenate([first_query, tiles.reshape(-1)]))
         return PrefillPart(tables, packed[: len(first_query)], num_keys, packed[len(first_query) :].view(-1, 2))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class DeviceStep:
+    """What all layers of a KV group share in a step.
+
+    Attributes:
+        kv_slots: [T] int64, block id * block_size + offset; negative: the token is padding, and is not written.
+        parts: of the step.
+        attention: over the pages of each layer.
+    """
+
+    kv_slots: torch.Tensor
+    parts: AttentionParts
+    attention: PagedAttention

@@ -1,7 +1,7 @@
 """Linears: a model's matrices on the device, in floats or quantized, and the loader that makes them.
 
-Products over one input are fused where their parts are of one form; what a matrix is stored as is seen in the files, so layers
-that a checkpoint left in floats stay so. GGUF files are dequantized to the type of the activations.
+Products of one input are fused where their parts have one form. The form of each matrix is read from the files, so layers that
+a checkpoint left in floats stay so. GGUF files are dequantized to the type of the activations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,9 @@ from typing import Any
 import torch
 
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
-from tetrad.worker_svc.layers.linear import Linear
+from tetrad.worker_svc.cuda.output_layer import output_layer
+from tetrad.worker_svc.layers.linear import Linear, PlainLinear
+from tetrad.worker_svc.layers.parameters import Lookup
 from tetrad.worker_svc.layers.rotary import interleave_heads
 from tetrad.worker_svc.quantization.context import product_context
 from tetrad.worker_svc.quantization.matrix import Matrix, can_fuse, fused
@@ -19,7 +21,7 @@ from tetrad.worker_svc.quantization.schemes import open_scheme
 
 
 class DeviceLinears:
-    """Loads matrices and vectors, each once; the files may be closed afterwards.
+    """Loads matrices and vectors, each once; the files may be closed afterwards. See Parameters.
 
     Args:
         config_quantization: what config.json has as `quantization_config`; None: nothing.
@@ -50,6 +52,10 @@ class DeviceLinears:
     def weights_size_bytes(self) -> int:
         """Memory of all that was loaded."""
         return sum(tensor.nbytes for tensor in self.tensors)
+
+    def has(self, name: str) -> bool:
+        """Return whether the model has a tensor of this whole name."""
+        return self._weights.has(name)
 
     def linear(
         self,
@@ -83,6 +89,10 @@ class DeviceLinears:
             return self._product(fused(parts), _joined(biases, [rows for _, rows in names]))
         return SideBySide([self._product(fused([part]), bias) for part, bias in zip(parts, biases, strict=True)])
 
+    def scalar(self, name: str) -> float:
+        """Return a tensor of one value above 0, under its whole name; ModelError if it is none."""
+        return self._weights.get_scalar(name)
+
     def vector(self, name: str, size: int) -> torch.Tensor:
         """Return a tensor [size], as of a norm, under its whole name."""
         return self._own(self._vector(name, size))
@@ -91,6 +101,16 @@ class DeviceLinears:
         """Return a table [rows, columns], never quantized, under its whole name."""
         [table] = fused([self._plain.read(self._weights, name.removesuffix(".weight"), rows, columns)]).tensors
         return self._own(table)
+
+    def lookup(self, name: str, table: torch.Tensor) -> Lookup:  # noqa: ARG002 - one signature
+        """See Parameters."""
+        return table.__getitem__
+
+    def output(self, name: str, table: torch.Tensor | None, rows: int, columns: int) -> Linear:
+        """Return the product with a matrix whose outputs are float32: `table`, or the one of a prefix."""
+        if table is None:
+            return output_layer(self.linear([(name, rows)], columns))
+        return output_layer(PlainLinear(table, self._bias(name, rows)))
 
     def _product(self, matrix: Matrix, bias: torch.Tensor | None) -> Linear:
         self.tensors += [each for each in (*matrix.tensors, matrix.columns, bias) if each is not None]

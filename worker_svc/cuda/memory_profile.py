@@ -1,7 +1,7 @@
 """Memory profile: runs the largest step to measure its memory beyond weights and KV cache.
 
-Largest in tokens, and in what its requests ask for: all of them are penalised, which takes a line of the vocabulary each, drawn
-from a part of it, and told log-probabilities. Before it, blocks are swapped out.
+Largest in tokens, and in its requests' parameters: all of them have penalties, which take a line of the vocabulary each,
+truncated sampling, and log-probabilities. Before it, blocks are swapped out.
 """
 
 from dataclasses import replace
@@ -11,18 +11,18 @@ import numpy as np
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.plan import SamplingSpec, finished
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
-from tetrad.worker_svc.cuda.llama import DeviceLlama
+from tetrad.worker_svc.cuda.interface import DeviceModel
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
 from tetrad.worker_svc.kv_cache.swap_pool import blocks_at_once
 from tetrad.worker_svc.runner.warm_up import dummy_plan
 
 _MOST_SAMPLING_ROWS = 256
-"""Rows of logits that a step is counted with; how many requests there will be is not known yet."""
+"""Assumed rows of logits of a step; the number of requests is not known yet."""
 _BLOCK_SIZE = 16
 _EVERYTHING = SamplingSpec(top_k=2, top_p=0.9, min_p=0.01, repetition_penalty=1.1, num_logprobs=20)
 
 
-def worst_case_bytes(model: DeviceLlama, accelerator: Accelerator, max_num_batched_tokens: int) -> int:
+def worst_case_bytes(model: DeviceModel, accelerator: Accelerator, max_num_batched_tokens: int) -> int:
     """Return the bytes of a step of `max_num_batched_tokens` tokens, divided among as many requests as may sample at once."""
     num_requests = min(_MOST_SAMPLING_ROWS, max_num_batched_tokens)
     num_tokens = min(-(-max_num_batched_tokens // num_requests), model.config.max_position_embeddings)

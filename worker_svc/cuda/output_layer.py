@@ -1,7 +1,7 @@
-"""Output layer: hidden states of any dtype to logits in float32.
+"""Output layer: computes float32 logits from hidden states of any dtype.
 
-Between 16 and 32 two neighbours of bfloat16 are 0.125 apart: a logit that is rounded to them is off by more than the rest of
-the model is. The product sums in float32 anyway; what is written is twice as wide.
+Between 16 and 32 two neighbours of bfloat16 are 0.125 apart: a logit rounded to bfloat16 has a larger error than the rest of
+the model. The product sums in float32 anyway; only the written result is twice as wide.
 """
 
 import torch
@@ -12,7 +12,7 @@ from tetrad.worker_svc.layers.linear import Linear, PlainLinear
 
 def output_layer(linear: Linear) -> Linear:
     """Return the layer with logits [N, V] float32; those of one with quantized weights are as exact as its own type."""
-    return FloatLogits(linear.weight) if isinstance(linear, PlainLinear) else _Widened(linear)
+    return FloatLogits(linear.weight, linear.bias) if isinstance(linear, PlainLinear) else _Widened(linear)
 
 
 class FloatLogits:
@@ -20,16 +20,19 @@ class FloatLogits:
 
     Args:
         weight: [V, hidden].
+        bias: [V]; None: there is none.
     """
 
-    def __init__(self, weight: torch.Tensor) -> None:
-        self._weight = weight
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._weight, self._bias = weight, bias
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return [N, V]."""
         if x.is_cuda and x.dtype != torch.float32:
-            return torch.mm(x, self._weight.t(), out_dtype=torch.float32)
-        return F.linear(x.float(), self._weight.float())  # on the host, where there is no such product
+            logits = torch.mm(x, self._weight.t(), out_dtype=torch.float32)
+            return logits if self._bias is None else logits.add_(self._bias)
+        bias = None if self._bias is None else self._bias.float()
+        return F.linear(x.float(), self._weight.float(), bias)  # on the host, where there is no such product
 
 
 class _Widened:

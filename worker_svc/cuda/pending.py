@@ -1,8 +1,7 @@
 """Launched steps: the arrays of a step that is still on the device, and its result once the device is done.
 
-Two threads meet here: the compute thread launches and forgets requests, another one waits and reads. What one says to the other
-is in LaunchLog: a request whose logits were no numbers is found out only by whoever reads them, and steps that were launched
-meanwhile still name it.
+Two threads meet here: the compute thread launches steps and forgets requests, another one waits and reads. LaunchLog holds the
+data they share: only the reading thread finds a request with non-finite logits, and steps launched meanwhile still name it.
 """
 
 import threading

@@ -1,27 +1,27 @@
-"""CUDA model runner: one step on the device, from plan to tokens that stay there.
+"""CUDA model runner: runs one step on the device, from a plan to tokens that stay there.
 
-Owned by the compute thread. A step is queued, never waited for: the host knows all lengths, the device alone knows the tokens
-that it sampled, and the next step reads them where they are. What a step brought is copied out behind it and read on another
-thread (`PendingStep.wait`), while the compute thread queues the next one.
+Owned by the compute thread. A step is queued, never waited for: the host knows all lengths, only the device knows the tokens
+it sampled, and the next step reads them there. A step's results are copied out after it and read on another thread
+(`PendingStep.wait`), while the compute thread queues the next one.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from tetrad.services.errors import FailedPrecondition
+from tetrad.services.errors import FailedPrecondition, InvalidRequest
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.plan import Ints, StepPlan, StepResult, finished
 from tetrad.worker_svc.core.request_table import RequestTable
 from tetrad.worker_svc.core.step_inputs import StepRows, order_rows
-from tetrad.worker_svc.cuda.attention import AttentionParts, PagedAttention
+from tetrad.worker_svc.cuda.attention import AttentionParts, DeviceStep, PagedAttention
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.graphs import DecodeGraphs
-from tetrad.worker_svc.cuda.llama import DeviceLlama
+from tetrad.worker_svc.cuda.interface import DeviceModel
 from tetrad.worker_svc.cuda.pending import LaunchedStep, LaunchLog
 from tetrad.worker_svc.cuda.sampling.prompt_logprobs import LaunchedPrompts, launch_prompts
 from tetrad.worker_svc.cuda.sampling.sampler import DeviceSampler
@@ -29,6 +29,7 @@ from tetrad.worker_svc.cuda.sampling.state import DeviceState
 from tetrad.worker_svc.cuda.sampling_warm_up import sampling_plans
 from tetrad.worker_svc.kernels.gather_inputs import NUM_KEYS, SLOT, Gathered, gather_inputs
 from tetrad.worker_svc.kv_cache.cache import KvCache
+from tetrad.worker_svc.runner.plain_requests import PLAIN_REQUESTS
 from tetrad.worker_svc.runner.prompt_logprobs import AskedPrompts
 from tetrad.worker_svc.runner.warm_up import dummy_plans
 
@@ -43,7 +44,7 @@ class CudaModelRunner:
         use_graphs: whether steps of decodes are recorded at warm-up and replayed.
     """
 
-    def __init__(self, model: DeviceLlama, layout: KvLayout, accelerator: Accelerator, *, use_graphs: bool = True) -> None:
+    def __init__(self, model: DeviceModel, layout: KvLayout, accelerator: Accelerator, *, use_graphs: bool = True) -> None:
         config = model.config
         if layout.max_model_len > config.max_position_embeddings:
             raise FailedPrecondition(
@@ -58,13 +59,16 @@ class CudaModelRunner:
             device=accelerator.device,
         )
         self._batch = InputBatch(
-            max_num_seqs=layout.max_num_seqs, max_model_len=layout.max_model_len, block_size=layout.block_size
+            max_num_seqs=layout.max_num_seqs,
+            max_model_len=layout.max_model_len,
+            block_size=layout.block_size,
+            num_groups=self._kv_cache.num_groups,
         )
         self._state = DeviceState(accelerator, self._batch)
         self._sampler = DeviceSampler(accelerator, self._state, self._batch, config.vocab_size)
         self._asked_prompts = AskedPrompts()
         listeners = (self._state, self._sampler, self._asked_prompts)
-        self._requests = RequestTable(self._batch, config.vocab_size, listeners)
+        self._requests = RequestTable(self._batch, config.vocab_size, listeners, PLAIN_REQUESTS)
         self._log = LaunchLog()
         self._attention = PagedAttention(config, model.dtype, model.kv_cache_spec.dtype, accelerator, layout.max_model_len)
         self._graphs = DecodeGraphs(accelerator, vocab_size=config.vocab_size, most=layout.max_num_seqs)
@@ -78,6 +82,8 @@ class CudaModelRunner:
     def execute(self, plan: StepPlan) -> StepResult | LaunchedStep:
         """Queue one step."""
         started = time.perf_counter()
+        if plan.drafts is not None:
+            raise InvalidRequest("The CUDA device does not verify draft tokens.")
         self._log.set_aside(self._requests)
         self._kv_cache.move(plan)
         scheduled = self._requests.apply(plan)
@@ -130,37 +136,41 @@ class CudaModelRunner:
             ) from error
 
     def _forward(self, rows: StepRows) -> tuple[torch.Tensor, LaunchedPrompts]:
-        """Return the logits [N, V] of the rows that sample, and what was asked of prompts."""
+        """Return the logits [N, V] of the rows that sample, and the requested log-probabilities of prompts."""
         table = table_of(rows)
         prompts = self._asked_prompts.chunks(rows, self._batch)
         if not prompts and self._graphs.fits(rows):
             logits = self._graphs.run(table)
             return self._select(logits, rows.sampling_rows, len(rows.slots)), LaunchedPrompts()
         hidden = self._hidden(rows, self._accelerator.upload(table))
-        launched = launch_prompts(prompts, hidden, self._model.logits, self._accelerator)
+        launched = launch_prompts(prompts, hidden, lambda its, _: self._model.logits(its), self._accelerator)
         last = (rows.first_token + rows.num_scheduled - 1)[rows.sampling_rows]
         return self._model.logits(self._select(hidden, last, rows.num_tokens)), launched
 
     def _hidden(self, rows: StepRows, table: torch.Tensor) -> torch.Tensor:
         """Return the hidden states [T, hidden] of a step of any shape."""
-        gathered = self._gather(table, rows.num_tokens, int(rows.num_scheduled.max()))
-        tables = self._state.block_tables.index_select(0, table[:, SLOT])
-        parts = self._attention.parts(rows, tables)
-        return self._model.forward(*gathered, self._kv_cache.layers, self._attention, parts)
+        tables = self._state.block_tables.index_select(1, table[:, SLOT])
+        parts = self._attention.parts(rows, tables[0])
+        return self._run(table, rows.num_tokens, int(rows.num_scheduled.max()), [parts.over(each) for each in tables])
 
     def _decode_logits(self, table: torch.Tensor) -> torch.Tensor:
         """Return the logits [B, V] of rows [B, 5] of one token each, of which some may be padding."""
-        gathered = self._gather(table, len(table), 1)
-        tables = self._state.block_tables.index_select(0, table[:, SLOT].clamp(min=0))
-        decode = self._attention.decode_part(tables, table[:, NUM_KEYS].contiguous())
-        parts = AttentionParts(len(table), decode, None)
-        return self._model.logits(self._model.forward(*gathered, self._kv_cache.layers, self._attention, parts))
+        tables = self._state.block_tables.index_select(1, table[:, SLOT].clamp(min=0))
+        parts = AttentionParts(len(table), self._attention.decode_part(tables[0], table[:, NUM_KEYS].contiguous()), None)
+        return self._model.logits(self._run(table, len(table), 1, [parts.over(each) for each in tables]))
 
-    def _gather(self, table: torch.Tensor, num_tokens: int, most_scheduled: int) -> Gathered:
+    def _run(self, table: torch.Tensor, num_tokens: int, most_scheduled: int, parts: Sequence[AttentionParts]) -> torch.Tensor:
+        """Return the hidden states [T, hidden] of rows [R, 5]; `parts` are those of each KV group."""
+        gathered = [self._gather(table, tables, num_tokens, most_scheduled) for tables in self._state.block_tables]
+        steps = [DeviceStep(slots, part, self._attention) for (_, _, slots), part in zip(gathered, parts, strict=True)]
+        ids, positions, _ = gathered[0]
+        return self._model.forward(ids, positions, self._kv_cache.layers, steps)
+
+    def _gather(self, table: torch.Tensor, block_tables: torch.Tensor, num_tokens: int, most_scheduled: int) -> Gathered:
         return gather_inputs(
             table,
             self._state.token_ids,
-            self._state.block_tables,
+            block_tables,
             block_size=self.layout.block_size,
             num_tokens=num_tokens,
             most_scheduled=most_scheduled,

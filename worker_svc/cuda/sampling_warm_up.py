@@ -1,4 +1,6 @@
-"""Warm-up of sampling: steps that between them launch every kernel of the sampler, as it is compiled on its first launch."""
+"""Warm-up of sampling: steps that together launch every kernel of the sampler, since a kernel is compiled on its
+first launch.
+"""
 
 from dataclasses import replace
 
@@ -11,7 +13,7 @@ from tetrad.worker_svc.runner.warm_up import dummy_plan
 SAMPLINGS = (
     SamplingSpec(top_k=2, top_p=0.9, min_p=0.01, num_logprobs=1, num_prompt_logprobs=1),
     SamplingSpec(num_logprobs=-1),
-    # What the budget forces is left when the others have masked all.
+    # The forced id of the budget remains when other processors have masked all ids.
     SamplingSpec(
         temperature=0.0,
         allowed_token_ids=(0, 1),

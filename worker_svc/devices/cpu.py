@@ -1,25 +1,59 @@
-"""CPU device: activations in float32, weights packed once at load, in float32 or as a GGUF file has them.
+"""CPU device: activations in float32, weights packed once at load, as the files have them.
 
 Float32 because most CPUs multiply it fastest; where a bf16 unit exists, float32 is still what parity is promised for.
 """
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from tetrad.services.errors import ModelError
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
-from tetrad.worker_svc.checkpoint.model_config import apply_overrides
-from tetrad.worker_svc.checkpoint.open import open_weights
+from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
+from tetrad.worker_svc.checkpoint.open import open_source, open_weights
+from tetrad.worker_svc.checkpoint.pooling_use import find_use
+from tetrad.worker_svc.checkpoint.sharded import ShardedSource
+from tetrad.worker_svc.checkpoint.source import WeightSource
+from tetrad.worker_svc.checkpoint.staged import StagedSource
 from tetrad.worker_svc.config import WorkerSettings
-from tetrad.worker_svc.core.device import KvGroup, KvLayout, LoadedModel, LoadRequest, ModelInfo, Progress
+from tetrad.worker_svc.core.device import (
+    KvGroup,
+    KvLayout,
+    LoadedModel,
+    LoadRequest,
+    ModelInfo,
+    Progress,
+    refuse_drafter,
+    refuse_loras,
+)
 from tetrad.worker_svc.core.host import available_memory_bytes, give_back_memory, usable_cores
 from tetrad.worker_svc.core.layout_check import check_host_cache
-from tetrad.worker_svc.devices.cpu_models import CpuModels
+from tetrad.worker_svc.core.plan import Runner
+from tetrad.worker_svc.core.ranks import GroupPlace, Orders
+from tetrad.worker_svc.devices.cpu_models import CpuModels, HostModel
+from tetrad.worker_svc.devices.decoder_pooling import decoder_pooling, pooler_config_of
+from tetrad.worker_svc.devices.drafted_model import DraftedModel
+from tetrad.worker_svc.devices.encoder_model import EncoderModel, load_encoder
+from tetrad.worker_svc.devices.foreign_model import load_foreign
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
-from tetrad.worker_svc.model_facts.check import check_config
-from tetrad.worker_svc.model_facts.quantization import CHECKPOINT_METHODS
-from tetrad.worker_svc.models.registry import Model
-from tetrad.worker_svc.runner.model_runner import ModelRunner
+from tetrad.worker_svc.families.check import check_config, check_ranks
+from tetrad.worker_svc.families.encoders import check_encoder, is_encoder
+from tetrad.worker_svc.families.foreign import foreign_model
+from tetrad.worker_svc.families.pooling import is_bidirectional
+from tetrad.worker_svc.families.registry import find_family
+from tetrad.worker_svc.families.values import architecture_of
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.model_facts.quantization import method_of
+from tetrad.worker_svc.model_facts.sharding import check_size
+from tetrad.worker_svc.model_facts.stages import check_stages, stage_config, stage_layers
+from tetrad.worker_svc.native.team import Team
+from tetrad.worker_svc.runner.orders import ModelOrders
+from tetrad.worker_svc.runner.rank_channels import RankChannels
 
 _FLOAT32_BYTES = 4
 _GIB = 1 << 30
@@ -31,25 +65,18 @@ log = get_logger()
 class CpuModel:
     """A LoadedModel in host memory."""
 
-    def __init__(self, model: Model, info: ModelInfo) -> None:
-        self._model = model
-        self.info = info
+    def __init__(self, model: HostModel, info: ModelInfo) -> None:
+        self._model = self.host = model
+        self.info, self.loras, self.expert_tokens = info, model.loras, model.expert_tokens
 
-    def kv_group(self, block_size: int) -> KvGroup:
+    def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:
         """Return the shape of the KV cache."""
-        spec = self._model.kv_cache_spec
-        return KvGroup(
-            spec.num_layers,
-            spec.block_size_bytes(block_size),
-            spec.num_kv_heads,
-            spec.head_dim,
-            str(spec.dtype).removeprefix("torch."),
-        )
+        return self._model.kv_cache_spec.kv_groups(block_size)
 
-    def make_runner(self, layout: KvLayout) -> ModelRunner:
+    def make_runner(self, layout: KvLayout) -> Runner:
         """Allocate the KV cache and return the runner; FailedPrecondition if there is no memory for it."""
         check_host_cache(layout, self._model.kv_cache_spec.block_size_bytes(layout.block_size))
-        return ModelRunner(self._model, layout)
+        return self._model.make_runner(layout)
 
     def sleep(self) -> None:
         """Do nothing: host memory is where the weights are."""
@@ -62,43 +89,121 @@ class CpuDevice:
     """See Device."""
 
     name = "cpu"
+    verifies_drafts = True
+    takes_embeddings = True
 
     def __init__(self, settings: WorkerSettings) -> None:
         if settings.cpu_offload_gb:
             raise ModelError(f"cpu_offload_gb {settings.cpu_offload_gb:g} is the cuda device's; the cpu device takes 0.")
         self._num_threads = settings.threads or usable_cores()
+        self._trusts_code = settings.trust_remote_code
         self._kv_cache_gib = settings.kv_cache_memory_gib
         self._models = CpuModels(settings, self._num_threads)
+        self._ranks: RankChannels | None = None
 
     def set_up(self) -> None:
         """Give the calling thread its team of OpenMP threads, for what torch does."""
         torch.set_num_threads(self._num_threads)
         log.info("device.ready", device=self.name, threads=self._num_threads, native=self._models.are_native)
 
-    def load_model(self, request: LoadRequest, report: Progress) -> CpuModel:
+    def join_group(self, place: GroupPlace) -> Orders | None:
+        """See GroupDevice."""
+        if place.size == 1:
+            self._ranks = None
+            return None
+        if self._ranks is None or (self._ranks.shard, self._ranks.stage) != (place.shard, place.stage):
+            self._ranks = RankChannels(place.shard, place.stage)
+        self._ranks.connect(place)
+        log.info("group.joined", rank=place.rank, size=place.size, epoch=place.epoch)
+        return None if self._ranks.is_leader else ModelOrders(self._ranks, place.epoch)
+
+    def leave_group(self) -> None:
+        """See GroupDevice."""
+        if self._ranks is not None:
+            self._ranks.disconnect()
+
+    def load_model(self, request: LoadRequest, report: Progress) -> LoadedModel:
         """Load and pack the weights."""
         _check_request(request)
-        source = open_weights(request)
-        config = check_config(apply_overrides(source.config, request.hf_overrides_json), self.name)
+        if request.draft_path is not None:
+            return self._load_with_drafter(request, request.draft_path, report)
+        if self._ranks is not None:
+            return self._load_part(request, report, self._ranks)
+        if request.path.is_dir():
+            facts = _config_of(request)
+            if is_encoder(facts):
+                return _load_encoder(request, facts, report, self._models.team)
+            if find_family(architecture_of(facts)) is None:
+                return self._load_foreign(request, facts, report)
+        source = open_weights(request, unpacks=True)
+        overridden, config = self._read_config(request, source)
+        use, pooling, is_causal = find_use(request, overridden), None, not is_bidirectional(overridden)
         weights = WeightLoader(source, report)
+        longest = config.max_position_embeddings
+        make: Callable[[ModelInfo], LoadedModel]
         with torch.inference_mode():
-            model, weights_size_bytes = self._models.build(request, config, weights)
-        weights.check_all_read(config.architecture)
-        info = ModelInfo(
-            model=request.model,
-            architecture=config.architecture,
-            vocab_size=config.vocab_size,
-            max_position_embeddings=config.max_position_embeddings,
-            dtype="float32",
-            num_parameters=weights.num_parameters,
-            weights_size_bytes=weights_size_bytes,
-            num_layers=config.num_layers,
-            hidden_size=config.hidden_size,
-            weights_dtype=source.stored_type,
-        )
+            if use is not None:
+                if not use.generates:
+                    config = replace(config, tie_word_embeddings=True)  # the output layer is not read
+                pools = pooler_config_of(request, overridden, use)
+                longest = min(longest, pools.max_tokens or longest)
+                pooling = decoder_pooling(request, overridden, config, use, pools, weights, is_causal=is_causal)
+            if pooling is None or is_causal:
+                model = self._models.build(request, config, weights, pooling)
+                size_bytes, make = model.weights_size_bytes, partial(CpuModel, model)
+            else:
+                make = partial(EncoderModel, self._models.build_bidirectional(request, config, weights), pooling)
+                size_bytes = weights.num_parameters * _FLOAT32_BYTES
+        weights.check_complete(config)
+        info = _info(request, config, weights, size_bytes, source.stored_type)
+        del source, weights
+        give_back_memory()
+        return make(replace(info, max_position_embeddings=longest, pooling=None if pooling is None else pooling.facts))
+
+    def _load_with_drafter(self, request: LoadRequest, draft_path: Path, report: Progress) -> LoadedModel:
+        """Load a model and the one that proposes its tokens; ModelError if they cannot work together."""
+        if self._ranks is not None:
+            refuse_drafter(request, "several ranks")
+        target = self.load_model(replace(request, draft_path=None), report)
+        drafter = self.load_model(LoadRequest(str(draft_path), draft_path, dtype=request.dtype, runner="generate"), report)
+        if not isinstance(target, CpuModel) or not isinstance(drafter, CpuModel):
+            raise ModelError("speculative_config.model: both models must be decoders that generate.")
+        log.info("model.drafts", model=draft_path.name, num_parameters=drafter.info.num_parameters)
+        return DraftedModel(target, drafter, drafter.host)
+
+    def _load_part(self, request: LoadRequest, report: Progress, ranks: RankChannels) -> LoadedModel:
+        """Load this rank's part of a model."""
+        if request.path.is_dir():
+            check_ranks(_config_of(request), ranks.shard.size, ranks.stage.size)
+        source = open_weights(request, unpacks=True)
+        overridden, config = self._read_config(request, source)
+        check_size(config, ranks.shard.size)
+        check_stages(config, ranks.stage.size)
+        if find_use(request, overridden) is not None:
+            raise ModelError(f"{ranks.option}: a model that pools runs on one worker; use 1.")
+        layers = stage_layers(config, ranks.stage)
+        own: WeightSource = ShardedSource(source, config, ranks.shard) if ranks.shard.size > 1 else source
+        weights = WeightLoader(StagedSource(own, layers, config.num_layers), report)
+        with torch.inference_mode():
+            model = self._models.build_part(request, config, weights, ranks)
+        weights.check_complete(stage_config(config, ranks.stage))
+        log.info("stage.loaded", stage=ranks.stage.index, layers=f"{layers.start}-{layers.stop - 1}")
+        info = _info(request, config, weights, model.weights_size_bytes, source.stored_type)
         del source, weights
         give_back_memory()
         return CpuModel(model, info)
+
+    def _read_config(self, request: LoadRequest, source: WeightSource) -> tuple[Mapping[str, Any], ModelConfig]:
+        overridden = apply_overrides(source.config, request.hf_overrides_json)
+        _check_quantization(request, overridden)
+        return overridden, check_config(overridden, self.name)
+
+    def _load_foreign(self, request: LoadRequest, config: Mapping[str, Any], report: Progress) -> LoadedModel:
+        """Load a model that no family describes, with transformers' code."""
+        _check_quantization(request, config)
+        foreign = foreign_model(config, self.name, trusts_code=self._trusts_code)
+        self._models.check_torch(request, "A model of transformers")
+        return CpuModel(*load_foreign(request, foreign, config, report))
 
     def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:
         """Return the configured limit, or the smaller of the default one and the share of free memory that activations leave.
@@ -121,15 +226,53 @@ class CpuDevice:
         """Return to the system what the allocator keeps."""
         give_back_memory()
 
+    def check(self) -> None:
+        """Do nothing: a failed step leaves no mark on a processor."""
+
+
+def _info(request: LoadRequest, config: ModelConfig, weights: WeightLoader, size_bytes: int, stored_type: str) -> ModelInfo:
+    return ModelInfo(
+        model=request.model,
+        architecture=config.architecture,
+        vocab_size=config.vocab_size,
+        max_position_embeddings=config.max_position_embeddings,
+        dtype="float32",
+        num_parameters=weights.num_parameters,
+        weights_size_bytes=size_bytes,
+        num_layers=config.num_layers,
+        hidden_size=config.hidden_size,
+        weights_dtype=stored_type,
+    )
+
+
+def _config_of(request: LoadRequest) -> Mapping[str, Any]:
+    return apply_overrides(read_model_config(request.path), request.hf_overrides_json)
+
+
+def _load_encoder(request: LoadRequest, config: Mapping[str, Any], report: Progress, team: Team | None) -> LoadedModel:
+    check_encoder(config, CpuDevice.name)
+    refuse_loras(request, "encoders")
+    if request.runner == "generate" or request.convert not in ("auto", "none"):
+        option = "runner generate" if request.runner == "generate" else f"convert {request.convert[:80]}"
+        raise ModelError(f"{option} is not supported for encoders: they pool as their files say.")
+    if request.random_weights or request.quantization:
+        option = "load_format dummy" if request.random_weights else f"quantization {request.quantization}"
+        raise ModelError(f"{option} is not supported for encoders.")
+    source = open_source(request.path)
+    with torch.inference_mode():
+        return load_encoder(request, config, WeightLoader(source, report), team, stored_type=source.stored_type)
+
 
 def _check_request(request: LoadRequest) -> None:
     if request.dtype not in ("", "auto", "float32"):
         raise ModelError(f"dtype {request.dtype} is not supported on the cpu device; use auto or float32.")
-    if request.quantization in CHECKPOINT_METHODS:
-        raise ModelError(f"Quantization {request.quantization} needs the cuda device.")
-    is_gguf = request.path.suffix == ".gguf"
-    if request.quantization not in ("", "gguf" if is_gguf else "int8"):
+
+
+def _check_quantization(request: LoadRequest, config: Mapping[str, Any]) -> None:
+    """Raise ModelError if another quantization is requested than the files have, or than floats can have."""
+    own = "gguf" if request.path.suffix == ".gguf" else method_of(config.get("quantization_config"))
+    if request.quantization not in ("", own or "int8"):
         raise ModelError(
-            f"Quantization {request.quantization!r} is not supported for {request.path.name}; "
-            + ("a GGUF file runs as it is quantized (gguf)." if is_gguf else "supported: int8.")
+            f"Quantization {request.quantization[:80]!r} is not supported for {request.path.name}; "
+            + (f"it runs as it is quantized ({own})." if own else "supported: int8.")
         )

@@ -1,29 +1,64 @@
-"""CPU models: which implementation runs a model on the host, the native kernels or torch, and in which form its weights stay.
+"""CPU models: chooses the program that runs a model on the host, native or torch, and the form of its weights.
 
-The native kernels run every model of the registry whose heads fill whole vectors. Torch runs the rest, and everything where
-there are no kernels and no compiler; it is also what the kernels are tested against.
+The native program runs models whose traits it supports and whose heads fill whole vectors. Torch runs the rest, and all models
+without native kernels and compiler; the kernels are tested against it.
 """
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 
 from tetrad.services.errors import ModelError
 from tetrad.services.log import get_logger
+from tetrad.worker_svc.attention.interface import M
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.checkpoint.lora_files import read_lora
 from tetrad.worker_svc.config import WorkerSettings
-from tetrad.worker_svc.core.device import LoadRequest
+from tetrad.worker_svc.core.device import KvLayout, LoadRequest, refuse_loras
+from tetrad.worker_svc.core.lora import LoraLimits, ModelLoras
+from tetrad.worker_svc.core.plan import Ints, Runner
+from tetrad.worker_svc.devices.poolers import Pooling
+from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
 from tetrad.worker_svc.layers.linear import PackedLinear, PlainLinear, can_pack
+from tetrad.worker_svc.layers.lora import AdaptedParameters, LoraReader, LoraRows
+from tetrad.worker_svc.layers.parameters import HostParameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
-from tetrad.worker_svc.models.registry import Model, load_model
+from tetrad.worker_svc.model_facts.sharding import shard_config
+from tetrad.worker_svc.model_facts.stages import stage_config
+from tetrad.worker_svc.model_facts.traits import traits_of
+from tetrad.worker_svc.models.bidirectional import BidirectionalDecoder
+from tetrad.worker_svc.models.host import HostDecoder, HostStage
+from tetrad.worker_svc.models.interface import Model, StageModel
+from tetrad.worker_svc.native.decoder import MAX_HEAD_DIM, TRAITS, NativeDecoder, NativeStage
 from tetrad.worker_svc.native.library import NoLibraryError, best_target, load_library
-from tetrad.worker_svc.native.llama import MAX_HEAD_DIM, MatrixLoader, NativeLlama
+from tetrad.worker_svc.native.loras import NativeLoras, NoNativeLoras
 from tetrad.worker_svc.native.matrix_loaders import FloatMatrices, StoredMatrices
+from tetrad.worker_svc.native.parameters import MatrixLoader
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import pack_int8
+from tetrad.worker_svc.runner.leader import leading_runner
+from tetrad.worker_svc.runner.member import MemberRunner, ModelPart, StagePart
+from tetrad.worker_svc.runner.model_runner import ModelRunner
+from tetrad.worker_svc.runner.pooling_rows import DecoderPooling
+from tetrad.worker_svc.runner.rank_channels import RankChannels
 
 _FLOAT32_BYTES = 4
 _KV_DTYPES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
 
 log = get_logger()
+
+
+class HostModel(NamedTuple):
+    """A loaded model, whichever program runs it."""
+
+    kv_cache_spec: KvCacheSpec
+    weights_size_bytes: int
+    make_runner: Callable[[KvLayout], Runner]
+    loras: ModelLoras | None = None
+    expert_tokens: Sequence[Ints] = ()
+    decoder: Model[Any] | None = None  # as a draft model; None: it cannot be one
 
 
 class CpuModels:
@@ -41,23 +76,94 @@ class CpuModels:
             )
         self._is_required = settings.cpu_kernels == "native"
         self._kv_cache_dtype = settings.kv_cache_dtype
-        self._team = None if settings.cpu_kernels == "torch" else self._open_team(num_threads)
+        self.team = None if settings.cpu_kernels == "torch" else self._open_team(num_threads)
 
     @property
     def are_native(self) -> bool:
         """Whether there are native kernels."""
-        return self._team is not None
+        return self.team is not None
 
-    def build(self, request: LoadRequest, config: ModelConfig, weights: WeightLoader) -> tuple[Model, int]:
-        """Return the model and the bytes of its weights in memory; ModelError if what is asked for cannot be had."""
-        team = self._team if _fits(config, self._team) else None
-        if team is not None:
+    def build(
+        self, request: LoadRequest, config: ModelConfig, weights: WeightLoader, pooling: Pooling | None = None
+    ) -> HostModel:
+        """Return the model; ModelError if the settings cannot be met.
+
+        Args:
+            request: which model.
+            config: its description.
+            weights: its tensors.
+            pooling: what pools its hidden states; None: it generates only.
+        """
+        if pooling is not None:
+            refuse_loras(request, "pooling")
+        team, reason = self.team, _why_not_native(config, self.team)
+        if team is not None and not reason:
             kv_cache_dtype = self._kv_dtype(request, weights)
-            model = NativeLlama(config, weights, _matrices(request, weights, team), team, kv_cache_dtype=kv_cache_dtype)
-            return model, model.weights_size_bytes
+            matrices, lanes = _matrices(request, weights, team), team.library.tetrad_lanes()
+            loras = NativeLoras(_reader(config, request.loras), lanes, request.loras.max_lora_rank) if request.loras else None
+            native = NativeDecoder(
+                config, weights, matrices, team, kv_cache_dtype=kv_cache_dtype, loras=loras or NoNativeLoras()
+            )
+            make_runner = runner_of(native, pooling, loras)
+            return HostModel(native.kv_cache_spec, native.weights_size_bytes, make_runner, loras, native.expert_tokens, native)
+        self.check_torch(request, reason)
+        if team is not None:
+            log.info("model.runs_on_torch", architecture=config.architecture, reason=reason)
+        plain = _parameters(weights)
+        rows = LoraRows(_reader(config, request.loras)) if request.loras else None
+        model = HostDecoder(config, plain if rows is None else AdaptedParameters(plain, rows))
+        size_bytes = weights.num_parameters * _FLOAT32_BYTES
+        return HostModel(model.kv_cache_spec, size_bytes, runner_of(model, pooling, rows), rows, decoder=model)
+
+    def build_bidirectional(self, request: LoadRequest, config: ModelConfig, weights: WeightLoader) -> BidirectionalDecoder:
+        """Return a decoder whose tokens see each other; torch runs it. ModelError if the settings cannot be met."""
+        self.check_torch(request, "A bidirectional decoder")
+        return BidirectionalDecoder(config, _parameters(weights))
+
+    def build_part(self, request: LoadRequest, config: ModelConfig, weights: WeightLoader, ranks: RankChannels) -> HostModel:
+        """Return one rank's part of a model; ModelError if the settings cannot be met.
+
+        The native program runs whole layers, torch those of which several ranks have a part each.
+
+        Args:
+            request, config: of the whole model.
+            weights: of this rank's part.
+            ranks: that compute the model together.
+        """
+        refuse_loras(request, "several ranks")
+        team = self.team
+        reason = "A layer on several ranks" if ranks.shard.size > 1 else _why_not_native(config, team)
+        if team is not None and not reason:
+            return self._native_stage(request, stage_config(config, ranks.stage), weights, ranks, team)
+        self.check_torch(request, reason)
+        if team is not None:
+            log.info("model.runs_on_torch", architecture=config.architecture, reason=reason)
+        part, parameters = shard_config(stage_config(config, ranks.stage), ranks.shard), _parameters(weights)
+        sums = ranks.sums if ranks.shard.size > 1 else None
+        if not ranks.stage.is_first:
+            stage = HostStage(part, parameters, ranks=sums)
+            return _stage_of(stage, ranks, weights.num_parameters * _FLOAT32_BYTES)
+        model = HostDecoder(part, parameters, ranks=sums, vocab_size=config.vocab_size, is_alone=False)
+        size_bytes = weights.num_parameters * _FLOAT32_BYTES
+        if ranks.is_leader:
+            return HostModel(model.kv_cache_spec, size_bytes, partial(leading_runner, model, ranks))
+        return HostModel(model.kv_cache_spec, size_bytes, partial(MemberRunner, ModelPart(model, ranks)))
+
+    def _native_stage(
+        self, request: LoadRequest, config: ModelConfig, weights: WeightLoader, ranks: RankChannels, team: Team
+    ) -> HostModel:
+        kv_cache_dtype, matrices = self._kv_dtype(request, weights), _matrices(request, weights, team)
+        if not ranks.stage.is_first:
+            stage = NativeStage(config, weights, matrices, team, kv_cache_dtype)
+            return _stage_of(stage, ranks, stage.weights_size_bytes)
+        native = NativeDecoder(config, weights, matrices, team, kv_cache_dtype=kv_cache_dtype)
+        return HostModel(native.kv_cache_spec, native.weights_size_bytes, partial(leading_runner, native, ranks))
+
+    def check_torch(self, request: LoadRequest, reason: str) -> None:
+        """Raise ModelError if a model that torch runs, for this reason, is to have what the native kernels alone can do."""
         if self._is_required:
-            raise ModelError(f"Heads of {config.head_dim} do not fit the native kernels; run with cpu_kernels auto or torch.")
-        if request.quantization:
+            raise ModelError(f"{reason} is not for the native kernels; run with cpu_kernels auto or torch.")
+        if request.quantization == "int8":
             raise ModelError(
                 f"Quantization {request.quantization!r} needs the native kernels, which do not run this model here."
             )
@@ -65,10 +171,9 @@ class CpuModels:
             raise ModelError(
                 f"kv_cache_dtype {self._kv_cache_dtype} needs the native kernels, which do not run this model here."
             )
-        return load_model(config, weights, PackedLinear if can_pack() else PlainLinear), weights.num_parameters * _FLOAT32_BYTES
 
     def _kv_dtype(self, request: LoadRequest, weights: WeightLoader) -> torch.dtype:
-        """Return the type of keys and values: the configured one, or for "auto" the smallest whose error nobody can see.
+        """Return the type of keys and values: the configured one, or for "auto" the smallest with a negligible error.
 
         Under quantized weights, int8 adds less error than the weights did, unless the keys of some dimensions are far larger
         than those of their neighbours, with which they share a scale. Biases and norms of keys make such dimensions: a bias of
@@ -76,7 +181,7 @@ class CpuModels:
         """
         if self._kv_cache_dtype != "auto":
             return _KV_DTYPES[self._kv_cache_dtype]
-        if not _is_quantized(request):
+        if not _is_quantized(request, weights):
             return torch.float32
         return torch.float16 if _scales_keys_unevenly(weights) else torch.int8
 
@@ -86,18 +191,48 @@ class CpuModels:
         except NoLibraryError as error:
             if self._is_required:
                 raise ModelError(f"The native kernels cannot be had: {error}.") from error
-            log.warning("native.unavailable", reason=str(error), consequence="models run through torch, slower")
+            log.warning(
+                "native.unavailable",
+                reason=str(error),
+                consequence="models run through torch, which decodes about 8 times slower",
+            )
             return None
 
 
-def _fits(config: ModelConfig, team: Team | None) -> bool:
-    return team is not None and config.head_dim % team.library.tetrad_lanes() == 0 and config.head_dim <= MAX_HEAD_DIM
+def _reader(config: ModelConfig, limits: LoraLimits) -> LoraReader:
+    return partial(read_lora, names=config.tensors, max_rank=limits.max_lora_rank)
 
 
-def _is_quantized(request: LoadRequest) -> bool:
-    if request.quantization:
+def runner_of(model: Model[M], pooling: Pooling | None, loras: ModelLoras | None = None) -> Callable[[KvLayout], Runner]:
+    """Return what makes the runner of a model; `pooling` pools its hidden states, None: it generates only."""
+    if pooling is None:
+        return partial(ModelRunner, model, loras=loras)
+    rows = partial(DecoderPooling, pooling.pooler, pooling.facts, model.normed)
+    return lambda layout: ModelRunner(model, layout, rows)
+
+
+def _stage_of(stage: StageModel[M], ranks: RankChannels, size_bytes: int) -> HostModel:
+    return HostModel(stage.kv_cache_spec, size_bytes, partial(MemberRunner, StagePart(stage, ranks)))
+
+
+def _parameters(weights: WeightLoader) -> HostParameters:
+    return HostParameters(weights, PackedLinear if can_pack() else PlainLinear)
+
+
+def _why_not_native(config: ModelConfig, team: Team | None) -> str:
+    """Return what keeps a model from the native program; empty: nothing."""
+    if team is None:
+        return "A host without native kernels"
+    if config.head_dim % team.library.tetrad_lanes() or config.head_dim > MAX_HEAD_DIM:
+        return f"A head of {config.head_dim}"
+    beyond = sorted(traits_of(config) - TRAITS)
+    return f"A model with {', '.join(beyond)}" if beyond else ""
+
+
+def _is_quantized(request: LoadRequest, weights: WeightLoader) -> bool:
+    if request.quantization == "int8":
         return True
-    return request.dtype != "float32" and request.path.suffix == ".gguf"
+    return request.dtype != "float32" and (request.path.suffix == ".gguf" or weights.are_packed)
 
 
 def _scales_keys_unevenly(weights: WeightLoader) -> bool:
@@ -107,4 +242,4 @@ def _scales_keys_unevenly(weights: WeightLoader) -> bool:
 def _matrices(request: LoadRequest, weights: WeightLoader, team: Team) -> MatrixLoader:
     if request.quantization == "int8":
         return FloatMatrices(weights, team, pack_int8)
-    return StoredMatrices(weights, team) if _is_quantized(request) else FloatMatrices(weights, team)
+    return StoredMatrices(weights, team) if _is_quantized(request, weights) else FloatMatrices(weights, team)

@@ -1,6 +1,6 @@
-"""CUDA device: one NVIDIA GPU, activations in bfloat16 unless asked otherwise, every step queued and none waited for.
+"""CUDA device: one NVIDIA GPU, activations in bfloat16 by default, every step queued and none waited for.
 
-What cannot be served is said before anything is loaded: no GPU, one that is too old, a model that does not fit.
+Unsupported cases are refused before anything is loaded: no GPU, one that is too old, a model that does not fit.
 """
 
 import gc
@@ -13,17 +13,31 @@ from tetrad.services.log import get_logger
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides
 from tetrad.worker_svc.checkpoint.open import open_weights
+from tetrad.worker_svc.checkpoint.pooling_use import check_generates
 from tetrad.worker_svc.config import WorkerSettings
-from tetrad.worker_svc.core.device import KvGroup, KvLayout, LoadedModel, LoadRequest, ModelInfo, Progress
+from tetrad.worker_svc.core.device import (
+    KvGroup,
+    KvLayout,
+    LoadedModel,
+    LoadRequest,
+    ModelInfo,
+    Progress,
+    refuse_drafter,
+    refuse_loras,
+)
+from tetrad.worker_svc.cuda.decoder import TRAITS, KernelDecoder
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator, CudaAccelerator
 from tetrad.worker_svc.cuda.device.offload import Offload, tensors_in
 from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
+from tetrad.worker_svc.cuda.interface import DeviceModel
 from tetrad.worker_svc.cuda.linears import DeviceLinears
-from tetrad.worker_svc.cuda.llama import DeviceLlama
 from tetrad.worker_svc.cuda.memory_profile import worst_case_bytes
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
+from tetrad.worker_svc.cuda.torch_decoder import NOT_ON_GPU, TorchDecoder
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
-from tetrad.worker_svc.model_facts.check import check_config
+from tetrad.worker_svc.families.check import check_config
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.model_facts.traits import traits_of
 
 LEAST_CAPABILITY = (8, 0)
 """Ampere: the first with bfloat16."""
@@ -40,26 +54,21 @@ log = get_logger()
 class CudaModel:
     """A LoadedModel in device memory."""
 
-    def __init__(self, model: DeviceLlama, info: ModelInfo, accelerator: Accelerator, *, use_graphs: bool) -> None:
-        self._model, self._accelerator, self._use_graphs = model, accelerator, use_graphs
+    def __init__(
+        self, model: DeviceModel, info: ModelInfo, accelerator: Accelerator, offload: WeightOffload, *, use_graphs: bool
+    ) -> None:
+        self._model, self._accelerator, self._offload, self._use_graphs = model, accelerator, offload, use_graphs
         self._weights = Offload(accelerator, tensors_in(model))
-        self.info = info
+        self.info, self.loras = info, None
 
     @property
     def weights_on_device_bytes(self) -> int:
         """Memory of the weights that are not offloaded, and of the buffers for those that are."""
-        return self.info.weights_size_bytes - self._model.offload.freed_bytes
+        return self.info.weights_size_bytes - self._offload.freed_bytes
 
-    def kv_group(self, block_size: int) -> KvGroup:
+    def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:
         """Return the shape of the KV cache."""
-        spec = self._model.kv_cache_spec
-        return KvGroup(
-            spec.num_layers,
-            spec.block_size_bytes(block_size),
-            spec.num_kv_heads,
-            spec.head_dim,
-            str(spec.dtype).removeprefix("torch."),
-        )
+        return self._model.kv_cache_spec.kv_groups(block_size)
 
     def make_runner(self, layout: KvLayout) -> CudaModelRunner:
         """Allocate the KV cache and return the runner; FailedPrecondition if there is no memory for it."""
@@ -100,6 +109,8 @@ class CudaDevice:
     """
 
     name = "cuda"
+    verifies_drafts = False
+    takes_embeddings = False
 
     def __init__(self, settings: WorkerSettings, open_accelerator: Callable[[], Accelerator] | None = None) -> None:
         if settings.kv_cache_dtype == "int8":
@@ -120,10 +131,14 @@ class CudaDevice:
 
     def load_model(self, request: LoadRequest, report: Progress) -> CudaModel:
         """Load the weights to the device."""
+        refuse_loras(request, "the cuda device")
+        refuse_drafter(request, "the cuda device")
         accelerator = self._ready()
         dtype = _dtype(request)
         source = open_weights(request, accelerator.device)
-        config = check_config(apply_overrides(source.config, request.hf_overrides_json), self.name)
+        overridden = apply_overrides(source.config, request.hf_overrides_json)
+        check_generates(request, overridden, self.name)
+        config = check_config(overridden, self.name)
         if config.head_dim > MAX_HEAD_DIM:
             raise ModelError(
                 f"Heads of {config.head_dim} are too large for the cuda device; it has kernels up to {MAX_HEAD_DIM}."
@@ -135,8 +150,8 @@ class CudaDevice:
                 linears = DeviceLinears(
                     source.config.get("quantization_config"), request.quantization, weights, accelerator.device, dtype
                 )
-                model = DeviceLlama(config, weights, linears, self._cache_dtype(dtype), offload)
-            weights.check_all_read(config.architecture)
+                model = self._build(config, linears, dtype, offload)
+            weights.check_complete(config)
         except torch.OutOfMemoryError as error:
             free, total = accelerator.memory()
             raise ModelError(
@@ -159,7 +174,7 @@ class CudaDevice:
         gc.collect()
         if offload.freed_bytes:
             log.info("weights.offloaded", freed_gib=round(offload.freed_bytes / _GIB, 2))
-        return CudaModel(model, info, accelerator, use_graphs=self._use_graphs)
+        return CudaModel(model, info, accelerator, offload, use_graphs=self._use_graphs)
 
     def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:
         """Return what `utilization` of the card leaves beside weights, the largest step and whatever others have there.
@@ -184,6 +199,23 @@ class CudaDevice:
         """Return to the device what torch keeps of it."""
         self._ready().give_back_memory()
 
+    def check(self) -> None:
+        """Wait for the GPU; it answers every call with the same error once a kernel has failed."""
+        self._ready().check()
+
+    def _build(self, config: ModelConfig, linears: DeviceLinears, dtype: torch.dtype, offload: WeightOffload) -> DeviceModel:
+        """Return the kernels' program if it computes the model, else torch's."""
+        traits = traits_of(config)
+        if missing := sorted(traits & NOT_ON_GPU):
+            raise ModelError(f"A model with {', '.join(missing)} is not supported on the cuda device.")
+        beyond = ", ".join(sorted(traits - TRAITS))
+        if not beyond:
+            return KernelDecoder(config, linears, self._cache_dtype(dtype), offload)
+        if self._offload_bytes:
+            raise ModelError(f"cpu_offload_gb is not supported for a model with {beyond}; it takes 0.")
+        log.info("model.runs_on_torch", architecture=config.architecture, reason=f"A model with {beyond}")
+        return TorchDecoder(config, linears, self._cache_dtype(dtype), self._ready().device)
+
     def _cache_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Return the type of keys and values under activations of a type."""
         if self._kv_cache_dtype == "fp8":
@@ -198,6 +230,11 @@ class CudaDevice:
 
 def check_gpu() -> None:
     """ModelError, in one line, if there is no GPU that can be used."""
+    if torch.version.hip is not None:
+        raise ModelError(
+            f"The cuda device does not run on AMD GPUs: this torch, {torch.__version__}, is built for ROCm. Install one built "
+            "for CUDA on a machine with an NVIDIA GPU, or use --device cpu."
+        )
     if not torch.cuda.is_available():
         raise ModelError("The cuda device needs an NVIDIA GPU and a torch built for CUDA; this machine has no usable one.")
     capability = torch.cuda.get_device_capability()

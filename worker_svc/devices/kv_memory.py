@@ -1,4 +1,4 @@
-"""KV memory: how much of a device's free memory the KV cache takes, by the setting kv_cache_memory_gib."""
+"""KV memory: the share of a device's free memory for the KV cache, by the setting kv_cache_memory_gib."""
 
 from tetrad.services.errors import FailedPrecondition
 

@@ -1,7 +1,7 @@
-"""Simulated device: no weights; steps take the time that a cost model says, tokens come from a hash of (seed, position).
+"""Simulated device: has no weights; a cost model gives the time of steps, and tokens are a hash of (seed, position).
 
-For control-plane benchmarks, chaos tests and planning. A request gets the same tokens whatever happens to it, and never EOS
-or another special id. Only the model's metadata is read; torch is never imported.
+For control-plane benchmarks, chaos tests and planning. A request gets the same tokens in any batch and after any loss, and
+never EOS or another special id. Only the model's metadata is read; torch is never imported.
 """
 
 import os
@@ -14,15 +14,29 @@ import numpy.typing as npt
 
 from tetrad.services.errors import InternalError, TetradError
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
+from tetrad.worker_svc.checkpoint.pooling_use import check_generates
 from tetrad.worker_svc.config import WorkerSettings
-from tetrad.worker_svc.core.device import KvGroup, KvLayout, LoadedModel, LoadRequest, ModelInfo, Progress
+from tetrad.worker_svc.core.device import (
+    KvGroup,
+    KvLayout,
+    LoadedModel,
+    LoadRequest,
+    ModelInfo,
+    Progress,
+    refuse_drafter,
+    refuse_loras,
+)
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import GrammarRows, Ints, NewRequest, StepPlan, StepResult
+from tetrad.worker_svc.core.plan import GrammarRows, Ints, NewRequest, PendingStep, StepPlan, StepResult
 from tetrad.worker_svc.core.request_table import RequestTable
+from tetrad.worker_svc.core.verification import verify
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
 from tetrad.worker_svc.devices.sim_logprobs import SimLogprobs
-from tetrad.worker_svc.model_facts.check import check_config
+from tetrad.worker_svc.devices.sim_queue import SimQueue
+from tetrad.worker_svc.families.check import check_config
+from tetrad.worker_svc.kv_cache.layer_groups import group_layers
 from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.runner.plain_requests import PLAIN_REQUESTS
 
 _SPECIAL_IDS = 100
 """Ids at either end of the vocabulary that are never produced."""
@@ -47,6 +61,8 @@ class SimDevice:
     """See Device."""
 
     name = "sim"
+    verifies_drafts = True
+    takes_embeddings = False
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._memory_bytes = int(settings.sim_kv_cache_memory_gib * (1 << 30))
@@ -61,7 +77,11 @@ class SimDevice:
 
     def load_model(self, request: LoadRequest, report: Progress) -> "SimModel":
         """Read the model's metadata."""
-        config = check_config(apply_overrides(read_model_config(request.path), request.hf_overrides_json), self.name)
+        refuse_loras(request, "the sim device")
+        refuse_drafter(request, "the sim device")
+        overridden = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
+        check_generates(request, overridden, self.name)
+        config = check_config(overridden, self.name)
         report(1, 1)
         return SimModel(request.model, config, self._cost, self._crash_token_id, self._fail_token_id)
 
@@ -74,6 +94,9 @@ class SimDevice:
     def give_back_memory(self) -> None:
         """Do nothing: none was taken."""
 
+    def check(self) -> None:
+        """Do nothing: a failed step leaves no mark on a processor."""
+
 
 class SimModel:
     """A LoadedModel that is only a description."""
@@ -82,7 +105,9 @@ class SimModel:
         self, name: str, config: ModelConfig, cost: CostModel, crash_token_id: int | None, fail_token_id: int | None
     ) -> None:
         self._config, self._cost = config, cost
+        self._groups = group_layers(config.cache_kinds)
         self._crash_token_id, self._fail_token_id = crash_token_id, fail_token_id
+        self.loras = None
         self.info = ModelInfo(
             model=name,
             architecture=config.architecture,
@@ -95,11 +120,15 @@ class SimModel:
             hidden_size=config.hidden_size,
         )
 
-    def kv_group(self, block_size: int) -> KvGroup:
+    def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:
         """Return the shape that the real model's cache would have in float32."""
         config = self._config
-        size = config.num_layers * block_size * 2 * config.num_kv_heads * config.head_dim * 4
-        return KvGroup(config.num_layers, size, config.num_kv_heads, config.head_dim, "float32")
+        page = max(block_size * 2 * config.num_kv_heads * config.head_dim, config.state_size)
+        size = len(self._groups[0].layers) * page * 4
+        return tuple(
+            KvGroup(group.layers, size, config.num_kv_heads, config.head_dim, "float32", group.sliding_window, group.is_state)
+            for group in self._groups
+        )
 
     def make_runner(self, layout: KvLayout) -> "SimRunner":
         """Return a runner; there is nothing to allocate."""
@@ -107,6 +136,7 @@ class SimModel:
             self._config.vocab_size,
             layout,
             self._cost,
+            num_groups=len(self._groups),
             crash_token_id=self._crash_token_id,
             fail_token_id=self._fail_token_id,
         )
@@ -125,7 +155,8 @@ class SimRunner:
         vocab_size: of the model.
         layout: limits of the plans.
         cost: seconds of a step.
-        sleep: waits; runs on the compute thread, so the event loop goes on.
+        num_groups: KV groups of the model.
+        queue: says when steps begin and end.
         crash_token_id: a prompt with this token ends the process, as a fault of a real device does; None: none does.
         fail_token_id: a prompt with this token fails alone after three tokens, as a row without numbers does; None: none does.
     """
@@ -135,42 +166,44 @@ class SimRunner:
         vocab_size: int,
         layout: KvLayout,
         cost: CostModel,
-        sleep: Callable[[float], None] = time.sleep,
+        queue: SimQueue | None = None,
         *,
+        num_groups: int = 1,
         crash_token_id: int | None = None,
         fail_token_id: int | None = None,
     ) -> None:
-        self._cost, self._sleep, self._crash_token_id = cost, sleep, crash_token_id
+        self._cost, self._queue, self._crash_token_id = cost, queue or SimQueue(), crash_token_id
         self._batch = InputBatch(
-            max_num_seqs=layout.max_num_seqs, max_model_len=layout.max_model_len, block_size=layout.block_size
+            max_num_seqs=layout.max_num_seqs,
+            max_model_len=layout.max_model_len,
+            block_size=layout.block_size,
+            num_groups=num_groups,
         )
         self._seeds = _Seeds(layout.max_num_seqs, fail_token_id)
         self._first_id = min(_SPECIAL_IDS, vocab_size // 4)
         self._num_ids = max(1, vocab_size - 2 * self._first_id)
         self._logprobs = SimLogprobs(vocab_size)
-        self._requests = RequestTable(self._batch, vocab_size, (self._seeds, self._logprobs))
+        self._requests = RequestTable(self._batch, vocab_size, (self._seeds, self._logprobs), PLAIN_REQUESTS)
 
     @property
     def num_requests(self) -> int:
         """Requests known."""
         return len(self._batch)
 
-    def execute(self, plan: StepPlan) -> StepResult:
-        """Wait as long as the step would take and make its tokens up."""
+    def execute(self, plan: StepPlan) -> StepResult | PendingStep:
+        """Make a step's tokens up, and queue it for as long as it would take; one that takes no time is over."""
         started = time.perf_counter()
         if self._crash_token_id is not None:
             self._crash_if_told(plan.new_requests)
         rows = self._requests.apply(plan)
         input_seconds = time.perf_counter() - started
-        is_last = rows.num_computed + rows.num_scheduled == self._batch.num_tokens[rows.slots]
+        batch = self._batch
+        is_last = rows.num_computed + rows.num_scheduled == (batch.num_tokens + batch.num_drafts)[rows.slots]
         slots, failures = self._set_failing_aside(rows.slots[is_last])
-        tokens = self.token_ids(self._seeds.of(slots), self._batch.num_tokens[slots])
-        if plan.grammar is not None:
-            tokens = _allowed(tokens, self._batch.handles[slots], plan.grammar)
-        handles = self._batch.handles[slots].astype(np.uint32)
-        self._batch.append_sampled(slots, tokens)
-        self._wait(rows.num_scheduled, rows.num_computed, started)
-        return StepResult(
+        slots, tokens = self._sample(slots, plan.grammar)
+        handles = batch.handles[slots].astype(np.uint32)
+        cost = self._cost.seconds(int(rows.num_scheduled.sum()), int(rows.num_computed.sum()))
+        result = StepResult(
             step_id=plan.step_id,
             handles=handles,
             token_ids=tokens.astype(np.uint32),
@@ -179,7 +212,10 @@ class SimRunner:
             failures=[*rows.failures, *failures],
             compute_seconds=time.perf_counter() - started,
             input_seconds=input_seconds,
+            has_drafts=plan.drafts is not None,
         )
+        # What making tokens up takes is no part of the simulated step, which begins before it.
+        return self._queue.add(result, cost, started) if cost else result
 
     def forget_all(self) -> None:
         """Forget every request."""
@@ -195,6 +231,23 @@ class SimRunner:
         ordinary: Ints = (mixed % np.uint64(self._num_ids)).astype(np.int64)
         return ordinary + self._first_id
 
+    def _sample(self, slots: Ints, grammar: GrammarRows | None) -> tuple[Ints, Ints]:
+        """Return who gets tokens, several times with drafts, and the tokens; they are kept."""
+
+        def sample(rows: Ints, place: int) -> tuple[Ints, Ints, Ints]:
+            if place:  # a request that fails behind a draft fails in the next step
+                rows = rows[~self._seeds.failing(slots[rows], self._batch.num_tokens[slots[rows]])]
+            owners = slots[rows]
+            tokens = self.token_ids(self._seeds.of(owners), self._batch.num_tokens[owners])
+            if grammar is not None:
+                tokens = _allowed(tokens, self._batch.handles[owners], grammar.of_place(place))
+            return tokens, rows, tokens
+
+        found = verify(self._batch, slots, sample)
+        if not found:
+            return slots, slots
+        return slots[np.concatenate([rows for rows, _ in found])], np.concatenate([tokens for _, tokens in found])
+
     def _crash_if_told(self, requests: Sequence[NewRequest]) -> None:
         if any(self._crash_token_id in request.token_ids[: request.num_prompt_tokens] for request in requests):
             os._exit(1)
@@ -209,12 +262,6 @@ class SimRunner:
             self._requests.set_aside(handle)
         error = InternalError("The simulated device fails this prompt, as its setting sim-fail-token-id says.")
         return slots[~failing], [(handle, error) for handle in handles]
-
-    def _wait(self, num_scheduled: Ints, num_computed: Ints, started: float) -> None:
-        cost = self._cost.seconds(int(num_scheduled.sum()), int(num_computed.sum()))
-        remaining = cost - (time.perf_counter() - started)
-        if remaining > 0:
-            self._sleep(remaining)
 
 
 class _Seeds:

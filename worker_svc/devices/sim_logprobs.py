@@ -1,4 +1,4 @@
-"""Simulated log-probabilities: made-up values in the shapes that requests ask for.
+"""Simulated log-probabilities: synthetic values in the requested shapes.
 
 Called by the simulated device, on the compute thread. The token comes first, then the ids after it, each less likely.
 """

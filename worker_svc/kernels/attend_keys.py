@@ -89,6 +89,8 @@ def fold_tiles(
             seen = keys[None, :] <= positions[:, None]
             if HAS_WINDOW:
                 seen = seen & (positions[:, None] - keys[None, :] < window)
+                # Keys behind the window of every row may belong to another request by now, and hold a NaN.
+                inside = inside & (keys > tl.min(positions, 0) - window)[:, None]
         # Looked up a tile ahead: a load that waits for another one is not moved up by the compiler.
         keys += BLOCK_KEYS
         page = tl.load(table + keys // PAGE, mask=keys < end, other=0)
@@ -108,3 +110,10 @@ def fold_tiles(
         values = tl.dot(weights.to(q.dtype), v, values * fade[:, None], input_precision=PRECISION)
         peak = new_peak
     return peak, mass, values
+
+
+@triton.jit
+def sink_mass(sinks, heads, is_head, peak):
+    """Return the mass of heads' sinks where that of the largest score is 1: peaks are exponents of 2."""
+    scores = tl.load(sinks + heads, mask=is_head, other=float("-inf")).to(tl.float32)
+    return tl.exp2(scores * 1.4426950408889634 - peak)  # log2(e)

@@ -11,9 +11,16 @@ def visible(query_positions: torch.Tensor, num_keys: int, window: int) -> torch.
 
 
 def attend(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, seen: torch.Tensor, *, scale: float, softcap: float
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    seen: torch.Tensor,
+    *,
+    scale: float,
+    softcap: float,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return softmax(softcap(q k^T * scale)) v in float32.
+    """Return softmax(softcap(q k^T * scale)) v in float32, with the sink among the scores.
 
     Args:
         query: [Q, H, D].
@@ -21,13 +28,17 @@ def attend(
         seen: [Q, L] bool, at least one true a row.
         scale: of the scores.
         softcap: scores become softcap * tanh(scores / softcap); 0: they stay.
+        sinks: [H] float32, a score of each head that has no value; None: there is none.
     """
     group = query.shape[1] // keys.shape[1]
     keys, values = (part.float().repeat_interleave(group, 1) for part in (keys, values))
     scores = torch.einsum("qhd,lhd->hql", query.float(), keys) * scale
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
-    weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
+    scores = scores.masked_fill(~seen, float("-inf"))
+    if sinks is not None:
+        scores = torch.cat([scores, sinks[:, None, None].expand(*scores.shape[:2], 1)], -1)
+    weights = scores.softmax(-1)[..., : len(keys)]
     return torch.einsum("hql,lhd->qhd", weights, values)
 
 

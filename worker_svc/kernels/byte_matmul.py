@@ -171,7 +171,7 @@ def byte_matmul(
         HAS_ROW_SCALES=row_scales is not None,
         HAS_BIAS=bias is not None,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
-        # Hopper sums products of fp8 in few bits unless it is told to pass sums on, here after each tile of K.
+        # Hopper sums products of fp8 in few bits unless sums are passed on, here after each tile of K.
         MAX_IMPRECISE=columns if row_scales is not None else 0,
         num_warps=shape.warps,
         num_stages=shape.stages,

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tetrad.worker_svc.kernels.attend_keys import attend_keys
+from tetrad.worker_svc.kernels.attend_keys import attend_keys, sink_mass
 from tetrad.worker_svc.kernels.attention_launch import Launch, launch_for, padded_head_dim, score_factors
 from tetrad.worker_svc.kernels.attention_mask import attend, pages_of, visible
 
@@ -27,6 +27,7 @@ def decode_attention_reference(
     softcap: float = 0.0,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return [B, H, D], in the query's type; zeros for requests without keys, which are padding.
 
@@ -36,7 +37,7 @@ def decode_attention_reference(
         block_tables: [B, P] int32.
         num_keys: [B] int32, the query's own included.
         num_splits: S.
-        scale, window, softcap, key_scale, value_scale: as of prefill_attention.
+        scale, window, softcap, key_scale, value_scale, sinks: as of prefill_attention.
     """
     out = torch.zeros_like(query)
     for row, total in enumerate(num_keys.tolist()):
@@ -44,7 +45,9 @@ def decode_attention_reference(
             keys, values = pages_of(cache, block_tables[row], total)
             seen = visible(torch.tensor([total - 1], device=query.device), total, window)
             one = query[row : row + 1]
-            out[row] = attend(one, keys * key_scale, values * value_scale, seen, scale=scale, softcap=softcap)[0].to(out.dtype)
+            keys, values = keys * key_scale, values * value_scale
+            found = attend(one, keys, values, seen, scale=scale, softcap=softcap, sinks=sinks)
+            out[row] = found[0].to(out.dtype)
     return out
 
 
@@ -54,6 +57,7 @@ def decode_attention_kernel(
     cache,
     block_tables,
     num_keys,
+    sinks,
     out,
     masses,
     stride_query,
@@ -73,6 +77,7 @@ def decode_attention_kernel(
     IS_SPLIT: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Attend for kv head `program_id(0)` of request `program_id(1)` to part `program_id(2)` of the keys.
@@ -122,6 +127,8 @@ def decode_attention_kernel(
         HAS_SOFTCAP,
         PRECISION,
     )
+    if HAS_SINKS and not IS_SPLIT:
+        mass += sink_mass(sinks, heads, is_row, peak)
     # Without any key, all is zero: padding, or a part behind the last key.
     divisor = tl.where(mass == 0, 1.0, mass)
     values = values / divisor[:, None]
@@ -138,6 +145,7 @@ def decode_attention_kernel(
 def merge_parts_kernel(
     parts,
     masses,
+    sinks,
     out,
     stride_out,
     num_splits,
@@ -145,6 +153,7 @@ def merge_parts_kernel(
     HEAD_DIM: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
     BLOCK_SPLITS: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
 ):
     """Merge the parts of head `program_id(0)` of request `program_id(1)`; see decode_attention_kernel."""
     head = tl.program_id(0)
@@ -157,8 +166,11 @@ def merge_parts_kernel(
     logarithm = tl.load(masses + source, mask=exists, other=float("-inf"))
     top = tl.max(logarithm, 0)
     # Without any key, all is zero: the row is padding.
-    share = tl.exp2(logarithm - tl.where(top == float("-inf"), 0.0, top))
+    base = tl.where(top == float("-inf"), 0.0, top)
+    share = tl.exp2(logarithm - base)
     whole = tl.sum(share, 0)
+    if HAS_SINKS:
+        whole += sink_mass(sinks, head, True, base)
     inside = exists[:, None] & in_head[None, :]
     values = tl.load(parts + source[:, None] * HEAD_DIM + dims[None, :], mask=inside, other=0.0)
     result = tl.sum(values * share[:, None], 0) * (value_scale / tl.where(whole == 0, 1.0, whole))
@@ -194,6 +206,7 @@ def decode_attention(
     softcap: float = 0.0,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
+    sinks: torch.Tensor | None = None,
     launch: Launch | None = None,
 ) -> torch.Tensor:
     """See decode_attention_reference; `launch` is what the table has for this device, unless a trial says otherwise."""
@@ -218,6 +231,7 @@ def decode_attention(
         cache,
         block_tables,
         num_keys,
+        query if sinks is None else sinks,
         parts,
         masses,
         query.stride(0),
@@ -236,6 +250,7 @@ def decode_attention(
         IS_SPLIT=is_split,
         HAS_WINDOW=window > 0,
         HAS_SOFTCAP=softcap > 0,
+        HAS_SINKS=sinks is not None,
         PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
@@ -245,6 +260,7 @@ def decode_attention(
         merge_parts_kernel[(num_heads, num_requests)](
             parts,
             masses,
+            query if sinks is None else sinks,
             out,
             out.stride(0),
             num_splits,
@@ -252,6 +268,7 @@ def decode_attention(
             HEAD_DIM=head_dim,
             BLOCK_DIM=padded_head_dim(head_dim),
             BLOCK_SPLITS=triton.next_power_of_2(num_splits),
+            HAS_SINKS=sinks is not None,
             num_warps=4,
         )
     return out

@@ -1,6 +1,6 @@
 """Logprobs: log-probabilities of chosen ids under the softmax of a row's logits, and the rank of the first of them.
 
-One program a row; two passes, one for the largest logit and one for the mass next to it and for the rank, and then the ids.
+One program a row; one pass for the largest logit, one for the softmax's sum and the rank, and then the ids.
 Dims: N rows, V ids, W chosen ids a row.
 """
 

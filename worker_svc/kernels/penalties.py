@@ -1,6 +1,6 @@
 """Penalties: repetition (prompt and output), frequency and presence (output) lower the logits of tokens seen before.
 
-What a request has seen is kept in a line of a table: for each id, twice how often the output has it, plus 1 if the prompt does.
+The tokens of a request are a line of a table: for each id, twice how often the output has it, plus 1 if the prompt does.
 A step takes in the few tokens that have come since, from where the device keeps them, and then passes over table and logits
 once. The alternative, a search through the request's tokens each step, would grow with its length, and would have to find out
 which of the places that hold one id may lower it.

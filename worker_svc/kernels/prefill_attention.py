@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tetrad.worker_svc.kernels.attend_keys import attend_keys
+from tetrad.worker_svc.kernels.attend_keys import attend_keys, sink_mass
 from tetrad.worker_svc.kernels.attention_launch import Launch, launch_for, padded_head_dim, score_factors
 from tetrad.worker_svc.kernels.attention_mask import attend, pages_of, visible
 
@@ -32,6 +32,7 @@ def prefill_attention_reference(
     softcap: float = 0.0,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return [T, H, D], in the query's type.
 
@@ -46,6 +47,7 @@ def prefill_attention_reference(
         window: keys that a query sees, its own included; 0: all.
         softcap: bound of the scores; 0: none.
         key_scale, value_scale: of a cache in fp8: what a stored value is multiplied by.
+        sinks: [H] float32, contiguous: a score of each head that has no value; None: there is none.
     """
     out = torch.empty_like(query)
     for row, end in enumerate(first_query[1:].tolist()):
@@ -53,7 +55,8 @@ def prefill_attention_reference(
         keys, values = pages_of(cache, block_tables[row], total)
         positions = torch.arange(total - (end - start), total, device=query.device)
         seen = visible(positions, total, window)
-        result = attend(query[start:end], keys * key_scale, values * value_scale, seen, scale=scale, softcap=softcap)
+        keys, values = keys * key_scale, values * value_scale
+        result = attend(query[start:end], keys, values, seen, scale=scale, softcap=softcap, sinks=sinks)
         out[start:end] = result.to(out.dtype)
     return out
 
@@ -83,6 +86,7 @@ def prefill_attention_kernel(
     first_query,
     num_keys,
     tiles,
+    sinks,
     out,
     stride_query,
     stride_table,
@@ -100,6 +104,7 @@ def prefill_attention_kernel(
     BLOCK_DIM: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Do tile `program_id(0)` for kv head `program_id(1)`: the tiles of a head run side by side and share its keys in L2."""
@@ -127,7 +132,7 @@ def prefill_attention_kernel(
         begin = tl.maximum(num_before + first - window + 1, 0) // BLOCK_KEYS * BLOCK_KEYS
         seen_by_all = tl.cdiv(tl.maximum(num_before + last - window + 1, 0), BLOCK_KEYS) * BLOCK_KEYS
         full_begin = tl.minimum(seen_by_all, full_end)
-    _, mass, values = attend_keys(
+    peak, mass, values = attend_keys(
         q,
         num_before + tl.minimum(queries, last),
         cache,
@@ -148,6 +153,8 @@ def prefill_attention_kernel(
         HAS_SOFTCAP,
         PRECISION,
     )
+    if HAS_SINKS:
+        mass += sink_mass(sinks, heads, is_row, peak)
     # Every query sees a key, its own.
     result = values * (value_scale / mass)[:, None]
     target = (start + queries).to(tl.int64) * stride_out + heads * HEAD_DIM
@@ -168,6 +175,7 @@ def prefill_attention(
     softcap: float = 0.0,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
+    sinks: torch.Tensor | None = None,
     launch: Launch | None = None,
 ) -> torch.Tensor:
     """See prefill_attention_reference; `block_rows` is what tiles_of was given, as a rule prefill_block_rows.
@@ -189,6 +197,7 @@ def prefill_attention(
             first_query,
             num_keys,
             tiles,
+            query if sinks is None else sinks,
             out,
             query.stride(0),
             block_tables.stride(0),
@@ -205,6 +214,7 @@ def prefill_attention(
             BLOCK_DIM=padded_head_dim(head_dim),
             HAS_WINDOW=window > 0,
             HAS_SOFTCAP=softcap > 0,
+            HAS_SINKS=sinks is not None,
             PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
             num_warps=launch.num_warps_of(block_rows),
             num_stages=launch.num_stages,

@@ -28,7 +28,7 @@ _MAX_ROWS = 8192  # more are tiled as so many
 
 @dataclass(frozen=True, slots=True)
 class TileShape:
-    """How a product is cut.
+    """The tiles of a product.
 
     Attributes:
         rows: of a tile, at least 16.
@@ -78,7 +78,7 @@ class TileShapes:
 
 
 def shapes_of(device: torch.device) -> TileShapes:
-    """Return the shapes of a device; host memory counts as a small one that nobody measured."""
+    """Return the shapes of a device; host memory counts as a small unmeasured device."""
     if device.type != "cuda":
         return TileShapes(num_processors=4)
     properties = torch.cuda.get_device_properties(device)
@@ -127,7 +127,7 @@ def tuned_path(device_name: str) -> Path:
 
 
 def load_tuned(path: Path) -> dict[str, TileShape | None]:
-    """Return a table; an empty one if nobody has measured the device."""
+    """Return a table; an empty one for an unmeasured device."""
     if not path.exists():
         return {}
     return {key: None if shape is None else TileShape(*shape) for key, shape in json.loads(path.read_text()).items()}

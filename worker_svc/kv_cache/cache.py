@@ -1,55 +1,119 @@
 """KV cache: the memory behind the block ids that the engine core hands out.
 
 Owned by the model runner. One tensor a layer, keys and values side by side, so that a page is one contiguous piece and one
-gather fetches both: [num_blocks, block_size, 2, num_kv_heads, head_dim]. Knows nothing of requests. Block 0 is the null
+gather fetches both: [num_blocks, block_size, 2, num_kv_heads, head_dim]. Layers of different groups (layer_groups.py) share
+tensors: a block has pages of one group at a time. A layer with a state has one row of float32 numbers a block, at the beginning
+of its page: the state behind the last token of the block that was computed. Knows nothing of requests. Block 0 is the null
 block: its content is never used, but it must be finite, because padded pages point at it.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
 
+from tetrad.services.errors import FailedPrecondition
+from tetrad.worker_svc.core.device import KvGroup
 from tetrad.worker_svc.core.plan import Ints, StepPlan
-from tetrad.worker_svc.kv_cache.swap_pool import SwapPool, ids_on
+from tetrad.worker_svc.kv_cache.layer_groups import LayerGroup
+from tetrad.worker_svc.kv_cache.swap_pool import SwapPool
+
+_STATE_BYTES = 4
+_TOKENS_OF_STATE = 256
+"""Tokens per block of a model that keeps states alone: about as many as a prompt's beginnings share."""
 
 
 @dataclass(frozen=True, slots=True)
 class KvCacheSpec:
-    """Shape of the cache of a model, all layers alike.
+    """Shape of the cache of a model, the pages of all layers alike.
 
     Attributes:
+        groups: its layers.
         is_by_block: a block's pages of all layers lie together, instead of all pages of a layer. Memory that the system gives
             when it is written, 2 MB at a time, then grows with the blocks that are in use, not with them and the layers.
         scales_bytes: of the scales of a head of one token, beside its elements; of 1-byte types.
+        state_size: numbers of a layer's state; 0: no layer has one.
     """
 
-    num_layers: int
+    groups: tuple[LayerGroup, ...]
     num_kv_heads: int
     head_dim: int
     dtype: torch.dtype
     is_by_block: bool = False
     scales_bytes: int = 0
+    state_size: int = 0
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether any layer has keys and values."""
+        return not all(group.is_state for group in self.groups)
+
+    @property
+    def pages_per_block(self) -> int:
+        """Layers of the largest group; 1 where no layer has a cache."""
+        return max([1, *(len(group.layers) for group in self.groups)])
+
+    @property
+    def places(self) -> list[int]:
+        """For each layer, the place of its page among those of a block."""
+        place_of = {layer: place for group in self.groups for place, layer in enumerate(group.layers)}
+        return [place_of[layer] for layer in sorted(place_of)]
 
     def page(self, block_size: int) -> tuple[int, ...]:
         """Return the shape of a layer's part of a block, in elements."""
+        if not self.has_attention:
+            return (self.state_size,)
         return (block_size, 2, self.num_kv_heads, self.head_dim + self.scales_bytes)
 
+    def block_size_for(self, asked: int) -> int:
+        """Return the tokens per block, a multiple of `asked`: keys and values of a page take as much memory as a state.
+
+        Without keys and values, a state is kept every so many tokens.
+        """
+        if not self.state_size:
+            return asked
+        if not self.has_attention:
+            return -(-_TOKENS_OF_STATE // asked) * asked
+        of_tokens = math.prod(self.page(asked)) * self.dtype.itemsize
+        return -(-self.state_size * _STATE_BYTES // of_tokens) * asked
+
     def block_size_bytes(self, block_size: int) -> int:
-        """Return the bytes of one block over all layers, keys and values together."""
-        return self.num_layers * math.prod(self.page(block_size)) * self.dtype.itemsize
+        """Return the bytes of one block over all layers of a group, keys and values together."""
+        return self.pages_per_block * math.prod(self.page(block_size)) * self.dtype.itemsize
+
+    def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:
+        """Return the groups as the engine core learns of them."""
+        block_size = self.block_size_for(block_size)
+        size_bytes, dtype = self.block_size_bytes(block_size), str(self.dtype).removeprefix("torch.")
+        return tuple(
+            KvGroup(
+                group.layers,
+                size_bytes,
+                self.num_kv_heads,
+                self.head_dim,
+                dtype,
+                group.sliding_window,
+                group.is_state,
+                block_size if self.state_size else 0,
+            )
+            for group in self.groups
+        )
 
 
 class KvCache:
-    """KV blocks of every layer.
+    """KV blocks of every group.
 
     Args:
         spec: shape of a layer's.
         num_blocks, block_size: how many, and tokens of each.
         num_host_blocks: of the second tier, in host memory.
         device: whose memory they are.
+
+    Raises:
+        FailedPrecondition: a page has no room for a state.
     """
 
     def __init__(
@@ -65,15 +129,27 @@ class KvCache:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._device = device
+        if spec.state_size and (least := spec.block_size_for(block_size)) > block_size and spec.has_attention:
+            raise FailedPrecondition(f"block_size {block_size} has no room for a state of this model; it needs {least} tokens.")
         allocate = _lazy_zeros if device.type == "cpu" else partial(_zeros, device=device)
         page = spec.page(block_size)
         if spec.is_by_block:
-            self.layers = list(allocate((num_blocks, spec.num_layers, *page), spec.dtype).unbind(1))
+            pages = list(allocate((num_blocks, spec.pages_per_block, *page), spec.dtype).unbind(1))
         else:
-            self.layers = [allocate((num_blocks, *page), spec.dtype) for _ in range(spec.num_layers)]
+            pages = [allocate((num_blocks, *page), spec.dtype) for _ in range(spec.pages_per_block)]
         # As bytes: few operations know every type that a cache may have.
-        self._bytes = [layer.view(num_blocks, -1).view(torch.uint8) for layer in self.layers]  # [num_blocks, bytes]
+        self._bytes = [each.view(num_blocks, -1).view(torch.uint8) for each in pages]  # [num_blocks, bytes]
+        states = {layer for group in spec.groups if group.is_state for layer in group.layers}
+        self.layers = [
+            self._bytes[place][:, : spec.state_size * _STATE_BYTES].view(torch.float32) if layer in states else pages[place]
+            for layer, place in enumerate(spec.places)
+        ]
         self._swap_pool = SwapPool(self._bytes, num_host_blocks)
+
+    @property
+    def num_groups(self) -> int:
+        """Block tables of a request."""
+        return len(self.spec.groups)
 
     @property
     def size_bytes(self) -> int:
@@ -82,26 +158,14 @@ class KvCache:
 
     def move(self, plan: StepPlan) -> None:
         """Do what a plan wants done with blocks before its step, in the contract's order: what leaves is read first."""
-        if plan.swap_out is not None:
-            self._swap_pool.swap_out(*plan.swap_out)
-        if plan.swap_in is not None:
-            self._swap_pool.swap_in(*plan.swap_in)
-        if plan.block_copies is not None:
-            self.copy_blocks(*plan.block_copies)
-        if plan.blocks_to_zero is not None:
-            self.zero_blocks(plan.blocks_to_zero)
+        self.move_blocks(plan.swap_out, plan.swap_in)
 
-    def copy_blocks(self, sources: Ints, targets: Ints) -> None:
-        """Copy blocks in every layer; all sources are read before any target is written."""
-        source_ids, target_ids = ids_on(self._device, sources), ids_on(self._device, targets)
-        for layer in self._bytes:
-            layer.index_copy_(0, target_ids, layer.index_select(0, source_ids))
-
-    def zero_blocks(self, block_ids: Ints) -> None:
-        """Fill blocks with zeros in every layer."""
-        ids = ids_on(self._device, block_ids)
-        for layer in self._bytes:
-            layer.index_fill_(0, ids, 0)  # to assign a number through an index, torch copies it to a device and waits
+    def move_blocks(self, swap_out: Iterable[Ints] | None, swap_in: Iterable[Ints] | None) -> None:
+        """Copy blocks to the second tier, and then others back; see StepPlan."""
+        if swap_out is not None:
+            self._swap_pool.swap_out(*swap_out)
+        if swap_in is not None:
+            self._swap_pool.swap_in(*swap_in)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, *, device: torch.device) -> torch.Tensor:

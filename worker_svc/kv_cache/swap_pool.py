@@ -2,7 +2,7 @@
 
 Owned by the KV cache. A host block is one contiguous piece over all layers, so it is one copy to or from a device however many
 layers there are; on the way blocks are gathered in device memory, some at a time. Pinned where there is a device: copies are
-queued in the order of the steps and waited for by nobody. Which block has what is the engine core's.
+queued in the order of the steps and never waited for. The engine core knows the content of each block.
 """
 
 from collections.abc import Iterator, Sequence

@@ -25,11 +25,11 @@ class PlainLinear:
     """torch's own linear over an unpacked weight."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        self.weight, self._bias = weight, bias
+        self.weight, self.bias = weight, bias
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return [T, out_features]."""
-        return F.linear(x, self.weight, self._bias)
+        return F.linear(x, self.weight, self.bias)
 
 
 class PackedLinear:

@@ -17,7 +17,7 @@ from tetrad.worker_svc.layers.rotary_scalings import scaled
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
-    """How positions turn heads. There is no table of all positions, it would be as large as a file says that its context is;
+    """The rotation of heads by position. A table of all positions would be as large as the declared context;
     TurnTable keeps those that have been seen.
 
     Attributes:
@@ -72,9 +72,13 @@ def rotary_of(rotary_dim: int, theta: float, scaling: Mapping[str, Any] | None) 
 
 def rotate_(heads: torch.Tensor, turns: torch.Tensor) -> None:
     """Rotate the first R dimensions of heads [T, H, D] in place by turns [T, 1, R / 2]."""
-    tokens, num_heads, head_dim = heads.shape
-    pairs = heads.view(tokens, num_heads, head_dim // 2, 2)[:, :, : turns.shape[2]]
-    torch.view_as_complex(pairs).mul_(turns)
+    turned = heads[..., : 2 * turns.shape[2]]
+    pairs = (*turned.shape[:2], turns.shape[2], 2)
+    if heads.dtype == torch.float32:
+        torch.view_as_complex(turned.view(pairs)).mul_(turns)
+    else:
+        turned_pairs = torch.view_as_complex(turned.float().view(pairs)) * turns
+        turned.copy_(torch.view_as_real(turned_pairs).flatten(-2))
 
 
 def interleave_heads(weight: torch.Tensor, head_dim: int, rotary_dim: int | None = None) -> torch.Tensor:

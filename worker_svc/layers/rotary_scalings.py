@@ -74,6 +74,20 @@ def _yarn(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any]) -
     return frequencies / factor * stretched + frequencies * (1 - stretched), _yarn_gain(factor, scaling)
 
 
+def _longrope(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any]) -> Scaled:  # noqa: ARG001 - one signature
+    """Ding et al., "LongRoPE" (2024): a divisor for each frequency, of which a model has two lists.
+
+    The one for long contexts is taken if the model's are longer than the original ones, however long a sequence is: keys stay
+    in the cache while it grows. (vLLM does so by the longest context that is served, transformers by the sequence.)
+    """
+    longest, original = float(scaling["max_position_embeddings"]), float(scaling["original_max_position_embeddings"])
+    factors = torch.as_tensor(scaling["long_factor" if longest > original else "short_factor"], dtype=torch.float32)
+    if scaling.get("attention_factor") is not None:
+        return frequencies / factors, float(scaling["attention_factor"])
+    factor = float(scaling["factor"])
+    return frequencies / factors, math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+
+
 def _yarn_gain(factor: float, scaling: Mapping[str, Any]) -> float:
     """Return the attention factor: the file's own, DeepSeek's quotient of two, or the paper's."""
 
@@ -93,4 +107,6 @@ _SCALINGS: dict[str, Callable[[torch.Tensor, float, Mapping[str, Any]], Scaled]]
     "llama3": _llama3,
     "factors": _factors,
     "yarn": _yarn,
+    "longrope": _longrope,
+    "su": _longrope,  # its name in Phi-3's first files
 }

@@ -1,193 +1,240 @@
-"""Model config: the facts of a decoder, read from Hugging Face's config.json form.
+"""Model config: what a decoder is made of, layer by layer. The values of ModelConfig that have a default are Llama's.
 
-GGUF metadata is translated to the same form (checkpoint/gguf_metadata.py), so this is the one reader. Missing or impossible
-values raise ModelError with one line.
+families/ reads one from a model's files; every device builds its program from it (traits.py names what differs from Llama).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from tetrad.services.errors import ModelError, one_line
+from tetrad.worker_svc.model_facts.states import State
+from tetrad.worker_svc.model_facts.tensor_names import CANONICAL, TensorNames
+
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
+HeadNorms = Literal["none", "head", "each", "whole", "unit"]
+CacheKind = int | Literal["state"] | None
+"""What a cache has of a sequence: the keys and values of all tokens (None), those of a window, or a state."""
+Router = Literal["softmax", "softmax_chosen", "sigmoid_input", "grouped_softmax", "grouped_sigmoid"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """The rotation of queries and keys by position.
+
+    Attributes:
+        dim: how many of a head's first dimensions turn.
+        theta: base of the frequencies.
+        scaling: the config's rope_scaling; None: there is none.
+    """
+
+    dim: int
+    theta: float
+    scaling: Mapping[str, Any] | None = field(default=None, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryScaling:
+    """Queries grow with their position: times 1 + beta * ln(1 + floor((position + offset) / period))."""
+
+    beta: float
+    period: float
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture of experts in place of an MLP.
+
+    Attributes:
+        num_experts, num_chosen: how many there are, and how many compute a token.
+        intermediate_size: of each.
+        router: softmax: over all experts, then the largest; softmax_chosen: over the largest only; sigmoid_input: the chosen
+            expert's input times the sigmoid of its score (Llama 4); grouped_softmax, grouped_sigmoid: DeepSeek V2's and V3's.
+        is_renormalized: whether the weights of the chosen experts are divided by their sum.
+        scale: of the weights of the chosen experts.
+        num_groups, num_chosen_groups: of the grouped routers; experts are chosen from the best groups only.
+        shared_size: intermediate size of the MLP that computes every token; 0: there is none.
+        has_shared_gate: whether that MLP's output is multiplied by the sigmoid of a score.
+        clamp: bound of gate and up in gpt-oss's activation; 0: the activation is the model's.
+    """
+
+    num_experts: int
+    num_chosen: int
+    intermediate_size: int
+    router: Router = "softmax"
+    is_renormalized: bool = True
+    scale: float = 1.0
+    num_groups: int = 1
+    num_chosen_groups: int = 1
+    shared_size: int = 0
+    has_shared_gate: bool = False
+    clamp: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """Sizes of multi-head latent attention. The cache has one head of rank + rotary_dim.
+
+    Attributes:
+        query_rank: of the latent of queries; 0: they have none.
+        rank: of the latent of keys and values.
+        plain_dim, rotary_dim: of a head's queries and keys: what does not turn, and what does.
+        value_dim: of a head's values.
+    """
+
+    query_rank: int
+    rank: int
+    plain_dim: int
+    rotary_dim: int
+    value_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayerConfig:
+    """The properties of one layer.
+
+    Attributes:
+        rope: None: positions do not turn this layer's queries and keys.
+        window: keys that a query sees, itself included; None: all.
+        intermediate_size: of the MLP.
+        chunk: positions are cut into chunks, and a query sees the keys of its own chunk; None: they are not.
+        experts: in place of the MLP.
+        query_scaling: None: there is none.
+        state: beside attention, or in its place; None: there is none.
+        has_attention, has_mlp: whether there is any; experts count as an MLP.
+    """
+
+    rope: Rope | None
+    window: int | None
+    intermediate_size: int
+    experts: Experts | None = None
+    query_scaling: QueryScaling | None = None
+    chunk: int | None = None
+    state: State | None = None
+    has_attention: bool = True
+    has_mlp: bool = True
+
+    @property
+    def has_mixer(self) -> bool:
+        """Whether tokens meet in this layer."""
+        return self.has_attention or self.state is not None
+
+    @property
+    def cache_kinds(self) -> tuple[CacheKind, ...]:
+        """The caches of this layer: that of its attention before its state."""
+        of_attention: tuple[CacheKind, ...] = (self.window,) if self.has_attention else ()
+        return of_attention + (("state",) if self.state else ())
+
+
+@dataclass(frozen=True, slots=True)
+class StageOf:
+    """What a stage of a pipeline knows of the whole model.
+
+    Attributes:
+        first_layer, first_cache: numbers in the model of the first ones of this stage.
+        cache_kinds: of all caches of the model.
+        state_size: of the model.
+    """
+
+    first_layer: int
+    first_cache: int
+    cache_kinds: tuple[CacheKind, ...]
+    state_size: int
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """What the llama family needs to know of a model."""
+    """The facts of a decoder.
+
+    Attributes:
+        norm_eps: of all norms.
+        norm: "rms", or "layer": with a mean that is subtracted.
+        has_norms_before, has_norms_after: whether attention and MLP are normed at their input, at their output.
+        is_parallel: attention and MLP read the same residual stream.
+        is_norm_shared: attention and MLP have one norm at their input.
+        head_norms: of queries and keys before they turn: "head": one weight for a head's dimensions; "each": one for every
+            head; "whole": over all heads together;
+            "unit": of a head's dimensions, without a weight, in layers that turn.
+        are_heads_normed_last: the norms are behind the turn.
+        biases: of which matrices, by the last part of their canonical names; "norm": of LayerNorms.
+        attention_scale: of the products of queries and keys.
+        attention_softcap, logit_softcap: scores become softcap * tanh(score / softcap); 0: they stay.
+        has_sinks: a score of each head that takes weight from the keys, and has no value.
+        has_output_gate: what attention brings is multiplied by the sigmoid of a product of its input.
+        is_gated: the MLP has a gate beside the matrix that leads up.
+        embedding_multiplier, residual_multiplier, logit_multiplier: of embeddings, of what a branch adds, of logits.
+        latent: in place of heads of keys and values; None: there is none.
+        num_learned_positions: rows of a table of positions that is added to embeddings; 0: there is none.
+        tensors: where the checkpoint has them.
+        stage: the layers are those of a stage of a pipeline; None: they are all.
+    """
 
     architecture: str
     vocab_size: int
     hidden_size: int
-    intermediate_size: int
-    num_layers: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    rotary_dim: int
-    rms_norm_eps: float
-    rope_theta: float
-    rope_scaling: Mapping[str, Any] | None
+    norm_eps: float
     max_position_embeddings: int
     tie_word_embeddings: bool
-    sliding_window: int | None
+    attention_scale: float
+    layers: tuple[LayerConfig, ...]
+    norm: Literal["rms", "layer"] = "rms"
+    has_norms_before: bool = True
+    has_norms_after: bool = False
+    is_parallel: bool = False
+    is_norm_shared: bool = False
+    head_norms: HeadNorms = "none"
+    are_heads_normed_last: bool = False
+    biases: frozenset[str] = frozenset()
+    attention_softcap: float = 0.0
+    logit_softcap: float = 0.0
+    has_sinks: bool = False
+    has_output_gate: bool = False
+    activation: Activation = "silu"
+    is_gated: bool = True
+    embedding_multiplier: float = 1.0
+    residual_multiplier: float = 1.0
+    logit_multiplier: float = 1.0
+    latent: Latent | None = None
+    num_learned_positions: int = 0
+    tensors: TensorNames = CANONICAL
+    stage: StageOf | None = None
 
+    @property
+    def embedding_size(self) -> int:
+        """Values of an embedding that may be given in place of a token id; 0: none, as families scale them differently."""
+        return self.hidden_size if self.embedding_multiplier == 1 else 0
 
-_LIMITS = {
-    "vocab_size": 1 << 22,
-    "hidden_size": 1 << 17,
-    "intermediate_size": 1 << 19,
-    "num_layers": 1 << 10,
-    "num_heads": 1 << 12,
-    "num_kv_heads": 1 << 12,
-    "head_dim": 1 << 12,
-    "max_position_embeddings": 1 << 24,
-}
-"""About ten times what the largest models have: what is beyond is a broken or hostile file, found before memory is taken."""
+    @property
+    def num_layers(self) -> int:
+        """Number of layers."""
+        return len(self.layers)
 
+    @property
+    def layer_windows(self) -> tuple[int | None, ...]:
+        """The window of each layer with attention."""
+        return tuple(layer.window for layer in self.layers if layer.has_attention)
 
-_QWEN_FULL_LAYERS = 28
-"""Default of max_window_layers: the layers before that one see all keys."""
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The windows that layers have, each once."""
+        return tuple(dict.fromkeys(self.layer_windows))
 
-_NOT_COMPUTED: Mapping[str, tuple[object, ...]] = {
-    "attn_logit_softcapping": (),
-    "final_logit_softcapping": (),
-    "logits_scaling": (1,),
-    "logit_scale": (1,),
-    "embedding_multiplier": (1,),
-    "residual_multiplier": (1,),
-    "attention_multiplier": (),
-    "lm_head_multiplier": (1,),
-    "query_pre_attn_scalar": (),
-    "no_rope_layers": (),  # 1 for a layer that turns
-    "no_rope_layer_interval": (),
-    "num_experts": (1,),
-    "num_local_experts": (1,),
-    "n_routed_experts": (1,),
-    "kv_lora_rank": (),
-    "attention_chunk_size": (),
-    "attn_temperature_tuning": (),
-    "llama_4_scaling_beta": (),  # scales queries by their position (Ministral 3)
-    "use_qk_norm": (),
-    "clip_qkv": (),
-    "attention_sinks": (),
-    "use_parallel_residual": (),
-}
-"""Keys that other models of similar names compute with -> the values that mean nothing; false and null always do."""
+    @property
+    def ropes(self) -> tuple[Rope | None, ...]:
+        """The rotary embeddings that layers with attention have, each once."""
+        return tuple(dict.fromkeys(layer.rope for layer in self.layers if layer.has_attention))
 
+    @property
+    def cache_kinds(self) -> tuple[CacheKind, ...]:
+        """The kind of each cache, in the order in which layers use them."""
+        return tuple(kind for layer in self.layers for kind in layer.cache_kinds)
 
-def read_config(config: Mapping[str, Any]) -> ModelConfig:
-    """Return the facts in a config.json's dict."""
-    architecture = architecture_of(config)
-    try:
-        facts = _read(architecture, config)
-    except KeyError as error:
-        raise ModelError(f"The model's config has no {error.args[0]!r}.") from error
-    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        raise ModelError(f"The model's config cannot be read: {one_line(error)}.") from error
-    _check(facts)
-    return facts
-
-
-def architecture_of(config: Mapping[str, Any]) -> str:
-    """Return the name of the model's architecture; ModelError if there is none."""
-    architectures = config.get("architectures")
-    if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
-        raise ModelError("The model's config names no architecture.")
-    return architectures[0]
-
-
-def _check(facts: ModelConfig) -> None:
-    for name, limit in _LIMITS.items():
-        value = getattr(facts, name)
-        if not 0 < value <= limit:
-            raise ModelError(f"The model's config is impossible: {name} is {str(value)[:40]}, it must be 1 to {limit}.")
-    if facts.head_dim % 2 or facts.num_heads % facts.num_kv_heads:
-        raise ModelError(
-            f"The model's config is impossible: {facts.num_heads} heads of {facts.head_dim} share {facts.num_kv_heads} of keys;"
-            " the size of heads must be even, and each of keys serve equally many."
-        )
-    if facts.rotary_dim % 2 or not 0 < facts.rotary_dim <= facts.head_dim:
-        raise ModelError(
-            f"The model's config is impossible: {facts.rotary_dim} dimensions of {facts.head_dim} turn with the position"
-            " (partial_rotary_factor); they must be an even number of them."
-        )
-
-
-def _read(architecture: str, config: Mapping[str, Any]) -> ModelConfig:
-    heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
-    activation = config.get("hidden_act", "silu")
-    if activation != "silu":
-        raise ModelError(f"Activation {str(activation)[:80]!r} is not supported; supported: silu.")
-    _check_computed(config)
-    theta, scaling = _rope(config)
-    head_dim = int(config.get("head_dim") or hidden // heads)
-    return ModelConfig(
-        architecture=architecture,
-        vocab_size=int(config["vocab_size"]),
-        hidden_size=hidden,
-        intermediate_size=int(config["intermediate_size"]),
-        num_layers=int(config["num_hidden_layers"]),
-        num_heads=heads,
-        num_kv_heads=int(config.get("num_key_value_heads") or heads),
-        head_dim=head_dim,
-        rotary_dim=_rotary_dim(config, head_dim),
-        rms_norm_eps=float(config["rms_norm_eps"]),
-        rope_theta=theta,
-        rope_scaling=scaling,
-        max_position_embeddings=int(config["max_position_embeddings"]),
-        tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
-        sliding_window=_sliding_window(architecture, config),
-    )
-
-
-def _rope(config: Mapping[str, Any]) -> tuple[float, Mapping[str, Any] | None]:
-    """Read both forms: rope_theta with rope_scaling, and the newer rope_parameters that holds them together."""
-    parameters = config.get("rope_parameters") or {}
-    theta = parameters.get("rope_theta", config.get("rope_theta", 10_000.0))
-    scaling = dict(config.get("rope_scaling") or parameters)
-    if "type" in scaling and "rope_type" not in scaling:
-        scaling["rope_type"] = scaling["type"]
-    if scaling.get("rope_type", "default") == "default":
-        return float(theta), None
-    if scaling["rope_type"] == "yarn":
-        # What a file leaves out follows from how long its contexts are.
-        longest = float(config["max_position_embeddings"])
-        original = scaling.setdefault("original_max_position_embeddings", longest)
-        if scaling.get("factor") is None:
-            scaling["factor"] = longest / float(original)
-    return float(theta), scaling
-
-
-def _rotary_dim(config: Mapping[str, Any], head_dim: int) -> int:
-    """Return how many of a head's dimensions turn with the position; where it is said has changed over time."""
-    for place in (config.get("rope_parameters") or {}, config.get("rope_scaling") or {}, config):
-        if place.get("partial_rotary_factor") is not None:
-            return int(head_dim * float(place["partial_rotary_factor"]))
-    return head_dim
-
-
-def _sliding_window(architecture: str, config: Mapping[str, Any]) -> int | None:
-    """Return how many keys a query sees; None: all. The defaults are those of each family's config in transformers."""
-    window = config.get("sliding_window")
-    is_qwen = architecture.startswith("Qwen")
-    kinds = set(config.get("layer_types") or ())
-    if not window or not config.get("use_sliding_window", not is_qwen) or (architecture == "LlamaForCausalLM" and not kinds):
-        return None
-    if not kinds and is_qwen:
-        num_full = int(config.get("max_window_layers", _QWEN_FULL_LAYERS))
-        kinds = {"full_attention"} if num_full else set()
-        kinds |= {"sliding_attention"} if num_full < int(config["num_hidden_layers"]) else set()
-    if kinds == {"full_attention"}:
-        return None
-    if len(kinds) > 1:
-        raise ModelError(f"Layers of different attention ({', '.join(sorted(kinds))}) are not supported.")
-    return int(window)
-
-
-def _check_computed(config: Mapping[str, Any]) -> None:
-    """Raise ModelError for a key that changes what a model computes and that nothing here reads."""
-    for place in (config, config.get("rope_parameters") or {}, config.get("rope_scaling") or {}):
-        for key, neutral in _NOT_COMPUTED.items():
-            value = place.get(key)
-            if value and value not in neutral and not (isinstance(value, list) and all(value)):
-                raise ModelError(f"The model's config has {key} {str(value)[:80]}, which is not supported.")
+    @property
+    def state_size(self) -> int:
+        """Numbers of a layer's state, 0 if no layer of the model has one; all layers' are alike."""
+        if self.stage is not None:
+            return self.stage.state_size
+        return max((layer.state.state_size for layer in self.layers if layer.state), default=0)

@@ -6,7 +6,10 @@ from typing import Any
 from tetrad.services.errors import ModelError
 
 CHECKPOINT_METHODS = ("awq", "compressed-tensors", "fp8", "gptq")
-"""Values of `quant_method` that the cuda device reads; see schemes.py."""
+"""Values of `quant_method` that the cuda device reads; see quantization/schemes.py."""
+
+HOST_METHODS = (*CHECKPOINT_METHODS, "bitsandbytes")
+"""Those that the cpu device reads; see packed_weights/formats.py."""
 
 
 def choose(config: Mapping[str, Any], key: str, supported: Sequence[Any], *, default: Any = None) -> Any:
@@ -44,12 +47,18 @@ def check_groups(name: str, rows: int, columns: int, group: int, per_word: int) 
         )
 
 
-def check_in_floats(quantization: object) -> None:
-    """Raise ModelError for a checkpoint that is quantized: its matrices are not those of their names."""
+def method_of(quantization: object) -> str:
+    """Return the name of a `quantization_config`'s method, whatever it may be; "" of None."""
+    if quantization is None:
+        return ""
+    return str(quantization.get("quant_method") if isinstance(quantization, Mapping) else quantization)[:80]
+
+
+def check_host_method(quantization: object) -> None:
+    """Raise ModelError for a checkpoint whose quantization the cpu device does not read."""
     if quantization is None:
         return
-    method = str(quantization.get("quant_method") if isinstance(quantization, Mapping) else quantization)[:80]
-    if method in CHECKPOINT_METHODS:
-        raise ModelError(f"The model is quantized as {method}, which needs the cuda device.")
-    known = ", ".join(CHECKPOINT_METHODS)
-    raise ModelError(f"The model is quantized as {method!r}, which is not supported; supported, on the cuda device: {known}.")
+    method = method_of(quantization)
+    if method not in HOST_METHODS:
+        known = ", ".join(HOST_METHODS)
+        raise ModelError(f"The model is quantized as {method!r}, which is not supported; supported on the cpu device: {known}.")

@@ -13,12 +13,12 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tetrad.services.hub.model_files import CacheSettings
 from tetrad.services.log import get_logger
-from tetrad.services.model_files import CacheSettings
 from tetrad.worker_svc.native.structures import Heads, MatrixFields, Operation, Step
 
 _SOURCES = Path(__file__).parent / "src"
@@ -122,6 +122,22 @@ def library_name(target: Target) -> str:
     return f"kernels-{target.name}-{digest.hexdigest()[:16]}.so"
 
 
+def compile_ahead(on_compile: Callable[[Target], None]) -> None:
+    """Compile the kernels of this machine into the user's cache unless they are there: a worker then starts at once.
+
+    Args:
+        on_compile: called before the compiler is, which then runs for some 20 s.
+
+    Raises:
+        NoLibraryError: they cannot be compiled.
+        OSError: the cache cannot be written.
+    """
+    target = best_target()
+    if not any((directory / library_name(target)).is_file() for directory in (_PREBUILT, _cache_dir())):
+        on_compile(target)
+        compile_library(target, _cache_dir())
+
+
 def prebuilt_dir() -> Path:
     """Return where libraries lie that come with an installation."""
     return _PREBUILT
@@ -194,13 +210,17 @@ _POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 _MATRIX = ctypes.POINTER(MatrixFields)
 _SIGNATURES: Mapping[str, tuple[object, list[object]]] = {
     "tetrad_lanes": (_INT, []),
+    "tetrad_has_split_products": (_INT, []),
+    "tetrad_split_size_bytes": (_LONG, [_LONG]),
     "tetrad_team_new": (_POINTER, [_INT]),
     "tetrad_team_delete": (None, [_POINTER]),
     "tetrad_matrix_size_bytes": (_LONG, [_MATRIX]),
     "tetrad_matrix_num_spans": (_LONG, [_POINTER, _MATRIX]),
     "tetrad_activations_size_bytes": (_LONG, [_LONG]),
     "tetrad_pack_float": (None, [_POINTER, _MATRIX, _POINTER]),
+    "tetrad_pack_split": (None, [_POINTER, _MATRIX, _POINTER]),
     "tetrad_pack_gguf": (None, [_POINTER, _MATRIX, _INT, _POINTER, _LONG]),
+    "tetrad_pack_quanta": (None, [_POINTER, _MATRIX, _POINTER, _POINTER, _POINTER]),
     "tetrad_pack_int8": (None, [_POINTER, _MATRIX, _POINTER]),
     "tetrad_unpack": (None, [_MATRIX, _POINTER, _LONG, _POINTER]),
     "tetrad_program_new": (_POINTER, [ctypes.POINTER(Operation), _LONG, _POINTER, _LONG, Heads]),

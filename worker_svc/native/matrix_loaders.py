@@ -1,21 +1,23 @@
-"""Matrix loaders: from a model's files to packed matrices, in float32, in the file's own quanta, or in 8 bits."""
+"""Matrix loaders: from a model's files to packed matrices, in the file's own floats or quanta, or in 8 bits."""
 
 from collections.abc import Callable, Sequence
 
-import gguf
 import numpy as np
 import torch
 
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
-from tetrad.worker_svc.checkpoint.source import QuantizedTensor
+from tetrad.worker_svc.checkpoint.source import QuantizedMatrix, QuantizedTensor
+from tetrad.worker_svc.native.formats import GGUF_FORMATS
+from tetrad.worker_svc.native.grouped_weights import pack_grouped
 from tetrad.worker_svc.native.team import Team
-from tetrad.worker_svc.native.weights import GGUF_FORMATS, NativeMatrix, pack_float, pack_gguf, pack_int8
+from tetrad.worker_svc.native.weights import NativeMatrix, pack_float, pack_gguf, pack_int8
+from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix, joined
 
 _PackFloats = Callable[..., NativeMatrix]
 
 
 class FloatMatrices:
-    """Everything is read in float32 and packed as it is, or in 8 bits.
+    """Everything is read in floats and packed in their type, or in 8 bits.
 
     Args:
         weights: of the model.
@@ -28,12 +30,16 @@ class FloatMatrices:
 
     def load(self, names: Sequence[tuple[str, int]], columns: int, *, paired: bool = False) -> list[NativeMatrix]:
         """See MatrixLoader."""
-        parts = [self._weights.get(name, (rows, columns)) for name, rows in names]
+        parts = [self._weights.get_stored(name, (rows, columns)) for name, rows in names]
         return [self._pack(self._team, parts[0] if len(parts) == 1 else torch.cat(parts), paired=paired)]
+
+    def load_plain(self, name: str, rows: int, columns: int) -> NativeMatrix:
+        """See MatrixLoader."""
+        return pack_float(self._team, self._weights.get_stored(name, (rows, columns)))
 
 
 class StoredMatrices:
-    """What a GGUF file has quantized stays so; see MatrixLoader.
+    """What the files have quantized stays so; see MatrixLoader.
 
     Args:
         weights: of the model.
@@ -47,32 +53,43 @@ class StoredMatrices:
     def load(self, names: Sequence[tuple[str, int]], columns: int, *, paired: bool = False) -> list[NativeMatrix]:
         """See MatrixLoader; a pair of different formats is read in float32 and quantized to 8 bits."""
         stored = [self._weights.get_quantized(name, (rows, columns), _KINDS) for name, rows in names]
-        kinds = {None if part is None else part.kind for part in stored}
-        if len(kinds) == 1 and None not in kinds:
-            return [pack_gguf(self._team, _joined([part for part in stored if part is not None]), paired=paired)]
-        if kinds == {None}:
+        known = [part for part in stored if part is not None]
+        if not known:
             return self._floats.load(names, columns, paired=paired)
+        if len(known) == len(stored) and len({part.form for part in known}) == 1:
+            return [_packed(self._team, _joined(known), paired=paired)]
         if paired:
             parts = [
-                self._weights.get(name, (rows, columns)) if part is None else _dequantized(part)
+                self._weights.get(name, (rows, columns)) if part is None else part.dequantized()
                 for (name, rows), part in zip(names, stored, strict=True)
             ]
             return [pack_int8(self._team, torch.cat(parts), paired=True)]
         return [
-            self._floats.load([name], columns)[0] if part is None else pack_gguf(self._team, part)
+            self._floats.load([name], columns)[0] if part is None else _packed(self._team, part)
             for name, part in zip(names, stored, strict=True)
         ]
+
+    def load_plain(self, name: str, rows: int, columns: int) -> NativeMatrix:
+        """See MatrixLoader."""
+        return self._floats.load_plain(name, rows, columns)
 
 
 _KINDS = frozenset(int(kind) for kind in GGUF_FORMATS)
 
 
-def _dequantized(tensor: QuantizedTensor) -> torch.Tensor:
-    return torch.from_numpy(gguf.dequantize(tensor.rows, gguf.GGMLQuantizationType(tensor.kind)))
+def _packed(team: Team, matrix: QuantizedMatrix, *, paired: bool = False) -> NativeMatrix:
+    if isinstance(matrix, GroupedMatrix):
+        return pack_grouped(team, matrix, paired=paired)
+    return pack_gguf(team, matrix, paired=paired)
 
 
-def _joined(parts: Sequence[QuantizedTensor]) -> QuantizedTensor:
+def _joined(parts: Sequence[QuantizedMatrix]) -> QuantizedMatrix:
+    """Return matrices of one form below each other."""
     if len(parts) == 1:
         return parts[0]
-    rows = np.concatenate([part.rows for part in parts])
-    return QuantizedTensor(parts[0].kind, (len(rows), parts[0].shape[1]), rows)
+    grouped = [part for part in parts if isinstance(part, GroupedMatrix)]
+    if grouped:
+        return joined(grouped)
+    tensors = [part for part in parts if isinstance(part, QuantizedTensor)]
+    rows = np.concatenate([part.rows for part in tensors])
+    return QuantizedTensor(tensors[0].kind, (len(rows), tensors[0].shape[1]), rows)

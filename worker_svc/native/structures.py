@@ -1,4 +1,4 @@
-"""Structures that cross into the C++ kernels, field for field as in src/matrix.h, kv_pages.h and program.cpp."""
+"""Structures that cross into the C++ kernels, field for field as in src/matrix.h, kv_pages.h, lora.h and operation.h."""
 
 import ctypes
 from enum import IntEnum
@@ -13,28 +13,41 @@ class MatrixFields(ctypes.Structure):
         ("rows", _LONG),
         ("columns", _LONG),
         ("bits", _INT),
+        ("is_bfloat", _INT),
         ("block", _INT),
         ("scale_bytes", _INT),
         ("has_minimum", _INT),
         ("zero", _INT),
+        ("is_coded", _INT),
+        ("table", ctypes.c_uint8 * 16),
         ("paired", _INT),
+        ("is_split", _INT),
         ("data", _POINTER),
     )
 
 
 class KvType(IntEnum):
-    """How keys and values are kept."""
+    """The layout of keys and values."""
 
     FLOAT32 = 0
     FLOAT16 = 1
     INT8 = 2
 
 
+class HeadNorms(IntEnum):
+    """What the norms of queries and keys span: nothing, each head's dimensions, or all heads together."""
+
+    NONE = 0
+    EACH_HEAD = 1
+    ALL_HEADS = 2
+
+
 class Heads(ctypes.Structure):
     """Shape of a model's attention.
 
-    window 0: all keys; kv_type: of KvType; rotary_dim: how much of a head turns, 0: nothing;
-    page_stride: elements from a layer's page to its next one.
+    window: of the present layer, set by the program; kv_type: of KvType; rotary_dim: how much of a head turns, 0: nothing;
+    scale: of the products of queries and keys, 0: 1 / sqrt(head_dim); softcap: bound of scores, 0: none; page_stride: elements
+    from a layer's page to its next one; sinks: of the present layer, set by the program.
     """
 
     _fields_ = (
@@ -45,7 +58,26 @@ class Heads(ctypes.Structure):
         ("window", _INT),
         ("kv_type", _INT),
         ("rotary_dim", _INT),
+        ("scale", _FLOAT),
+        ("softcap", _FLOAT),
         ("page_stride", _LONG),
+        ("sinks", _POINTER),
+    )
+
+
+class Routing(ctypes.Structure):
+    """How a layer chooses its experts."""
+
+    _fields_ = (
+        ("router", _INT),
+        ("num_experts", _INT),
+        ("num_chosen", _INT),
+        ("num_groups", _INT),
+        ("num_chosen_groups", _INT),
+        ("is_renormalized", _INT),
+        ("scale", _FLOAT),
+        ("correction", _POINTER),
+        ("counts", _POINTER),
     )
 
 
@@ -60,15 +92,51 @@ class Operation(ctypes.Structure):
         ("column", _INT),
         ("quantize", _INT),
         ("layer", _INT),
+        ("group", _INT),
+        ("window", _INT),
+        ("activation", _INT),
+        ("is_centered", _INT),
+        ("head_norms", _INT),
+        ("turns", _INT),
         ("eps", _FLOAT),
+        ("scale", _FLOAT),
+        ("clamp", _FLOAT),
+        ("beta", _FLOAT),
+        ("period", _FLOAT),
+        ("offset", _FLOAT),
         ("matrix", ctypes.POINTER(MatrixFields)),
         ("first", _POINTER),
         ("second", _POINTER),
+        ("routing", ctypes.POINTER(Routing)),
+        ("is_by_place", _INT),
+        ("shared", _INT),
+        ("shared_gate", _INT),
+        ("site", _INT),
+        ("shrunk", _INT),
+    )
+
+
+class LoraPart(ctypes.Structure):
+    """The change of one module of a fused product."""
+
+    _fields_ = (("first", _LONG), ("count", _LONG), ("offset", _LONG), ("rank", _LONG), ("b", _POINTER), ("scale", _FLOAT))
+
+
+class LoraSite(ctypes.Structure):
+    """What an adapter changes of one product."""
+
+    _fields_ = (
+        ("rank", _LONG),
+        ("num_parts", _LONG),
+        ("a", _POINTER),
+        ("parts", ctypes.POINTER(LoraPart)),
+        ("bits", _INT),
+        ("is_bfloat", _INT),
     )
 
 
 class Step(ctypes.Structure):
-    """What a step brings."""
+    """The inputs of a step."""
 
     _fields_ = (
         ("num_tokens", _LONG),
@@ -76,11 +144,14 @@ class Step(ctypes.Structure):
         ("token_ids", _POINTER),
         ("slots", _POINTER),
         ("positions", _POINTER),
-        ("turns", _POINTER),
+        ("turns", ctypes.POINTER(_POINTER)),
         ("pages", _POINTER),
         ("table_stride", _LONG),
         ("first_tokens", _POINTER),
         ("num_computed", _POINTER),
         ("num_scheduled", _POINTER),
         ("cache", _POINTER),
+        ("adapters", _POINTER),
+        ("adapter_rank", _LONG),
+        ("embeddings", _POINTER),
     )

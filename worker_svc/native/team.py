@@ -21,5 +21,11 @@ class Team:
         if handle is None:
             raise FailedPrecondition(f"The system has no room for {num_threads} compute threads; ask for fewer.")
         self.handle = handle
+        self._has_split_products = bool(library.tetrad_has_split_products())
         # Not at exit: a step that is under way, or stuck, must not keep the process from ending.
         weakref.finalize(self, library.tetrad_team_delete, handle).atexit = False
+
+    @property
+    def has_split_products(self) -> bool:
+        """Whether products may run on tiles of bfloat16."""
+        return self._has_split_products

@@ -1,11 +1,9 @@
 """Weights of the native kernels: matrices in the layouts of src/matrix.h, packed once at load.
 
-GGUF's quantized tensors keep their quanta: 4-bit formats stay 4 bits, those of 5, 6 and 8 bits take 8. Scales of the simple
-formats are stored as the file has them; those of the K-quants, products of two numbers there, are multiplied out to float32.
+GGUF's quantized tensors keep their quanta, in the formats of formats.py.
 """
 
 import ctypes
-from dataclasses import dataclass
 
 import gguf
 import numpy as np
@@ -13,44 +11,15 @@ import numpy.typing as npt
 import torch
 
 from tetrad.worker_svc.checkpoint.source import QuantizedTensor
+from tetrad.worker_svc.native.formats import BFLOAT16, FLOAT16, FLOAT32, GGUF_FORMATS, INT8, LATTICE_FORMATS, Format
+from tetrad.worker_svc.native.lattices import read_lattice
 from tetrad.worker_svc.native.structures import MatrixFields
 from tetrad.worker_svc.native.team import Team
 
 _ALIGNMENT = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """How the weights of a matrix are stored; weight = d * (quantum - zero) + m.
-
-    Attributes:
-        bits: 32 float32; 4 or 8 quanta.
-        block: columns that share d and m.
-        scale_bytes: of d and of m: 2 half precision, 4 float32.
-        has_minimum: whether there is an m.
-        zero: see above.
-    """
-
-    bits: int
-    block: int = 32
-    scale_bytes: int = 2
-    has_minimum: bool = False
-    zero: int = 0
-
-
-FLOAT32 = Format(32, block=1, scale_bytes=4)
-INT8 = Format(8, zero=128)
-GGUF_FORMATS = {
-    gguf.GGMLQuantizationType.Q4_0: Format(4, zero=8),
-    gguf.GGMLQuantizationType.Q4_1: Format(4, has_minimum=True),
-    gguf.GGMLQuantizationType.Q5_0: Format(8, zero=16),
-    gguf.GGMLQuantizationType.Q5_1: Format(8, scale_bytes=4, has_minimum=True),
-    gguf.GGMLQuantizationType.Q8_0: Format(8, zero=128),
-    gguf.GGMLQuantizationType.Q4_K: Format(4, scale_bytes=4, has_minimum=True),
-    gguf.GGMLQuantizationType.Q5_K: Format(8, scale_bytes=4, has_minimum=True),
-    gguf.GGMLQuantizationType.Q6_K: Format(8, block=16, scale_bytes=4, zero=32),
-}
-"""Those that run quantized; tensors of other types are dequantized at load."""
+_FLOATS = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16}
+_TABLE_ZERO = 128
+"""Tables hold bytes without a sign."""
 
 
 class NativeMatrix:
@@ -61,9 +30,12 @@ class NativeMatrix:
         shape: rows and columns.
         layout: of the weights.
         paired: whether the first half of the rows, a gate, multiplies the other half.
+        is_split: float32 weights are kept as two bfloat16 each.
     """
 
-    def __init__(self, team: Team, shape: tuple[int, int], layout: Format, *, paired: bool = False) -> None:
+    def __init__(
+        self, team: Team, shape: tuple[int, int], layout: Format, *, paired: bool = False, is_split: bool = False
+    ) -> None:
         rows, columns = shape
         self._library = team.library
         self.format = layout
@@ -71,15 +43,19 @@ class NativeMatrix:
             rows=rows,
             columns=columns,
             bits=layout.bits,
+            is_bfloat=layout.is_bfloat,
             block=layout.block,
             scale_bytes=layout.scale_bytes,
             has_minimum=layout.has_minimum,
-            zero=layout.zero,
+            zero=_TABLE_ZERO if layout.table else layout.zero,
+            is_coded=bool(layout.table),
+            table=(ctypes.c_uint8 * 16)(*(value + _TABLE_ZERO for value in layout.table)),
             paired=paired,
+            is_split=is_split,
         )
         self.size_bytes: int = team.library.tetrad_matrix_size_bytes(ctypes.byref(self.fields))
         self.num_spans: int = team.library.tetrad_matrix_num_spans(team.handle, ctypes.byref(self.fields))
-        self._data = _aligned_zeros(self.size_bytes)
+        self._data = aligned_zeros(self.size_bytes)
         self.fields.data = self._data.ctypes.data
 
     @property
@@ -91,7 +67,7 @@ class NativeMatrix:
     @property
     def is_quantized(self) -> bool:
         """Whether its products take quantized activations."""
-        return self.format.bits != FLOAT32.bits
+        return self.format.bits < FLOAT16.bits
 
     def unpack(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Return rows as the products see them, [N, columns]; not of a paired matrix."""
@@ -101,19 +77,27 @@ class NativeMatrix:
 
 
 def pack_float(team: Team, weight: torch.Tensor, *, paired: bool = False) -> NativeMatrix:
-    """Return a float32 matrix of weight [rows, columns]."""
-    matrix = NativeMatrix(team, _shape(weight), FLOAT32, paired=paired)
+    """Return a matrix of weight [rows, columns], in its own type: float32, float16 or bfloat16; products are in float32."""
+    matrix = NativeMatrix(team, _shape(weight), _FLOATS[weight.dtype], paired=paired)
     weight = weight.contiguous()
     team.library.tetrad_pack_float(team.handle, ctypes.byref(matrix.fields), weight.data_ptr())
     return matrix
 
 
+def pack_split(team: Team, weight: torch.Tensor, *, paired: bool = False) -> NativeMatrix:
+    """Return a matrix of weight [rows, columns] in pairs of bfloat16, for a team that has products of them."""
+    matrix = NativeMatrix(team, _shape(weight), FLOAT32, paired=paired, is_split=True)
+    weight = weight.float().contiguous()
+    team.library.tetrad_pack_split(team.handle, ctypes.byref(matrix.fields), weight.data_ptr())
+    return matrix
+
+
 def pack_int8(team: Team, weight: torch.Tensor, *, paired: bool = False) -> NativeMatrix:
-    """Return weight [rows, columns] in 8 bits; in float32 if 32 does not divide its columns."""
+    """Return weight [rows, columns] in 8 bits; as it is if 32 does not divide its columns."""
     if weight.shape[1] % INT8.block:
         return pack_float(team, weight, paired=paired)
     matrix = NativeMatrix(team, _shape(weight), INT8, paired=paired)
-    weight = weight.contiguous()
+    weight = weight.float().contiguous()
     team.library.tetrad_pack_int8(team.handle, ctypes.byref(matrix.fields), weight.data_ptr())
     return matrix
 
@@ -121,9 +105,29 @@ def pack_int8(team: Team, weight: torch.Tensor, *, paired: bool = False) -> Nati
 def pack_gguf(team: Team, weight: QuantizedTensor, *, paired: bool = False) -> NativeMatrix:
     """Return a matrix of a GGUF tensor of one of GGUF_FORMATS."""
     kind = gguf.GGMLQuantizationType(weight.kind)
+    if kind in LATTICE_FORMATS:
+        return pack_quanta(team, *read_lattice(weight), layout=GGUF_FORMATS[kind], paired=paired)
     matrix = NativeMatrix(team, weight.shape, GGUF_FORMATS[kind], paired=paired)
     rows = np.ascontiguousarray(weight.rows)
     team.library.tetrad_pack_gguf(team.handle, ctypes.byref(matrix.fields), int(kind), rows.ctypes.data, rows.shape[1])
+    return matrix
+
+
+def pack_quanta(
+    team: Team,
+    quanta: npt.NDArray[np.uint8],
+    scales: npt.NDArray[np.float32],
+    minima: npt.NDArray[np.float32] | None = None,
+    *,
+    layout: Format,
+    paired: bool = False,
+) -> NativeMatrix:
+    """Return a matrix of quanta [rows, columns] with scales and, if the format has them, minima [rows, columns / block]."""
+    rows, columns = quanta.shape
+    matrix = NativeMatrix(team, (rows, columns), layout, paired=paired)
+    arrays = [None if each is None else np.ascontiguousarray(each) for each in (quanta, scales, minima)]
+    addresses = [None if each is None else each.ctypes.data for each in arrays]
+    team.library.tetrad_pack_quanta(team.handle, ctypes.byref(matrix.fields), *addresses)
     return matrix
 
 
@@ -132,6 +136,7 @@ def _shape(weight: torch.Tensor) -> tuple[int, int]:
     return rows, columns
 
 
-def _aligned_zeros(size_bytes: int) -> npt.NDArray[np.uint8]:
+def aligned_zeros(size_bytes: int) -> npt.NDArray[np.uint8]:
+    """Return zeros that begin with a cache line, so that no vector of them lies in two."""
     data = np.zeros(size_bytes + _ALIGNMENT, np.uint8)
     return data[-data.ctypes.data % _ALIGNMENT :][:size_bytes]

@@ -5,18 +5,22 @@ A plan's time at the worker is the wait for the device, while the step before it
 
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+import numpy as np
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from tetrad.services.histogram import Histogram
-from tetrad.services.metrics import REQUESTS_OF_A_STEP, SECONDS_OF_A_STEP, TOKENS
-from tetrad.worker_svc.core.plan import StepPlan, StepResult
+from tetrad.services.observability.histogram import Histogram
+from tetrad.services.observability.metrics import REQUESTS_OF_A_STEP, SECONDS_OF_A_STEP, TOKENS
+from tetrad.worker_svc.core.plan import Ints, StepPlan, StepResult
 from tetrad.worker_svc.worker.worker import Snapshot
 
 T = TypeVar("T")
+_MOST_EXPERTS = 128
+_EXPERT_TOKENS = "Tokens that each `expert` of a mixture has computed natively on the CPU, in all layers; above 128 by ranges."
+_EXPERT_IMBALANCE = "Tokens of the busiest expert of a layer, over the mean; of the layer where that is largest. 0: no experts."
 
 
 class WorkerMetrics:
@@ -28,9 +32,11 @@ class WorkerMetrics:
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
         self.registry = CollectorRegistry()
-        self._queue = self._histogram("step_queue_seconds", "A plan's wait for the device.", SECONDS_OF_A_STEP)
-        self._compute = self._histogram("step_compute_seconds", "A step on the device.", SECONDS_OF_A_STEP)
-        self._input = self._histogram("step_input_seconds", "The part of it that builds its inputs.", SECONDS_OF_A_STEP)
+        self._queue = self._histogram(
+            "step_queue_seconds", "From receiving a plan to the start of its step.", SECONDS_OF_A_STEP
+        )
+        self._compute = self._histogram("step_compute_seconds", "Execution of a step on the device.", SECONDS_OF_A_STEP)
+        self._input = self._histogram("step_input_seconds", "Building the inputs of a step.", SECONDS_OF_A_STEP)
         self._tokens = self._histogram("step_tokens", "Tokens that a step computes.", TOKENS)
         self._requests = self._histogram("step_requests", "Requests that a step computes for.", REQUESTS_OF_A_STEP)
         self.registry.register(_Pulled(snapshot))
@@ -54,7 +60,7 @@ class WorkerMetrics:
 
 
 class _Pulled:
-    """Reads a worker when somebody scrapes."""
+    """Reads a worker at a scrape."""
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
         self._snapshot = snapshot
@@ -64,13 +70,33 @@ class _Pulled:
         weights_bytes = 0 if seen.model is None else seen.model.weights_size_bytes
         num_blocks = 0 if seen.layout is None else seen.layout.num_blocks
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        yield _gauge("state", "How far it has come: 1 started, 2 loaded, 3 ready, 4 asleep.", seen.state.value)
-        yield _gauge("requests", "Requests that state is held for.", seen.num_requests)
-        yield _gauge("model_load_seconds", "What loading the model took; 0: none is loaded.", seen.model_load_s)
+        yield _gauge("state", "State of the worker: 1 started, 2 loaded, 3 ready, 4 asleep.", seen.state.value)
+        yield _gauge("requests", "Requests in the request table.", seen.num_requests)
+        yield _gauge("model_load_seconds", "Duration of loading the model; 0: no model is loaded.", seen.model_load_s)
         yield _gauge("weights_bytes", "Memory of the weights.", weights_bytes)
         yield _gauge("kv_cache_bytes", "Memory of the KV cache.", seen.kv_cache_bytes)
         yield _gauge("kv_blocks", "KV blocks, the null block included.", num_blocks)
-        yield _gauge("peak_memory_bytes", "Most memory that the process has had.", peak_bytes)
+        yield _gauge("peak_memory_bytes", "Peak memory of the process.", peak_bytes)
+        yield _expert_tokens(seen.expert_tokens)
+        yield _gauge("expert_imbalance", _EXPERT_IMBALANCE, _expert_imbalance(seen.expert_tokens))
+
+
+def _expert_tokens(layers: Sequence[Ints]) -> CounterMetricFamily:
+    """Return the tokens of each expert, or of neighbours together: at most _MOST_EXPERTS series."""
+    family = CounterMetricFamily("tetrad:worker_expert_tokens", _EXPERT_TOKENS, labels=["expert"])
+    size = max((len(counts) for counts in layers), default=0)
+    totals = np.zeros(size, np.int64)
+    for counts in layers:
+        totals[: len(counts)] += counts
+    step = -(-size // _MOST_EXPERTS) if size else 1
+    for first in range(0, size, step):
+        last = min(first + step, size) - 1
+        family.add_metric([str(first) if step == 1 else f"{first}-{last}"], float(totals[first : last + 1].sum()))
+    return family
+
+
+def _expert_imbalance(layers: Sequence[Ints]) -> float:
+    return max((float(counts.max() / counts.mean()) for counts in layers if counts.any()), default=0.0)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

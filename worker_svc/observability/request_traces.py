@@ -1,8 +1,8 @@
 """RequestTraces: log fields and spans for the requests of one Execute stream.
 
-Called by the servicer, on the event loop: with each plan as it comes, and with each result, in the same order. A request that
-is traced has `worker.prefill`, to its first token, and `worker.decode`, to its last: one span for each time that it runs, which
-is once unless it is preempted or pauses. Knows nothing of the device; when a step began follows from how long it took.
+Called by the servicer, on the event loop, with each plan and each result in order. A traced request has a span
+`worker.prefill` until its first token and `worker.decode` until its last. A preempted or paused request has one pair of spans
+for each time that it runs. The start of a step is computed from the measured duration in its result.
 """
 
 import time
@@ -10,14 +10,14 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tetrad.services.idle_timer import IdleTimer
 from tetrad.services.log import get_logger
+from tetrad.services.observability.tracing import Attributes, Tracer
 from tetrad.services.request_context import RequestContext
-from tetrad.services.tracing import Attributes, Tracer
+from tetrad.services.timers.idle_timer import IdleTimer
 from tetrad.worker_svc.core.plan import NewRequest, StepPlan, StepResult
 
 _PAUSE_S = 0.25
-"""A worker hears that a request is over with the next plan, if there is one: after such a time without any, it seems so."""
+"""Seconds without a plan after which a request counts as ended. Otherwise the next plan names the requests that have ended."""
 
 log = get_logger()
 

@@ -15,7 +15,7 @@ from tetrad.worker_svc.layers.linear import Linear
 
 
 class Form(Protocol):
-    """What the tensors of a matrix mean. Matrices of equal forms can be one product."""
+    """The form of a matrix: the meaning of its tensors. Matrices of equal forms can be one product."""
 
     def linear(self, tensors: Sequence[torch.Tensor], bias: torch.Tensor | None) -> Linear:
         """Return the layer: y = x W^T + b; the tensors are its own, as `fused` leaves them."""

@@ -1,6 +1,6 @@
 """Quantization at load: weights that are stored in floats are rounded to fewer bits as they are read, each by itself.
 
-The output layer and the embedding stay floats: they are few, and a rounded output layer shows in every token.
+The output layer, the embedding and the routers of experts stay floats: they are few, and what they round shows in every token.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from tetrad.worker_svc.quantization.int8 import quantize_int8
 from tetrad.worker_svc.quantization.matrix import Matrix
 from tetrad.worker_svc.quantization.plain import PlainScheme
 
-_KEPT = ("lm_head", "model.embed_tokens")
+_KEPT = ("lm_head", "model.embed_tokens", "model.embed_positions", ".router", ".shared_expert_gate")
 
 
 class OnlineScheme:
@@ -29,7 +29,7 @@ class OnlineScheme:
     def read(self, weights: WeightLoader, name: str, rows: int, columns: int) -> Matrix:
         """See Scheme."""
         matrix = self._plain.read(weights, name, rows, columns)
-        return matrix if name in _KEPT else self._quantize(self._plain, matrix)
+        return matrix if name.endswith(_KEPT) else self._quantize(self._plain, matrix)
 
 
 def _int8(plain: PlainScheme, matrix: Matrix) -> Matrix:
@@ -47,4 +47,4 @@ def _fp8(plain: PlainScheme, matrix: Matrix) -> Matrix:
 
 
 ONLINE: Mapping[str, Callable[[PlainScheme, Matrix], Matrix]] = {"int8": _int8, "int4": _int4, "fp8": _fp8}
-"""What may be requested."""
+"""The methods that may be requested."""

@@ -1,4 +1,4 @@
-"""Schemes: which one reads a model's matrices."""
+"""Schemes: chooses the quantization scheme that reads the matrices of a checkpoint."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

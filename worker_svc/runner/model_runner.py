@@ -1,56 +1,106 @@
-"""Model runner: one step on a device, from plan to tokens.
+"""Model runner: runs one step on a device, from a plan to sampled tokens.
 
-Owned by the compute thread; made when the KV cache is. It keeps sampled tokens for its own next step, so plans may be queued
-before results are read. Whatever `execute` raises means that the device failed; a request that fails alone is an entry of the
-result.
+Owned by the compute thread; made with the KV cache. It keeps sampled tokens for its own next step, so plans may be queued
+before results are read. An exception from `execute` means that the device failed; a request that fails alone is an entry of
+the result.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic
 
 import numpy as np
 import torch
 
-from tetrad.services.errors import FailedPrecondition
+from tetrad.services.errors import FailedPrecondition, TetradError
+from tetrad.worker_svc.attention.interface import M
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import Ints, StepPlan, StepResult
+from tetrad.worker_svc.core.lora import ModelLoras
+from tetrad.worker_svc.core.plan import ExecutedStep, GrammarRows, Ints, StepPlan, StepResult, finished
 from tetrad.worker_svc.core.request_table import RequestTable
 from tetrad.worker_svc.core.step_inputs import StepInputs, build_step_inputs
+from tetrad.worker_svc.core.verification import verify
 from tetrad.worker_svc.kv_cache.cache import KvCache
-from tetrad.worker_svc.models.registry import Model
+from tetrad.worker_svc.models.interface import Model
+from tetrad.worker_svc.runner.draft_outputs import DraftOutputs
+from tetrad.worker_svc.runner.loras import NoLoras, SlotLoras
+from tetrad.worker_svc.runner.pooling_rows import NoPooling, PoolingRows
+from tetrad.worker_svc.runner.prompt_embeds import SlotEmbeds
 from tetrad.worker_svc.runner.prompt_logprobs import AskedPrompts, collect, prompt_failures
 from tetrad.worker_svc.runner.step_result import step_result
 from tetrad.worker_svc.runner.warm_up import dummy_plans
-from tetrad.worker_svc.sampler.sampler import Sampled, Sampler
+from tetrad.worker_svc.sampler.sampler import Sampled, Sampler, join_sampled
 
 
-class ModelRunner:
+@dataclass(frozen=True, slots=True)
+class BegunStep:
+    """A step whose plan was applied.
+
+    Attributes:
+        plan, inputs: of the step.
+        failures: requests that cannot run, and their errors.
+        started: by perf_counter.
+        input_seconds: what building the inputs took.
+    """
+
+    plan: StepPlan
+    inputs: StepInputs
+    failures: Sequence[tuple[int, TetradError]]
+    started: float
+    input_seconds: float
+
+
+class ModelRunner(Generic[M]):
     """Runs plans over a loaded model; see Runner.
 
     Args:
         model: with its weights.
         layout: KV blocks and limits; FailedPrecondition if the model has fewer positions than max_model_len.
+        pooling: makes what pools, for a batch; None: the model generates only.
+        make_cache: makes the KV cache.
+        loras: adapters of the model; None: it takes none.
     """
 
-    def __init__(self, model: Model, layout: KvLayout) -> None:
+    def __init__(
+        self,
+        model: Model[M],
+        layout: KvLayout,
+        pooling: Callable[[InputBatch], PoolingRows] | None = None,
+        make_cache: Callable[..., KvCache] = KvCache,
+        loras: ModelLoras | None = None,
+    ) -> None:
         if layout.max_model_len > model.config.max_position_embeddings:
             raise FailedPrecondition(
                 f"max_model_len {layout.max_model_len} exceeds the model's {model.config.max_position_embeddings} positions."
             )
         self._model, self.layout = model, layout
-        self._kv_cache = KvCache(
+        self._kv_cache = make_cache(
             model.kv_cache_spec,
             num_blocks=layout.num_blocks,
             block_size=layout.block_size,
             num_host_blocks=layout.num_host_blocks,
         )
         self._batch = InputBatch(
-            max_num_seqs=layout.max_num_seqs, max_model_len=layout.max_model_len, block_size=layout.block_size
+            max_num_seqs=layout.max_num_seqs,
+            max_model_len=layout.max_model_len,
+            block_size=layout.block_size,
+            num_groups=self._kv_cache.num_groups,
         )
         self.sampler = Sampler(self._batch, model.config.vocab_size)
         self._asked_prompts = AskedPrompts()
-        self._requests = RequestTable(self._batch, model.config.vocab_size, (self.sampler, self._asked_prompts))
+        self._pooling: PoolingRows = NoPooling() if pooling is None else pooling(self._batch)
+        self._loras = NoLoras() if loras is None else SlotLoras(loras, layout.max_num_seqs)
+        self._embeds = SlotEmbeds(model.embedding_size)
+        listeners = (self.sampler, self._asked_prompts, self._pooling, self._loras, self._embeds)
+        checks = (self._pooling.check, self._loras.check, self._embeds.check)
+        self._requests = RequestTable(self._batch, model.config.vocab_size, listeners, checks)
+
+    @property
+    def batch(self) -> InputBatch:
+        """The requests."""
+        return self._batch
 
     @property
     def num_requests(self) -> int:
@@ -58,20 +108,29 @@ class ModelRunner:
         return len(self._batch)
 
     @torch.inference_mode()
-    def execute(self, plan: StepPlan) -> StepResult:
+    def execute(self, plan: StepPlan) -> ExecutedStep:
         """Run one step."""
+        begun = self._begin(plan)
+        return begun if isinstance(begun, StepResult) else self._complete(begun, self._forward(begun.inputs))
+
+    def _begin(self, plan: StepPlan) -> BegunStep | StepResult:
+        """Apply a plan to the known requests; return its result at once if nothing is left to compute."""
         started = time.perf_counter()
         self._kv_cache.move(plan)
         rows = self._requests.apply(plan)
         if not len(rows.slots):
             return StepResult(plan.step_id, _NONE, _NONE, failures=rows.failures)
         inputs = build_step_inputs(self._batch, rows.slots, rows.num_computed, rows.num_scheduled)
-        input_seconds = time.perf_counter() - started
-        hidden = self._forward(inputs)
-        prompt_logprobs = collect(self._asked_prompts.chunks(inputs, self._batch), hidden, self._model.logits)
+        return BegunStep(plan, inputs, rows.failures, started, time.perf_counter() - started)
+
+    def _complete(self, begun: BegunStep, hidden: torch.Tensor) -> StepResult:
+        """Return what a step brings whose hidden states [T, hidden] behind the last layer are known."""
+        plan, inputs = begun.plan, begun.inputs
+        prompt_logprobs = collect(self._asked_prompts.chunks(inputs, self._batch), hidden, self._prompt_logits)
+        pooled, pooling_failures = self._pooling.collect(inputs, hidden)
         slots, sampled = self._sample(plan, inputs, hidden)
         handles = self._batch.handles[slots].astype(np.uint32)
-        failures = dict(prompt_failures(prompt_logprobs))
+        failures = dict([*prompt_failures(prompt_logprobs), *pooling_failures])
         failures.update((int(handles[row]), error) for row, error in sampled.failures)
         for handle in failures:
             self._requests.set_aside(handle)
@@ -79,10 +138,12 @@ class ModelRunner:
             plan.step_id,
             handles,
             sampled,
-            failures=[*rows.failures, *failures.items()],
+            failures=[*begun.failures, *failures.items()],
             prompt_logprobs=prompt_logprobs,
-            compute_seconds=time.perf_counter() - started,
-            input_seconds=input_seconds,
+            pooled=pooled,
+            compute_seconds=time.perf_counter() - begun.started,
+            input_seconds=begun.input_seconds,
+            has_drafts=plan.drafts is not None,
         )
 
     def forget_all(self) -> None:
@@ -93,30 +154,67 @@ class ModelRunner:
         """Run dummy steps of typical sizes on the null block: kernels are made per size, on their first use."""
         plans = dummy_plans(self.layout)
         for completed, plan in enumerate(plans, 1):
-            self.execute(plan)
+            finished(self.execute(plan))
             self.forget_all()
             report(completed, len(plans))
 
     def _forward(self, inputs: StepInputs) -> torch.Tensor:
         """Return the hidden states [T, hidden] of the step's tokens."""
+        self._loras.select_tokens(inputs)
         metadata = self._model.attention.build_metadata(inputs, self._batch)
         token_ids, positions = torch.from_numpy(inputs.token_ids), torch.from_numpy(inputs.positions)
-        return self._model.forward(token_ids, positions, self._kv_cache.layers, metadata)
+        given = self._embeds.gather(inputs)
+        return self._model.forward(token_ids, positions, self._kv_cache.layers, metadata, given)
+
+    def _prompt_logits(self, hidden: torch.Tensor, slot: int) -> torch.Tensor:
+        """Return the logits of rows [N, hidden] of one slot's prompt."""
+        self._loras.select_rows(np.full(len(hidden), slot))
+        return self._model.logits(hidden)
 
     def _sample(self, plan: StepPlan, inputs: StepInputs, hidden: torch.Tensor) -> tuple[Ints, Sampled]:
         """Sample for the requests whose last known token was computed, and keep what was sampled."""
         rows = inputs.sampling_rows
+        rows = rows[self._pooling.generating(inputs.slots[rows])]
         slots = inputs.slots[rows]
         if not len(rows):
             return slots, Sampled(slots)
+        last = inputs.first_token[rows] + inputs.num_scheduled[rows] - 1
+        if plan.drafts is not None:
+            return self._verify(plan.grammar, slots, last - self._batch.num_drafts[slots], hidden)
         if len(rows) < len(hidden):
-            hidden = hidden[torch.from_numpy(inputs.first_token[rows] + inputs.num_scheduled[rows] - 1)]
-        if self.sampler.needs_logits(slots, plan.grammar):
-            sampled = self.sampler.sample(self._model.logits(hidden), slots, plan.grammar)
-        else:
-            sampled = self.sampler.take(*self._model.argmax(hidden))
+            hidden = hidden[torch.from_numpy(last)]
+        sampled = self._choose(hidden, slots, plan.grammar)
         self._batch.append_sampled(slots, sampled.token_ids)
         return slots, sampled
+
+    def _choose(self, hidden: torch.Tensor, slots: Ints, grammar: GrammarRows | None) -> Sampled:
+        """Return a token for each row of hidden states [R, hidden]."""
+        self._loras.select_rows(slots)
+        if self.sampler.needs_logits(slots, grammar):
+            return self.sampler.sample(self._model.logits(hidden), slots, grammar)
+        return self.sampler.take(*self._model.argmax(hidden))
+
+    def _verify(self, grammar: GrammarRows | None, slots: Ints, first: Ints, hidden: torch.Tensor) -> tuple[Ints, Sampled]:
+        """Sample where drafts were computed; the token in a request's first place follows from hidden[first]."""
+
+        def select(rows: Ints) -> None:
+            self._loras.select_rows(slots[rows])
+
+        outputs = DraftOutputs(self._model, hidden, first, self._batch.num_drafts[slots], select)
+
+        def sample(rows: Ints, place: int) -> tuple[Sampled, Ints, Ints]:
+            masks = None if grammar is None else grammar.of_place(place)
+            if self.sampler.needs_logits(slots[rows], masks):
+                sampled = self.sampler.sample(outputs.logits(rows, place), slots[rows], masks)
+            else:
+                sampled = self.sampler.take(*outputs.argmax(rows, place))
+            if place and sampled.failures:
+                sampled, stays = sampled.without_failed()
+                rows = rows[stays]
+            return sampled, rows, sampled.token_ids
+
+        found = verify(self._batch, slots, sample)
+        return slots[np.concatenate([rows for rows, _ in found])], join_sampled([sampled for _, sampled in found])
 
 
 _NONE = np.empty(0, np.uint32)

@@ -1,8 +1,8 @@
-"""Prompt logprobs: gathers log-probabilities of the prompt's tokens chunk by chunk; the last chunk brings them all.
+"""Prompt logprobs: gathers log-probabilities of the prompt's tokens chunk by chunk, and returns them with the last chunk.
 
-Called by the model runner after the forward pass, on the compute thread, for the few requests that ask. They are told in the
-step that brings the first output token, as the engine core has nothing else to send them with. A request that is preempted
-before that is computed anew, and gathered anew.
+Called by the model runner after the forward pass, on the compute thread, for the few requests with prompt logprobs. They are
+part of the step with the first output token, as the engine core has no earlier output to send them with. A request that is
+preempted before that is computed and gathered anew.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,8 +20,8 @@ from tetrad.worker_svc.sampler.logprobs import gather_logprobs
 _ROWS_AT_ONCE = 256
 """Logits of a whole prompt would take 200 MB per 1,000 tokens of a 49,152-word vocabulary."""
 
-LogitsOf = Callable[[torch.Tensor], torch.Tensor]
-"""Hidden states [N, hidden] -> logits [N, V]."""
+LogitsOf = Callable[[torch.Tensor, int], torch.Tensor]
+"""Hidden states [N, hidden] of a slot -> logits [N, V]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class PromptChunk:
     """Tokens of a prompt whose followers in it are known: their hidden states predict those."""
 
     handle: int
+    slot: int
     first: int  # of its tokens among the step's
     followers: Ints  # [N]
     num_top: int
@@ -80,6 +81,7 @@ class AskedPrompts:
         end = start + int(rows.num_scheduled[row])
         return PromptChunk(
             handle=int(batch.handles[slot]),
+            slot=slot,
             first=int(rows.first_token[row]),
             followers=batch.token_ids[slot, start + 1 : min(end, last) + 1].astype(np.int64),  # none beyond the prompt
             num_top=self._num_top[slot],
@@ -93,7 +95,7 @@ def collect(chunks: list[PromptChunk], hidden: torch.Tensor, logits_of: LogitsOf
     found = []
     for chunk in chunks:
         for piece, followers in chunk.pieces():
-            logprobs = logits_of(hidden[piece]).log_softmax(1)
+            logprobs = logits_of(hidden[piece], chunk.slot).log_softmax(1)
             chunk.gathered.append(gather_logprobs(logprobs, followers, chunk.num_top))
         found.append(chunk.finish())
     return [each for each in found if each is not None]

@@ -1,6 +1,6 @@
 """Step result: makes the result of a plan from the sampled tokens.
 
-A request that failed is answered with its error and nothing else: the engine core takes anything besides for a fault.
+A failed request is answered with its error alone: the engine core treats anything more as a fault.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tetrad.services.errors import TetradError
-from tetrad.worker_svc.core.plan import PromptLogprobs, SampledLogprobs, StepResult
+from tetrad.worker_svc.core.plan import Pooled, PromptLogprobs, SampledLogprobs, StepResult
 from tetrad.worker_svc.sampler.sampler import Sampled
 
 
@@ -20,18 +20,20 @@ def step_result(
     *,
     failures: Sequence[tuple[int, TetradError]],
     prompt_logprobs: Sequence[PromptLogprobs],
+    pooled: Sequence[Pooled] = (),
     compute_seconds: float,
     input_seconds: float,
+    has_drafts: bool = False,
     skipped: Iterable[int] = (),
 ) -> StepResult:
     """Return a plan's answer.
 
     Args:
         step_id: of the plan.
-        handles: [R], of the rows that sampled.
-        sampled: what each got.
+        handles: [R], of the rows that sampled; with drafts, several of one request.
+        sampled: the token of each.
         failures: of requests, these rows' included.
-        prompt_logprobs, compute_seconds, input_seconds: see StepResult.
+        prompt_logprobs, pooled, compute_seconds, input_seconds, has_drafts: see StepResult.
         skipped: rows of requests that have failed in a step before.
     """
     logprobs = [SampledLogprobs(handles[asked], found) for asked, found in sampled.logprobs]
@@ -47,7 +49,9 @@ def step_result(
         token_ids=token_ids,
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
+        pooled=pooled,
         failures=failures,
         compute_seconds=compute_seconds,
         input_seconds=input_seconds,
+        has_drafts=has_drafts,
     )

@@ -1,4 +1,4 @@
-"""Warm-up: dummy plans of typical sizes that touch no block but the null block."""
+"""Warm-up: runs plans of typical sizes that use only the null block."""
 
 import numpy as np
 
@@ -29,9 +29,9 @@ def dummy_plan(num_requests: int, num_tokens: int, layout: KvLayout, sampling: S
             num_prompt_tokens=num_tokens,
             num_computed_tokens=0,
             num_scheduled_tokens=num_tokens,
-            block_ids=np.zeros(-(-num_tokens // layout.block_size), np.int64),
+            block_ids=np.zeros((1, -(-num_tokens // layout.block_size)), np.int64),  # of every group
             sampling=sampling,
         )
         for handle in range(num_requests)
     ]
-    return StepPlan(step_id=0, new_requests=requests, cached=CachedRequests(none, none, none, none, none))
+    return StepPlan(step_id=0, new_requests=requests, cached=CachedRequests(none, none, none, none, none[None]))

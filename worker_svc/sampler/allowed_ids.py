@@ -1,4 +1,4 @@
-"""Allowed ids: everything but a request's list is masked."""
+"""Allowed ids: masks all ids but a request's list."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

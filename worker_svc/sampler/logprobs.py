@@ -52,7 +52,7 @@ def by_width(rows: Ints, requests: Sequence[SamplingSpec]) -> AskedRows:
 
 
 class SampleLogprobs:
-    """A SlotListener that gathers the log-probabilities of sampled tokens for those who ask."""
+    """A SlotListener that gathers the log-probabilities of sampled tokens for the requests with logprobs."""
 
     def __init__(self) -> None:
         self._asked: PerSlot[SamplingSpec, AskedRows] = PerSlot(asked_logprobs, by_width)

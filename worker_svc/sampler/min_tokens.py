@@ -22,7 +22,7 @@ def early_ends(request: NewRequest) -> tuple[int, Ints] | None:
 
 
 class _Ends(NamedTuple):
-    """Rows that may not end yet, the lengths at which they may, and the places of the ids that end them."""
+    """Rows that must not end yet, their minimum lengths, and the positions of the ids that end them."""
 
     rows: Ints  # [N]
     lengths: Ints  # [N]

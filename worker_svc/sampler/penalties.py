@@ -1,7 +1,7 @@
 """Penalties: repetition (prompt and output), frequency and presence (output) lower the logits of tokens seen before.
 
-Sparse: per penalised request the distinct ids it has seen and how often, caught up from the input batch when it samples; a
-step touches those logits and no others. All requests are caught up and lowered at once.
+Sparse: for each penalised request the distinct ids and their counts, updated from the input batch when it samples; a
+step changes only their logits. All requests are updated and penalised at once.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ _UNSEEN = -1
 
 
 def penalties(request: NewRequest) -> tuple[float, float, float] | None:
-    """Return the strengths of repetition, frequency and presence penalty; None: nothing is lowered."""
+    """Return the strengths of repetition, frequency and presence penalty; None: no penalty."""
     sampling = request.sampling
     strengths = (sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty)
     return None if strengths == (1.0, 0.0, 0.0) else strengths
@@ -55,14 +55,19 @@ class Penalties:
 
     def _open(self, request: NewRequest) -> int | None:
         strengths = penalties(request)
-        return None if strengths is None else self._seen.open(request.token_ids, request.num_prompt_tokens, strengths)
+        if strengths is None:
+            return None
+        ids, num_prompt_ids, embeds = request.token_ids, request.num_prompt_tokens, request.prompt_embeds
+        if embeds is not None:  # ids of positions that are vectors mean nothing
+            ids, num_prompt_ids = np.delete(ids, embeds.positions), num_prompt_ids - len(embeds.positions)
+        return self._seen.open(ids, num_prompt_ids, len(request.token_ids), strengths)
 
     def concerns(self, slots: Ints) -> bool:
         """Return whether any row asked."""
         return self._rows.of(slots) is not None
 
     def apply(self, logits: torch.Tensor, slots: Ints, batch: InputBatch) -> None:
-        """Lower what was seen, by repetition, then frequency, then presence."""
+        """Lower the logits of seen ids, by repetition, then frequency, then presence."""
         found = self._rows.of(slots)
         if found is None:
             return
@@ -78,7 +83,7 @@ class Penalties:
 class _Seen:
     """Distinct tokens of penalised requests, one line each, in order of appearance, with their counts in the output.
 
-    Lines are kept when a request goes and used again; there are as many as requests were ever penalised at once.
+    Lines of ended requests are reused; there are as many as requests were ever penalised at once.
     """
 
     def __init__(self, vocab_size: int) -> None:
@@ -90,18 +95,25 @@ class _Seen:
         self._places: npt.NDArray[np.int32] = np.full((0, vocab_size), _UNSEEN, np.int32)  # of an id in its line
         self._free: list[int] = []
 
-    def open(self, token_ids: Ints, num_prompt_tokens: int, strengths: tuple[float, float, float]) -> int:
-        """Return a line that has taken in a request's tokens."""
+    def open(self, token_ids: Ints, num_prompt_ids: int, num_tokens: int, strengths: tuple[float, float, float]) -> int:
+        """Return a line with the counts of a request's tokens.
+
+        Args:
+            token_ids: those of the prompt, then those of the output.
+            num_prompt_ids: how many are the prompt's.
+            num_tokens: of the request, with those that are not ids.
+            strengths: of the three penalties.
+        """
         if not self._free:
             self._add_lines()
         line = self._free.pop()
         ids, places = np.unique(token_ids, return_inverse=True)
         self._widen(len(ids))
         self._ids[line, : len(ids)] = ids
-        self._counts[line, : len(ids)] = np.bincount(places[num_prompt_tokens:], minlength=len(ids))
+        self._counts[line, : len(ids)] = np.bincount(places[num_prompt_ids:], minlength=len(ids))
         self._places[line] = _UNSEEN
         self._places[line, ids] = np.arange(len(ids))
-        self._num_ids[line], self._num_tokens[line] = len(ids), len(token_ids)
+        self._num_ids[line], self._num_tokens[line] = len(ids), num_tokens
         self._strengths[line] = strengths
         return line
 

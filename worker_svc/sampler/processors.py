@@ -1,8 +1,7 @@
 """Interface of the logits processors: one file each, applied only to the rows that need it.
 
-A processor keeps its own state by slot. It is told of requests that come and go, and reads tokens from the input batch. What
-it needs of all its rows in a step is kept flat, in arrays that are built anew only when the batch changes: a step runs no
-Python per row.
+A processor keeps its own state by slot. The sampler notifies it of added and removed requests, and it reads tokens from the
+input batch. The data of its rows is kept flat, in arrays rebuilt only when the batch changes: a step runs no Python per row.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +36,7 @@ class LogitsProcessor(Protocol):
 
 
 class PerSlot(Generic[Entry, Flat]):
-    """What some requests ask for, by slot, and the same for all rows of a step at once.
+    """Parameters of some requests by slot, and flattened for all rows of a step.
 
     Args:
         asked: what a request asks for; None: nothing.

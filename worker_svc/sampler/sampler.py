@@ -1,9 +1,9 @@
 """Sampler: one vectorised pass over all rows that sample in a step.
 
 Order: raw logprobs, allowed ids, grammar, bad words, logit bias, min_tokens, penalties, thinking budget, temperature, min_p,
-top_k, top_p, draw, gather. Owned by the model runner, on the compute thread. Parameters live in arrays by slot; a step
-without logprobs or processors in which every row is greedy needs no logits, only where they are largest. A row of which nothing
-is left fails alone: whatever would be drawn from it is a token that its request has forbidden.
+top_k, top_p, draw, gather. Owned by the model runner, on the compute thread. Parameters live in arrays by slot; a step without
+logprobs or processors in which every row is greedy needs only the argmax of the logits. A row without an allowed token fails
+alone.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ import torch
 
 from tetrad.services.errors import TetradError
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import Floats, GrammarRows, Ints, LogprobRows, NewRequest
+from tetrad.worker_svc.core.plan import Floats, GrammarRows, Ints, LogprobRows, NewRequest, join_rows
 from tetrad.worker_svc.layers.argmax import argmax
 from tetrad.worker_svc.sampler.allowed_ids import AllowedIds
 from tetrad.worker_svc.sampler.bad_words import BadWords
@@ -40,6 +40,28 @@ class Sampled:
     token_ids: Ints  # [R]
     logprobs: Sequence[tuple[Ints, LogprobRows]] = ()
     failures: Sequence[tuple[int, TetradError]] = ()
+
+    def without_failed(self) -> tuple["Sampled", Ints]:
+        """Return the rows that did not fail, and which they were."""
+        stays = np.ones(len(self.token_ids), np.bool_)
+        stays[[row for row, _ in self.failures]] = False
+        places = np.cumsum(stays) - 1
+        logprobs = [(places[rows[stays[rows]]], found.select(stays[rows])) for rows, found in self.logprobs]
+        return Sampled(self.token_ids[stays], logprobs), np.flatnonzero(stays)
+
+
+def join_sampled(parts: Sequence[Sampled]) -> Sampled:
+    """Return the rows of all parts, one part behind the other, with one entry of log-probabilities for each width."""
+    starts = np.cumsum([0, *(len(part.token_ids) for part in parts)]).tolist()
+    by_width: dict[int, list[tuple[Ints, LogprobRows]]] = {}
+    for start, part in zip(starts, parts, strict=False):
+        for rows, found in part.logprobs:
+            by_width.setdefault(found.token_ids.shape[1], []).append((rows + start, found))
+    return Sampled(
+        np.concatenate([part.token_ids for part in parts]),
+        [(np.concatenate([rows for rows, _ in found]), join_rows([each for _, each in found])) for found in by_width.values()],
+        [(row + start, error) for start, part in zip(starts, parts, strict=False) for row, error in part.failures],
+    )
 
 
 class Sampler:
@@ -107,6 +129,15 @@ class Sampler:
         tokens, largest = self._choose(logits, slots)
         gathered = () if asked is None or raw is None else self._logprobs.gather(raw, tokens, asked)
         return Sampled(tokens, gathered, failures(largest))
+
+    def draws(self, slots: Ints) -> bool:
+        """Return whether any of these rows is drawn."""
+        return not self._is_greedy[slots].all()
+
+    def guess(self, logits: torch.Tensor, slots: Ints) -> Ints:
+        """Return what rows of logits [R, V] of another model would bring, by temperature, truncation and noise alone."""
+        tokens, _ = self._choose(logits, slots)
+        return tokens
 
     def _choose(self, logits: torch.Tensor, slots: Ints) -> tuple[Ints, Floats]:
         """Return the rows' tokens and largest logits."""

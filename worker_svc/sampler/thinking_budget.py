@@ -1,8 +1,8 @@
-"""Thinking budget: reasoning that has grown too long is ended by force, by writing the ids of its end one by one.
+"""Thinking budget: ends reasoning beyond its budget by forcing the ids of its end mark one by one.
 
-A pure function of a request's output, so preemption, recovery and steps in flight change nothing: at the end of its budget an
-output that has opened its reasoning and not ended it gets the rest of the end, and nothing else can be sampled until that
-is written. Before and behind, a row costs one comparison a step.
+A pure function of a request's output, so preemption, recovery and steps in flight change nothing: at the end of its budget, an
+output inside its reasoning gets the rest of the end mark, and no other id can be sampled until the mark is complete. Outside
+of that a row costs one comparison a step.
 """
 
 from collections.abc import Sequence

@@ -3,7 +3,7 @@
 Works on weights = exp(logit - largest logit), so the most likely token weighs 1. Order: min_p, then top_k among what is left,
 then top_p of the mass that is left. Tokens as likely as the last one kept are kept too.
 
-Sorting a vocabulary costs a millisecond a row, so nothing is sorted that can be told not to matter. The largest weights of
+Sorting a vocabulary costs a millisecond a row, so only values that can matter are sorted. The largest weights of
 some hundred disjoint parts of a row are themselves weights of the row: where k of them reach a value, so do at least k
 weights; where together they hold a share of the mass, so do the weights that reach the least of them. That gives each row a
 floor that its threshold cannot lie below, usually close to it; what reaches the floor is sorted. The few rows of which most

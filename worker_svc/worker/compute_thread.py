@@ -1,9 +1,10 @@
-"""Compute thread: the one thread that owns the device. The event loop hands it calls and awaits them; they run in order.
+"""Compute thread: the one thread that owns the device. The event loop submits calls and awaits them; they run in order.
 
 A daemon: a device that is stuck in a call must not keep the process from ending.
 """
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,7 +24,7 @@ class ComputeThread:
     """
 
     def __init__(self, name: str = "compute") -> None:
-        self._calls: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[asyncio.Future[Any] | None, Callable[[], Any]] | None] = SimpleQueue()
         self.is_closed = False
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
@@ -33,26 +34,48 @@ class ComputeThread:
         self._calls.put((future, partial(call, *args, **kwargs)))
         return future
 
+    def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a call behind those that are queued and return its result; on any thread but this one and the event loop's."""
+        return self.queue(call, *args, **kwargs).result()
+
+    def queue(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> concurrent.futures.Future[T]:
+        """Queue a call and return its future; on any thread."""
+        done = concurrent.futures.Future[T]()
+
+        def settle() -> None:
+            try:
+                done.set_result(call(*args, **kwargs))
+            except BaseException as failure:  # noqa: BLE001 - the caller gets it
+                done.set_exception(failure)
+
+        self._calls.put((None, settle))
+        return done
+
     def close(self) -> None:
         """Drop what is queued; the call that runs is left to end by itself."""
         self.is_closed = True
         try:
             while (item := self._calls.get_nowait()) is not None:
-                item[0].cancel()
+                if item[0] is not None:
+                    item[0].cancel()
         except Empty:
             self._calls.put(None)
 
     def _run(self) -> None:
         while (item := self._calls.get()) is not None:
             future, call = item
+            if future is None:
+                call()
+                del item, call
+                continue
             if future.cancelled():
                 continue
             result, error = None, None
             try:
                 result = call()
-            except BaseException as failure:  # noqa: BLE001 - whoever waits for the call gets it
+            except BaseException as failure:  # noqa: BLE001 - the caller gets it
                 error = failure
-            with suppress(RuntimeError):  # the loop is closed, and with it whoever waited
+            with suppress(RuntimeError):  # the loop is closed, and the caller with it
                 future.get_loop().call_soon_threadsafe(_settle, future, result, error)
             del item, future, call, result, error  # what a call was given and brought must not live until the next one
 

@@ -1,13 +1,13 @@
 """Profiler: torch's, over the compute thread, from StartProfile to StopProfile; writes a Chrome trace.
 
-Of a worker without torch (the simulated device), services/profiling.py records the calls of a step instead.
+Of a worker without torch (the simulated device), services/observability/profiling.py records the calls of a step instead.
 """
 
 from pathlib import Path
 from typing import Any, Protocol
 
 from tetrad.services.errors import AlreadyExists, NotFound
-from tetrad.services.profiling import profile_path
+from tetrad.services.observability.profiling import profile_path
 
 
 class Profiler(Protocol):
@@ -39,7 +39,9 @@ class TorchProfiler:
         self._path = profile_path(self._directory, prefix, "worker")
         import torch.profiler  # a second to import, and seldom needed
 
-        self._recording = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+        # The processor, and the GPU's kernels where there is one.
+        activities = torch.profiler.supported_activities()  # type: ignore[no-untyped-call] # torch leaves it bare
+        self._recording = torch.profiler.profile(activities=activities)
         self._recording.start()
 
     def stop(self) -> Path:

@@ -1,6 +1,6 @@
 """Sleep: the state that a worker needs to restore its weights and KV cache.
 
-Kept by worker.py, on the compute thread. Knows what may wake up in which order; moves nothing.
+Kept by worker.py, on the compute thread. Knows which parts may wake up in which order; moves nothing.
 """
 
 from collections.abc import Iterable

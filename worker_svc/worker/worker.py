@@ -1,21 +1,24 @@
-"""Worker: how far it has come (started, loaded, ready, asleep), and the device, model and runner behind that.
+"""Worker: the state (started, loaded, ready, asleep), device, model and runner of a worker process.
 
-Every method runs on the compute thread, except `snapshot`, which only reads. Knows nothing of gRPC. Loading the model that is
-loaded, or the layout that is allocated, changes nothing, so an engine core that restarts is served at once.
+Every method runs on the compute thread, except `snapshot`, which only reads. Knows nothing of gRPC. Loading the loaded model,
+or allocating the allocated layout, changes nothing, so an engine core that restarts is served at once.
 """
 
 import gc
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
-from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest
+from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest, Unsupported
+from tetrad.services.hub.model_files import resolve_model
 from tetrad.services.log import get_logger
-from tetrad.services.model_files import resolve_model
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides
 from tetrad.worker_svc.core.device import (
+    CountsExperts,
     Device,
+    GroupDevice,
     KvGroup,
     KvLayout,
     LoadedModel,
@@ -25,10 +28,12 @@ from tetrad.worker_svc.core.device import (
 )
 from tetrad.worker_svc.core.host import size_on_disk, size_text
 from tetrad.worker_svc.core.layout_check import LOWER_KV_CACHE, LOWER_STEP, check_layout
+from tetrad.worker_svc.core.lora import LoraLimits, ModelLoras
 from tetrad.worker_svc.core.memory_shortage import memory_for
-from tetrad.worker_svc.core.plan import PendingStep, Runner, StepPlan, StepResult
+from tetrad.worker_svc.core.plan import ExecutedStep, Ints, PendingStep, Runner, StepPlan, StepResult
 from tetrad.worker_svc.core.plan_check import check_plan
-from tetrad.worker_svc.model_facts.check import check_config
+from tetrad.worker_svc.core.ranks import GroupPlace, ObedientRunner, Order, Orders, Shard, Stage
+from tetrad.worker_svc.families.check import check_model
 from tetrad.worker_svc.worker.sleep import KV_CACHE, WEIGHTS, Sleep, check_level, parts_to_wake
 
 log = get_logger()
@@ -37,7 +42,7 @@ _SMALLER_MODEL = "Raise that limit, or serve a smaller model (--model) or one wi
 
 
 class State(Enum):
-    """How far a worker has come."""
+    """The lifecycle state of a worker."""
 
     STARTED = 1
     LOADED = 2
@@ -47,7 +52,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What GetInfo answers."""
+    """The answer of GetInfo."""
 
     state: State
     device: str
@@ -57,6 +62,7 @@ class Snapshot:
     epoch: int  # of the engine core whose stream is open; 0: none is
     model_load_s: float  # 0: none is loaded
     kv_cache_bytes: int
+    expert_tokens: Sequence[Ints] = ()  # of each layer with experts, [experts]
 
 
 class Worker:
@@ -64,11 +70,15 @@ class Worker:
 
     Args:
         device: opened; `set_up` is called here, so construct the worker on the compute thread.
+        trusts_code: whether code that a model brings may run.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, *, trusts_code: bool = False) -> None:
         device.set_up()
+        self._trusts_code = trusts_code
         self._device = device
+        self.verifies_drafts, self.joins_groups = device.verifies_drafts, isinstance(device, GroupDevice)
+        self.takes_embeddings = device.takes_embeddings
         self._load_request: LoadRequest | None = None
         self._model: LoadedModel | None = None
         self._layout: KvLayout | None = None
@@ -77,9 +87,11 @@ class Worker:
         self._is_warm = False
         self._model_load_s = 0.0
         self._kv_cache_bytes = 0
+        self._num_groups = 1  # of the KV cache
         self._stream_id = 0
         self._epoch = 0
-        self._measured: tuple[tuple[float, int], int] | None = None  # what was asked of the memory, and the answer
+        self._part = Shard(0, 1), Stage()
+        self._measured: tuple[tuple[float, int], int] | None = None  # arguments of the last memory query, and its result
 
     def snapshot(self) -> Snapshot:
         """Return the present state; may be called from any thread."""
@@ -94,13 +106,54 @@ class Worker:
             epoch=self._epoch,
             model_load_s=self._model_load_s,
             kv_cache_bytes=self._kv_cache_bytes,
+            expert_tokens=_expert_tokens(model),
         )
 
-    def load_model(self, model: str, report: Progress, **options: str | int | bool) -> ModelInfo:
+    def join_group(self, place: GroupPlace) -> Orders | None:
+        """Make this worker a rank among several, or a lone one again; a model that is loaded for another place is dropped.
+
+        Returns:
+            On a member, the leader's orders.
+
+        Raises:
+            Unsupported: the device computes alone.
+            DeadlineExceeded, Unavailable: the ranks did not meet.
+        """
+        if not isinstance(self._device, GroupDevice):
+            if place.size == 1:
+                return None
+            raise Unsupported(
+                f"{place.option}: the {self._device.name} device computes a model on one worker; use the cpu device."
+            )
+        if (place.shard, place.stage) != self._part:
+            self._drop_model()
+        self._part = place.shard, place.stage
+        return self._device.join_group(place)
+
+    def leave_group(self) -> None:
+        """Close the connections to the other ranks: the group is lost, and no rank waits for this one."""
+        if isinstance(self._device, GroupDevice):
+            self._device.leave_group()
+
+    def obey(self, order: Order) -> None:
+        """Run an order of the leader; raises what the device raises."""
+        runner = self._ready_runner()
+        assert isinstance(runner, ObedientRunner), "only a member has a leader"
+        runner.obey(order)
+
+    def load_model(self, model: str, report: Progress, **options: str | int | bool | LoraLimits | None) -> ModelInfo:
         """Load a model, dropping another one; NotFound or ModelError if that cannot be."""
         overrides = str(options.get("hf_overrides_json", ""))
-        path = resolve_model(model, check=lambda config: check_config(apply_overrides(config, overrides), self._device.name))
-        request = LoadRequest(model=model, path=path, **options)  # type: ignore[arg-type] # LoadRequest's fields
+
+        def check_drafter(config: Mapping[str, Any]) -> None:
+            check_model(config, self._device.name, trusts_code=self._trusts_code)
+
+        def check(config: Mapping[str, Any]) -> None:
+            check_drafter(apply_overrides(config, overrides))
+
+        path, draft_model = resolve_model(model, check=check), str(options.pop("draft_model", ""))
+        draft_path = resolve_model(draft_model, check=check_drafter) if draft_model else None
+        request = LoadRequest(model=model, path=path, draft_path=draft_path, **options)  # type: ignore[arg-type] # LoadRequest's fields
         if self._sleep is not None and request == self._load_request:
             self._wake_weights(self._sleep, report)
         elif self._model is None or request != self._load_request:
@@ -108,9 +161,9 @@ class Worker:
             self._load(request, report)
         return self._loaded().info
 
-    def kv_group(self, block_size: int) -> KvGroup:
+    def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:
         """Return the shape of the KV cache."""
-        return self._loaded().kv_group(block_size)
+        return self._loaded().kv_groups(block_size)
 
     def available_memory(self, utilization: float, max_num_batched_tokens: int) -> int:
         """Return the bytes that KV blocks may take; those of the present cache count as free.
@@ -125,10 +178,19 @@ class Worker:
         self._measured = question, answer
         return answer
 
-    def initialize_kv_cache(self, layout: KvLayout) -> int:
-        """Allocate blocks (or keep those of the same layout) and return their bytes; FailedPrecondition if there is no room."""
+    def initialize_kv_cache(self, layout: KvLayout, groups: Sequence[KvGroup] = ()) -> int:
+        """Allocate blocks (or keep those of the same layout) and return their bytes.
+
+        FailedPrecondition if there is no room, or if plans would have block tables of other groups than the model's; none: one.
+        """
         model = self._loaded()
-        block_size_bytes = model.kv_group(layout.block_size).block_size_bytes
+        own = model.kv_groups(layout.block_size)
+        if tuple(groups) != (own if len(own) > 1 or groups else ()):
+            raise FailedPrecondition(
+                f"Plans would have block tables for {len(groups) or 1} KV groups; the model's layers form {len(own)}: "
+                f"{'; '.join(map(str, own))}. Engine core and workers must be of one release and have one model."
+            )
+        block_size_bytes = own[0].block_size_bytes if own else 0
         if self._runner is None or layout != self._layout:
             check_layout(layout, block_size_bytes)
             self._drop_runner()
@@ -136,7 +198,7 @@ class Worker:
                 self._runner = model.make_runner(layout)
             self._layout = layout
             self._sleep = None
-            self._kv_cache_bytes = layout.num_blocks * block_size_bytes
+            self._kv_cache_bytes, self._num_groups = layout.num_blocks * block_size_bytes, len(own)
             log.info("kv_cache.allocated", num_blocks=layout.num_blocks, block_size=layout.block_size)
         return layout.num_blocks * block_size_bytes
 
@@ -179,14 +241,23 @@ class Worker:
         log.info("worker.awake", parts=sorted(parts), sleeps=self._sleep is not None)
         return self._sleep is not None
 
+    def model_loras(self) -> ModelLoras:
+        """Return the adapters of the loaded model; Unsupported if it takes none."""
+        loras = self._loaded().loras
+        if loras is None:
+            raise Unsupported("This worker does not support LoRA adapters here; start with enable_lora.")
+        return loras
+
     def begin_stream(self, epoch: int) -> int:
-        """Start an Execute stream and return its id: an earlier one is superseded and its requests are forgotten.
+        """Start an Execute stream and return its id: an earlier one is superseded, its requests and adapters are forgotten.
 
         FailedPrecondition, reason STALE_EPOCH, if the open one belongs to an engine core of a newer epoch.
         """
         if epoch < self._epoch:
             raise stale_epoch()
         self._ready_runner().forget_all()
+        if self._model is not None and self._model.loras is not None:
+            self._model.loras.clear()
         self._stream_id += 1
         self._epoch = epoch
         return self._stream_id
@@ -198,7 +269,7 @@ class Worker:
             self._epoch = 0
             self._runner.forget_all()
 
-    def execute(self, stream_id: int, plan: StepPlan) -> StepResult | PendingStep:
+    def execute(self, stream_id: int, plan: StepPlan) -> ExecutedStep:
         """Run one step of a stream, or queue it on the device.
 
         A step that fails ends the stream, because what is queued behind was planned on its results.
@@ -213,7 +284,8 @@ class Worker:
         try:
             runner = self._ready_runner()
             assert self._layout is not None
-            check_plan(plan, self._layout, self._loaded().info.vocab_size)
+            self._check_proposes(plan)
+            check_plan(plan, self._layout, self._loaded().info.vocab_size, self._num_groups)
             return runner.execute(plan)
         except InvalidRequest as error:
             self.end_stream(stream_id)
@@ -221,6 +293,14 @@ class Worker:
         except Exception as error:
             self.end_stream(stream_id)
             raise step_failed(plan.step_id, error) from error
+
+    def _check_proposes(self, plan: StepPlan) -> None:
+        if plan.num_spec_tokens and (self._load_request is None or self._load_request.draft_path is None):
+            raise InvalidRequest(f"num_spec_tokens {plan.num_spec_tokens}: this worker was given no draft model.")
+
+    def check_device(self) -> None:
+        """Raise the device's error if it fails every later call, too: only a new process helps then."""
+        self._device.check()
 
     @property
     def _state(self) -> State:
@@ -300,4 +380,8 @@ def stale_epoch() -> FailedPrecondition:
 
 
 def _report_nothing(done: int, total: int) -> None:
-    """Progress of a load that nobody watches."""
+    """Progress of a load without a caller."""
+
+
+def _expert_tokens(model: object) -> Sequence[Ints]:
+    return model.expert_tokens if isinstance(model, CountsExperts) else ()

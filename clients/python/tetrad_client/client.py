@@ -117,14 +117,25 @@ class Client:
         """Return the whole text that follows a prompt; options as of `generate`."""
         return "".join(delta.text for delta in self.generate(prompt, **options))
 
+    def embed(self, texts: Sequence[str], **options: Any) -> list[list[float]]:
+        """Return the embedding of each text; options are fields of EmbedRequest, as truncate_prompt_tokens=-1."""
+        response = self._call(self._inference.Embed, inference_pb2.EmbedRequest(texts=texts, **options))
+        return [list(each.values) for each in response.embeddings]
+
+    def classify(self, texts: Sequence[str], **options: Any) -> list[list[float]]:
+        """Return the probability of each class for each text; options are fields of ClassifyRequest."""
+        response = self._call(self._inference.Classify, inference_pb2.ClassifyRequest(texts=texts, **options))
+        return [list(each.probabilities) for each in response.classifications]
+
+    def score(self, queries: str | Sequence[str], documents: Sequence[str], **options: Any) -> list[float]:
+        """Return how well each document fits the query, or its own query; options are fields of ScoreRequest."""
+        first = [queries] if isinstance(queries, str) else queries
+        request = inference_pb2.ScoreRequest(queries=first, documents=documents, **options)
+        return list(self._call(self._inference.Score, request).scores)
+
     def list_models(self) -> list[str]:
         """Return the names that are served."""
-        try:
-            response = self._models.ListModels(
-                inference_pb2.ListModelsRequest(), metadata=self._metadata, timeout=self._timeout_s
-            )
-        except grpc.RpcError as error:
-            raise CallFailed(error) from error
+        response = self._call(self._models.ListModels, inference_pb2.ListModelsRequest())
         return [model.name for model in response.models]
 
     def close(self) -> None:
@@ -136,6 +147,12 @@ class Client:
 
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
         self.close()
+
+    def _call(self, method: Callable[..., Any], request: object) -> Any:
+        try:
+            return method(request, metadata=self._metadata, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            raise CallFailed(error) from error
 
     def _stream(self, method: Callable[..., Any], request: object) -> Iterator[Message]:
         call = method(request, metadata=self._metadata, timeout=self._timeout_s)

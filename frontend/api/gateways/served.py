@@ -1,18 +1,18 @@
-"""Served: which foreign APIs a frontend has on its public port. The only file that knows all of them.
+"""Served: registers the foreign APIs on a frontend's public port. The only file that knows all of them.
 
-Each API is imported only if it is served: one of them needs a package that need not be installed.
+Each API is imported only if it is served: one of them needs a package that an image may be without.
 """
 
 import importlib.util
 from collections.abc import Callable
 
 from tetrad.frontend.access.guard import Guard
-from tetrad.frontend.api.gateways.calls import GatewayCalls
+from tetrad.frontend.api.gateways.common.calls import GatewayCalls
 from tetrad.frontend.api.grpc.call_limits import CallLimits
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.services.errors import FailedPrecondition
 from tetrad.services.log import get_logger
-from tetrad.services.server import Register
+from tetrad.services.rpc.server import Register
 
 log = get_logger()
 
@@ -27,7 +27,7 @@ def gateway_services(names: tuple[str, ...], llm: AsyncLLM, limits: CallLimits, 
         names: `smg`, `vllm`; `auto` is those that can be served.
         llm: what does the work.
         limits: of time, for clients.
-        guard: who may operate.
+        guard: checks operators.
 
     Raises:
         FailedPrecondition: one is asked for by name, and its package is not installed.
@@ -36,7 +36,7 @@ def gateway_services(names: tuple[str, ...], llm: AsyncLLM, limits: CallLimits, 
     for name in _APIS if names == ("auto",) else names:
         if name == "smg" and importlib.util.find_spec(_MESSAGES) is None:
             if names != ("auto",):
-                raise FailedPrecondition("--gateway-apis smg needs the package smg-grpc-proto: pip install 'tetrad[gateways]'.")
+                raise FailedPrecondition("--gateway-apis smg needs the package smg-grpc-proto: pip install smg-grpc-proto.")
             log.info("gateways.not_served", api=name, missing=_MESSAGES)
             continue
         services |= _APIS[name](llm, limits, guard)

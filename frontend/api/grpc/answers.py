@@ -1,11 +1,13 @@
-"""wire_answers: outputs and turns -> the messages of the public gRPC API. One Answers object per call; it only counts."""
+"""Answers: encodes outputs and turns as messages of the public gRPC API. One Answers object per call; it keeps token counts
+only.
+"""
 
 from collections.abc import Iterable
 from typing import TypeVar
 
 from tetrad.frontend.chat.turn_stream import TurnPart
 from tetrad.frontend.engine.wire import FINISH_REASON_TO_WIRE
-from tetrad.frontend.parsing.pieces import Content, Piece, Reasoning, ToolCallArguments, ToolCallStart
+from tetrad.frontend.parsing.elements.pieces import Content, Piece, Reasoning, ToolCallArguments, ToolCallStart
 from tetrad.frontend.request.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from tetrad.v1 import inference_pb2, types_pb2
 

@@ -1,4 +1,4 @@
-"""Call limits: whether a gRPC call is taken, and how long it may take. For all APIs of the public port; knows no messages."""
+"""Call limits: admits gRPC calls and sets their deadlines, for all APIs of the public port. Knows no messages."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from tetrad.frontend.request.deadlines import tighten_deadline
 
 @dataclass(frozen=True)
 class CallLimits:
-    """How long calls may take.
+    """Time limits of calls.
 
     Attributes:
         request_timeout_s: from their arrival to their end; None: any time.

@@ -1,20 +1,29 @@
-"""wire_chat: a ChatRequest -> the body that HTTP would have got, so that both APIs have one set of rules and of error texts.
+"""Chat bodies: decodes a ChatRequest into the body of the same HTTP request, so that both APIs share rules and error texts.
 
-Protobuf has no null: what it cannot tell from absent is left out. No decisions are taken here.
+Protobuf has no null: a field that protobuf cannot tell from absent is left out. This file only converts.
 """
 
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from tetrad.frontend.api.http.chat_api.bodies import ChatCompletionRequest
-from tetrad.frontend.api.http.errors import from_validation
-from tetrad.services.errors import InvalidRequest
+from tetrad.frontend.api.http.chat.bodies import ChatCompletionRequest
+from tetrad.frontend.api.http.schemas.errors import from_validation
+from tetrad.services.errors import InvalidRequest, UnsupportedArgument
+from tetrad.services.rpc.unread_fields import UnreadFields
 from tetrad.v1 import inference_pb2
 
 # The parser that reads HTTP's bodies, with its limits.
 _JSON: TypeAdapter[Any] = TypeAdapter(Any)
 _FUNCTION = "function"
+_OWNER = "This server"
+UNREAD_OF_CHAT = UnreadFields(
+    inference_pb2.ChatRequest,
+    ("mm_processor_kwargs_json", "kv_transfer_params_json"),
+    owner=_OWNER,
+    error=UnsupportedArgument,
+)
+UNREAD_OF_PART = UnreadFields(inference_pb2.ContentPart, ("image", "audio", "video"), owner=_OWNER, error=UnsupportedArgument)
 _MODES = {
     inference_pb2.TOOL_CHOICE_MODE_UNSPECIFIED: "auto",
     inference_pb2.TOOL_CHOICE_MODE_NONE: "none",
@@ -29,6 +38,7 @@ def chat_body_of(request: inference_pb2.ChatRequest) -> ChatCompletionRequest:
     Raises:
         InvalidRequest: a field that HTTP would refuse, by HTTP's name; JSON that is none.
     """
+    UNREAD_OF_CHAT.refuse(request)
     fields: dict[str, Any] = {
         "messages": [_message(f"messages[{place}]", message) for place, message in enumerate(request.messages)],
         "tools": [_tool(f"tools[{place}].parameters_json", tool) for place, tool in enumerate(request.tools)] or None,
@@ -62,6 +72,7 @@ def _message(where: str, message: inference_pb2.ChatMessage) -> dict[str, Any]:
 
 
 def _part(part: inference_pb2.ContentPart) -> dict[str, str]:
+    UNREAD_OF_PART.refuse(part)
     kind = part.WhichOneof("part")
     return {} if kind is None else {"type": kind, kind: getattr(part, kind)}
 

@@ -1,4 +1,6 @@
-"""wire_sampling: the sampling parts of a public gRPC request -> SamplingParams arguments. What it leaves out is left out."""
+"""Sampling fields: decodes the sampling part of a public gRPC request into SamplingParams arguments. Absent
+fields stay absent.
+"""
 
 from typing import Any
 
@@ -6,7 +8,8 @@ from google.protobuf import json_format
 
 from tetrad.frontend.request.sampling_params import RepetitionDetection
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
-from tetrad.services.errors import InvalidRequest
+from tetrad.services.errors import InvalidRequest, UnsupportedArgument
+from tetrad.services.rpc.unread_fields import UnreadFields
 from tetrad.v1 import inference_pb2, types_pb2
 
 _SCALARS = (
@@ -28,6 +31,13 @@ _SCALARS = (
 _LISTS = ("stop_token_ids", "allowed_token_ids", "logprob_token_ids")
 _TEXT_SCALARS = ("skip_special_tokens", "spaces_between_special_tokens", "detokenize", "stream_interval")
 _SIDES = ("left", "right")
+_OWNER = "This server"
+UNREAD_OF_PARAMS = UnreadFields(
+    types_pb2.SamplingParams,
+    ("thinking_start_token_ids", "thinking_end_token_ids"),
+    owner=_OWNER,
+    error=UnsupportedArgument,
+)
 
 PublicRequest = inference_pb2.GenerateRequest | inference_pb2.ChatRequest
 
@@ -68,6 +78,7 @@ def _params_of(message: types_pb2.SamplingParams) -> dict[str, Any]:
     if message.bad_words_token_ids:
         text = "sampling_params.bad_words_token_ids is not taken here: give the words as text_options.bad_words."
         raise InvalidRequest(text, field="bad_words_token_ids")
+    UNREAD_OF_PARAMS.refuse(message)
     fields: dict[str, Any] = {name: getattr(message, name) for name in _SCALARS if message.HasField(name)}
     fields |= {name: as_written(value) for name, value in fields.items() if isinstance(value, float)}
     fields |= {name: list(getattr(message, name)) for name in _LISTS if getattr(message, name)}

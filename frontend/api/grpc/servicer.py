@@ -1,7 +1,7 @@
 """The public gRPC API: InferenceService and ModelService over the same AsyncLLM as HTTP.
 
-Errors are raised as they are; the server's interceptor gives them their status. Cancelling a call closes its generator,
-which aborts the request.
+Errors are raised unchanged; the server's interceptor maps them to a status. Cancelling a call closes its generator, which
+aborts the request.
 """
 
 from collections.abc import AsyncIterator
@@ -12,30 +12,41 @@ import grpc
 from tetrad.frontend.api.grpc.answers import Answers
 from tetrad.frontend.api.grpc.call_limits import CallLimits, admit
 from tetrad.frontend.api.grpc.chat_bodies import chat_body_of
+from tetrad.frontend.api.grpc.pooling import PoolingCalls
 from tetrad.frontend.api.grpc.sampling_fields import sampling_fields_of, truncation_of
 from tetrad.frontend.api.grpc.traced_calls import traced_call
-from tetrad.frontend.api.http.chat_api.conversations import conversation_of, echoed_text
+from tetrad.frontend.api.http.chat.conversations import conversation_of, echoed_text
 from tetrad.frontend.chat.turns import start_turn
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
-from tetrad.services.errors import InvalidRequest, Unsupported
+from tetrad.services.errors import InvalidRequest, UnsupportedArgument
 from tetrad.services.request_context import REQUEST_ID
-from tetrad.services.server import Register
+from tetrad.services.rpc.server import Register
+from tetrad.services.rpc.unread_fields import UnreadFields
 from tetrad.v1 import inference_pb2, inference_pb2_grpc
+
+UNREAD_OF_GENERATE = UnreadFields(
+    inference_pb2.GenerateRequest,
+    ("media", "mm_processor_kwargs_json", "kv_transfer_params_json"),
+    owner="This server",
+    error=UnsupportedArgument,
+)
 
 
 class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
-    """Generate, Chat and Embed.
+    """Generate and Chat, and the calls of models that pool.
 
     Args:
-        llm: what generates.
+        llm: what generates, or pools.
         limits: of time, for clients.
+        pooling: answers Embed, Classify and Score.
     """
 
-    def __init__(self, llm: AsyncLLM, limits: CallLimits) -> None:
+    def __init__(self, llm: AsyncLLM, limits: CallLimits, pooling: PoolingCalls) -> None:
         self._llm = llm
         self._limits = limits
+        self._pooling = pooling
 
     async def Generate(
         self, request: inference_pb2.GenerateRequest, context: grpc.aio.ServicerContext
@@ -56,6 +67,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
                 priority=request.priority,
                 add_special_tokens=add_special,
                 cache_salt=request.cache_salt,
+                lora_request=self._llm.model_names.lora_of(request.model),
                 **truncation,
             )
             answers = Answers(request_id)
@@ -84,6 +96,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
                 request_id,
                 priority=request.priority,
                 cache_salt=request.cache_salt,
+                model=request.model,
                 **truncation,
             )
             answers = Answers(request_id)
@@ -97,9 +110,30 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         request: inference_pb2.EmbedRequest,
         context: grpc.aio.ServicerContext,
     ) -> inference_pb2.EmbedResponse:
-        """Refuse: the models served here generate."""
-        name = self._llm.model_names.resolve(request.model)
-        raise Unsupported(f"The model `{name}` does not support embeddings.")
+        """Return an embedding of each input."""
+        admit(self._llm, self._limits, context)
+        with traced_call(self._llm, request.request_id) as request_id:
+            return await self._pooling.embed(request, request_id)
+
+    async def Classify(
+        self,
+        request: inference_pb2.ClassifyRequest,
+        context: grpc.aio.ServicerContext,
+    ) -> inference_pb2.ClassifyResponse:
+        """Return the probability of each class for each input."""
+        admit(self._llm, self._limits, context)
+        with traced_call(self._llm, request.request_id) as request_id:
+            return await self._pooling.classify(request, request_id)
+
+    async def Score(
+        self,
+        request: inference_pb2.ScoreRequest,
+        context: grpc.aio.ServicerContext,
+    ) -> inference_pb2.ScoreResponse:
+        """Return how well queries and documents fit."""
+        admit(self._llm, self._limits, context)
+        with traced_call(self._llm, request.request_id) as request_id:
+            return await self._pooling.score(request, request_id)
 
     def _params(self, request: inference_pb2.GenerateRequest | inference_pb2.ChatRequest) -> SamplingParams:
         fields = {"max_tokens": None, **self._llm.default_sampling_fields(), **sampling_fields_of(request)}
@@ -149,9 +183,10 @@ class ModelServicer(inference_pb2_grpc.ModelServiceServicer):
         )
 
 
-def public_services(llm: AsyncLLM, limits: CallLimits) -> dict[str, Register]:
+def public_services(llm: AsyncLLM, limits: CallLimits, *, max_pooling_inputs: int) -> dict[str, Register]:
     """Return what a server needs to serve both services, by their full names."""
-    inference, models = InferenceServicer(llm, limits), ModelServicer(llm)
+    pooling = PoolingCalls(llm, max_pooling_inputs)
+    inference, models = InferenceServicer(llm, limits, pooling), ModelServicer(llm)
     return {
         "tetrad.v1.InferenceService": lambda server: inference_pb2_grpc.add_InferenceServiceServicer_to_server(
             inference, server
@@ -161,6 +196,7 @@ def public_services(llm: AsyncLLM, limits: CallLimits) -> dict[str, Register]:
 
 
 def _prompt_of(request: inference_pb2.GenerateRequest) -> PromptType:
+    UNREAD_OF_GENERATE.refuse(request)
     if request.WhichOneof("prompt") == "token_ids":
         return TokensPrompt(prompt_token_ids=list(request.token_ids.ids))
     return request.text

@@ -1,8 +1,8 @@
-"""Slow calls: ends a streaming call whose client takes none of its messages for too long, and with it its request.
+"""Slow calls: ends a streaming call, and its request, when the client reads no message for too long.
 
-gRPC holds a message up while the client's window is full, for ever if need be. What the engine brings in the meantime waits in
-the request's collector, merged. The wait is in the call's context, not in the handler that makes the messages: so this is an
-interceptor, inside of the one that gives errors their status, and takes over the writing. Knows no messages.
+gRPC delays a write while the client's window is full, without limit. Meanwhile the request's collector merges further outputs.
+The delayed write is in the call's context, not in the handler: so this is an interceptor, inside the one that maps errors, and
+does the writing itself. Knows no messages.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from typing import Any, Self
 import grpc
 
 from tetrad.services.errors import DeadlineExceeded
-from tetrad.services.handlers import WrappingInterceptor, behavior_of, with_behavior
-from tetrad.services.idle_timer import IdleTimer
 from tetrad.services.log import get_logger
+from tetrad.services.rpc.handlers import WrappingInterceptor, behavior_of, with_behavior
+from tetrad.services.timers.idle_timer import IdleTimer
 
 log = get_logger()
 

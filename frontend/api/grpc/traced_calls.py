@@ -1,12 +1,12 @@
-"""Traced calls: the id and the trace of a call of any API of the public gRPC port. Knows no messages."""
+"""Traced calls: gives each call of the public gRPC port its request id and its trace. Knows no messages."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from tetrad.frontend.api.http.request_ids import checked_request_id, new_request_id
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.request.call_trace import CallTrace
+from tetrad.frontend.request.request_id import checked_request_id, new_request_id
 from tetrad.services.request_context import current_context
 
 

@@ -1,5 +1,5 @@
-"""The HTTP application: routes, error handlers and request ids put together. Stateless but for the AsyncLLM it is given and the
-responses that /v1/responses keeps.
+"""The HTTP application: assembles routes, middleware and error handlers. Its only state is the AsyncLLM and the responses that
+/v1/responses stores.
 """
 
 from collections.abc import AsyncIterator
@@ -12,42 +12,53 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from tetrad.frontend.access.guard import Guard
-from tetrad.frontend.api.http import completions, models, operations, operator, tokens
-from tetrad.frontend.api.http.access import Access
-from tetrad.frontend.api.http.body_budget import BodyBudget
-from tetrad.frontend.api.http.chat_api import router as chat
+from tetrad.frontend.api.http.chat import router as chat
+from tetrad.frontend.api.http.completions import router as completions
 from tetrad.frontend.api.http.console.routes import add_console
-from tetrad.frontend.api.http.documentation.page import docs_page
+from tetrad.frontend.api.http.docs_page.page import add_documentation
 from tetrad.frontend.api.http.documentation.routes import TAGS
-from tetrad.frontend.api.http.errors import on_bug, on_router_error, on_tetrad_error, on_wrong_parameter
-from tetrad.frontend.api.http.http_metrics import HttpMetrics
-from tetrad.frontend.api.http.messages_api import router as messages
-from tetrad.frontend.api.http.methods import Methods
-from tetrad.frontend.api.http.request_ids import RequestIds
-from tetrad.frontend.api.http.request_timeouts import RequestTimeouts
-from tetrad.frontend.api.http.responses_api import router as responses
-from tetrad.frontend.api.http.responses_api.service import ResponsesService
-from tetrad.frontend.api.http.short_way import ShortWay
+from tetrad.frontend.api.http.messages import router as messages
+from tetrad.frontend.api.http.middleware.access import Access
+from tetrad.frontend.api.http.middleware.fast_path import FastPath
+from tetrad.frontend.api.http.middleware.methods import Methods
+from tetrad.frontend.api.http.middleware.metrics import HttpMetrics
+from tetrad.frontend.api.http.middleware.request_ids import RequestIds
+from tetrad.frontend.api.http.middleware.request_timeouts import RequestTimeouts
+from tetrad.frontend.api.http.ollama import models as ollama_models
+from tetrad.frontend.api.http.ollama import router as ollama
+from tetrad.frontend.api.http.operations import loras, models, monitoring, operator
+from tetrad.frontend.api.http.pooling import cohere, scoring
+from tetrad.frontend.api.http.pooling import router as pooling
+from tetrad.frontend.api.http.requests.body_budget import BodyBudget
+from tetrad.frontend.api.http.responses import router as responses
+from tetrad.frontend.api.http.responses.service import ResponsesService
+from tetrad.frontend.api.http.schemas.errors import on_bug, on_router_error, on_tetrad_error, on_wrong_parameter
+from tetrad.frontend.api.http.tokens import router as tokens
 from tetrad.frontend.api.http.trace_points import trace_points
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.profiling import Profiling
 from tetrad.services.errors import TetradError
-from tetrad.services.profiling import StepProfiler, profile_directory
+from tetrad.services.observability.profiling import StepProfiler, profile_directory
 from tetrad.services.request_context import REQUEST_ID
 from tetrad.services.version import VERSION
 
-_MODULES = (completions, chat, responses, messages, models, tokens, operations, operator)
+_MODULES = (
+    *(completions, chat, responses, messages, ollama, pooling, cohere, scoring),
+    *(models, ollama_models, tokens, monitoring, operator, loras),
+)
 _DESCRIPTION = (
-    "OpenAI's API, Anthropic's messages and vLLM's additions to them. Where a server has API keys, requests carry one as"
-    " `Authorization: Bearer KEY` or `x-api-key: KEY`; /health, /ping, /version, /metrics and these pages need none.\n\n"
+    "OpenAI's API, Anthropic's messages, Ollama's API and vLLM's additions to them. Where a server has API keys, requests"
+    " carry one as `Authorization: Bearer KEY` or `x-api-key: KEY`; /health, /ping, /version, /metrics and these pages"
+    " need none.\n\n"
     "Every response carries X-Request-Id: the one that was sent, or a new one; it is in the server's logs. Every error is"
-    " an object {error: {message, type, param, code}}, under /v1/messages in Anthropic's form. Unknown fields are ignored."
+    " an object {error: {message, type, param, code}}, under /v1/messages in Anthropic's form, under /api"
+    " in Ollama's. Unknown fields are ignored."
 )
 
 
@@ -84,18 +95,18 @@ class _Api(FastAPI):
 
 
 def create_app(llm: AsyncLLM, settings: FrontendSettings, guard: Guard) -> ASGIApp:
-    """Return the ASGI application that serves `llm` to whom `guard` lets through."""
+    """Return the ASGI application that serves `llm` to the callers that `guard` admits."""
     app = _Api(
         title="Tetrad",
         version=VERSION,
         description=_DESCRIPTION,
         openapi_tags=TAGS,
-        docs_url=None,  # a page of ours: FastAPI's fetches its scripts from another host
+        docs_url=None,  # FastAPI's own pages fetch their scripts from another host
         redoc_url=None,
         redirect_slashes=False,
         lifespan=_lifespan,
     )
-    app.add_route("/docs", _docs, include_in_schema=False)
+    add_documentation(app)
     app.state.llm = llm
     app.state.settings = settings
     app.state.guard = guard
@@ -113,9 +124,9 @@ def create_app(llm: AsyncLLM, settings: FrontendSettings, guard: Guard) -> ASGIA
     app.add_exception_handler(RequestValidationError, on_wrong_parameter)
     app.add_exception_handler(ClientDisconnect, _on_client_left)
     app.add_exception_handler(Exception, on_bug)
-    short = ShortWay(app, (route for module in _MODULES for route in module.router.routes))
+    fast = FastPath(app, (route for module in _MODULES for route in module.router.routes))
     # Outside of everything, so that even the answer to a bug carries its id.
-    limited = RequestTimeouts(short, settings.request_timeout_s)
+    limited = RequestTimeouts(fast, settings.request_timeout_s)
     paths = [route.path for route in app.routes if isinstance(route, Route)]
     measured = HttpMetrics(Methods(_with_cors(Access(limited, guard), settings)), paths, llm.metrics.observe_http)
     return RequestIds(measured, llm.tracer)
@@ -141,10 +152,6 @@ def _with_cors(app: ASGIApp, settings: FrontendSettings) -> ASGIApp:
     )
 
 
-async def _docs(request: Request) -> Response:
-    return HTMLResponse(docs_page(request.app.openapi()))
-
-
 async def _on_client_left(_: Request, __: Exception) -> Response:
-    """Return what nobody will read; 499 shows in proxies' logs."""
+    """Return status 499 for a client that has disconnected: only proxies' logs show it."""
     return Response(status_code=499)

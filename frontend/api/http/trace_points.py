@@ -1,24 +1,24 @@
-"""Trace points: which calls of a frontend are spans of its trace (services/trace.py)."""
+"""Trace points: the calls of a frontend that are spans of its trace (services/observability/trace.py)."""
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from tetrad.frontend.api.http import completions
-from tetrad.frontend.api.http.chat_api import router
+from tetrad.frontend.api.http.chat import router
+from tetrad.frontend.api.http.completions import router as completions
 from tetrad.frontend.engine import session_client as engine_session_client
 from tetrad.frontend.engine.session_client import EngineSession
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.output_processor import OutputProcessor
 from tetrad.frontend.tokenizer import detokenizer_client
 from tetrad.frontend.tokenizer.detokenizer_client import DetokenizerClient
-from tetrad.services.trace import Point, Points
+from tetrad.services.observability.trace import Point, Points
 
 
 def trace_points() -> Points:
-    """Return the way of a request in, and of a step's tokens out."""
+    """Return the calls on the way of a request in, and of a step's tokens out."""
     return (
         Point(AsyncLLM, "add_request", "add request"),
         Point(EngineSession, "receive", "receive"),
-        Point(engine_session_client, "step_of", "decode outputs"),
+        Point(engine_session_client, "decode_step", "decode outputs"),
         Point(OutputProcessor, "process", "process step"),
         Point(DetokenizerClient, "append", "detokenize hop"),
         Point(DetokenizerClient, "_message", "encode ids"),

@@ -1,1 +1,1 @@
-"""How models mark their reasoning: one file per format."""
+"""Formats of reasoning: one file per format."""

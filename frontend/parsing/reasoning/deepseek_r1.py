@@ -1,4 +1,4 @@
-"""DeepSeek R1 and its distillates, and V3.1: always reasons, and often leaves <think> to the prompt or out altogether."""
+"""DeepSeek R1, its distillates, and V3.1: always reasons; <think> is often in the prompt or missing."""
 
 from tetrad.frontend.parsing.reasoning.think import ThinkFormat
 

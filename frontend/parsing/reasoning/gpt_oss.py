@@ -1,12 +1,12 @@
 """gpt-oss: harmony, where every message names its channel. The channel `analysis` is reasoning.
 
-Everything else is passed on as it is, marks included: the tool format `openai` reads answers and calls out of it.
+All other text passes through with its marks: the tool format `openai` reads answers and calls from it.
 """
 
-from tetrad.frontend.parsing.interface import Marks, Parser
-from tetrad.frontend.parsing.markers import Markers
+from tetrad.frontend.parsing.elements.interface import Marks, Parser
+from tetrad.frontend.parsing.elements.markers import Markers
+from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 from tetrad.frontend.parsing.reasoning.writer import ReasoningParser, ReasoningWriter
-from tetrad.frontend.parsing.text_source import TextSource, Waiting
 
 _TURN = "<|start|>assistant"
 _CHANNEL = "<|channel|>"

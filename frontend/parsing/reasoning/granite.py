@@ -1,10 +1,10 @@
 """Granite 3.2: sentences in place of marks ("Here is my thought process:"), and only if the prompt requests them."""
 
-from tetrad.frontend.parsing.interface import Marks, Parser
-from tetrad.frontend.parsing.json_scanner import skip_space
-from tetrad.frontend.parsing.markers import Markers
+from tetrad.frontend.parsing.elements.interface import Marks, Parser
+from tetrad.frontend.parsing.elements.json_scanner import skip_space
+from tetrad.frontend.parsing.elements.markers import Markers
+from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 from tetrad.frontend.parsing.reasoning.writer import ReasoningParser, ReasoningWriter
-from tetrad.frontend.parsing.text_source import TextSource, Waiting
 
 _STARTS = ("Here is my thought process:", "Here's my thought process:")
 _ENDS = ("Here is my response:", "Here's my response:")

@@ -1,17 +1,17 @@
 """Think: reasoning between <think> and </think>, as most open models write it. Each family's file has the differences.
 
-The prompt may have opened the reasoning, or have closed it at once to switch it off: what it has written of the assistant's
-turn decides. Words of the user cannot: only what follows the last turn mark is looked at.
+The prompt may open the reasoning, or close it at once to switch it off. Only the text after the last turn mark decides, so
+that words of the user cannot.
 """
 
-from tetrad.frontend.parsing.interface import Marks, Parser
-from tetrad.frontend.parsing.json_scanner import skip_space
-from tetrad.frontend.parsing.markers import Markers
+from tetrad.frontend.parsing.elements.interface import Marks, Parser
+from tetrad.frontend.parsing.elements.json_scanner import skip_space
+from tetrad.frontend.parsing.elements.markers import Markers
+from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 from tetrad.frontend.parsing.reasoning.writer import ReasoningParser, ReasoningWriter
-from tetrad.frontend.parsing.text_source import TextSource, Waiting
 
 _START, _END = "<think>", "</think>"
-# What templates write where the assistant's turn begins.
+# Marks of templates at the beginning of the assistant's turn.
 _TURN_MARKS = (
     "<|im_start|>assistant",
     "<｜Assistant｜>",
@@ -78,7 +78,7 @@ class ThinkFormat:
             started = yield from source.skip(_START)
             space = source.recorded()
             if not started:
-                # What was taken for the space before the mark belongs to the text.
+                # White space that was held back for a mark belongs to the text.
                 (writer.reasoning if begun else writer.content)(space)
             if started or begun:
                 yield from ends.pass_text(source, writer.reasoning)

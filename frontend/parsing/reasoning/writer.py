@@ -1,13 +1,13 @@
-"""Reasoning writer: collects the findings of a reasoning script, and makes its parser.
+"""Reasoning writer: collects the results of a reasoning script, and makes its parser.
 
-Knows the one rule about layout: what models put between their marks and the text is neither reasoning nor content.
+White space between marks and text is layout: neither reasoning nor content.
 """
 
 from collections.abc import Callable
 
-from tetrad.frontend.parsing.pieces import Content, Piece, Reasoning
-from tetrad.frontend.parsing.script_parser import WrittenScript
-from tetrad.frontend.parsing.text_source import TextSource, Waiting
+from tetrad.frontend.parsing.elements.pieces import Content, Piece, Reasoning
+from tetrad.frontend.parsing.elements.script_parser import WrittenScript
+from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 
 
 class ReasoningWriter:

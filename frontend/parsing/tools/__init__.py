@@ -1,1 +1,1 @@
-"""How models write tool calls: one file per format."""
+"""Formats of tool calls: one file per format."""

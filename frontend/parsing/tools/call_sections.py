@@ -1,17 +1,17 @@
 """Call sections: the script of models that put marked calls into a marked section, each with a head and JSON arguments.
 
-A section without a call is content. So is what stands between calls and is no mark.
+A section without a call is content, and so is text between calls that is no mark.
 """
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tetrad.frontend.parsing.json_scanner import pass_value, skip_space
-from tetrad.frontend.parsing.markers import Markers, skip_closing
-from tetrad.frontend.parsing.piece_writer import PieceWriter
-from tetrad.frontend.parsing.script_parser import Script
-from tetrad.frontend.parsing.text_source import TextSource, Waiting
+from tetrad.frontend.parsing.elements.json_scanner import pass_value, skip_space
+from tetrad.frontend.parsing.elements.markers import Markers, skip_closing
+from tetrad.frontend.parsing.elements.piece_writer import PieceWriter
+from tetrad.frontend.parsing.elements.script_parser import Script
+from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 
 # Reads up to the arguments, and returns the function's name and the call's id; None: this is no call.
 HeadReader = Callable[[TextSource], Waiting[tuple[str, str] | None]]
@@ -21,13 +21,13 @@ NAME = re.compile(r"[\w.:\-]+")
 
 @dataclass(frozen=True)
 class SectionMarks:
-    """What surrounds calls."""
+    """The marks of a section of calls."""
 
     begin: str
     call_begin: str
     call_end: str
     end: str
-    # What may stand between a call's arguments and its end.
+    # Optional mark between a call's arguments and its end.
     fence: str = ""
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tetrad.frontend.parsing.interface import Parser, Tool
-from tetrad.frontend.parsing.json_scanner import skip_space
-from tetrad.frontend.parsing.script_parser import ScriptParser
-from tetrad.frontend.parsing.strict_calls import strict_call
-from tetrad.frontend.parsing.text_source import TextSource, Waiting
+from tetrad.frontend.parsing.elements.interface import Parser, Tool
+from tetrad.frontend.parsing.elements.json_scanner import skip_space
+from tetrad.frontend.parsing.elements.script_parser import ScriptParser
+from tetrad.frontend.parsing.elements.strict_calls import strict_call
+from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 from tetrad.frontend.parsing.tools.call_sections import NAME, SectionMarks, sectioned_calls
 
 _SEPARATOR = "<｜tool▁sep｜>"

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tetrad.frontend.parsing.interface import Parser, Tool
-from tetrad.frontend.parsing.marked_calls import marked_calls
-from tetrad.frontend.parsing.script_parser import ScriptParser
-from tetrad.frontend.parsing.strict_calls import strict_call
+from tetrad.frontend.parsing.elements.interface import Parser, Tool
+from tetrad.frontend.parsing.elements.marked_calls import marked_calls
+from tetrad.frontend.parsing.elements.script_parser import ScriptParser
+from tetrad.frontend.parsing.elements.strict_calls import strict_call
 
 _OPEN = "<tool_call>"
 _CLOSE = "</tool_call>"
@@ -16,7 +16,7 @@ class HermesFormat:
     """A ToolFormat (interface.py)."""
 
     name = "hermes"
-    keeps_special_tokens = True  # Hermes 3 has its marks among them
+    keeps_special_tokens = True  # Hermes 3 has its marks among the special tokens
     wraps_content = False
 
     def recognises(self, chat_template: str) -> bool:
@@ -28,5 +28,5 @@ class HermesFormat:
         return ScriptParser(marked_calls(_OPEN, closings=(_CLOSE,)))
 
     def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any]:
-        """Return the tag that holds strict calls to their schemas."""
+        """Return the structural tag that constrains strict calls to their schemas."""
         return strict_call(tools, f'{_OPEN}\n{{"name": "NAME", "arguments": ', f"}}\n{_CLOSE}", triggers=[_OPEN])

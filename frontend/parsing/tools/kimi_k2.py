@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tetrad.frontend.parsing.interface import Parser, Tool
-from tetrad.frontend.parsing.json_scanner import skip_space
-from tetrad.frontend.parsing.script_parser import ScriptParser
-from tetrad.frontend.parsing.text_source import TextSource, Waiting
+from tetrad.frontend.parsing.elements.interface import Parser, Tool
+from tetrad.frontend.parsing.elements.json_scanner import skip_space
+from tetrad.frontend.parsing.elements.script_parser import ScriptParser
+from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 from tetrad.frontend.parsing.tools.call_sections import NAME, SectionMarks, sectioned_calls
 
 _ARGUMENTS = "<|tool_call_argument_begin|>"

@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tetrad.frontend.parsing.interface import Parser, Tool
-from tetrad.frontend.parsing.json_calls import read_call
-from tetrad.frontend.parsing.json_scanner import skip_space
-from tetrad.frontend.parsing.markers import Markers, skip_separator
-from tetrad.frontend.parsing.piece_writer import PieceWriter
-from tetrad.frontend.parsing.script_parser import ScriptParser
-from tetrad.frontend.parsing.strict_calls import strict_call
-from tetrad.frontend.parsing.text_source import TextSource, Waiting
+from tetrad.frontend.parsing.elements.interface import Parser, Tool
+from tetrad.frontend.parsing.elements.json_calls import read_call
+from tetrad.frontend.parsing.elements.json_scanner import skip_space
+from tetrad.frontend.parsing.elements.markers import Markers, skip_separator
+from tetrad.frontend.parsing.elements.piece_writer import PieceWriter
+from tetrad.frontend.parsing.elements.script_parser import ScriptParser
+from tetrad.frontend.parsing.elements.strict_calls import strict_call
+from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 
 _TAG = "<|python_tag|>"
 _MARKERS = Markers(_TAG)
-# How a strict call without a tag may begin, by trigger. A trigger as short as "{" would make calls of all braces in an answer.
+# Beginnings of a strict call without a tag, by trigger. A trigger as short as "{" would make calls of all braces in an answer.
 _STRICT_BEGINNINGS = {
     '{"name"': '{"name": "NAME", "parameters": ',
     '{ "name"': '{ "name": "NAME", "parameters": ',

@@ -6,14 +6,14 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
-from tetrad.frontend.parsing.interface import Parser, Tool
-from tetrad.frontend.parsing.json_calls import read_call_or_calls
-from tetrad.frontend.parsing.json_scanner import pass_value, skip_space
-from tetrad.frontend.parsing.markers import Markers
-from tetrad.frontend.parsing.piece_writer import PieceWriter
-from tetrad.frontend.parsing.script_parser import ScriptParser
-from tetrad.frontend.parsing.strict_calls import strict_call, strict_calls
-from tetrad.frontend.parsing.text_source import TextSource, Waiting
+from tetrad.frontend.parsing.elements.interface import Parser, Tool
+from tetrad.frontend.parsing.elements.json_calls import read_call_or_calls
+from tetrad.frontend.parsing.elements.json_scanner import pass_value, skip_space
+from tetrad.frontend.parsing.elements.markers import Markers
+from tetrad.frontend.parsing.elements.piece_writer import PieceWriter
+from tetrad.frontend.parsing.elements.script_parser import ScriptParser
+from tetrad.frontend.parsing.elements.strict_calls import strict_call, strict_calls
+from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 
 _CALLS = "[TOOL_CALLS]"
 _ID = "[CALL_ID]"

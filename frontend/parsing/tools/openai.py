@@ -1,6 +1,6 @@
 """OpenAI's harmony (gpt-oss): an output is messages, each with a header that names its recipient.
 
-<|channel|>commentary to=functions.name <|constrain|>json<|message|>{...}<|call|> is a call; what is for nobody in particular is
+<|channel|>commentary to=functions.name <|constrain|>json<|message|>{...}<|call|> is a call; a message without a recipient is
 content, without its header. The analysis channel belongs to the reasoning parser; without one it is content like the others.
 """
 
@@ -8,12 +8,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from tetrad.frontend.parsing.interface import Parser, Tool
-from tetrad.frontend.parsing.json_scanner import pass_value, skip_space
-from tetrad.frontend.parsing.markers import Markers
-from tetrad.frontend.parsing.piece_writer import PieceWriter
-from tetrad.frontend.parsing.script_parser import ScriptParser
-from tetrad.frontend.parsing.text_source import TextSource, Waiting
+from tetrad.frontend.parsing.elements.interface import Parser, Tool
+from tetrad.frontend.parsing.elements.json_scanner import pass_value, skip_space
+from tetrad.frontend.parsing.elements.markers import Markers
+from tetrad.frontend.parsing.elements.piece_writer import PieceWriter
+from tetrad.frontend.parsing.elements.script_parser import ScriptParser
+from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 
 _START = "<|start|>"
 _CHANNEL = "<|channel|>"
@@ -22,7 +22,7 @@ _MESSAGE = "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _MARKERS = Markers(_START, _CHANNEL, _MESSAGE, *_ENDS)
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
-# What a header is made of between its marks.
+# The parts of a header between its marks.
 _WORDS = re.compile(r"[\w .:=/\-]+")
 _HEADER_MARKS = (_START, _CHANNEL, _CONSTRAIN)
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tetrad.frontend.parsing.interface import Parser, Tool
-from tetrad.frontend.parsing.marked_calls import marked_calls
-from tetrad.frontend.parsing.script_parser import ScriptParser
-from tetrad.frontend.parsing.strict_calls import strict_call, strict_calls
+from tetrad.frontend.parsing.elements.interface import Parser, Tool
+from tetrad.frontend.parsing.elements.marked_calls import marked_calls
+from tetrad.frontend.parsing.elements.script_parser import ScriptParser
+from tetrad.frontend.parsing.elements.strict_calls import strict_call, strict_calls
 
 _OPEN = "<|tool_call|>"
 _CLOSE = "<|/tool_call|>"

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tetrad.frontend.parsing.call_list import read_call_list
-from tetrad.frontend.parsing.interface import Parser, Tool
-from tetrad.frontend.parsing.json_scanner import skip_space
-from tetrad.frontend.parsing.markers import Markers, skip_closing
-from tetrad.frontend.parsing.piece_writer import PieceWriter
-from tetrad.frontend.parsing.python_calls import read_python_call
-from tetrad.frontend.parsing.script_parser import ScriptParser
-from tetrad.frontend.parsing.text_source import TextSource, Waiting
+from tetrad.frontend.parsing.elements.call_list import read_call_list
+from tetrad.frontend.parsing.elements.interface import Parser, Tool
+from tetrad.frontend.parsing.elements.json_scanner import skip_space
+from tetrad.frontend.parsing.elements.markers import Markers, skip_closing
+from tetrad.frontend.parsing.elements.piece_writer import PieceWriter
+from tetrad.frontend.parsing.elements.python_calls import read_python_call
+from tetrad.frontend.parsing.elements.script_parser import ScriptParser
+from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 
 
 class PythonicFormat:

@@ -4,13 +4,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from tetrad.frontend.parsing.interface import Parser, Tool
-from tetrad.frontend.parsing.json_scanner import pass_value, skip_space
-from tetrad.frontend.parsing.markers import Markers, skip_closing
-from tetrad.frontend.parsing.piece_writer import PieceWriter
-from tetrad.frontend.parsing.script_parser import ScriptParser
-from tetrad.frontend.parsing.text_source import TextSource, Waiting
-from tetrad.frontend.parsing.typed_arguments import ArgumentsWriter
+from tetrad.frontend.parsing.elements.interface import Parser, Tool
+from tetrad.frontend.parsing.elements.json_scanner import pass_value, skip_space
+from tetrad.frontend.parsing.elements.markers import Markers, skip_closing
+from tetrad.frontend.parsing.elements.piece_writer import PieceWriter
+from tetrad.frontend.parsing.elements.script_parser import ScriptParser
+from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
+from tetrad.frontend.parsing.elements.typed_arguments import ArgumentsWriter
 
 _OPEN = "<tool_call>"
 _CLOSE = "</tool_call>"

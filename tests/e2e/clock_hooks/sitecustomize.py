@@ -1,4 +1,4 @@
-"""Sets the clock of engine cores wrong: a process whose PYTHONPATH has this folder is $CLOCK_SKEW_S ahead if it is one.
+"""Sets the clock of engine cores wrong: an engine core whose PYTHONPATH has this folder is $CLOCK_SKEW_S ahead.
 
 Nothing in Tetrad knows of it.
 """

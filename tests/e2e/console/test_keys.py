@@ -1,4 +1,4 @@
-"""A server with keys: the page loads, asks for one, and shows what that key may see."""
+"""The console of a server with API keys: the page loads, prompts for a key, and shows the data that this key may see."""
 
 import httpx
 import pytest

@@ -1,4 +1,4 @@
-"""The overview of a running stack: every service, moving charts, the last requests; and what it looks like to whom."""
+"""The overview of a running stack: every service, moving charts, and the last requests, for users and operators."""
 
 import os
 import re

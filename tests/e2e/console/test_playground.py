@@ -1,4 +1,4 @@
-"""The playground on the real model: answers stream, can be stopped, tell their probabilities; and nothing becomes markup."""
+"""The playground on the real model: answers stream, can be stopped and show their probabilities; no text becomes markup."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The images of docs/console.md, of a stack that has something to show; `make console-test SCREENSHOTS=1` keeps them."""
+"""The images of docs/console.md, of a busy stack; `make console-test SCREENSHOTS=1` keeps them."""
 
 import random
 import threading

@@ -1,4 +1,4 @@
-"""Gives names addresses: a process whose PYTHONPATH has this folder looks them up in the file that $HOSTS_OF_TESTS names.
+"""Resolves names for tests: a process whose PYTHONPATH has this folder looks them up in the file that $HOSTS_OF_TESTS names.
 
 Lines of the file are "address name", as in /etc/hosts; it may change at any time. Nothing in Tetrad knows of it.
 """

@@ -1,4 +1,4 @@
-"""Asking for chat completions over HTTP: whole answers, streams, and what the chunks of one add up to."""
+"""Requests chat completions over HTTP: whole answers, streams, and the sum of a stream's chunks."""
 
 import json
 

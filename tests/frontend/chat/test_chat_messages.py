@@ -1,4 +1,4 @@
-"""Messages: every form that OpenAI's clients send becomes the one that chat templates read, or is refused by its place."""
+"""Messages: every form of OpenAI's clients is converted for chat templates, or refused with its position."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Chat completions that cannot be: each is refused with its reason."""
+"""Invalid chat completions: each is refused with its reason."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What of a chat completion reaches the template and the detokenizer, and what is repeated of it with `echo`."""
+"""The fields of a chat completion that reach the template and the detokenizer, and `echo`."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Chat completions over HTTP: what a model writes -> messages; streams that add up to the whole answer, in every chunking."""
+"""Chat completions over HTTP: parsing of outputs into messages; streams add up to the whole answer, in every chunking."""
 
 import json
 

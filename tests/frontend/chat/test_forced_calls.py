@@ -1,4 +1,4 @@
-"""Calls that are forced, or allowed beside an answer in JSON: what the engine is told to hold the model to."""
+"""Calls that are forced, or allowed beside an answer in JSON: the constraint that the engine core receives."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Budgets of reasoning: what the engine is told of them, and who cannot have one."""
+"""Budgets of reasoning: the fields that the engine core receives, and refusals."""
 
 import pytest
 

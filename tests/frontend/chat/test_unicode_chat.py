@@ -1,4 +1,4 @@
-"""A chat in many scripts through the real tokenizer: no stream ever shows half a character."""
+"""A chat in many scripts through the real tokenizer: no stream ever contains half a character."""
 
 import contextlib
 import json
@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.frontend.fakes import FakeEngine
-from tetrad.services.server import Server
-from tetrad.tokenizer_svc.chat import ChatLimits, ChatRenderer
+from tetrad.services.rpc.server import Server
+from tetrad.tokenizer_svc.api.servicer import TokenizerServicer
+from tetrad.tokenizer_svc.chat.renderer import ChatLimits, ChatRenderer
 from tetrad.tokenizer_svc.config import TokenizerSettings
-from tetrad.tokenizer_svc.loading import load_tokenizer
-from tetrad.tokenizer_svc.servicer import TokenizerServicer
+from tetrad.tokenizer_svc.loading.load import load_tokenizer
 from tetrad.v1 import tokenizer_pb2_grpc
 
 WORDS = ["Hello", "naïve", "你好", "世界。", "こんにちは", "한국어", "שלום", "עולם", "مرحبا", "بالعالم"]
@@ -22,7 +22,7 @@ BROKEN = "\ufffd"
 
 
 class PresetEngine(FakeEngine):
-    """Writes what it is told, with the vocabulary of the real tokenizer."""
+    """A fake engine that generates a given text, with the vocabulary of the real tokenizer."""
 
     def _info(self):
         info = super()._info()

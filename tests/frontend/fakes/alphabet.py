@@ -1,4 +1,4 @@
-"""The ids of the fakes: bytes are tokens."""
+"""The token ids of the fakes: each byte is a token."""
 
 BOS, EOS, VOCAB_SIZE = 256, 257, 258
 TEXT = "The quick brown fox jumps over the lazy dog. "

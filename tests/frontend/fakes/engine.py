@@ -1,4 +1,4 @@
-"""An engine core that takes steps of its own, and notes of everything."""
+"""A fake engine core that runs its own steps and records all messages."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from grpc_status import rpc_status
 from tests.frontend.fakes.alphabet import EOS, TEXT, VOCAB_SIZE
 from tests.frontend.fakes.engine_admin import FakeEngineAdmin
 from tests.frontend.fakes.server import Fake
-from tetrad.services.columns import pack_f32, pack_u32, unpack_u32
 from tetrad.services.errors import TetradError
-from tetrad.services.status import to_status
+from tetrad.services.rpc.columns import pack_f32, pack_u32, unpack_u32
+from tetrad.services.rpc.status import to_status
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc, types_pb2
 

@@ -1,11 +1,11 @@
-"""The operators' side of a fake engine core."""
+"""The admin service of a fake engine core."""
 
 import asyncio
 
 from grpc_status import rpc_status
 
 from tetrad.services.errors import FailedPrecondition
-from tetrad.services.status import to_status
+from tetrad.services.rpc.status import to_status
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 
 

@@ -1,24 +1,23 @@
 """A server that can be killed."""
 
-import grpc
+from tetrad.services.rpc.carrier import GRPC, Carrier
 
 
 class Fake:
-    """A server on a unix socket that can be killed and started again."""
+    """A server on a unix socket, or at that address of another `carrier`, that can be killed and started again."""
 
     interceptors = ()
 
     def __init__(self, path):
         self.target = f"unix:{path}"
+        self.carrier: Carrier = GRPC
         self._server = None
         self.max_receive_bytes = 64 << 20
 
     async def start(self):
-        self._server = grpc.aio.server(
-            interceptors=self.interceptors, options=[("grpc.max_receive_message_length", self.max_receive_bytes)]
-        )
+        self._server = self.carrier.server(self.interceptors, [("grpc.max_receive_message_length", self.max_receive_bytes)])
         self._register(self._server)
-        self._server.add_insecure_port(self.target)
+        await self.carrier.bind(self._server, self.target, None, callers_are_known=False)
         await self._server.start()
 
     async def kill(self):

@@ -1,4 +1,4 @@
-"""A tokenizer of bytes."""
+"""A fake tokenizer of bytes."""
 
 import asyncio
 import codecs
@@ -7,10 +7,10 @@ from collections import Counter
 
 from tests.frontend.fakes.alphabet import BOS, EOS, VOCAB_SIZE, text_of
 from tests.frontend.fakes.server import Fake
-from tetrad.services.columns import pack_u32, split_rows, unpack_u32
 from tetrad.services.errors import InvalidRequest
-from tetrad.services.interceptors import ErrorsAndContexts
-from tetrad.services.status import to_status
+from tetrad.services.rpc.columns import pack_u32, split_rows, unpack_u32
+from tetrad.services.rpc.interceptors import ErrorsAndContexts
+from tetrad.services.rpc.status import to_status
 from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
 
@@ -47,7 +47,7 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
         self.num_batches = 0
         self.text_sizes = []  # of every text received, in characters
         self.num_appends = 0
-        self.num_steps = 0  # steps of the engine's that these brought: the frontend joins those that it finds together
+        self.num_steps = 0  # engine steps in these messages: the frontend merges steps that wait together
         self._appends = asyncio.Condition()
         self.open_handles = set()
         self.num_encoded = 0
@@ -59,7 +59,7 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
         self.hung.set()
 
     async def until_brought(self, num_steps):
-        """Wait until so many steps of the engine's were brought."""
+        """Wait until the messages of so many engine steps have arrived."""
         async with asyncio.timeout(10), self._appends:
             await self._appends.wait_for(lambda: self.num_steps >= num_steps)
 

@@ -1,4 +1,4 @@
-"""Forced calls: the schemas that hold outputs to calls, and the parsers that read such outputs."""
+"""Forced calls: the schemas that constrain outputs to calls, and the parsers of such outputs."""
 
 import json
 
@@ -6,9 +6,10 @@ import jsonschema
 import llguidance
 import pytest
 
-from tests.frontend.parsing.tool_reading import chunkings, read, shown
-from tetrad.frontend.parsing.forced import NamedParser, RequiredParser, named_schema, required_schema
-from tetrad.frontend.parsing.interface import Tool
+from tests.frontend.parsing.tools.reading import chunkings, read, shown
+from tetrad.frontend.parsing.elements.call_schemas import named_schema, required_schema
+from tetrad.frontend.parsing.elements.interface import Tool
+from tetrad.frontend.parsing.forced import NamedParser, RequiredParser
 from tetrad.services.errors import InvalidRequest
 
 CALL = '{"name": "f", "parameters": {"text": "a\\"]}", "b": [{}]}}'

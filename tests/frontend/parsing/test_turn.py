@@ -1,12 +1,12 @@
-"""TurnParser: the chain of parsers, and what it shows of what they find."""
+"""TurnParser: the chain of parsers and its pieces."""
 
 import json
 
 import pytest
 
+from tetrad.frontend.parsing.elements.interface import Tool
+from tetrad.frontend.parsing.elements.pieces import AssistantTurn, Content, Reasoning, ToolCallArguments, ToolCallStart
 from tetrad.frontend.parsing.forced import NamedParser, RequiredParser
-from tetrad.frontend.parsing.interface import Tool
-from tetrad.frontend.parsing.pieces import AssistantTurn, Content, Reasoning, ToolCallArguments, ToolCallStart
 from tetrad.frontend.parsing.reasoning.qwen3 import QWEN3
 from tetrad.frontend.parsing.turn import TurnParser
 

@@ -1,11 +1,11 @@
-"""Forced calls of a model that wraps what it writes: which part of an output is read as the call, in every chunking."""
+"""Forced calls of a model that wraps its output: the part that is read as the call, in every chunking."""
 
 import json
 
 import pytest
 
+from tetrad.frontend.parsing.elements.pieces import AssistantTurn
 from tetrad.frontend.parsing.forced import NamedParser, RequiredParser
-from tetrad.frontend.parsing.pieces import AssistantTurn
 from tetrad.frontend.parsing.reasoning.gpt_oss import GPT_OSS
 from tetrad.frontend.parsing.tools.openai import OpenAIFormat
 from tetrad.frontend.parsing.turn import TurnParser

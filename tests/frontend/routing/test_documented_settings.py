@@ -1,4 +1,4 @@
-"""The settings that docs/routing.md shows are settings, and its figures of the policy are the policy's."""
+"""The settings and figures of docs/routing.md are those of the code."""
 
 from tests.documents import Page
 from tetrad.engine_core_svc.kv_cache.event_log import KvEventLog

@@ -1,4 +1,4 @@
-"""What an engine tells of its prefix cache reaches the memory of it, whatever breaks on the way."""
+"""An engine core's KV events reach the prefix memory, whatever connections break."""
 
 import asyncio
 
@@ -10,8 +10,8 @@ from tests.frontend.fakes import FakeEngine
 from tetrad.frontend.routing.block_keys import block_keys, first_parent
 from tetrad.frontend.routing.kv_events_client import KvEventsClient
 from tetrad.frontend.routing.prefix_memory import PrefixMemory
-from tetrad.services.channel import open_channel
-from tetrad.services.columns import pack_u32
+from tetrad.services.rpc.channel import open_channel
+from tetrad.services.rpc.columns import pack_u32
 from tetrad.v1 import engine_core_pb2 as pb
 
 BLOCK_SIZE, EPOCH = 16, 1

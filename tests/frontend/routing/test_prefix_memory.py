@@ -1,10 +1,10 @@
-"""What is known of an engine's prefixes: by what it was sent, and by what it tells."""
+"""The memory of an engine core's prefixes, from routed prompts and from KV events."""
 
 import pytest
 
 from tetrad.frontend.routing.block_keys import block_keys, first_parent
 from tetrad.frontend.routing.prefix_memory import PrefixMemory
-from tetrad.services.columns import pack_u32
+from tetrad.services.rpc.columns import pack_u32
 
 BLOCK_SIZE = 4
 

@@ -1,4 +1,4 @@
-"""Which engine a pinned request means, while not all have said what rank they have."""
+"""The engine core of a pinned request, while some have not reported their rank."""
 
 from dataclasses import dataclass
 

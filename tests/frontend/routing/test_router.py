@@ -1,4 +1,4 @@
-"""Who gets a request: the least busy, unless another holds the prompt; and never at the price of one engine's overload."""
+"""The router's choice: the least busy engine core, unless another has the prompt cached; never to the point of overload."""
 
 import itertools
 import statistics
@@ -11,7 +11,7 @@ import pytest
 
 from tetrad.frontend.routing.prefix_memory import PrefixMemory
 from tetrad.frontend.routing.router import Router
-from tetrad.services.columns import pack_u32
+from tetrad.services.rpc.columns import pack_u32
 
 BLOCK_SIZE = 16
 AFFINITY = 16.0

@@ -1,4 +1,4 @@
-"""The CUDA device says in one line what it cannot serve, and how much memory is left for keys and values."""
+"""The CUDA device: one-line refusals of unsupported cases, and the memory left for keys and values."""
 
 import pytest
 import torch
@@ -41,6 +41,13 @@ def loaded(accelerator: HostAccelerator, path, settings=CUDA):
     return device, device.load_model(LoadRequest(str(path), path, dtype="float32"), nothing)
 
 
+def test_a_torch_for_amd_gpus_is_refused_by_name(monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+
+    with pytest.raises(ModelError, match=r"does not run on AMD GPUs: this torch, .*, is built for ROCm"):
+        CudaDevice(WorkerSettings(device="cuda"))
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
 def test_without_a_gpu_one_line_says_so():
     with pytest.raises(ModelError, match="needs an NVIDIA GPU and a torch built for CUDA; this machine has no usable one"):
@@ -79,7 +86,7 @@ def test_auto_is_bfloat16(tiny_path):
     model = device.load_model(LoadRequest("tiny", tiny_path), nothing)
 
     assert model.info.dtype == "bfloat16"
-    assert model.kv_group(16).dtype == "bfloat16"
+    assert model.kv_groups(16)[0].dtype == "bfloat16"
     assert model.info.weights_size_bytes == 2 * model.info.num_parameters
 
 
@@ -133,7 +140,7 @@ def test_a_model_larger_than_the_card_is_refused(tiny_path, monkeypatch):
     def full(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr("tetrad.worker_svc.devices.cuda.DeviceLlama", full)
+    monkeypatch.setattr("tetrad.worker_svc.devices.cuda.KernelDecoder", full)
 
     with pytest.raises(ModelError, match=r"does not fit .*: its files have \d+ bytes, the device has 1000000, of which 5"):
         loaded(SmallCard(free=5, total=1_000_000), tiny_path)
@@ -154,7 +161,7 @@ def test_the_cache_has_the_type_that_is_asked_for(has_fp8, asked, dtype, tiny_pa
     device = CudaDevice(WorkerSettings(device="cuda", kv_cache_dtype=asked), lambda: accelerator)
     device.set_up()
 
-    assert device.load_model(LoadRequest("tiny", tiny_path), nothing).kv_group(16).dtype == dtype
+    assert device.load_model(LoadRequest("tiny", tiny_path), nothing).kv_groups(16)[0].dtype == dtype
 
 
 def test_a_type_that_only_the_cpu_device_has_is_refused():

@@ -39,7 +39,7 @@ class Pair:
 
     def add(self, handle, sampling, prompt=(1,), output=()):
         ids = np.array([*prompt, *output], np.int64)
-        request = NewRequest(handle, str(handle), ids, len(prompt), 0, len(ids), np.zeros(4, np.int64), sampling, EOS)
+        request = NewRequest(handle, str(handle), ids, len(prompt), 0, len(ids), np.zeros((1, 4), np.int64), sampling, EOS)
         slot = self.batch.add(request)
         assert self.host_batch.add(request) == slot
         for listener in (self.state, self.host, self.device):

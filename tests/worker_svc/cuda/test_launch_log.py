@@ -1,4 +1,4 @@
-"""A request that failed on the device is forgotten by steps launched afterwards, and left out of those launched meanwhile."""
+"""A request that failed on the device is left out of later steps, and of the results of steps launched meanwhile."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Whole models of quantized checkpoints: they generate what the same weights do in floats, and take less memory."""
+"""Whole models of quantized checkpoints: they generate as the same weights in floats, and take less memory."""
 
 import json
 from collections.abc import Callable

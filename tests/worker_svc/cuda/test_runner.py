@@ -1,4 +1,4 @@
-"""The whole CUDA model runner, interpreted: step for step what the CPU device computes, however steps are cut and queued."""
+"""The whole CUDA model runner, interpreted: equal to the CPU device step for step, however steps are cut and queued."""
 
 import gc
 import weakref
@@ -20,8 +20,10 @@ PROMPTS = [np.random.default_rng(length).integers(0, 320, length).tolist() for l
 FOUR = KvLayout(num_blocks=40, block_size=16, max_model_len=64, max_num_seqs=4, max_num_batched_tokens=16)
 TWO = KvLayout(num_blocks=20, block_size=16, max_model_len=32, max_num_seqs=2, max_num_batched_tokens=16)
 LOGPROBS = SamplingSpec(temperature=0.0, num_logprobs=2)
+MIXED = {"sliding_window": 12, "use_sliding_window": True, "layer_types": ["sliding_attention", "full_attention"]}
 MODELS = {
     "mistral_window": ("MistralForCausalLM", {"sliding_window": 12}),
+    "mixed_windows": ("Qwen3ForCausalLM", MIXED),
     "qwen2_bias": ("Qwen2ForCausalLM", {}),
     "qwen3_norms": ("Qwen3ForCausalLM", {}),
     "phi3_partial_rope": ("Phi3ForCausalLM", {"model_type": "phi3", "pad_token_id": 0, "partial_rotary_factor": 0.5}),
@@ -163,21 +165,6 @@ def test_a_preempted_request_goes_on_with_the_same_tokens(tiny_cuda, expected):
     driver.generate(2)
 
     assert gone.output + back.output == expected[3].output
-
-
-def test_blocks_are_copied_and_zeroed(tiny_cuda):
-    runner = tiny_cuda.make_runner(SMALL)
-    driver = Driver(runner, SMALL)
-    block = driver.add(0, PROMPTS[2]).blocks
-    driver.generate(1)
-    copied = (np.array(block[:1]), np.array([77]))
-
-    driver.step({0: 1}, block_copies=copied, blocks_to_zero=np.array([76]))
-
-    layer = runner._kv_cache.layers[0]
-    assert layer[77].abs().sum() > 0
-    assert (layer[77] == layer[block[0]]).all()
-    assert (layer[76] == 0).all()
 
 
 def test_a_context_beyond_the_models_positions_is_refused(tiny_cuda):

@@ -1,4 +1,4 @@
-"""A worker whose device is given steps and not waited for: results come in order, a device that fails ends the stream."""
+"""A worker with an asynchronous device: results come in order, and a failing device ends the stream."""
 
 import asyncio
 import threading
@@ -22,6 +22,11 @@ class HeldAccelerator(HostAccelerator):
         self.launches = threading.Semaphore(0)
         self.released = threading.Event()
         self.error: Exception | None = None
+        self.lost: Exception | None = None
+
+    def check(self) -> None:
+        if self.lost is not None:
+            raise self.lost
 
     def download(self, tensors: Sequence[torch.Tensor]) -> Download:
         self.launches.release()
@@ -79,7 +84,7 @@ async def test_a_step_that_fails_on_the_device_ends_the_stream_and_no_other(held
     await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
     await launched(accelerator)
 
-    accelerator.error = RuntimeError("an illegal memory access was encountered")
+    accelerator.error = RuntimeError("a shape that no kernel takes")
     accelerator.released.set()
     error = await error_of(stream.read())
     accelerator.error = None
@@ -89,6 +94,22 @@ async def test_a_step_that_fails_on_the_device_ends_the_stream_and_no_other(held
     assert isinstance(error, InternalError)
     assert (error.reason, error.message) == (
         "STEP_FAILED",
-        "Step 1 failed on the device: an illegal memory access was encountered",
+        "Step 1 failed on the device: a shape that no kernel takes",
     )
     assert 3 in (await read_tokens(again))[1]
+
+
+async def test_a_device_that_lost_its_context_ends_the_worker_and_fails_nobody_s_step(held_client, accelerator):
+    """CUDA answers every call after an illegal access with its error: the next engine core's requests would fail as well."""
+    stream = await held_client.open_stream()
+    await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
+    await launched(accelerator)
+
+    accelerator.error = accelerator.lost = RuntimeError("an illegal memory access was encountered")
+    accelerator.released.set()
+    read = asyncio.ensure_future(stream.read())
+
+    with pytest.raises(InternalError, match="every call with an error: an illegal memory access"):
+        await asyncio.wait_for(held_client.served.lost_device.wait(), 30)
+    assert not read.done()
+    read.cancel()

@@ -1,4 +1,4 @@
-"""A model of the CUDA device that sleeps: its weights leave the device and come back to the same layers."""
+"""A sleeping model of the CUDA device: its weights leave the device and return to the same layers."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The device's mirror of the input batch holds what the host knows, and what it sampled itself."""
+"""The device's mirror of the input batch: the host's data, and the device's own samples."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def request(handle: int, tokens: list[int], blocks: list[int]) -> NewRequest:
         num_prompt_tokens=len(tokens),
         num_computed_tokens=0,
         num_scheduled_tokens=len(tokens),
-        block_ids=np.array(blocks, np.int64),
+        block_ids=np.array([blocks], np.int64),
         sampling=SamplingSpec(),
     )
 
@@ -46,18 +46,18 @@ def test_new_requests_are_copied_whole(state, batch):
 
     assert state.token_ids[slots[0], :3].tolist() == [7, 8, 9]
     assert state.token_ids[slots[1], :6].tolist() == [1] * 6
-    assert state.block_tables[slots[1], :2].tolist() == [4, 3]
+    assert state.block_tables[0, slots[1], :2].tolist() == [4, 3]
 
 
 def test_only_what_is_new_is_copied(state, batch):
     slot = add(state, batch, request(5, [7, 8, 9, 1], [2]))
     state.catch_up(np.array([slot]))
-    state.block_tables[slot, 0] = 99  # would be written over if it were copied again
+    state.block_tables[0, slot, 0] = 99  # would be written over if it were copied again
 
-    batch.append_blocks(np.array([slot]), np.array([2]), np.array([8, 6]))
+    batch.append_blocks(np.array([slot]), np.array([2]), np.array([[8, 6]]))
     state.catch_up(np.array([slot]))
 
-    assert state.block_tables[slot, :3].tolist() == [99, 8, 6]
+    assert state.block_tables[0, slot, :3].tolist() == [99, 8, 6]
 
 
 def test_a_sampled_token_stays_on_the_device(state, batch):
@@ -94,7 +94,7 @@ def test_a_slot_that_is_used_again_is_copied_anew(state, batch):
 
     assert again == slot
     assert state.token_ids[slot, :2].tolist() == [4, 4]
-    assert state.block_tables[slot, 0] == 9
+    assert state.block_tables[0, slot, 0] == 9
 
 
 def test_a_step_without_news_copies_nothing(state, batch):

@@ -1,4 +1,4 @@
-"""What a step answers for a request that fails alone: its error and nothing else, on the CPU and on the CUDA device."""
+"""The result of a request that fails alone: its error and nothing else, on the CPU and on the CUDA device."""
 
 import numpy as np
 import pytest

@@ -91,7 +91,7 @@ def test_offloaded_layers_give_the_same_tokens(open_accelerator, use_graphs, pat
 
     found = tokens(model, use_graphs=use_graphs)
 
-    assert len(model._model.offload._copies) == 4
+    assert len(model._offload._copies) == 4
     assert found == expected
 
 

@@ -1,8 +1,8 @@
-"""Shows what each row of attention_launch.json takes of a processor, without a GPU: `python attention_resources.py 90`.
+"""Prints the resources of each row of attention_launch.json, without a GPU: `python attention_resources.py 90`.
 
-For who edits the table: registers and spilled bytes of a thread, shared memory of a program, and how often its code has the
-tensor core's instruction of Hopper (wgmma) and that of all (mma). A spill, or more shared memory than the row says, is slow
-or does not start.
+For editors of the table: registers and spilled bytes of a thread, shared memory of a program, and the number of Hopper's
+tensor core instructions (wgmma) and of the general ones (mma). A spill, or more shared memory than the row allows, is slow or
+does not start.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Compiles every kernel ahead of time, without a GPU: `python compile_all.py 80` prints name, types and cubin's bytes of each.
 
-A program of its own: the tests' process has the interpreter in the kernels' place.
+A program of its own: in the tests' process the interpreter replaces the kernels.
 """
 
 import sys
@@ -21,6 +21,7 @@ FLOATS = {
     "cos_sin": "*fp32",
     "parts": "*fp32",
     "masses": "*fp32",
+    "sinks": "*fp32",
     "eps": "fp32",
     "to_cap": "fp32",
     "to_exponent": "fp32",
@@ -36,9 +37,10 @@ ATTENTION = {
     "BLOCK_DIM": 128,
     "HAS_WINDOW": False,
     "HAS_SOFTCAP": False,
+    "HAS_SINKS": False,
     "PRECISION": "tf32",
 }
-WIDE = ATTENTION | {"HEAD_DIM": 256, "BLOCK_DIM": 256, "HAS_WINDOW": True, "HAS_SOFTCAP": True}
+WIDE = ATTENTION | {"HEAD_DIM": 256, "BLOCK_DIM": 256, "HAS_WINDOW": True, "HAS_SOFTCAP": True, "HAS_SINKS": True}
 ROTATION = {"NUM_HEADS": 12, "NUM_KV_HEADS": 2, "HEAD_DIM": 80, "ROTARY_DIM": 32, "HAS_NORMS": False, "BLOCK": 128}
 VALUE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8e4nv": 1, "fp8e5": 1}
 # kernel, types of tensors and cache, compile-time values
@@ -55,7 +57,12 @@ KERNELS = [
     (prefill_attention.prefill_attention_kernel, "fp32", "fp32", ATTENTION | {"PRECISION": "ieee"}),
     (decode_attention.decode_attention_kernel, "bf16", "bf16", ATTENTION | {"IS_SPLIT": True}),
     (decode_attention.decode_attention_kernel, "bf16", "fp8e4nv", WIDE | {"IS_SPLIT": False}),
-    (decode_attention.merge_parts_kernel, "bf16", "", {"HEAD_DIM": 128, "BLOCK_DIM": 128, "BLOCK_SPLITS": 16}),
+    (
+        decode_attention.merge_parts_kernel,
+        "bf16",
+        "",
+        {"HEAD_DIM": 128, "BLOCK_DIM": 128, "BLOCK_SPLITS": 16, "HAS_SINKS": True},
+    ),
 ]
 
 

@@ -1,4 +1,4 @@
-"""The products with quantized weights, as compile_all.py compiles them: types of pointers, and values, of each launch."""
+"""The products with quantized weights for compile_all.py: types of pointers, and values, of each launch."""
 
 from tetrad.worker_svc.kernels import byte_matmul, int4_matmul, quantize_rows
 

@@ -1,4 +1,4 @@
-"""What compile_all.py compiles of sampling: kernels, types of their tensors, compile-time values."""
+"""The sampling kernels for compile_all.py: kernels, types of their tensors, compile-time values."""
 
 from tetrad.worker_svc.kernels import (
     argmax,

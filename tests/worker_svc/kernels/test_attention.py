@@ -94,9 +94,39 @@ def test_a_window_hides_older_keys(window, block_size):
     check_prefill([(0, 30), (100, 11), (63, 2)], window=window, block_size=block_size)
 
 
+@pytest.mark.parametrize("window", [1, 7, 65])
+def test_what_a_window_has_passed_is_never_read(window):
+    """Such blocks are other requests' by then: here they hold NaN."""
+    pages = Pages([150, 111], block_size=4)
+    arguments = (pages.tables, pages.num_keys)
+    first = torch.tensor([0, 1, 12], dtype=torch.int32, device=DEVICE)
+    tiles = torch.from_numpy(prefill.tiles_of(np.array([1, 11]), 3, BLOCK_ROWS)).to(DEVICE)
+    query, options = queries(12, 6, 64), {"scale": 0.125, "window": window}
+    expected = [
+        decode.decode_attention_reference(query[:2], pages.cache, *arguments, num_splits=2, **options),
+        prefill.prefill_attention_reference(query, pages.cache, pages.tables, first, pages.num_keys, tiles, **options),
+    ]
+    for row, position in enumerate((149, 100)):
+        pages.cache[pages.tables[row, : max(0, position - window + 1) // 4].long()] = torch.nan
+
+    found = prefill.prefill_attention(
+        query, pages.cache, pages.tables, first, pages.num_keys, tiles, block_rows=BLOCK_ROWS, **options
+    )
+
+    assert_equal(decode.decode_attention(query[:2], pages.cache, *arguments, num_splits=2, **options), expected[0])
+    assert_equal(found, expected[1])
+
+
 def test_a_cap_bounds_scores():
     check_decode([5, 90], softcap=0.5)
     check_prefill([(0, 9), (70, 9)], softcap=0.5)
+
+
+def test_a_sink_takes_weight():
+    sinks = torch.tensor([-3.0, 0.0, 1.0, 5.0, 30.0, -30.0], device=DEVICE)
+    for num_splits in (1, 3):
+        check_decode([5, 90, 300], num_splits=num_splits, sinks=sinks, softcap=4.0)
+    check_prefill([(0, 9), (70, 9)], sinks=sinks, window=20)
 
 
 # The interpreter multiplies bfloat16 as if its bits were integers; compiled for a GPU it is what it should be.

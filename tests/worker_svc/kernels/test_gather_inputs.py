@@ -1,4 +1,4 @@
-"""What a step computes is gathered from the device's own tokens and block tables, as its reference says."""
+"""Gathering a step's inputs from the device's own tokens and block tables equals its reference."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Tile shapes: what was measured is used, what was not has a shape by rule, and the table reads as it was written."""
+"""Tile shapes: measured sizes use the table, other sizes a rule, and the table is read as it was written."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Quantized checkpoints, written from the formats' definitions, value by value; and what their weights are."""
+"""Quantized checkpoints, written from the formats' definitions, value by value; and their exact weights."""
 
 import json
 from dataclasses import dataclass, field

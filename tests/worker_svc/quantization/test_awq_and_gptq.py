@@ -1,4 +1,4 @@
-"""Checkpoints in 4 and 8 bits: what AutoAWQ and AutoGPTQ define is what is multiplied."""
+"""Checkpoints in 4 and 8 bits: products follow the definitions of AutoAWQ and AutoGPTQ."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Fp8 checkpoints, and floats that are quantized as they are loaded."""
+"""Fp8 checkpoints, and floats that are quantized at load."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Lines: an OpenAI batch file -> requests, one a line, and what is wrong with the lines that are none.
+"""Lines: parses an OpenAI batch file into requests, one a line, and reports invalid lines.
 
 Reads the file a line at a time, twice: once for its ids, once for its requests; so its size costs only ids in memory.
 """
@@ -11,11 +11,23 @@ from typing import Any, NoReturn
 
 from tetrad.services.errors import InvalidRequest, NotFound
 
-URLS = ("/v1/chat/completions", "/v1/completions")
-"""What a line may ask for."""
+URLS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/score",
+    "/v1/rerank",
+    "/score",
+    "/rerank",
+    "/v2/rerank",
+    "/v2/embed",
+    "/classify",
+    "/pooling",
+)
+"""The endpoints that a line may name."""
 
 Key = str | int
-"""What names a line's result: its custom_id; its number, counted from 1, if it has none."""
+"""The key of a line's result: its custom_id, or else its number, counted from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +41,7 @@ class BatchRequest:
 
     @property
     def key(self) -> Key:
-        """What names its result."""
+        """The key of its result."""
         return self.custom_id
 
 
@@ -44,7 +56,7 @@ class BadLine:
 
     @property
     def key(self) -> Key:
-        """What names its result."""
+        """The key of its result."""
         return self.number if self.custom_id is None else self.custom_id
 
 

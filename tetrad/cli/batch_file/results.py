@@ -21,7 +21,7 @@ from tetrad.services.errors import FailedPrecondition, InvalidRequest, Unavailab
 _ID_PREFIX = "batch_req_"
 _PASSING_STATUS = (408, 429, 502, 503, 504)
 _PASSING_CODES = ("connection_lost", "request_timeout")
-# How every line begins: what a torn one is known by.
+# The beginning of every line, by which a torn one is recognised.
 _BEGIN = f'{{"id": "{_ID_PREFIX}'.encode()
 
 

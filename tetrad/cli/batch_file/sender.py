@@ -1,7 +1,7 @@
-"""Sender: the requests of a batch -> a server's HTTP API -> results, a bounded number at a time.
+"""Sender: sends the requests of a batch to a server's HTTP API, a bounded number at a time, and yields results.
 
-What fails for one request is that request's result. What fails for all of them (no server for a minute) ends the run: the
-requests without a result are sent by the next one. A server that says "later" is asked again.
+A failure of one request is that request's result. A failure of all of them (no server for a minute) ends the run: the next run
+sends the requests without a result. A server that answers "later" (429, 503) is asked again.
 """
 
 import asyncio

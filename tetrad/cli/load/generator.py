@@ -1,4 +1,4 @@
-"""Generator: streamed completions of random prompts against one server, so many at a time, until all have ended."""
+"""Generator: streams completions of random prompts from one server, a fixed number at a time, until all have ended."""
 
 import asyncio
 import json
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from tetrad.cli.load.draft_counts import DraftCounts
 from tetrad.cli.load.stream_client import StreamClient
 
 _TOKEN_IDS = range(300, 1000)
@@ -17,7 +18,7 @@ _TOKEN_IDS = range(300, 1000)
 
 @dataclass(frozen=True)
 class Load:
-    """What is sent.
+    """The load to send.
 
     Args:
         url: of the server.
@@ -45,12 +46,13 @@ class Load:
 
 @dataclass
 class Measured:
-    """What came of a load. Times in seconds of the monotonic clock."""
+    """The results of a load. Times in seconds of the monotonic clock."""
 
     load: Load
     began_at: float = 0.0
     ended_at: float = 0.0
     clients: list[StreamClient] = field(default_factory=list)
+    drafts: DraftCounts = field(default_factory=DraftCounts)
 
 
 async def run_load(load: Load) -> Measured:

@@ -1,7 +1,7 @@
-"""StepTrace: the services' traces (services/trace.py) in one file, and how much of a step each part takes.
+"""StepTrace: merges the services' traces (services/observability/trace.py) into one file, and sums up the parts of a step.
 
-Knows Chrome's trace event format, of which the services write spans on threads ("X") and beside them ("b" and "e"). Their
-clocks are one clock. Knows the name of one span: a worker's "execute" is a step.
+Knows Chrome's trace event format, in which the services write spans on threads ("X") and beside them ("b" and "e"). Their
+clocks are one clock. It knows one span by name: a worker's "execute" is a step.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""StreamClient: one streamed completion over a connection of its own, and when its parts came.
+"""StreamClient: one streamed completion over its own connection, with the arrival times of its parts.
 
-An asyncio protocol that looks for the beginnings of events in what arrives and parses nothing before the end, so that the
-client leaves the cores to the server.
+An asyncio protocol that finds the beginnings of events and parses nothing before the end, so that the client leaves the cores
+to the server.
 """
 
 import asyncio

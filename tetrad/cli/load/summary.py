@@ -1,4 +1,4 @@
-"""Summary: what a load measured, under the names of vLLM's `bench serve`. Times in milliseconds."""
+"""Summary: the results of a load, under the names of vLLM's `bench serve`. Times in milliseconds."""
 
 import math
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def figures_of(measured: Measured) -> Figures:
     }
     for name, values in _latencies(good).items():
         figures |= _described(name, values)
-    return figures
+    return figures | measured.drafts.figures()
 
 
 def table_of(figures: Figures) -> str:
@@ -40,7 +40,17 @@ def table_of(figures: Figures) -> str:
             f"{label + ' ' + name.upper() + ' (ms)':<36}{figures[f'{label.lower()}_{name}_ms']:>14.2f}"
             for label in ("Mean", *(f"P{percentile}" for percentile in _PERCENTILES))
         ]
-    return "\n".join(lines)
+    return "\n".join(lines + _speculation_lines(figures))
+
+
+def _speculation_lines(figures: Figures) -> list[str]:
+    """Return the lines of speculative decoding; none without drafts."""
+    if "spec_decode_num_drafts" not in figures:
+        return []
+    lines = [f"{label:<36}{figures[f'spec_decode_{name}']:>14.{places}f}" for name, (label, places) in _SPECULATION.items()]
+    positions = [figures[name] for name in figures if name.startswith("spec_decode_acceptance_at_")]
+    lines += [f"{f'  Accepted at position {place} (%)':<36}{each:>14.2f}" for place, each in enumerate(positions)]
+    return ["", *lines]
 
 
 _LABELS = {
@@ -52,6 +62,15 @@ _LABELS = {
     "request_throughput": "Request throughput (req/s)",
     "output_throughput": "Output token throughput (tok/s)",
     "total_token_throughput": "Total token throughput (tok/s)",
+}
+
+
+_SPECULATION = {
+    "acceptance_rate": ("Acceptance rate (%)", 2),
+    "acceptance_length": ("Acceptance length", 2),
+    "num_drafts": ("Drafts", 0),
+    "draft_tokens": ("Draft tokens", 0),
+    "accepted_tokens": ("Accepted tokens", 0),
 }
 
 

@@ -1,4 +1,4 @@
-"""What `LLM.get_metrics` returns, where programs made for vLLM import them from."""
+"""The types that `LLM.get_metrics` returns, under vLLM's import path."""
 
 from tetrad.metrics_reader import Counter as Counter
 from tetrad.metrics_reader import Gauge as Gauge

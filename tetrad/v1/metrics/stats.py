@@ -1,4 +1,4 @@
-"""What stat loggers are told, where programs made for vLLM import them from."""
+"""The types that stat loggers receive, under vLLM's import path."""
 
 from tetrad.stat_loggers import IterationStats as IterationStats
 from tetrad.stat_loggers import PrefixCacheStats as PrefixCacheStats

@@ -1,7 +1,7 @@
-"""Accelerator: the few calls in which a CUDA device differs from host memory that stands in for it under Triton's interpreter.
+"""Accelerator: the calls in which a CUDA device differs from host memory under Triton's interpreter.
 
-Copies in, copies out, copies beside the steps, graphs, and how much memory there is. All else of a step is tensors and kernels,
-the same for both.
+Copies to and from the device, copies on a second stream, graphs, and the amount of memory. The rest of a step is tensors and
+kernels, the same for both.
 """
 
 from collections.abc import Callable, Sequence
@@ -70,6 +70,9 @@ class Accelerator(Protocol):
 
     def give_back_memory(self) -> None:
         """Return to the device what was freed; graphs that are recorded from here on share no memory with those before."""
+
+    def check(self) -> None:
+        """Wait for all that is queued; RuntimeError if the device's context is lost and every later call fails, too."""
 
 
 class CudaAccelerator:
@@ -140,7 +143,7 @@ class CudaAccelerator:
 
     def memory(self) -> tuple[int, int]:
         """Return free and total bytes."""
-        # What torch keeps for later is free to us.
+        # Memory cached by torch counts as free.
         free, total = torch.cuda.mem_get_info(self.device)
         kept = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         return free + kept, total
@@ -158,6 +161,10 @@ class CudaAccelerator:
         torch.cuda.empty_cache()
         # A pool whose graphs are gone cannot be captured into again.
         self._graph_memory = torch.cuda.graph_pool_handle()
+
+    def check(self) -> None:
+        """Synchronize: it allocates nothing, so it succeeds behind a step that ran out of memory."""
+        torch.cuda.synchronize(self.device)
 
 
 class _CudaDownload:
@@ -222,6 +229,9 @@ class HostAccelerator:
 
     def give_back_memory(self) -> None:
         """Do nothing: the allocator does."""
+
+    def check(self) -> None:
+        """Do nothing: host memory has no context to lose."""
 
 
 class _Past:

@@ -24,7 +24,7 @@ class HostCopy:
             piece.copy_(source[start : start + len(piece)], non_blocking=True)
 
     def write_to(self, target: torch.Tensor) -> None:
-        """Queue the copy back, to the first of target [bytes] uint8; nobody waits for it."""
+        """Queue the copy back, to the first of target [bytes] uint8, without waiting for it."""
         start = 0
         for piece in self._pieces:
             target[start : start + len(piece)].copy_(piece, non_blocking=True)

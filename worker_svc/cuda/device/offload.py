@@ -1,8 +1,8 @@
-"""Offload: tensors that leave the device for host memory and come back, as the same tensors.
+"""Offload: moves tensors from the device to host memory and back, as the same tensors.
 
-What moves is the storage below them: it is emptied and filled again, so that views of one another (tied embeddings, parts of a
-fused weight) stay so, and whoever holds a tensor need not know. Their addresses change: graphs that were captured are void.
-Called by a loaded model that sleeps, on the compute thread, while no step runs.
+The storage below a tensor is emptied and filled again, so views of one another (tied embeddings, parts of a fused weight) stay
+views, and holders of a tensor need no change. Addresses change: captured graphs are void. Called by a loaded model that
+sleeps, on the compute thread, while no step runs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,7 +35,7 @@ class Offload:
         return sum(copy.size_bytes for copy in self._copies) if self._copies else sum(each.nbytes() for each in self._storages)
 
     def sleep(self) -> None:
-        """Copy the tensors to (pinned) host memory and free theirs; nobody may read them before `wake_up`. Again: a no-op."""
+        """Copy the tensors to (pinned) host memory and free theirs; they must not be read before `wake_up`. Again: a no-op."""
         if self._copies is not None:
             return
         self._copies = [HostCopy(self._accelerator, bytes_of(storage)) for storage in self._storages]

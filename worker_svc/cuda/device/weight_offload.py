@@ -1,13 +1,13 @@
 """Weight offload: layers whose matrices stay in pinned host memory and are on the device only while they run (cpu_offload_gb).
 
-They take turns in two buffers: while one layer computes, or those behind it that are not offloaded, the next ones' matrices are
-on their way, on a second stream.
+Two buffers on the device serve all of them in turns. A second stream copies the next offloaded layer's matrices while earlier
+layers compute.
 
     steps    | 0   1   2  | 3: A  | 4   5   6  | 7: B  | 8   9   10 | 11: A |
     beside     3 -> A ...   7 -> B ..... 11 -> A ..... 15 -> B .....
 
-A step begins with empty buffers and leaves nothing under way. So a recording of it is whole, copies included, and a step that
-fails, or a model that sleeps in between, harms no other. Vectors (norms, biases) stay on the device; they are few bytes.
+A step begins with empty buffers and ends when all its copies are done. So a CUDA graph of a step contains its copies, and a
+failed step or a sleep between steps does not affect the next one. Vectors (norms, biases) stay on the device; they are small.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,7 +58,7 @@ class WeightOffload:
             tensors: all that was loaded for it. Another layer's may be smaller than the first one's, not larger.
 
         Raises:
-            ModelError: the host has no room for what is asked.
+            ModelError: the host has too little memory.
         """
         index = self._num_read
         self._num_read += 1

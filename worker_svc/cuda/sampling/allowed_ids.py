@@ -1,4 +1,4 @@
-"""Allowed ids: everything but a request's list is masked. A list becomes a bitmask, as grammars have it."""
+"""Allowed ids: masks all ids but a request's list. A list becomes a bitmask, as for grammars."""
 
 from collections.abc import Sequence
 from functools import partial

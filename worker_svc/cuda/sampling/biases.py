@@ -20,7 +20,7 @@ _ALWAYS = 2**62
 
 
 class Bias(NamedTuple):
-    """Of one request: ids, no two of them the same, what is added to them, and up to which position."""
+    """The bias of one request: distinct ids, the values added to their logits, and the last position."""
 
     ids: Ints
     values: Floats

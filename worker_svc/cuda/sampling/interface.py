@@ -1,7 +1,7 @@
-"""Interface of the logits processors on the device; sampler/processors.py has the host's. Host and device parts are separate.
+"""Interface of the logits processors on the device; sampler/processors.py has the host's.
 
-Before anything is launched, each says what it has to do in a step, so that a step in which none has anything leaves the logits
-as they are. What it needs of its rows is kept on the device, in one table that is uploaded when the batch changes.
+Before the launches of a step, each processor returns its work, so a step without work leaves the logits unchanged. The data of
+its rows stays on the device, in one table that is uploaded when the batch changes.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Logprobs on the device: gathered from the raw logits for the rows that want them, width by width."""
+"""Logprobs on the device: gathered from the raw logits for the rows with logprobs, grouped by width."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -25,7 +25,7 @@ class AskedGroup(NamedTuple):
 
 
 class DeviceLogprobs:
-    """A SlotListener that gathers the log-probabilities of sampled tokens for those who ask.
+    """A SlotListener that gathers the log-probabilities of sampled tokens for the requests with logprobs.
 
     Args:
         accelerator: where the logits are.

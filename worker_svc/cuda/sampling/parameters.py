@@ -1,4 +1,4 @@
-"""Sampling parameters by slot, on the device, as the kernels read them; caught up in one copy when requests have come."""
+"""Sampling parameters by slot, on the device, as the kernels read them; new requests are uploaded in one copy."""
 
 import numpy as np
 import torch

@@ -1,7 +1,7 @@
 """Prompt logprobs on the device: launched with a step's logits, and read once they have arrived.
 
-What is gathered of a prompt's earlier chunks is with whoever reads, step after step in their order; nothing of it is the
-compute thread's.
+The reading thread keeps the log-probabilities of a prompt's earlier chunks, step after step in order; the compute thread keeps
+none.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from tetrad.worker_svc.runner.prompt_logprobs import LogitsOf, PromptChunk
 
 @dataclass(frozen=True, slots=True)
 class LaunchedPrompts:
-    """What a step computes of prompts, on its way."""
+    """The prompt log-probabilities of a launched step."""
 
     tensors: Sequence[torch.Tensor] = ()
     """To be copied out for `read`."""
@@ -52,6 +52,6 @@ def launch_prompts(
         before = len(tensors)
         for piece, followers in chunk.pieces():
             actual = accelerator.upload(followers.astype(np.int32))
-            tensors += gather_candidates(logits_of(hidden[piece]), actual, chunk.num_top)
+            tensors += gather_candidates(logits_of(hidden[piece], chunk.slot), actual, chunk.num_top)
         counts.append((len(tensors) - before) // TENSORS_A_GROUP)
     return LaunchedPrompts(tensors, list(zip(chunks, counts, strict=True)))

@@ -1,8 +1,8 @@
-"""Sampler of the CUDA device: the order and the rules of sampler/sampler.py, as kernels that are launched and not waited for.
+"""Sampler of the CUDA device: the order and the rules of sampler/sampler.py, as launched kernels without waits.
 
-Owned by the runner, on the compute thread. A greedy step in which nobody asks for more is one kernel. Logits stay as the model
-wrote them unless a processor changes them; what truncation and draw need of them is computed on the way. What was drawn stays
-on the device, and what there is to tell is read once the runner has copied it out.
+Owned by the runner, on the compute thread. A greedy step without further parameters is one kernel. Logits stay unchanged
+unless a processor changes them; truncation and draw compute their weights on the fly. Sampled tokens stay on the device, and
+results are read once the runner has copied them out.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from tetrad.worker_svc.sampler.sampler import Sampled
 
 @dataclass(frozen=True, slots=True)
 class DeviceSampled:
-    """What a step samples, on its way."""
+    """The samples of a launched step."""
 
     token_ids: torch.Tensor
     """[R] int32; any id of the vocabulary where a row failed."""
@@ -100,7 +100,7 @@ class DeviceSampler:
         raw, changes = logits, self._changes(rows, grammar)
         if changes:
             self._parameters.catch_up()
-            logits = logits.to(torch.float32, copy=bool(groups))  # who asks is told of the raw ones
+            logits = logits.to(torch.float32, copy=bool(groups))  # logprobs are those of the raw logits
         for change in changes:
             change(logits)
         chosen = self._choose(logits, rows)

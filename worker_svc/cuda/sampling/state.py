@@ -1,7 +1,7 @@
-"""Device state: tokens and block tables of all requests, where the device's kernels read them.
+"""Device state: tokens and block tables of all requests, in device memory for the kernels.
 
-A mirror of the input batch, by slot. The host knows how long everything is; only the device knows the tokens that it has
-sampled and not yet copied out. What a step needs is caught up before it is launched, in one copy.
+A mirror of the input batch, by slot. The host knows all lengths; only the device knows the tokens that it has sampled and not
+yet copied out. Before a launch, one copy uploads all changes that the step needs.
 """
 
 import numpy as np
@@ -25,7 +25,7 @@ class DeviceState:
         self.token_ids = torch.zeros(batch.token_ids.shape, dtype=torch.int32, device=accelerator.device)
         """[S, max_model_len + 1]; a slot's first num_tokens are known, those behind are left from others."""
         self.block_tables = torch.zeros(batch.block_tables.shape, dtype=torch.int32, device=accelerator.device)
-        """[S, blocks of the longest request]; behind a request's blocks are ids left from others, all of them valid."""
+        """[G, S, blocks of the longest request]; behind a request's blocks are ids left from others, all of them valid."""
         self._num_tokens = np.zeros(batch.max_num_seqs, np.int64)
         self._num_blocks = np.zeros(batch.max_num_seqs, np.int64)
 
@@ -38,8 +38,12 @@ class DeviceState:
 
     def catch_up(self, slots: Ints) -> None:
         """Copy what the host has and the device does not, of some slots."""
-        self._catch_up(self.block_tables, self._batch.block_tables, slots, self._num_blocks, self._batch.num_blocks)
+        tables, known = self._batch.block_tables, self._batch.num_blocks
+        for mirror, table in zip(self.block_tables, tables, strict=True):
+            self._catch_up(mirror, table, slots, self._num_blocks, known)
+        self._num_blocks[slots] = known[slots]
         self._catch_up(self.token_ids, self._batch.token_ids, slots, self._num_tokens, self._batch.num_tokens)
+        self._num_tokens[slots] = self._batch.num_tokens[slots]
 
     def append(self, slots: Ints, sampled: torch.Tensor) -> None:
         """Append a sampled token [N] int32 to each of N slots; the input batch hears that there is one more, not which."""
@@ -59,4 +63,3 @@ class DeviceState:
         places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts - mirrored[behind], counts)
         changes = self._accelerator.upload(np.stack([rows * source.shape[1] + places, source[rows, places].astype(np.int64)]))
         target.view(-1).index_copy_(0, changes[0], changes[1].to(torch.int32))
-        mirrored[behind] = known[behind]

@@ -1,4 +1,4 @@
-"""Thinking budget: reasoning that has grown too long is ended by force, by writing the ids of its end one by one."""
+"""Thinking budget: ends reasoning beyond its budget by forcing the ids of its end mark one by one."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

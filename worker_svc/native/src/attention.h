@@ -148,6 +148,15 @@ class GatheringWalk {
   Fetch fetch_;
 };
 
+// What a head's weighted values are multiplied by: 1 / the sum of its weights, relative to those of the largest score, `top`.
+inline float share_of_keys(const Heads& heads, int64_t head, float top, float sum) {
+  if (!heads.sinks) return 1.0f / sum;
+  const float sink = heads.sinks[head];
+  if (sink <= top) return 1.0f / (sum + std::exp(sink - top));
+  const float shrink = std::exp(top - sink);
+  return shrink / (sum * shrink + 1.0f);
+}
+
 template <int ROWS, typename Element>
 inline void attend_rows(const Heads& heads, const Element* cache, const Sequence& sequence, const Tile& tile, const AheadKeys& following,
                         const float* queries, int64_t query_stride, float* output, int64_t output_stride) {
@@ -181,7 +190,7 @@ inline void attend_rows(const Heads& heads, const Element* cache, const Sequence
   for (int h = 0; h < tile.num_kv_heads; h++)
     for (int row = 0; row < ROWS; row++) {
       float* out = output + (sequence.first_token + token_of(row)) * output_stride + head_of(h, row) * size;
-      const float inverse = 1.0f / sum(states[h].sums[row]);
+      const float inverse = share_of_keys(heads, head_of(h, row), states[h].tops[row], sum(states[h].sums[row]));
       for (int64_t d = 0; d < size; d += LANES) store(out + d, load(states[h].totals[row] + d) * inverse);
     }
 }

@@ -2,24 +2,14 @@
 //   weight = d * (quantum - zero) + m
 // The layouts are those of ggml's block structs; fields are read byte by byte, because rows of a file need not be aligned.
 #pragma once
-#include "matrix.h"
+#include "gguf_rare_blocks.h"
 
 namespace tetrad {
 
 // Numbers as in GGUF files.
-enum class GgufType : int32_t { Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q4_K = 12, Q5_K = 13, Q6_K = 14 };
-
-inline float half_at(const uint8_t* at) {
-  _Float16 value;
-  std::memcpy(&value, at, sizeof value);
-  return static_cast<float>(value);
-}
-
-// What a row unpacks to. Room for `columns` quanta and columns / block scales and minima.
-struct UnpackedRow {
-  uint8_t* quanta;
-  float* scales;
-  float* minima;
+enum class GgufType : int32_t {
+  Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q2_K = 10, Q3_K = 11, Q4_K = 12, Q5_K = 13, Q6_K = 14, Q8_K = 15,
+  IQ4_NL = 20, IQ4_XS = 23, MXFP4 = 39
 };
 
 inline void unpack_q4(const uint8_t* from, int64_t columns, bool has_minimum, UnpackedRow to) {
@@ -121,6 +111,12 @@ inline void unpack_gguf_row(GgufType type, const uint8_t* from, int64_t columns,
     case GgufType::Q4_K: return unpack_q45_k(from, columns, false, to);
     case GgufType::Q5_K: return unpack_q45_k(from, columns, true, to);
     case GgufType::Q6_K: return unpack_q6_k(from, columns, to);
+    case GgufType::Q2_K: return unpack_q2_k(from, columns, to);
+    case GgufType::Q3_K: return unpack_q3_k(from, columns, to);
+    case GgufType::Q8_K: return unpack_q8_k(from, columns, to);
+    case GgufType::IQ4_NL: return unpack_iq4_nl(from, columns, to);
+    case GgufType::IQ4_XS: return unpack_iq4_xs(from, columns, to);
+    case GgufType::MXFP4: return unpack_mxfp4(from, columns, to);
   }
 }
 

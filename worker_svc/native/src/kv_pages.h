@@ -18,12 +18,16 @@ enum KvType : int32_t { FLOAT32, FLOAT16, INT8 };
 
 struct Heads {
   int32_t num_heads, num_kv_heads, head_dim, block_size;
-  int32_t window;  // 0: all keys
+  int32_t window;  // of the layer at hand; 0: all keys
   int32_t kv_type;
   int32_t rotary_dim;   // how many dimensions of a head turn with the position
+  float scale;          // of the products of queries and keys; 0: 1 / sqrt(head_dim)
+  float softcap;        // scores become softcap * tanh(score / softcap); 0: they stay
   int64_t page_stride;  // elements from a layer's page to its next one, behind those of all other layers
+  const float* sinks;   // of the layer at hand: a score of each head that takes weight from the keys, and has no value; or null
 
   int64_t group() const { return num_heads / num_kv_heads; }
+  float score_scale() const { return scale != 0.0f ? scale : 1.0f / __builtin_sqrtf(static_cast<float>(head_dim)); }
   int64_t num_scales() const { return kv_type == INT8 ? (head_dim + SCALED - 1) / SCALED : 0; }  // of a head of one token
   int64_t page_size() const { return scales_at() + value_scale_at(num_kv_heads) * static_cast<int64_t>(sizeof(half_t)); }
   int64_t key_at(int64_t kv_head) const { return kv_head * head_dim * block_size; }

@@ -1,4 +1,4 @@
-// Float32 products of up to MAX_ROWS activations with one panel.
+// Products in float32 of up to MAX_ROWS activations with one panel of floats, of 32 or 16 bits.
 //
 // Every output is a sum of sums of COLUMNS_AT_ONCE columns, in order, whatever the number of activations: the same request has
 // the same bits alone and in a batch, in one chunk and in several. In one sum over all columns the products would lose digits
@@ -18,14 +18,16 @@ constexpr int64_t COLUMNS_AT_ONCE = 128;  // fewer gain little, and adding the s
 
 // What a pass over a panel asks the memory for meanwhile: a vector a column, `step` apart. The processor by itself follows a page,
 // but not to the next one.
+template <typename Element>
 struct Ahead {
-  const float* weights;
+  const Element* weights;
   int64_t step;
 };
 
 // x: M rows with `stride`; out [M][PANEL].
-template <int M>
-inline void multiply_panel_rows(const float* x, int64_t stride, const float* panel, int64_t columns, float* out, Ahead ahead) {
+template <int M, typename Element>
+inline void multiply_panel_rows(const float* x, int64_t stride, const Element* panel, int64_t columns, float* out,
+                                Ahead<Element> ahead) {
   for (int64_t begin = 0; begin < columns; begin += COLUMNS_AT_ONCE) {
     const int64_t end = begin + COLUMNS_AT_ONCE < columns ? begin + COLUMNS_AT_ONCE : columns;
     vf low[M] = {}, high[M] = {};
@@ -46,32 +48,37 @@ inline void multiply_panel_rows(const float* x, int64_t stride, const float* pan
   }
 }
 
-inline void multiply_panel(int rows, const float* x, int64_t stride, const float* panel, int64_t columns, float* out, Ahead ahead) {
+template <typename Element>
+inline void multiply_panel(int rows, const float* x, int64_t stride, const Element* panel, int64_t columns, float* out,
+                           Ahead<Element> ahead) {
   switch (rows) {
-    case 1: return multiply_panel_rows<1>(x, stride, panel, columns, out, ahead);
-    case 2: return multiply_panel_rows<2>(x, stride, panel, columns, out, ahead);
-    case 3: return multiply_panel_rows<3>(x, stride, panel, columns, out, ahead);
-    case 4: return multiply_panel_rows<4>(x, stride, panel, columns, out, ahead);
-    case 5: return multiply_panel_rows<5>(x, stride, panel, columns, out, ahead);
-    case 6: return multiply_panel_rows<6>(x, stride, panel, columns, out, ahead);
+    case 1: return multiply_panel_rows<1, Element>(x, stride, panel, columns, out, ahead);
+    case 2: return multiply_panel_rows<2, Element>(x, stride, panel, columns, out, ahead);
+    case 3: return multiply_panel_rows<3, Element>(x, stride, panel, columns, out, ahead);
+    case 4: return multiply_panel_rows<4, Element>(x, stride, panel, columns, out, ahead);
+    case 5: return multiply_panel_rows<5, Element>(x, stride, panel, columns, out, ahead);
+    case 6: return multiply_panel_rows<6, Element>(x, stride, panel, columns, out, ahead);
 #if defined(TETRAD_AVX512)
-    case 7: return multiply_panel_rows<7>(x, stride, panel, columns, out, ahead);
-    case 8: return multiply_panel_rows<8>(x, stride, panel, columns, out, ahead);
+    case 7: return multiply_panel_rows<7, Element>(x, stride, panel, columns, out, ahead);
+    case 8: return multiply_panel_rows<8, Element>(x, stride, panel, columns, out, ahead);
 #endif
   }
 }
 
-inline void pack_float_panel(const Matrix& matrix, const float* weights, int64_t panel) {
-  float* out = reinterpret_cast<float*>(matrix.data + panel * matrix.panel_bytes());
+template <typename Element>
+inline void pack_float_panel(const Matrix& matrix, const Element* weights, int64_t panel) {
+  Element* out = reinterpret_cast<Element*>(matrix.data + panel * matrix.panel_bytes());
   for (int row = 0; row < PANEL; row++) {
     const int64_t n = matrix.row_of(panel, row);
-    for (int64_t k = 0; k < matrix.columns; k++) out[k * PANEL + row] = n < 0 ? 0.0f : weights[n * matrix.columns + k];
+    for (int64_t k = 0; k < matrix.columns; k++) out[k * PANEL + row] = n < 0 ? Element{} : weights[n * matrix.columns + k];
   }
 }
 
 inline void unpack_float_row(const Matrix& matrix, int64_t row, float* out) {
-  const float* panel = reinterpret_cast<const float*>(matrix.panel(row / PANEL)) + row % PANEL;
-  for (int64_t k = 0; k < matrix.columns; k++) out[k] = panel[k * PANEL];
+  with_element(matrix, [&](auto element) {
+    const auto* panel = matrix.floats<decltype(element)>(row / PANEL) + row % PANEL;
+    for (int64_t k = 0; k < matrix.columns; k++) out[k] = to_float(panel[k * PANEL]);
+  });
 }
 
 }  // namespace tetrad

@@ -5,7 +5,7 @@
 //
 // As with float32, a row's sums do not depend on the rows beside it.
 #pragma once
-#include "matrix.h"
+#include "unpacked_row.h"
 
 namespace tetrad {
 
@@ -68,6 +68,10 @@ typedef __m512i quanta_vector;
 inline quanta_vector load_quanta(const uint8_t* at) { return _mm512_loadu_si512(at); }
 inline quanta_vector low_bits(quanta_vector v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
 inline quanta_vector high_bits(quanta_vector v) { return low_bits(_mm512_srli_epi16(v, 4)); }
+inline quanta_vector load_table(const uint8_t* at) {
+  return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+}
+inline quanta_vector look_up(quanta_vector table, quanta_vector places) { return _mm512_shuffle_epi8(table, places); }
 inline quanta_vector four(const int8_t* at) {
   int32_t bytes;
   std::memcpy(&bytes, at, sizeof bytes);
@@ -91,6 +95,10 @@ typedef __m256i quanta_vector;
 inline quanta_vector load_quanta(const uint8_t* at) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)); }
 inline quanta_vector low_bits(quanta_vector v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
 inline quanta_vector high_bits(quanta_vector v) { return low_bits(_mm256_srli_epi16(v, 4)); }
+inline quanta_vector load_table(const uint8_t* at) {
+  return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+}
+inline quanta_vector look_up(quanta_vector table, quanta_vector places) { return _mm256_shuffle_epi8(table, places); }
 inline quanta_vector four(const int8_t* at) {
   int32_t bytes;
   std::memcpy(&bytes, at, sizeof bytes);
@@ -137,6 +145,15 @@ inline quanta_vector high_bits(quanta_vector v) {
   for (auto& byte : v.bytes) byte >>= 4;
   return v;
 }
+inline quanta_vector load_table(const uint8_t* at) {
+  quanta_vector table;
+  std::memcpy(table.bytes, at, 16);
+  return table;
+}
+inline quanta_vector look_up(quanta_vector table, quanta_vector places) {
+  for (auto& byte : places.bytes) byte = table.bytes[byte];
+  return places;
+}
 template <int BITS, int GROUPS>
 inline vi dot_block(const quanta_vector* quanta, const int8_t* values, int32_t start) {
   vi total = splat_int(start);
@@ -154,11 +171,23 @@ inline vf load_scales(const uint8_t* at) {
   return load(reinterpret_cast<const float*>(at));
 }
 
+// What a kernel is compiled for. Coded quanta of 4 bits become 8 bits by a table.
+template <int ITS_BITS, int ITS_BLOCK, int ITS_SCALE_BYTES, bool ITS_MINIMUM, bool ITS_TABLE = false>
+struct Layout {
+  static constexpr int BITS = ITS_BITS, BLOCK = ITS_BLOCK, SCALE_BYTES = ITS_SCALE_BYTES;
+  static constexpr bool HAS_MINIMUM = ITS_MINIMUM, IS_CODED = ITS_TABLE;
+  static constexpr int DOT_BITS = IS_CODED ? 8 : BITS, SHIFT = DOT_BITS == 8 ? OFFSET_OF_8_BITS : 0;
+};
+
 // x: M rows; out [M][QUANTUM_PANEL] with `stride`.
-template <int M, int BITS, int BLOCK, int SCALE_BYTES, bool HAS_MINIMUM>
+template <int M, typename Of>
 inline void multiply_quantized_rows(const Matrix& matrix, const Activations* x, const uint8_t* panel, float* out, int64_t stride) {
-  constexpr int GROUPS = BLOCK / 4, BYTES = 4 * LANES, SHIFT = BITS == 8 ? OFFSET_OF_8_BITS : 0;
+  constexpr int BITS = Of::BITS, BLOCK = Of::BLOCK, SCALE_BYTES = Of::SCALE_BYTES, SHIFT = Of::SHIFT;
+  constexpr bool HAS_MINIMUM = Of::HAS_MINIMUM;
+  constexpr int GROUPS = BLOCK / 4, BYTES = 4 * LANES;
   const int32_t shift = SHIFT - matrix.zero;
+  quanta_vector table;
+  if constexpr (Of::IS_CODED) table = load_table(matrix.table);
   vf total[M] = {};
   for (int64_t block = 0; block < matrix.num_blocks(); block++, panel += matrix.block_bytes()) {
     for (int64_t at = 0; at < matrix.block_bytes(); at += 64) prefetch(panel + AHEAD_BYTES + at);
@@ -174,50 +203,64 @@ inline void multiply_quantized_rows(const Matrix& matrix, const Activations* x, 
     } else {
       for (int group = 0; group < GROUPS; group++) quanta[group] = load_quanta(packed + group * BYTES);
     }
+    if constexpr (Of::IS_CODED)
+      for (int group = 0; group < GROUPS; group++) quanta[group] = look_up(table, quanta[group]);
     for (int row = 0; row < M; row++) {
       // Formats with a minimum have no zero: mostly there is nothing to shift.
       const int32_t start = HAS_MINIMUM && !SHIFT ? 0 : shift * (BLOCK == 32 ? x[row].totals[block] : x[row].totals_16[block]);
-      const vi dots = dot_block<BITS, GROUPS>(quanta, x[row].values + block * BLOCK, start);
+      const vi dots = dot_block<Of::DOT_BITS, GROUPS>(quanta, x[row].values + block * BLOCK, start);
       total[row] += to_float(dots) * (scale * x[row].scales[BLOCK == 32 ? block : block / 2]);
     }
     if constexpr (HAS_MINIMUM) {
       const vf minimum = load_scales<SCALE_BYTES>(panel + LANES * SCALE_BYTES);
-      for (int row = 0; row < M; row++) total[row] += minimum * x[row].sums[block];
+      for (int row = 0; row < M; row++) {
+        if constexpr (BLOCK == 32)
+          total[row] += minimum * x[row].sums[block];
+        else
+          total[row] += minimum * (x[row].scales[block / 2] * static_cast<float>(x[row].totals_16[block]));
+      }
     }
   }
   for (int row = 0; row < M; row++) store(out + row * stride, total[row]);
 }
 
-template <int BITS, int BLOCK, int SCALE_BYTES, bool HAS_MINIMUM>
+template <typename Of>
 inline void multiply_quantized_panel(const Matrix& m, int rows, const Activations* x, const uint8_t* panel, float* out, int64_t stride) {
   switch (rows) {
-    case 1: return multiply_quantized_rows<1, BITS, BLOCK, SCALE_BYTES, HAS_MINIMUM>(m, x, panel, out, stride);
-    case 2: return multiply_quantized_rows<2, BITS, BLOCK, SCALE_BYTES, HAS_MINIMUM>(m, x, panel, out, stride);
-    case 3: return multiply_quantized_rows<3, BITS, BLOCK, SCALE_BYTES, HAS_MINIMUM>(m, x, panel, out, stride);
-    case 4: return multiply_quantized_rows<4, BITS, BLOCK, SCALE_BYTES, HAS_MINIMUM>(m, x, panel, out, stride);
+    case 1: return multiply_quantized_rows<1, Of>(m, x, panel, out, stride);
+    case 2: return multiply_quantized_rows<2, Of>(m, x, panel, out, stride);
+    case 3: return multiply_quantized_rows<3, Of>(m, x, panel, out, stride);
+    case 4: return multiply_quantized_rows<4, Of>(m, x, panel, out, stride);
 #if defined(TETRAD_AVX512)
-    case 5: return multiply_quantized_rows<5, BITS, BLOCK, SCALE_BYTES, HAS_MINIMUM>(m, x, panel, out, stride);
-    case 6: return multiply_quantized_rows<6, BITS, BLOCK, SCALE_BYTES, HAS_MINIMUM>(m, x, panel, out, stride);
-    case 7: return multiply_quantized_rows<7, BITS, BLOCK, SCALE_BYTES, HAS_MINIMUM>(m, x, panel, out, stride);
-    case 8: return multiply_quantized_rows<8, BITS, BLOCK, SCALE_BYTES, HAS_MINIMUM>(m, x, panel, out, stride);
+    case 5: return multiply_quantized_rows<5, Of>(m, x, panel, out, stride);
+    case 6: return multiply_quantized_rows<6, Of>(m, x, panel, out, stride);
+    case 7: return multiply_quantized_rows<7, Of>(m, x, panel, out, stride);
+    case 8: return multiply_quantized_rows<8, Of>(m, x, panel, out, stride);
 #endif
   }
 }
 
 // The formats that packing makes; see `weights.py`.
 inline void multiply_quantized(const Matrix& m, int rows, const Activations* x, const uint8_t* panel, float* out, int64_t stride) {
+  const auto multiply = [&](auto layout) { multiply_quantized_panel<decltype(layout)>(m, rows, x, panel, out, stride); };
   const bool is_half = m.scale_bytes == 2;
-  if (m.bits == 4) {
-    if (is_half && m.has_minimum) return multiply_quantized_panel<4, 32, 2, true>(m, rows, x, panel, out, stride);
-    if (is_half) return multiply_quantized_panel<4, 32, 2, false>(m, rows, x, panel, out, stride);
-    return multiply_quantized_panel<4, 32, 4, true>(m, rows, x, panel, out, stride);
+  if (m.is_coded) {
+    if (m.block == 16) return multiply(Layout<4, 16, 2, false, true>());
+    if (is_half) return multiply(Layout<4, 32, 2, false, true>());
+    return multiply(Layout<4, 32, 4, false, true>());
   }
-  if (m.block == 16) return multiply_quantized_panel<8, 16, 4, false>(m, rows, x, panel, out, stride);
-  if (is_half) return multiply_quantized_panel<8, 32, 2, false>(m, rows, x, panel, out, stride);
-  return multiply_quantized_panel<8, 32, 4, true>(m, rows, x, panel, out, stride);
+  if (m.bits == 4) {
+    if (m.block == 16) return multiply(Layout<4, 16, 2, true>());
+    if (is_half && m.has_minimum) return multiply(Layout<4, 32, 2, true>());
+    if (is_half) return multiply(Layout<4, 32, 2, false>());
+    return multiply(Layout<4, 32, 4, true>());
+  }
+  if (m.block == 16) return multiply(Layout<8, 16, 4, false>());
+  if (is_half) return multiply(Layout<8, 32, 2, false>());
+  return multiply(Layout<8, 32, 4, true>());
 }
 
-// Put one unpacked row into its place of a panel. `source_zero` and `source_block` are those of its type.
+// Put one unpacked row into its place of a panel: four quanta at a time.
 inline void pack_quantized_row(const Matrix& m, int64_t panel, int64_t place, const UnpackedRow& row) {
   uint8_t* out = m.data + panel * m.panel_bytes();
   const int64_t groups = m.block / 4, bytes = 4 * LANES;
@@ -234,15 +277,16 @@ inline void pack_quantized_row(const Matrix& m, int64_t panel, int64_t place, co
     }
     uint8_t* packed = out + m.scales_bytes();
     const uint8_t* quanta = row.quanta + block * m.block;
-    for (int64_t group = 0; group < groups; group++) {
-      for (int i = 0; i < 4; i++) {
-        if (m.bits == 8) {
-          packed[group * bytes + 4 * place + i] = quanta[4 * group + i];
-        } else {
-          uint8_t* byte = packed + group % (groups / 2) * bytes + 4 * place + i;
-          *byte |= quanta[4 * group + i] << (group < groups / 2 ? 0 : 4);
-        }
+    const int64_t words = m.bits == 8 ? groups : groups / 2;
+    for (int64_t group = 0; group < words; group++) {
+      uint32_t four;
+      std::memcpy(&four, quanta + 4 * group, sizeof four);
+      if (m.bits == 4) {
+        uint32_t high;
+        std::memcpy(&high, quanta + 4 * (group + words), sizeof high);
+        four |= high << 4;
       }
+      std::memcpy(packed + group * bytes + 4 * place, &four, sizeof four);
     }
   }
 }
@@ -268,6 +312,7 @@ inline void unpack_quantized_row(const Matrix& m, int64_t row, float* out) {
       } else {
         const uint8_t byte = packed[group % (groups / 2) * bytes + 4 * place + k % 4];
         quantum = group < groups / 2 ? byte & 15 : byte >> 4;
+        if (m.is_coded) quantum = m.table[quantum];
       }
       out[block * m.block + k] = scale * static_cast<float>(quantum - m.zero) + minimum;
     }

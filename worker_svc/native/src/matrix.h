@@ -1,37 +1,43 @@
 // Matrices: how weights [rows, columns] lie in memory. y = W x, so rows are outputs ("n") and columns inputs ("k").
 //
-// float32: panels of 2 * LANES rows; within a panel, column by column: [panel][k][row of panel]. One pass over a panel is one
+// floats, of 32 or 16 bits: panels of 2 * LANES rows; within a panel, column by column: [panel][k][row of panel]. One pass over a panel is one
 //   sequential read, and each column is two vectors.
 // quantized: panels of LANES rows; within a panel, block by block of 32 (or 16) columns: scales d [LANES], minima m [LANES]
 //   if the format has them, then the quanta, four columns of every row together, as the integer dot product takes them. Of
 //   4-bit quanta, a byte of the first half of a block's columns has its low bits, of the second half its high bits.
-//   weight = d * (quantum - zero) + m.
+//   weight = d * (quantum - zero) + m, or, of coded quanta of 4 bits, d * (table[quantum] - zero).
 #pragma once
 #include "vec.h"
 
 namespace tetrad {
 
-constexpr int PANEL = 2 * LANES;   // rows of a float32 panel
+constexpr int PANEL = 2 * LANES;   // rows of a panel of floats
 constexpr int QUANTUM_PANEL = LANES;  // rows of a quantized one
 
 struct Matrix {
   int64_t rows, columns;
-  int32_t bits;         // 32: float32; 4 or 8: quantized
-  int32_t block;        // columns that share a scale: 32 or 16; float32: 1
+  int32_t bits;         // 32: float32; 16: half precision or bfloat16; 4 or 8: quantized
+  int32_t is_bfloat;
+  int32_t block;        // columns that share a scale: 32 or 16; floats: 1
   int32_t scale_bytes;  // 2: half precision; 4: float32
   int32_t has_minimum;
   int32_t zero;         // quantum that means 0
+  int32_t is_coded;     // 4-bit quanta are places in the table
+  uint8_t table[16];
   int32_t paired;       // the rows of two matrices, gate before up, whose panels lie in turn
+  int32_t is_split;     // float32 weights as two bfloat16 each (matmul_split.h)
   uint8_t* data;
 
-  bool is_quantized() const { return bits != 32; }
+  // Columns of a split matrix, padded to whole tiles.
+  static int64_t padded(int64_t columns) { return (columns + 31) / 32 * 32; }
+  bool is_quantized() const { return bits < 16; }
   int64_t panel_rows() const { return is_quantized() ? QUANTUM_PANEL : PANEL; }
   int64_t num_outputs() const { return paired ? rows / 2 : rows; }
   int64_t num_panels() const { return (num_outputs() + panel_rows() - 1) / panel_rows() * (paired ? 2 : 1); }
   int64_t num_blocks() const { return columns / block; }
   int64_t scales_bytes() const { return int64_t(QUANTUM_PANEL) * scale_bytes * (has_minimum ? 2 : 1); }
   int64_t block_bytes() const { return scales_bytes() + int64_t(QUANTUM_PANEL) * block * bits / 8; }
-  int64_t panel_bytes() const { return is_quantized() ? num_blocks() * block_bytes() : columns * PANEL * 4; }
+  int64_t panel_bytes() const { return is_quantized() ? num_blocks() * block_bytes() : (is_split ? padded(columns) : columns) * PANEL * bits / 8; }
   int64_t size_bytes() const { return num_panels() * panel_bytes(); }
   // The row that lies in a panel's `place`, -1 for the padding of the last panel.
   int64_t row_of(int64_t panel, int64_t place) const {
@@ -41,7 +47,18 @@ struct Matrix {
   }
 
   const uint8_t* panel(int64_t index) const { return data + index * panel_bytes(); }
-  const float* floats(int64_t index) const { return reinterpret_cast<const float*>(panel(index)); }
+  template <typename Element>
+  const Element* floats(int64_t index) const {
+    return reinterpret_cast<const Element*>(panel(index));
+  }
 };
+
+// Call `work` with a number of the type of a matrix of floats.
+template <typename Work>
+inline void with_element(const Matrix& matrix, Work work) {
+  if (matrix.bits == 32) return work(float());
+  if (matrix.is_bfloat) return work(bfloat_t());
+  work(half_t());
+}
 
 }  // namespace tetrad

@@ -4,75 +4,36 @@
 // the same list; they share the items of each operation, and none begins the next before all are done. The C functions at the
 // end are all that Python sees.
 #include <algorithm>
-#include <memory>
 #include <system_error>
 
 #include "attention.h"
-#include "gguf_blocks.h"
-#include "matmul_float.h"
-#include "matmul_quantized.h"
+#include "operation.h"
+#include "packed_attention.h"
+#include "packing.h"
+#include "product.h"
+#include "routing.h"
 #include "rows.h"
 #include "team.h"
 
 namespace tetrad {
 
-enum Kind : int32_t { EMBED = 0, NORM = 1, LINEAR = 2, ROTATE = 3, ATTEND = 4 };
-enum Epilogue : int32_t { STORE = 0, ADD = 1, GATE = 2, TOP = 3 };
-
-// One operation; which fields count depends on its kind.
-struct Operation {
-  int32_t kind, epilogue;
-  int32_t source, target;  // buffers
-  int32_t column;          // LINEAR: first column of the target
-  int32_t quantize;        // NORM: whether what reads the result is quantized
-  int32_t layer;           // ROTATE, ATTEND
-  float eps;
-  const Matrix* matrix;  // EMBED, LINEAR
-  const float* first;    // NORM: weight; LINEAR: bias; ROTATE: weight of the norm of queries, or null
-  const float* second;   // ROTATE: weight of the norm of keys, or null
-};
-
-// What a step brings: T tokens of R sequences. Arrays belong to the caller and live as long as the call.
-struct Step {
-  int64_t num_tokens, num_sequences;
-  const int64_t* token_ids;      // [T]
-  const int64_t* slots;          // [T], page * block_size + offset
-  const int64_t* positions;      // [T]
-  const float* turns;            // of every position: rotary_dim / 2 cosines and as many sines
-  const int32_t* pages;          // [R, table_stride]
-  int64_t table_stride;
-  const int64_t* first_tokens;   // [R]
-  const int64_t* num_computed;   // [R]
-  const int64_t* num_scheduled;  // [R]
-  void* cache;                   // the first layer's pages, each with those of the other layers behind it
-};
-
 struct Program {
   std::vector<Operation> operations;
   std::vector<int64_t> widths;  // columns of each buffer
   Heads heads;
-  std::vector<Phase> phases;  // two for each operation
-  std::vector<Sequence> sequences;
-  std::vector<Tile> tiles;
+  std::vector<Phase> phases;  // three for each operation
+  int64_t num_groups = 1;
+  std::vector<Sequence> sequences;  // [G, R]
+  std::vector<Tile> tiles;          // the same in all groups
+  int64_t most_chosen = 0;          // experts of a token
+  Pairs pairs;                      // of the layer at hand
 
   Program(const Operation* list, int64_t count, const int64_t* buffer_widths, int64_t num_buffers, Heads its_heads)
-      : operations(list, list + count), widths(buffer_widths, buffer_widths + num_buffers), heads(its_heads), phases(2 * count) {}
-};
-
-constexpr int64_t BYTES_AT_ONCE = 1 << 16;  // of weights in one item: long reads are fast reads
-constexpr int64_t TOKENS_AT_ONCE = 64;  // rows of activations that stay in the second-level cache while panels pass
-
-// How a product's panels are shared out: `span` to an item, as many as make a long read, but no fewer items than keep every thread
-// busy to the end. Panels of a paired matrix count in pairs.
-struct Shares {
-  int64_t panels, span, spans;
-
-  Shares(const Matrix& matrix, int64_t num_threads) {
-    const int64_t per_panel = matrix.paired ? 2 : 1;
-    panels = matrix.num_panels() / per_panel;
-    const int64_t long_read = std::max<int64_t>(1, BYTES_AT_ONCE / (per_panel * matrix.panel_bytes()));
-    span = std::max<int64_t>(1, std::min(long_read, panels / (8 * num_threads)));
-    spans = (panels + span - 1) / span;
+      : operations(list, list + count), widths(buffer_widths, buffer_widths + num_buffers), heads(its_heads), phases(3 * count) {
+    for (const Operation& operation : operations) {
+      num_groups = std::max<int64_t>(num_groups, operation.group + 1);
+      if (operation.routing) most_chosen = std::max<int64_t>(most_chosen, operation.routing->num_chosen);
+    }
   }
 };
 
@@ -82,19 +43,25 @@ class Run {
   Run(Program& program, const Step& step, float* const* buffers, uint8_t* quantized, Team& team)
       : program_(program), step_(step), buffers_(buffers), quantized_(quantized), team_(team) {
     for (auto& phase : program.phases) phase.begin();
-    lay_tiles();
+    if (step.pages) lay_tiles();
+    program.pairs.make_room(step.num_tokens, program.most_chosen);
   }
 
   void work() {
     for (size_t index = 0; index < program_.operations.size(); index++) {
       const Operation& operation = program_.operations[index];
-      Phase* phases = &program_.phases[2 * index];
+      Phase* phases = &program_.phases[3 * index];
       switch (operation.kind) {
         case EMBED: embed(operation, phases[0]); break;
         case NORM: norm(operation, phases[0]); break;
         case LINEAR: linear(operation, phases); break;
         case ROTATE: rotate(operation, phases[0]); break;
         case ATTEND: attend(operation, phases[0]); break;
+        case ROTATE_PACKED: rotate_packed(operation, phases[0]); break;
+        case ATTEND_PACKED: attend_packed(operation, phases[0]); break;
+        case ROUTE: route(operation, phases); break;
+        case EXPERTS: experts(operation, phases); break;
+        case MIX: mix(operation, phases[0]); break;
       }
     }
   }
@@ -112,6 +79,13 @@ class Run {
     return Activations::at(quantized_ + token * Activations::size_bytes(columns), columns);
   }
 
+  // What a token's adapter changes of an operation's product; null: nothing.
+  const LoraSite* site(const Operation& operation, int64_t token) const {
+    if (!step_.adapters || operation.site < 0 || !step_.adapters[token]) return nullptr;
+    const LoraSite* found = step_.adapters[token] + operation.site;
+    return found->num_parts ? found : nullptr;
+  }
+
   // Longest sequences come first in a step, so the last items are the smallest.
   void lay_tiles() {
     const Heads& heads = program_.heads;
@@ -119,8 +93,11 @@ class Run {
     const int32_t together = step_.num_sequences < 2 * team_.size() ? 1 : MAX_HEADS_TOGETHER;
     program_.sequences.clear();
     program_.tiles.clear();
+    for (int64_t table = 0; table < program_.num_groups * step_.num_sequences; table++) {
+      const int64_t r = table % step_.num_sequences;
+      program_.sequences.push_back({step_.pages + table * step_.table_stride, step_.first_tokens[r], step_.num_computed[r]});
+    }
     for (int64_t r = 0; r < step_.num_sequences; r++) {
-      program_.sequences.push_back({step_.pages + r * step_.table_stride, step_.first_tokens[r], step_.num_computed[r]});
       const int64_t rows = step_.num_scheduled[r] * heads.group();
       const int32_t its_together = step_.num_scheduled[r] == 1 ? together : 1;
       for (int64_t first = 0; first < rows; first += TILE_ROWS)
@@ -134,123 +111,163 @@ class Run {
     phase.work_off(step_.num_tokens, [&](int64_t token) {
       const Matrix& matrix = *operation.matrix;
       float* out = row(operation.target, token);
-      matrix.is_quantized() ? unpack_quantized_row(matrix, step_.token_ids[token], out)
-                            : unpack_float_row(matrix, step_.token_ids[token], out);
+      const int64_t size = matrix.columns;
+      if (step_.embeddings && step_.embeddings[token]) {
+        std::memcpy(out, step_.embeddings[token], size * sizeof(float));
+      } else {
+        matrix.is_quantized() ? unpack_quantized_row(matrix, step_.token_ids[token], out)
+                              : unpack_float_row(matrix, step_.token_ids[token], out);
+        if (const LoraSite* its = site(operation, token)) adapt_embedding(*its, step_.token_ids[token], size, out);
+        for (int64_t i = 0; i < size; i++) out[i] *= operation.scale;
+      }
+      if (!operation.first) return;
+      const float* position = operation.first + step_.positions[token] * size;
+      for (int64_t i = 0; i < size; i++) out[i] += position[i];
     });
+  }
+
+  static void adapt_embedding(const LoraSite& its, int64_t token_id, int64_t size, float* out) {
+    const float* shrunk = static_cast<const float*>(its.a) + token_id * its.rank;
+    for (int64_t first = 0; first < size; first += LANES) {
+      float block[LANES] = {};
+      const int64_t count = std::min<int64_t>(LANES, size - first);
+      std::memcpy(block, out + first, count * sizeof(float));
+      expand(its, shrunk, first, LANES, block);
+      std::memcpy(out + first, block, count * sizeof(float));
+    }
   }
 
   void norm(const Operation& operation, Phase& phase) {
     const int64_t size = width(operation.source);
     phase.work_off(step_.num_tokens, [&](int64_t token) {
-      float* out = row(operation.target, token);
-      rms_norm_row(row(operation.source, token), operation.first, size, operation.eps, out);
+      float* source = row(operation.source, token);
+      float* target = row(operation.target, token);
+      // A row that is added is normed in the place of its source, which nothing reads behind it.
+      float* out = operation.epilogue == ADD ? source : target;
+      operation.is_centered ? layer_norm_row(source, operation.first, operation.second, size, operation.eps, out)
+                            : rms_norm_row(source, operation.first, size, operation.eps, out);
+      if (operation.epilogue == ADD)
+        for (int64_t i = 0; i < size; i++) target[i] += operation.scale * out[i];
       if (operation.quantize) quantize_row(out, size, activations(token, size));
     });
   }
 
+  uint8_t* split(int64_t token, int64_t columns) const { return quantized_ + token * split_bytes(columns); }
+
   void linear(const Operation& operation, Phase* phases) {
     const Matrix& matrix = *operation.matrix;
+    if (matrix.is_split) {
+      phases[0].work_off(step_.num_tokens, [&](int64_t token) {
+        split_row(row(operation.source, token), matrix.columns, split(token, matrix.columns));
+      });
+    }
     if (matrix.is_quantized() && !operation.quantize) {  // nobody has quantized the source yet
       phases[0].work_off(step_.num_tokens, [&](int64_t token) {
         quantize_row(row(operation.source, token), matrix.columns, activations(token, matrix.columns));
       });
     }
+    if (step_.adapters && operation.site >= 0) shrink_rows(operation, phases[2]);
     const Shares shares(matrix, team_.size());
     const int64_t pieces = (step_.num_tokens + TOKENS_AT_ONCE - 1) / TOKENS_AT_ONCE;
+    const int64_t row_bytes = matrix.is_split ? split_bytes(matrix.columns) : Activations::size_bytes(matrix.columns);
     phases[1].work_off(pieces * shares.spans, [&](int64_t item) {
       const int64_t begin = item / shares.spans * TOKENS_AT_ONCE, end = std::min(begin + TOKENS_AT_ONCE, step_.num_tokens);
-      const int64_t span = item % shares.spans, first = span * shares.span;
-      const int64_t last = std::min(first + shares.span, shares.panels);
+      const bool is_adapted = step_.adapters && operation.site >= 0;
+      const Product product{operation, matrix, operation.first, end - begin, row(operation.source, begin), width(operation.source),
+                            quantized_ + begin * row_bytes, nullptr, row(operation.target, begin) + operation.column,
+                            width(operation.target), is_adapted ? step_.adapters + begin : nullptr,
+                            is_adapted ? row(operation.shrunk, begin) : nullptr, width(operation.shrunk)};
+      const int64_t span = item % shares.spans;
       Top tops[TOKENS_AT_ONCE];
-      if (operation.epilogue == TOP) std::fill_n(tops, end - begin, Top::from(first * matrix.panel_rows()));
-      for (int64_t panel = first; panel < last; panel++) {
-        // The others take the items between, as long as all are as quick.
-        const int64_t next = panel + 1 < last ? panel + 1 : (item + team_.size()) % shares.spans * shares.span;
-        matrix.is_quantized() ? multiply_quantized_item(operation, panel, begin, end, tops)
-                              : multiply_float_item(operation, panel, next, begin, end, tops);
-      }
+      if (operation.epilogue == TOP) std::fill_n(tops, end - begin, Top::from(span * shares.span * matrix.panel_rows()));
+      compute(product, shares, item, tops);
       if (operation.epilogue == TOP) finish_tops(operation, span, begin, end, tops);
     });
   }
 
-  // Inlined into the loop that calls it, GCC loads weights anew for every row: with AVX2, two thirds of the speed.
-  [[gnu::noinline]] void multiply_float_item(const Operation& operation, int64_t panel, int64_t next, int64_t begin, int64_t end,
-                                             Top* tops) {
-    const Matrix& matrix = *operation.matrix;
-    const int64_t stride = width(operation.source);
-    alignas(64) float products[2][MAX_ROWS * PANEL];
-    for (int64_t token = begin; token < end; token += MAX_ROWS) {
-      const int rows = static_cast<int>(std::min<int64_t>(MAX_ROWS, end - token));
-      const float* x = row(operation.source, token);
-      const auto multiply = [&](int64_t which, int64_t its_next, float* out) {
-        const float* weights = matrix.floats(which);
-        // Of several passes the first two fetch the next panel, half of it each. One that is alone asks for what comes soon, and
-        // so do the third and later ones: to them it is near already, so that costs little.
-        const int64_t pass = (token - begin) / MAX_ROWS;
-        const bool fetches_next = end - begin > MAX_ROWS && pass < 2;
-        const Ahead ahead = fetches_next ? Ahead{matrix.floats(its_next) + pass * LANES * matrix.columns, LANES}
-                                         : Ahead{weights + COLUMNS_AHEAD * PANEL, PANEL};
-        multiply_panel(rows, x, stride, weights, matrix.columns, out, ahead);
-      };
-      if (operation.epilogue == GATE) {
-        multiply(2 * panel, 2 * next, products[0]);
-        multiply(2 * panel + 1, 2 * next + 1, products[1]);
-        finish_gate(operation, panel * PANEL, PANEL, token, rows, products[0], products[1]);
-      } else {
-        multiply(panel, next, products[0]);
-        finish(operation, panel * PANEL, PANEL, token, rows, products[0], tops + (token - begin));
-      }
+  // Compute an item's panels of a product.
+  void compute(const Product& product, const Shares& shares, int64_t item, Top* tops) const {
+    const int64_t first = item % shares.spans * shares.span, last = std::min(first + shares.span, shares.panels);
+    for (int64_t panel = first; panel < last; panel++) {
+      // The others take the items between, as long as all are as quick.
+      const int64_t next = panel + 1 < last ? panel + 1 : (item + team_.size()) % shares.spans * shares.span;
+      product.compute(panel, next, tops);
     }
   }
 
-  void multiply_quantized_item(const Operation& operation, int64_t panel, int64_t begin, int64_t end, Top* tops) {
-    const Matrix& matrix = *operation.matrix;
-    alignas(64) float products[2][MAX_QUANTIZED_ROWS * QUANTUM_PANEL];
-    for (int64_t token = begin; token < end; token += MAX_QUANTIZED_ROWS) {
-      const int rows = static_cast<int>(std::min<int64_t>(MAX_QUANTIZED_ROWS, end - token));
-      Activations x[MAX_QUANTIZED_ROWS];
-      for (int i = 0; i < rows; i++) x[i] = activations(token + i, matrix.columns);
-      if (operation.epilogue == GATE) {
-        multiply_quantized(matrix, rows, x, matrix.panel(2 * panel), products[0], QUANTUM_PANEL);
-        multiply_quantized(matrix, rows, x, matrix.panel(2 * panel + 1), products[1], QUANTUM_PANEL);
-        finish_gate(operation, panel * QUANTUM_PANEL, QUANTUM_PANEL, token, rows, products[0], products[1]);
-      } else {
-        multiply_quantized(matrix, rows, x, matrix.panel(panel), products[0], QUANTUM_PANEL);
-        finish(operation, panel * QUANTUM_PANEL, QUANTUM_PANEL, token, rows, products[0], tops + (token - begin));
-      }
-    }
+  // The source has the scores of all experts; it is overwritten.
+  void route(const Operation& operation, Phase* phases) {
+    const Routing& routing = *operation.routing;
+    Pairs& pairs = program_.pairs;
+    phases[0].work_off(step_.num_tokens, [&](int64_t token) {
+      const int64_t first = token * routing.num_chosen;
+      choose_experts(routing, row(operation.source, token), pairs.weights.data() + first, pairs.chosen.data() + first);
+    });
+    phases[1].work_off(1, [&](int64_t) { pairs.sort(routing, step_.num_tokens); });
   }
 
-  // Outputs `first` .. of some rows: look for the largest; or add the bias, store or add to the target.
-  void finish(const Operation& operation, int64_t first, int64_t size, int64_t token, int rows, const float* products, Top* tops) {
-    const int64_t count = std::min(size, operation.matrix->num_outputs() - first);
-    for (int i = 0; i < rows; i++) {
-      const float* product = products + i * size;
-      if (operation.epilogue == TOP) {
-        tops[i].take(product, first, count);
-        continue;
-      }
-      float* out = row(operation.target, token + i) + operation.column + first;
-      for (int64_t j = 0; j < count; j++) {
-        const float value = operation.first ? product[j] + operation.first[first + j] : product[j];
-        out[j] = operation.epilogue == ADD ? out[j] + value : value;
-      }
+  // Products of each expert with its tokens; outputs lie by place.
+  void experts(const Operation& operation, Phase* phases) {
+    const Pairs& pairs = program_.pairs;
+    const Matrix& any = *operation.matrix;
+    const int64_t columns = any.columns, outputs = any.num_outputs(), row_bytes = Activations::size_bytes(columns);
+    const int64_t num_rows = step_.num_tokens * (operation.is_by_place ? operation.routing->num_chosen : 1);
+    const float* source = buffers_[operation.source];
+    if (any.is_quantized() && !operation.quantize) {
+      phases[0].work_off(num_rows, [&](int64_t row) {
+        quantize_row(source + row * columns, columns, Activations::at(quantized_ + row * row_bytes, columns));
+      });
     }
+    const Shares shares(any, team_.size());
+    // All threads must see one count, also one that comes late, when a later layer has sorted its pairs: it is that of the most pieces.
+    phases[1].work_off(Pairs::most_pieces(*operation.routing, step_.num_tokens) * shares.spans, [&](int64_t item) {
+      static thread_local std::vector<float> gathered;
+      if (item / shares.spans >= static_cast<int64_t>(pairs.pieces.size())) return;
+      const ExpertPiece& piece = pairs.pieces[item / shares.spans];
+      const Matrix& matrix = operation.matrix[piece.expert];
+      const int32_t* tokens = operation.is_by_place ? nullptr : pairs.tokens.data() + piece.first;
+      const float* x = source + (tokens ? tokens[0] : piece.first) * columns;
+      if (tokens && piece.count > 1 && !matrix.is_quantized()) {
+        gathered.resize(piece.count * columns);
+        for (int64_t i = 0; i < piece.count; i++)
+          std::memcpy(gathered.data() + i * columns, source + tokens[i] * columns, columns * sizeof(float));
+        x = gathered.data();
+      }
+      const Product product{operation, matrix, operation.first ? operation.first + piece.expert * matrix.rows : nullptr, piece.count, x,
+                            columns, quantized_ + (tokens ? 0 : piece.first * row_bytes), tokens,
+                            buffers_[operation.target] + piece.first * outputs, outputs, nullptr, nullptr, 0};
+      compute(product, shares, item, nullptr);
+    });
   }
 
-  void finish_gate(const Operation& operation, int64_t first, int64_t size, int64_t token, int rows, float* gate, float* up) {
-    const int64_t outputs = operation.matrix->num_outputs(), count = std::min(size, outputs - first);
-    for (int i = 0; i < rows; i++) {
-      float* its_gate = gate + i * size;
-      float* its_up = up + i * size;
-      if (operation.first)
-        for (int64_t j = 0; j < count; j++) {
-          its_gate[j] += operation.first[first + j];
-          its_up[j] += operation.first[outputs + first + j];
-        }
-      gate_row(its_gate, its_up, size, its_gate);
-      std::memcpy(row(operation.target, token + i) + first, its_gate, count * sizeof(float));
-    }
+  // target = the weighted outputs of each token's experts, plus those of the shared expert; or that is added to the target.
+  void mix(const Operation& operation, Phase& phase) {
+    constexpr int64_t COLUMNS = 512;
+    const int64_t columns = width(operation.target), pieces = (columns + COLUMNS - 1) / COLUMNS;
+    phase.work_off(step_.num_tokens * pieces, [&](int64_t item) {
+      const int64_t token = item / pieces, first = item % pieces * COLUMNS, last = std::min(first + COLUMNS, columns);
+      float mixed[COLUMNS];
+      program_.pairs.mix(*operation.routing, token, buffers_[operation.source], columns, first, last, mixed);
+      float* out = row(operation.target, token) + first;
+      const float share = operation.shared_gate < 0 ? 1.0f : 1.0f / (1.0f + std::exp(-row(operation.shared_gate, token)[0]));
+      const float* shared = operation.shared < 0 ? nullptr : row(operation.shared, token) + first;
+      for (int64_t i = 0; i < last - first; i++) {
+        const float value = shared ? mixed[i] + share * shared[i] : mixed[i];
+        out[i] = operation.epilogue == ADD ? out[i] + operation.scale * value : value;
+      }
+    });
+  }
+
+  // Few tokens are shared out by ranks.
+  void shrink_rows(const Operation& operation, Phase& phase) {
+    const int64_t pieces = (step_.adapter_rank + RANKS_AT_ONCE - 1) / RANKS_AT_ONCE;
+    phase.work_off(step_.num_tokens * pieces, [&](int64_t item) {
+      const int64_t token = item / pieces, first = item % pieces * RANKS_AT_ONCE;
+      const LoraSite* its = site(operation, token);
+      if (!its || first >= its->rank) return;
+      shrink(*its, row(operation.source, token), operation.matrix->columns, first, std::min(first + RANKS_AT_ONCE, its->rank),
+             row(operation.shrunk, token));
+    });
   }
 
   // Of an item's outputs only the largest is kept, and its index: the target has the values of all spans, then the indices.
@@ -266,23 +283,38 @@ class Run {
   // Queries and keys: normed if the model does that, then rotated; keys and values go to their pages.
   void rotate(const Operation& operation, Phase& phase) {
     const Heads& heads = program_.heads;
-    const int64_t size = heads.head_dim, half = heads.rotary_dim / 2;
+    const int64_t size = heads.head_dim, half = operation.turns < 0 ? 0 : heads.rotary_dim / 2;
+    const float* table = operation.turns < 0 ? nullptr : step_.turns[operation.turns];
+    const int64_t* slots = step_.slots + operation.group * step_.num_tokens;
     phase.work_off(step_.num_tokens, [&](int64_t token) {
       float* head = row(operation.source, token);
-      const float* turns = step_.turns + step_.positions[token] * 2 * half;
+      const float* turns = table + step_.positions[token] * 2 * half;
+      if (operation.head_norms == ALL_HEADS) {
+        float* keys = head + heads.num_heads * size;
+        rms_norm_row(head, operation.first, heads.num_heads * size, operation.eps, head);
+        rms_norm_row(keys, operation.second, heads.num_kv_heads * size, operation.eps, keys);
+      }
       for (int64_t i = 0; i < heads.num_heads + heads.num_kv_heads; i++, head += size) {
         const float* weight = i < heads.num_heads ? operation.first : operation.second;
-        if (weight) rms_norm_row(head, weight, size, operation.eps, head);
+        if (operation.head_norms == EACH_HEAD) rms_norm_row(head, weight, size, operation.eps, head);
         rotate_head(head, turns, turns + half, half);
       }
+      if (operation.beta != 0.0f) scale_queries(operation, token);
       const float* keys = row(operation.source, token) + heads.num_heads * size;
       const float* values = keys + heads.num_kv_heads * size;
       switch (heads.kv_type) {
-        case FLOAT32: write_key_value(heads, cache<float>(operation.layer), step_.slots[token], keys, values); break;
-        case FLOAT16: write_key_value(heads, cache<half_t>(operation.layer), step_.slots[token], keys, values); break;
-        case INT8: write_key_value(heads, cache<int8_t>(operation.layer), step_.slots[token], keys, values); break;
+        case FLOAT32: write_key_value(heads, cache<float>(operation.layer), slots[token], keys, values); break;
+        case FLOAT16: write_key_value(heads, cache<half_t>(operation.layer), slots[token], keys, values); break;
+        case INT8: write_key_value(heads, cache<int8_t>(operation.layer), slots[token], keys, values); break;
       }
     });
+  }
+
+  void scale_queries(const Operation& operation, int64_t token) {
+    const float position = static_cast<float>(step_.positions[token]);
+    const float factor = 1.0f + operation.beta * std::log1p(std::floor((position + operation.offset) / operation.period));
+    float* queries = row(operation.source, token);
+    for (int64_t i = 0; i < program_.heads.num_heads * program_.heads.head_dim; i++) queries[i] *= factor;
   }
 
   void attend(const Operation& operation, Phase& phase) {
@@ -296,14 +328,41 @@ class Run {
   template <typename Element>
   void attend_to(const Operation& operation, const Element* cache, Phase& phase) {
     const auto& tiles = program_.tiles;
-    const auto& sequences = program_.sequences;
+    const Sequence* sequences = program_.sequences.data() + operation.group * step_.num_sequences;
+    Heads heads = program_.heads;
+    heads.window = operation.window;
+    heads.sinks = operation.first;
     const int64_t count = static_cast<int64_t>(tiles.size());
     phase.work_off(count, [&](int64_t index) {
       const Tile& tile = tiles[index];
       // The others take those between, as long as all are as quick.
-      const AheadKeys following = start_of(program_.heads, sequences.data(), tiles[std::min(index + team_.size(), count - 1)]);
-      attend_tile(program_.heads, cache, sequences[tile.sequence], tile, following, buffers_[operation.source],
+      const AheadKeys following = start_of(heads, sequences, tiles[std::min(index + team_.size(), count - 1)]);
+      attend_tile(heads, cache, sequences[tile.sequence], tile, following, buffers_[operation.source],
                   width(operation.source), buffers_[operation.target], width(operation.target));
+    });
+  }
+
+  // Queries and keys in place; there is no cache.
+  void rotate_packed(const Operation& operation, Phase& phase) {
+    const Heads& heads = program_.heads;
+    const int64_t half = heads.rotary_dim / 2;
+    phase.work_off(step_.num_tokens, [&](int64_t token) {
+      const float* turns = operation.first + step_.positions[token] * 2 * half;
+      float* head = row(operation.source, token);
+      for (int64_t i = 0; i < 2 * heads.num_heads; i++, head += heads.head_dim) rotate_head(head, turns, turns + half, half);
+    });
+  }
+
+  // Sequences are prompts that are computed whole.
+  void attend_packed(const Operation& operation, Phase& phase) {
+    const Heads& heads = program_.heads;
+    const int64_t size = heads.head_dim, num_heads = heads.num_heads;
+    phase.work_off(step_.num_sequences * num_heads, [&](int64_t item) {
+      static thread_local PackedWorkspace space;
+      const int64_t sequence = item / num_heads, head = item % num_heads, first = step_.first_tokens[sequence];
+      const PackedHead its{row(operation.source, first), width(operation.source), step_.num_scheduled[sequence], size,
+                           head * size, (num_heads + head) * size, (2 * num_heads + head) * size, operation.window};
+      attend_head(its, space, row(operation.target, first) + head * size, width(operation.target));
     });
   }
 
@@ -314,13 +373,6 @@ class Run {
   Team& team_;
 };
 
-// Work off `count` items on the team.
-template <typename Item>
-void share(Team& team, int64_t count, Item item) {
-  Phase phase;
-  team.run([&] { phase.work_off(count, item); });
-}
-
 }  // namespace tetrad
 
 using namespace tetrad;
@@ -328,6 +380,10 @@ using namespace tetrad;
 extern "C" {
 
 int32_t tetrad_lanes() { return LANES; }
+
+// Whether products of split matrices can run here; asked for before the first one.
+int32_t tetrad_has_split_products() { return has_split_products(); }
+int64_t tetrad_split_size_bytes(int64_t columns) { return split_bytes(columns); }
 
 // Null if the system has no room for so many threads.
 Team* tetrad_team_new(int32_t size) {
@@ -342,62 +398,6 @@ void tetrad_team_delete(Team* team) { delete team; }
 int64_t tetrad_matrix_size_bytes(const Matrix* matrix) { return matrix->size_bytes(); }
 int64_t tetrad_matrix_num_spans(const Team* team, const Matrix* matrix) { return Shares(*matrix, team->size()).spans; }
 int64_t tetrad_activations_size_bytes(int64_t columns) { return Activations::size_bytes(columns); }
-
-// Pack float32 weights [rows, columns] into matrix->data.
-void tetrad_pack_float(Team* team, const Matrix* matrix, const float* weights) {
-  share(*team, matrix->num_panels(), [&](int64_t panel) { pack_float_panel(*matrix, weights, panel); });
-}
-
-// Pack rows of a GGUF file, `row_bytes` apart, into matrix->data, which is zeroed.
-void tetrad_pack_gguf(Team* team, const Matrix* matrix, int32_t type, const uint8_t* rows, int64_t row_bytes) {
-  const int64_t columns = matrix->columns;
-  share(*team, matrix->num_panels(), [&](int64_t panel) {
-    std::vector<uint8_t> quanta(columns);
-    std::vector<float> scales(columns / 16), minima(columns / 16);
-    const UnpackedRow unpacked{quanta.data(), scales.data(), minima.data()};
-    for (int64_t place = 0; place < QUANTUM_PANEL; place++) {
-      const int64_t row = matrix->row_of(panel, place);
-      if (row < 0) continue;
-      unpack_gguf_row(static_cast<GgufType>(type), rows + row * row_bytes, columns, unpacked);
-      pack_quantized_row(*matrix, panel, place, unpacked);
-    }
-  });
-}
-
-// Quantize float32 weights to 8 bits, one scale for 32 columns, and pack them into matrix->data, which is zeroed.
-void tetrad_pack_int8(Team* team, const Matrix* matrix, const float* weights) {
-  const int64_t columns = matrix->columns;
-  share(*team, matrix->num_panels(), [&](int64_t panel) {
-    std::vector<uint8_t> quanta(columns);
-    std::vector<float> scales(columns / 32), minima(columns / 32);
-    for (int64_t place = 0; place < QUANTUM_PANEL; place++) {
-      const int64_t row = matrix->row_of(panel, place);
-      if (row < 0) continue;
-      for (int64_t block = 0; block < columns / 32; block++) {
-        const float* x = weights + row * columns + block * 32;
-        float top = 0, broken = 0;
-        for (int i = 0; i < 32; i++) {
-          top = std::max(top, std::fabs(x[i]));
-          broken += x[i] * 0.0f;
-        }
-        // The quanta fit the scale as it is stored. What is not finite stays so, in the scale.
-        const float scale = static_cast<float>(static_cast<_Float16>(top / 127.0f + broken));
-        scales[block] = scale;
-        for (int i = 0; i < 32; i++) {
-          const float quantum = scale > 0 && broken == 0.0f ? std::nearbyint(x[i] / scale) : 0.0f;
-          quanta[block * 32 + i] = static_cast<uint8_t>(static_cast<int>(std::clamp(quantum, -127.0f, 127.0f)) + 128);
-        }
-      }
-      pack_quantized_row(*matrix, panel, place, {quanta.data(), scales.data(), minima.data()});
-    }
-  });
-}
-
-// Unpack rows to float32 [count, columns]: what the products see.
-void tetrad_unpack(const Matrix* matrix, const int64_t* rows, int64_t count, float* out) {
-  for (int64_t i = 0; i < count; i++, out += matrix->columns)
-    matrix->is_quantized() ? unpack_quantized_row(*matrix, rows[i], out) : unpack_float_row(*matrix, rows[i], out);
-}
 
 Program* tetrad_program_new(const Operation* operations, int64_t count, const int64_t* widths, int64_t num_buffers, Heads heads) {
   return new Program(operations, count, widths, num_buffers, heads);

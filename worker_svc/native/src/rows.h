@@ -1,10 +1,17 @@
-// Work on single rows: norms, rotation, the gate of the MLP, the largest of the outputs.
+// Work on single rows: norms, rotation, the activation of the MLP, the largest of the outputs.
 #pragma once
 #include <limits>
 
 #include "vec.h"
 
 namespace tetrad {
+
+// out += scale * x.
+inline void add_row(const float* x, int64_t size, float scale, float* out) {
+  int64_t i = 0;
+  for (; i + LANES <= size; i += LANES) store(out + i, load(out + i) + scale * load(x + i));
+  for (; i < size; i++) out[i] += scale * x[i];
+}
 
 // out = x / sqrt(mean(x^2) + eps) * weight. `size` is a multiple of 8; out may be x.
 inline void rms_norm_row(const float* x, const float* weight, int64_t size, float eps, float* out) {
@@ -21,6 +28,28 @@ inline void rms_norm_row(const float* x, const float* weight, int64_t size, floa
   for (; i < size; i++) out[i] = x[i] * scale * weight[i];
 }
 
+// out = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias; a bias of null adds nothing. out may be x.
+inline void layer_norm_row(const float* x, const float* weight, const float* bias, int64_t size, float eps, float* out) {
+  vf values = {};
+  float rest = 0;
+  int64_t i = 0;
+  for (; i + LANES <= size; i += LANES) values += load(x + i);
+  for (int64_t j = i; j < size; j++) rest += x[j];
+  const float mean = (sum(values) + rest) / static_cast<float>(size);
+  vf squares = {};
+  rest = 0;
+  for (i = 0; i + LANES <= size; i += LANES) {
+    const vf value = load(x + i) - mean;
+    squares += value * value;
+  }
+  for (int64_t j = i; j < size; j++) rest += (x[j] - mean) * (x[j] - mean);
+  const float scale = 1.0f / __builtin_sqrtf((sum(squares) + rest) / static_cast<float>(size) + eps);
+  for (i = 0; i < size; i++) {
+    const float value = (x[i] - mean) * scale * weight[i];
+    out[i] = bias ? value + bias[i] : value;
+  }
+}
+
 // Rotate one head in place: dimensions i and i + half are the pair that turns by angle i, as Hugging Face keeps them; those
 // behind the pairs stay.
 inline void rotate_head(float* head, const float* cosines, const float* sines, int64_t half) {
@@ -31,11 +60,54 @@ inline void rotate_head(float* head, const float* cosines, const float* sines, i
   }
 }
 
-// out = silu(gate) * up, `size` a multiple of LANES.
-inline void gate_row(const float* gate, const float* up, int64_t size, float* out) {
+// The activation of an MLP, numbered as in structures.py.
+enum Activation : int32_t { SILU = 0, GELU = 1, GELU_TANH = 2, RELU = 3, RELU_SQUARED = 4 };
+
+template <int32_t KIND>
+inline vf activated(vf x) {
+  if constexpr (KIND == SILU) return x / (1.0f + exponential(-x));
+  if constexpr (KIND == GELU_TANH) {  // (1 + tanh(u)) / 2 = 1 / (1 + e^-2u)
+    const vf u = (x + x * x * x * 0.044715f) * 0.7978845608028654f;
+    return x / (1.0f + exponential(u * -2.0f));
+  }
+  if constexpr (KIND == GELU) {  // erfc by Abramowitz and Stegun 7.1.26: within 1.5e-7
+    const vf z = (x < 0.0f ? -x : x) * 0.7071067811865476f;
+    const vf t = 1.0f / (1.0f + z * 0.3275911f);
+    const vf series = ((((t * 1.061405429f - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f) * t;
+    const vf tail = series * exponential(-z * z);
+    return x * 0.5f * (x < 0.0f ? tail : 2.0f - tail);
+  }
+  const vf positive = x < 0.0f ? vf{} : x;
+  return KIND == RELU ? positive : positive * positive;
+}
+
+// out = activation(x), `size` a multiple of LANES; times `up` unless that is null.
+template <int32_t KIND>
+inline void activate(const float* x, const float* up, int64_t size, float* out) {
   for (int64_t i = 0; i < size; i += LANES) {
-    const vf value = load(gate + i);
-    store(out + i, value / (1.0f + exponential(-value)) * load(up + i));
+    const vf value = activated<KIND>(load(x + i));
+    store(out + i, up ? value * load(up + i) : value);
+  }
+}
+
+inline void activate_row(int32_t kind, const float* x, const float* up, int64_t size, float* out) {
+  switch (kind) {
+    case SILU: return activate<SILU>(x, up, size, out);
+    case GELU: return activate<GELU>(x, up, size, out);
+    case GELU_TANH: return activate<GELU_TANH>(x, up, size, out);
+    case RELU: return activate<RELU>(x, up, size, out);
+    case RELU_SQUARED: return activate<RELU_SQUARED>(x, up, size, out);
+  }
+}
+
+// out = (min(max(up, -bound), bound) + 1) * g * sigmoid(1.702 g) with g = min(gate, bound): gpt-oss's activation.
+inline void activate_clamped_row(const float* gate, const float* up, int64_t size, float bound, float* out) {
+  for (int64_t i = 0; i < size; i += LANES) {
+    vf g = load(gate + i), u = load(up + i);
+    g = g > bound ? splat(bound) : g;
+    u = u > bound ? splat(bound) : u;
+    u = u < -bound ? splat(-bound) : u;
+    store(out + i, (u + 1.0f) * g / (1.0f + exponential(g * -1.702f)));
   }
 }
 

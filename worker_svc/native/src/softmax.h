@@ -39,12 +39,17 @@ struct Sight {
   }
 };
 
+// cap * tanh(score / cap).
+inline vf capped(vf score, float cap) { return cap - 2.0f * cap / (1.0f + exponential(score * (2.0f / cap))); }
+
 // Turn the scores of a stride into weights, and take what the rows have so far to the new largest score. A score that is no
 // number becomes a weight that is none, and reaches the output. `relative_tops` are the rows' largest scores in this stride against
 // their largest so far: 0 or less.
 template <int ROWS>
-inline void weigh(const Sight<ROWS>& sight, int64_t begin, int64_t head_dim, float scale, float (*scores)[STRIDE], Running<ROWS>& state,
+inline void weigh(const Sight<ROWS>& sight, int64_t begin, const Heads& heads, float (*scores)[STRIDE], Running<ROWS>& state,
                   float* relative_tops, Fetch& fetch) {
+  const int64_t head_dim = heads.head_dim;
+  const float scale = heads.score_scale(), softcap = heads.softcap;
   constexpr float NOTHING = -std::numeric_limits<float>::infinity();
   for (int row = 0; row < ROWS; row++) {
     if (sight.sees_none(row, begin)) {
@@ -56,6 +61,7 @@ inline void weigh(const Sight<ROWS>& sight, int64_t begin, int64_t head_dim, flo
     vf values[KEY_VECTORS], top = splat(NOTHING);
     for (int i = 0; i < KEY_VECTORS; i++) {
       values[i] = load(scores[row] + i * LANES) * scale;
+      if (softcap != 0.0f) values[i] = capped(values[i], softcap);
       if (!sees_all) values[i] = sight.seen_of(row, begin + i * LANES, values[i], NOTHING);
       top = larger(values[i], top);
       fetch.some();

@@ -58,8 +58,7 @@ inline void attend_stride(const Heads& heads, const Stride<Element>& stride, int
   alignas(64) float weights[ROWS][STRIDE];
   float relative_tops[ROWS];
   score<ROWS>(queries.rows, keys, size, heads.block_size, fetch, weights);
-  weigh<ROWS>(sight, stride.begin, size, 1.0f / std::sqrt(static_cast<float>(size)), weights, state, relative_tops,
-              fetch);
+  weigh<ROWS>(sight, stride.begin, heads, weights, state, relative_tops, fetch);
   const int first = stride.first_key(sight.hidden[0]), count = stride.num_keys();
   int64_t d = 0;
   for (; d + 4 * LANES <= size; d += 4 * LANES) add_values<ROWS, 4>(weights, values, first, count, size, d, fetch, state.totals);

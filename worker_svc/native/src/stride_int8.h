@@ -134,8 +134,7 @@ inline void attend_stride(const Heads& heads, const Stride<int8_t>& stride, int6
   static_assert(ROWS <= LANES);
   float relative_tops[LANES] = {}, largest_weights[LANES];
   score(queries, keys, size, pitch, fetch, weights);
-  weigh<ROWS>(sight, stride.begin, size, 1.0f / std::sqrt(static_cast<float>(size)), weights, state, relative_tops,
-              fetch);
+  weigh<ROWS>(sight, stride.begin, heads, weights, state, relative_tops, fetch);
   store(largest_weights, exponential(load(relative_tops)));
   constexpr int PARTS = SCALED / LANES, BLOCKS = LANES == 16 ? 2 : 1;  // as many totals as there are registers
   alignas(64) int16_t quanta[BLOCKS][ROWS][STRIDE];

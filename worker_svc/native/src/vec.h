@@ -85,8 +85,33 @@ inline bool any(vi mask) {
 #endif
 }
 
+// Copy a short row: memcpy of so little is mostly the call.
+inline void copy_row(const float* from, int64_t size, float* to) {
+  int64_t i = 0;
+  for (; i + LANES <= size; i += LANES) store(to + i, load(from + i));
+  for (; i < size; i++) to[i] = from[i];
+}
+
+// Turn the LANES rows of a square into its columns: each pass swaps the blocks beside the diagonal, of half the size of those before.
+inline void transpose(vf (&rows)[LANES]) {
+  const vi lanes = lane_numbers();
+#pragma GCC unroll 16
+  for (int half = LANES / 2; half > 0; half /= 2) {
+    const vi is_right = (lanes & half) != 0;
+    const vi upper = is_right ? lanes + (LANES - half) : lanes, lower = is_right ? lanes + LANES : lanes + half;
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) {
+      if (i & half) continue;
+      const vf above = rows[i], below = rows[i + half];
+      rows[i] = __builtin_shuffle(above, below, upper);
+      rows[i + half] = __builtin_shuffle(above, below, lower);
+    }
+  }
+}
+
 // e^x to about 1 ulp, 0 below -87: Cephes' polynomial on x - n ln 2, |x - n ln 2| <= ln 2 / 2.
-inline vf exponential(vf x) {
+// Inlined always: a call costs loops over rows more than the polynomial does.
+[[gnu::always_inline]] inline vf exponential(vf x) {
   const vf is_tiny_at = splat(-87.0f), top = splat(88.0f);
   vf bounded = x > top ? top : x;
   bounded = bounded < is_tiny_at ? is_tiny_at : bounded;
@@ -125,6 +150,35 @@ inline vf load(const half_t* at) {
   }
   return result;
 #endif
+}
+
+// A bfloat16 number: the upper half of a float.
+struct bfloat_t {
+  uint16_t bits;
+};
+
+// LANES bfloat16 numbers in float.
+inline vf load(const bfloat_t* at) {
+#if defined(TETRAD_AVX512)
+  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
+  return reinterpret_cast<vf>(_mm512_slli_epi32(wide, 16));
+#elif defined(__AVX2__)
+  const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+  return reinterpret_cast<vf>(_mm256_slli_epi32(wide, 16));
+#else
+  vi wide;
+  for (int lane = 0; lane < LANES; lane++) wide[lane] = static_cast<int32_t>(uint32_t(at[lane].bits) << 16);
+  vf result;
+  std::memcpy(&result, &wide, sizeof result);
+  return result;
+#endif
+}
+
+inline float to_float(bfloat_t value) {
+  const uint32_t wide = uint32_t(value.bits) << 16;
+  float result;
+  std::memcpy(&result, &wide, sizeof result);
+  return result;
 }
 
 inline float to_float(half_t bits) {

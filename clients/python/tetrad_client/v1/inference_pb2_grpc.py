@@ -50,6 +50,16 @@ class InferenceServiceStub:
                 request_serializer=tetrad_dot_v1_dot_inference__pb2.EmbedRequest.SerializeToString,
                 response_deserializer=tetrad_dot_v1_dot_inference__pb2.EmbedResponse.FromString,
                 _registered_method=True)
+        self.Classify = channel.unary_unary(
+                '/tetrad.v1.InferenceService/Classify',
+                request_serializer=tetrad_dot_v1_dot_inference__pb2.ClassifyRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_inference__pb2.ClassifyResponse.FromString,
+                _registered_method=True)
+        self.Score = channel.unary_unary(
+                '/tetrad.v1.InferenceService/Score',
+                request_serializer=tetrad_dot_v1_dot_inference__pb2.ScoreRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_inference__pb2.ScoreResponse.FromString,
+                _registered_method=True)
 
 
 class InferenceServiceServicer:
@@ -74,7 +84,21 @@ class InferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Embed(self, request, context):
-        """Embeds texts. UNIMPLEMENTED if the model cannot.
+        """Makes an embedding of each input. UNIMPLEMENTED if the model makes none; the message says what it does.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Classify(self, request, context):
+        """Returns the probability of each class for each input. UNIMPLEMENTED if the model does not.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Score(self, request, context):
+        """Returns how well queries and documents fit. INVALID_ARGUMENT if the model cannot score.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -97,6 +121,16 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.Embed,
                     request_deserializer=tetrad_dot_v1_dot_inference__pb2.EmbedRequest.FromString,
                     response_serializer=tetrad_dot_v1_dot_inference__pb2.EmbedResponse.SerializeToString,
+            ),
+            'Classify': grpc.unary_unary_rpc_method_handler(
+                    servicer.Classify,
+                    request_deserializer=tetrad_dot_v1_dot_inference__pb2.ClassifyRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_inference__pb2.ClassifyResponse.SerializeToString,
+            ),
+            'Score': grpc.unary_unary_rpc_method_handler(
+                    servicer.Score,
+                    request_deserializer=tetrad_dot_v1_dot_inference__pb2.ScoreRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_inference__pb2.ScoreResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -181,6 +215,60 @@ class InferenceService:
             '/tetrad.v1.InferenceService/Embed',
             tetrad_dot_v1_dot_inference__pb2.EmbedRequest.SerializeToString,
             tetrad_dot_v1_dot_inference__pb2.EmbedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Classify(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tetrad.v1.InferenceService/Classify',
+            tetrad_dot_v1_dot_inference__pb2.ClassifyRequest.SerializeToString,
+            tetrad_dot_v1_dot_inference__pb2.ClassifyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Score(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tetrad.v1.InferenceService/Score',
+            tetrad_dot_v1_dot_inference__pb2.ScoreRequest.SerializeToString,
+            tetrad_dot_v1_dot_inference__pb2.ScoreResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -8,6 +8,37 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Capability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CAPABILITY_UNSPECIFIED: _ClassVar[Capability]
+    CAPABILITY_SHARED_SAMPLING_PARAMS: _ClassVar[Capability]
+    CAPABILITY_POOLING: _ClassVar[Capability]
+    CAPABILITY_LORA: _ClassVar[Capability]
+    CAPABILITY_MULTIMODAL: _ClassVar[Capability]
+    CAPABILITY_PROMPT_EMBEDS: _ClassVar[Capability]
+    CAPABILITY_DRAFT_TOKENS: _ClassVar[Capability]
+    CAPABILITY_KV_GROUPS: _ClassVar[Capability]
+    CAPABILITY_KV_TRANSFER: _ClassVar[Capability]
+    CAPABILITY_WORKER_GROUP: _ClassVar[Capability]
+    CAPABILITY_WEIGHT_UPDATE: _ClassVar[Capability]
+
+class KvCacheKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KV_CACHE_KIND_UNSPECIFIED: _ClassVar[KvCacheKind]
+    KV_CACHE_KIND_FULL_ATTENTION: _ClassVar[KvCacheKind]
+    KV_CACHE_KIND_SLIDING_WINDOW: _ClassVar[KvCacheKind]
+    KV_CACHE_KIND_CHUNKED_LOCAL: _ClassVar[KvCacheKind]
+    KV_CACHE_KIND_LATENT: _ClassVar[KvCacheKind]
+    KV_CACHE_KIND_STATE: _ClassVar[KvCacheKind]
+    KV_CACHE_KIND_CROSS_ATTENTION: _ClassVar[KvCacheKind]
+
+class KvRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KV_ROLE_UNSPECIFIED: _ClassVar[KvRole]
+    KV_ROLE_PRODUCER: _ClassVar[KvRole]
+    KV_ROLE_CONSUMER: _ClassVar[KvRole]
+    KV_ROLE_BOTH: _ClassVar[KvRole]
+
 class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     FINISH_REASON_UNSPECIFIED: _ClassVar[FinishReason]
@@ -29,6 +60,42 @@ class DataType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DATA_TYPE_BOOL: _ClassVar[DataType]
     DATA_TYPE_FLOAT8_E4M3: _ClassVar[DataType]
     DATA_TYPE_FLOAT8_E5M2: _ClassVar[DataType]
+    DATA_TYPE_INT16: _ClassVar[DataType]
+
+class LateInteractionMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LATE_INTERACTION_MODE_UNSPECIFIED: _ClassVar[LateInteractionMode]
+    LATE_INTERACTION_MODE_CACHE_QUERY: _ClassVar[LateInteractionMode]
+    LATE_INTERACTION_MODE_SCORE_DOCUMENT: _ClassVar[LateInteractionMode]
+
+class FieldLayout(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FIELD_LAYOUT_UNSPECIFIED: _ClassVar[FieldLayout]
+    FIELD_LAYOUT_BATCHED: _ClassVar[FieldLayout]
+    FIELD_LAYOUT_FLAT: _ClassVar[FieldLayout]
+    FIELD_LAYOUT_SHARED: _ClassVar[FieldLayout]
+CAPABILITY_UNSPECIFIED: Capability
+CAPABILITY_SHARED_SAMPLING_PARAMS: Capability
+CAPABILITY_POOLING: Capability
+CAPABILITY_LORA: Capability
+CAPABILITY_MULTIMODAL: Capability
+CAPABILITY_PROMPT_EMBEDS: Capability
+CAPABILITY_DRAFT_TOKENS: Capability
+CAPABILITY_KV_GROUPS: Capability
+CAPABILITY_KV_TRANSFER: Capability
+CAPABILITY_WORKER_GROUP: Capability
+CAPABILITY_WEIGHT_UPDATE: Capability
+KV_CACHE_KIND_UNSPECIFIED: KvCacheKind
+KV_CACHE_KIND_FULL_ATTENTION: KvCacheKind
+KV_CACHE_KIND_SLIDING_WINDOW: KvCacheKind
+KV_CACHE_KIND_CHUNKED_LOCAL: KvCacheKind
+KV_CACHE_KIND_LATENT: KvCacheKind
+KV_CACHE_KIND_STATE: KvCacheKind
+KV_CACHE_KIND_CROSS_ATTENTION: KvCacheKind
+KV_ROLE_UNSPECIFIED: KvRole
+KV_ROLE_PRODUCER: KvRole
+KV_ROLE_CONSUMER: KvRole
+KV_ROLE_BOTH: KvRole
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
@@ -45,6 +112,14 @@ DATA_TYPE_UINT8: DataType
 DATA_TYPE_BOOL: DataType
 DATA_TYPE_FLOAT8_E4M3: DataType
 DATA_TYPE_FLOAT8_E5M2: DataType
+DATA_TYPE_INT16: DataType
+LATE_INTERACTION_MODE_UNSPECIFIED: LateInteractionMode
+LATE_INTERACTION_MODE_CACHE_QUERY: LateInteractionMode
+LATE_INTERACTION_MODE_SCORE_DOCUMENT: LateInteractionMode
+FIELD_LAYOUT_UNSPECIFIED: FieldLayout
+FIELD_LAYOUT_BATCHED: FieldLayout
+FIELD_LAYOUT_FLAT: FieldLayout
+FIELD_LAYOUT_SHARED: FieldLayout
 
 class StopReason(_message.Message):
     __slots__ = ("token_id", "text")
@@ -164,18 +239,108 @@ class ChoiceList(_message.Message):
     def __init__(self, choices: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PoolingParams(_message.Message):
-    __slots__ = ("task", "use_activation", "dimensions", "skip_reading_prefix_cache", "extra_args")
+    __slots__ = ("task", "use_activation", "dimensions", "skip_reading_prefix_cache", "extra_args", "step_tag_id", "returned_token_ids", "token_type_boundary", "late_interaction")
     TASK_FIELD_NUMBER: _ClassVar[int]
     USE_ACTIVATION_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     SKIP_READING_PREFIX_CACHE_FIELD_NUMBER: _ClassVar[int]
     EXTRA_ARGS_FIELD_NUMBER: _ClassVar[int]
+    STEP_TAG_ID_FIELD_NUMBER: _ClassVar[int]
+    RETURNED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_TYPE_BOUNDARY_FIELD_NUMBER: _ClassVar[int]
+    LATE_INTERACTION_FIELD_NUMBER: _ClassVar[int]
     task: str
     use_activation: bool
     dimensions: int
     skip_reading_prefix_cache: bool
     extra_args: _struct_pb2.Struct
-    def __init__(self, task: _Optional[str] = ..., use_activation: _Optional[bool] = ..., dimensions: _Optional[int] = ..., skip_reading_prefix_cache: _Optional[bool] = ..., extra_args: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+    step_tag_id: int
+    returned_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    token_type_boundary: int
+    late_interaction: LateInteraction
+    def __init__(self, task: _Optional[str] = ..., use_activation: _Optional[bool] = ..., dimensions: _Optional[int] = ..., skip_reading_prefix_cache: _Optional[bool] = ..., extra_args: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., step_tag_id: _Optional[int] = ..., returned_token_ids: _Optional[_Iterable[int]] = ..., token_type_boundary: _Optional[int] = ..., late_interaction: _Optional[_Union[LateInteraction, _Mapping]] = ...) -> None: ...
+
+class LateInteraction(_message.Message):
+    __slots__ = ("mode", "query_key", "query_uses")
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    QUERY_KEY_FIELD_NUMBER: _ClassVar[int]
+    QUERY_USES_FIELD_NUMBER: _ClassVar[int]
+    mode: LateInteractionMode
+    query_key: str
+    query_uses: int
+    def __init__(self, mode: _Optional[_Union[LateInteractionMode, str]] = ..., query_key: _Optional[str] = ..., query_uses: _Optional[int] = ...) -> None: ...
+
+class PoolingInfo(_message.Message):
+    __slots__ = ("tasks", "embedding_size", "is_matryoshka", "matryoshka_dimensions", "labels", "is_causal", "num_labels", "needs_all_tokens", "generates")
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_SIZE_FIELD_NUMBER: _ClassVar[int]
+    IS_MATRYOSHKA_FIELD_NUMBER: _ClassVar[int]
+    MATRYOSHKA_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    IS_CAUSAL_FIELD_NUMBER: _ClassVar[int]
+    NUM_LABELS_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_ALL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    GENERATES_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedScalarFieldContainer[str]
+    embedding_size: int
+    is_matryoshka: bool
+    matryoshka_dimensions: _containers.RepeatedScalarFieldContainer[int]
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    is_causal: bool
+    num_labels: int
+    needs_all_tokens: bool
+    generates: bool
+    def __init__(self, tasks: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., is_matryoshka: _Optional[bool] = ..., matryoshka_dimensions: _Optional[_Iterable[int]] = ..., labels: _Optional[_Iterable[str]] = ..., is_causal: _Optional[bool] = ..., num_labels: _Optional[int] = ..., needs_all_tokens: _Optional[bool] = ..., generates: _Optional[bool] = ...) -> None: ...
+
+class ModalityInfo(_message.Message):
+    __slots__ = ("modality", "max_items", "max_embeds_per_item")
+    MODALITY_FIELD_NUMBER: _ClassVar[int]
+    MAX_ITEMS_FIELD_NUMBER: _ClassVar[int]
+    MAX_EMBEDS_PER_ITEM_FIELD_NUMBER: _ClassVar[int]
+    modality: str
+    max_items: int
+    max_embeds_per_item: int
+    def __init__(self, modality: _Optional[str] = ..., max_items: _Optional[int] = ..., max_embeds_per_item: _Optional[int] = ...) -> None: ...
+
+class LoraLimits(_message.Message):
+    __slots__ = ("max_loras", "max_lora_rank", "max_cpu_loras")
+    MAX_LORAS_FIELD_NUMBER: _ClassVar[int]
+    MAX_LORA_RANK_FIELD_NUMBER: _ClassVar[int]
+    MAX_CPU_LORAS_FIELD_NUMBER: _ClassVar[int]
+    max_loras: int
+    max_lora_rank: int
+    max_cpu_loras: int
+    def __init__(self, max_loras: _Optional[int] = ..., max_lora_rank: _Optional[int] = ..., max_cpu_loras: _Optional[int] = ...) -> None: ...
+
+class KvTransferParams(_message.Message):
+    __slots__ = ("do_remote_decode", "do_remote_prefill", "remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_block_ids", "tp_size", "pp_size", "remote_num_tokens", "lease_id", "transfer_mode", "extra_json")
+    DO_REMOTE_DECODE_FIELD_NUMBER: _ClassVar[int]
+    DO_REMOTE_PREFILL_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_HOST_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_PORT_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
+    TP_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PP_SIZE_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_MODE_FIELD_NUMBER: _ClassVar[int]
+    EXTRA_JSON_FIELD_NUMBER: _ClassVar[int]
+    do_remote_decode: bool
+    do_remote_prefill: bool
+    remote_engine_id: str
+    remote_request_id: str
+    remote_host: str
+    remote_port: int
+    remote_block_ids: _containers.RepeatedScalarFieldContainer[bytes]
+    tp_size: int
+    pp_size: int
+    remote_num_tokens: int
+    lease_id: int
+    transfer_mode: str
+    extra_json: str
+    def __init__(self, do_remote_decode: _Optional[bool] = ..., do_remote_prefill: _Optional[bool] = ..., remote_engine_id: _Optional[str] = ..., remote_request_id: _Optional[str] = ..., remote_host: _Optional[str] = ..., remote_port: _Optional[int] = ..., remote_block_ids: _Optional[_Iterable[bytes]] = ..., tp_size: _Optional[int] = ..., pp_size: _Optional[int] = ..., remote_num_tokens: _Optional[int] = ..., lease_id: _Optional[int] = ..., transfer_mode: _Optional[str] = ..., extra_json: _Optional[str] = ...) -> None: ...
 
 class LogprobsColumns(_message.Message):
     __slots__ = ("token_ids", "logprobs", "ranks", "num_positions", "width")
@@ -226,7 +391,7 @@ class RemoteRef(_message.Message):
     def __init__(self, transport: _Optional[str] = ..., size_bytes: _Optional[int] = ..., locator: _Optional[bytes] = ...) -> None: ...
 
 class MultiModalFeature(_message.Message):
-    __slots__ = ("modality", "identifier", "hash", "offset", "length", "tensors")
+    __slots__ = ("modality", "identifier", "hash", "offset", "length", "tensors", "is_embed", "num_embeds", "layouts")
     class TensorsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -234,28 +399,45 @@ class MultiModalFeature(_message.Message):
         key: str
         value: Tensor
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+    class LayoutsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: FieldLayout
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[FieldLayout, str]] = ...) -> None: ...
     MODALITY_FIELD_NUMBER: _ClassVar[int]
     IDENTIFIER_FIELD_NUMBER: _ClassVar[int]
     HASH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
+    IS_EMBED_FIELD_NUMBER: _ClassVar[int]
+    NUM_EMBEDS_FIELD_NUMBER: _ClassVar[int]
+    LAYOUTS_FIELD_NUMBER: _ClassVar[int]
     modality: str
     identifier: str
     hash: str
     offset: int
     length: int
     tensors: _containers.MessageMap[str, Tensor]
-    def __init__(self, modality: _Optional[str] = ..., identifier: _Optional[str] = ..., hash: _Optional[str] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., tensors: _Optional[_Mapping[str, Tensor]] = ...) -> None: ...
+    is_embed: bytes
+    num_embeds: int
+    layouts: _containers.ScalarMap[str, FieldLayout]
+    def __init__(self, modality: _Optional[str] = ..., identifier: _Optional[str] = ..., hash: _Optional[str] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., tensors: _Optional[_Mapping[str, Tensor]] = ..., is_embed: _Optional[bytes] = ..., num_embeds: _Optional[int] = ..., layouts: _Optional[_Mapping[str, FieldLayout]] = ...) -> None: ...
 
 class LoraRequest(_message.Message):
-    __slots__ = ("name", "id", "path", "load_inplace")
+    __slots__ = ("name", "id", "path", "load_inplace", "base_model_name", "is_3d_lora_weight")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     LOAD_INPLACE_FIELD_NUMBER: _ClassVar[int]
+    BASE_MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
+    IS_3D_LORA_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     name: str
     id: int
     path: str
     load_inplace: bool
-    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., path: _Optional[str] = ..., load_inplace: _Optional[bool] = ...) -> None: ...
+    base_model_name: str
+    is_3d_lora_weight: bool
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., path: _Optional[str] = ..., load_inplace: _Optional[bool] = ..., base_model_name: _Optional[str] = ..., is_3d_lora_weight: _Optional[bool] = ...) -> None: ...

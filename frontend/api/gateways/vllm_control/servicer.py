@@ -5,8 +5,8 @@ from typing import NoReturn
 import grpc
 
 from tetrad.frontend.access.guard import Guard
-from tetrad.frontend.api.gateways.calls import GatewayCalls
-from tetrad.frontend.api.gateways.operators import check_operator
+from tetrad.frontend.api.gateways.common.calls import GatewayCalls
+from tetrad.frontend.api.gateways.common.operators import check_operator
 from tetrad.frontend.engine.admin_client import PauseMode
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.services.errors import InvalidRequest
@@ -26,9 +26,9 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     """The methods of control.proto; the others of vLLM's are UNIMPLEMENTED.
 
     Args:
-        llm: what is asked about.
+        llm: the served model.
         calls: of vllm.Inference, whose requests are aborted here.
-        guard: who may pause.
+        guard: checks operators.
     """
 
     def __init__(self, llm: AsyncLLM, calls: GatewayCalls, guard: Guard) -> None:
@@ -78,7 +78,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def PauseGeneration(
         self, request: control_pb2.PauseGenerationRequest, context: grpc.aio.ServicerContext
     ) -> control_pb2.PauseGenerationResponse:
-        """Stop generating; requests that come later wait."""
+        """Pause generation; later requests wait."""
         check_operator(self._guard, context)
         clear_cache = request.clear_cache if request.HasField("clear_cache") else True
         mode = _MODES.get(request.mode) or _refuse_mode(request.mode)
@@ -96,7 +96,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def IsPaused(
         self, request: control_pb2.IsPausedRequest, context: grpc.aio.ServicerContext
     ) -> control_pb2.IsPausedResponse:
-        """Return whether generation is paused, at any engine core that says so at once."""
+        """Return whether generation is paused at any engine core that answers at once."""
         return control_pb2.IsPausedResponse(paused=(await self._llm.engine_admin.state()).is_paused)
 
 

@@ -1,7 +1,7 @@
-"""Answers: outputs -> GenerateResponses. One EngineAnswers per call; it only counts.
+"""Answers: encodes outputs as GenerateResponses. One EngineAnswers per call; it keeps token counts only.
 
-A stream has a chunk per delta and, for each of the n outputs, a `complete` without ids at its end; else there is one `complete`
-per output, with everything.
+A stream has a chunk per delta and, for each of the n outputs, a `complete` without ids at its end; without streaming there is
+one `complete` per output, with all ids.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from tetrad.frontend.request.outputs import CompletionOutput, FinishReasonName, 
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 
 _FINISH: dict[FinishReasonName, str] = {"repetition": "stop"}
-"""What has another name there."""
+"""Finish reasons with another name in that API."""
 
 
 class EngineAnswers:

@@ -1,6 +1,6 @@
 """Facts: encodes the model, the server and its load as messages of VllmEngine.
 
-What is not known here stays at its zero, which that API reads as "unknown": media, KV connectors, shared memory, throughput.
+Fields without a value in Tetrad stay zero, which that API reads as "unknown": media, KV connectors, shared memory, throughput.
 """
 
 import datetime
@@ -23,9 +23,9 @@ def model_info(llm: AsyncLLM) -> vllm_engine_pb2.GetModelInfoResponse:
         model_path=names.root,
         tokenizer_path=names.root,
         served_model_name=names.names[0],
-        is_generation=True,
+        is_generation=llm.pooling is None,
         max_context_length=llm.max_model_len,
-        max_req_input_len=llm.max_model_len - 1,
+        max_req_input_len=llm.max_model_len - (llm.pooling is None),
         vocab_size=tokenizer.vocab_size,
         eos_token_ids=sorted(tokenizer.eos_token_ids),
         bos_token_id=tokenizer.bos_token_id,
@@ -67,7 +67,7 @@ def loads(engine: EngineInfo, every: list[EngineLoad | None]) -> vllm_engine_pb2
 
 def _load(rank: int, engine: EngineInfo, load: EngineLoad) -> vllm_engine_pb2.SchedulerLoad:
     scheduler = load.scheduler
-    capacity = load.num_gpu_blocks * engine.block_size
+    capacity = engine.kv_cache_tokens
     return vllm_engine_pb2.SchedulerLoad(
         dp_rank=rank,
         num_running_reqs=scheduler.num_running,

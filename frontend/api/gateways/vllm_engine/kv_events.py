@@ -1,7 +1,7 @@
-"""KV events: the changes of all prefix caches as one stream of KvEventBatches, for gateways that route by prefix.
+"""KV events: merges the changes of all prefix caches into one stream of KvEventBatches, for gateways that route by prefix.
 
-Each subscription begins with everything forgotten and told anew, numbered on from what the gateway asks for; so nothing is kept
-here between two of them, and no number is ever missing. Engines are ranks, each with numbers of its own.
+Each subscription begins with an AllBlocksCleared and a snapshot, numbered from the gateway's start number; no state is kept
+between subscriptions, and no number is missing. Engine cores are ranks, each with its own numbers.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 from smg_grpc_proto.generated import common_pb2
 
-from tetrad.services.columns import unpack_u32
+from tetrad.services.rpc.columns import unpack_u32
 from tetrad.v1 import engine_core_pb2
 
 _CAPACITY = 16

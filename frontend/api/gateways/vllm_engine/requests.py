@@ -4,8 +4,8 @@ from typing import Any
 
 from smg_grpc_proto.generated import vllm_engine_pb2
 
-from tetrad.frontend.api.gateways.calls import GatewayRequest
-from tetrad.frontend.api.gateways.refusals import refuse
+from tetrad.frontend.api.gateways.common.calls import GatewayRequest
+from tetrad.frontend.api.gateways.common.refusals import refuse
 from tetrad.frontend.api.grpc.sampling_fields import as_written
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams

@@ -1,6 +1,6 @@
-"""VllmEngine over AsyncLLM: prompts come as token ids, and token ids go back; the gateway makes the text.
+"""VllmEngine over AsyncLLM: prompts and answers are token ids; the gateway tokenizes and detokenizes.
 
-Errors are raised as they are; the server's interceptor gives them their status, which gateways turn into HTTP's.
+Errors are raised unchanged; the server's interceptor maps them to a status, which gateways map to HTTP's.
 """
 
 import time
@@ -11,25 +11,28 @@ import grpc
 from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2, vllm_engine_pb2_grpc
 
 from tetrad.frontend.access.guard import Guard
-from tetrad.frontend.api.gateways.calls import GatewayCalls
-from tetrad.frontend.api.gateways.operators import check_operator
-from tetrad.frontend.api.gateways.refusals import refuse
+from tetrad.frontend.api.gateways.common.calls import GatewayCalls
+from tetrad.frontend.api.gateways.common.operators import check_operator
+from tetrad.frontend.api.gateways.common.refusals import refuse
 from tetrad.frontend.api.gateways.vllm_engine.answers import EngineAnswers
 from tetrad.frontend.api.gateways.vllm_engine.facts import loads, model_info, server_info
 from tetrad.frontend.api.gateways.vllm_engine.kv_events import KvEventBatches, merged
 from tetrad.frontend.api.gateways.vllm_engine.requests import request_of
 from tetrad.frontend.api.grpc.call_limits import CallLimits
+from tetrad.frontend.api.grpc.traced_calls import traced_call
 from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.request.pooling import EMBED, PoolingParams, required_facts
+from tetrad.frontend.request.prompts import TokensPrompt
 from tetrad.services.errors import Unsupported
 
 
 class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc] # the package ships no types
-    """Every method; Embed only to refuse.
+    """Every method.
 
     Args:
-        llm: what generates.
+        llm: what generates, or pools.
         limits: of time, for clients.
-        guard: who may look into caches, forget them, and record.
+        guard: checks operators, who alone may read and reset caches, and record profiles.
     """
 
     def __init__(self, llm: AsyncLLM, limits: CallLimits, guard: Guard) -> None:
@@ -52,8 +55,16 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
     async def Embed(
         self, request: vllm_engine_pb2.EmbedRequest, context: grpc.aio.ServicerContext
     ) -> vllm_engine_pb2.EmbedResponse:
-        """Refuse: the models served here generate."""
-        raise Unsupported(f"The model `{self._llm.model_names.resolve('')}` does not support embeddings.")
+        """Return the embedding of one prompt of ids."""
+        self._calls.admit(context)
+        required_facts(self._llm.pooling, EMBED, "Embed", Unsupported)
+        with traced_call(self._llm, request.request_id) as request_id:
+            prompt = TokensPrompt(prompt_token_ids=list(request.tokenized.input_ids))
+            output = await self._llm.encode(prompt, PoolingParams(task=EMBED), request_id)
+        values = output.outputs.values
+        return vllm_engine_pb2.EmbedResponse(
+            embedding=values, embedding_dim=len(values), prompt_tokens=len(output.prompt_token_ids)
+        )
 
     async def Abort(
         self, request: vllm_engine_pb2.AbortRequest, context: grpc.aio.ServicerContext
@@ -106,7 +117,7 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
     ) -> AsyncIterator[common_pb2.KvEventBatch]:
         """Stream what the prefix caches of the engine cores hold, and what changes in them; for operators.
 
-        Blocks come with their tokens, which are everybody's prompts.
+        Blocks contain the tokens of all users' prompts.
         """
         check_operator(self._guard, context)
         batches = KvEventBatches(request.start_sequence_number)

@@ -1,4 +1,6 @@
-"""Answers: outputs -> GenerateResponses of vllm.Inference. One InferenceAnswers per call; it only counts."""
+"""Answers: encodes outputs as GenerateResponses of vllm.Inference. One InferenceAnswers per call; it keeps token
+counts only.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -18,7 +20,7 @@ class InferenceAnswers:
     """Makes the messages of one call.
 
     Args:
-        options: what the call wants to see.
+        options: the output fields that the call requests.
         eos_token_ids: ids that end a text.
     """
 

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from tetrad.frontend.api.gateways.calls import GatewayRequest
-from tetrad.frontend.api.gateways.refusals import refuse
+from tetrad.frontend.api.gateways.common.calls import GatewayRequest
+from tetrad.frontend.api.gateways.common.refusals import refuse
 from tetrad.frontend.api.grpc.sampling_fields import as_written
+from tetrad.frontend.llm.adapter_names import AdapterNames
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
@@ -19,7 +20,12 @@ _STOPPING = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
 
 
 def request_of(
-    message: inference_pb2.GenerateRequest, metadata: dict[str, str], defaults: dict[str, Any], *, is_stream: bool
+    message: inference_pb2.GenerateRequest,
+    metadata: dict[str, str],
+    defaults: dict[str, Any],
+    adapters: AdapterNames,
+    *,
+    is_stream: bool,
 ) -> GatewayRequest:
     """Return what a message asks for.
 
@@ -27,6 +33,7 @@ def request_of(
         message: of the gateway.
         metadata: of its call.
         defaults: of SamplingParams, where the message has nothing.
+        adapters: those that it may name.
         is_stream: whether deltas are wanted.
 
     Raises:
@@ -36,7 +43,8 @@ def request_of(
     refuse({field.name for field, _ in message.ListFields()}, ("media",), "models served here read text alone")
     kv_fields = {field.name for field, _ in message.kv.ListFields()}
     refuse(kv_fields, ("kv_transfer_params", "ec_transfer_params"), "there are no connectors")
-    if message.lora_name:
+    lora = adapters.get(message.lora_name) if message.lora_name else None
+    if message.lora_name and lora is None:
         raise NotFound(f"The adapter `{message.lora_name}` does not exist.", field="lora_name")
     if message.sampling.num_sequences > 1 and not is_stream:
         text = f"num_sequences must be 1 but on a stream, got {message.sampling.num_sequences}: the answer holds one output."
@@ -48,6 +56,7 @@ def request_of(
         "cache_salt": message.kv.cache_salt,
         "truncate_prompt_tokens": message.truncate_prompt_tokens or None,
         "data_parallel_rank": _rank_of(metadata),
+        "lora_request": lora,
     }
     return GatewayRequest(message.request_id, _prompt_of(message), params, options)
 

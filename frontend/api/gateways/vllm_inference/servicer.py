@@ -1,11 +1,11 @@
-"""vllm.Inference over AsyncLLM. Errors are raised as they are; the server's interceptor gives them their status."""
+"""vllm.Inference over AsyncLLM. Errors are raised unchanged; the server's interceptor maps them to a status."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import grpc
 
-from tetrad.frontend.api.gateways.calls import GatewayCalls, GatewayRequest
+from tetrad.frontend.api.gateways.common.calls import GatewayCalls, GatewayRequest
 from tetrad.frontend.api.gateways.vllm_inference.answers import InferenceAnswers
 from tetrad.frontend.api.gateways.vllm_inference.requests import request_of
 from tetrad.frontend.llm.async_llm import AsyncLLM
@@ -47,5 +47,6 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         self._calls.admit(context)
         self._llm.model_names.resolve(request.model)
         metadata = dict(context.invocation_metadata() or ())
-        wanted = request_of(request, metadata, self._llm.default_sampling_fields(), is_stream=is_stream)
+        defaults, adapters = self._llm.default_sampling_fields(), self._llm.model_names.adapters
+        wanted = request_of(request, metadata, defaults, adapters, is_stream=is_stream)
         return wanted, InferenceAnswers(request.response, self._llm.tokenizer_info.eos_token_ids)

@@ -1,8 +1,6 @@
-"""Feed: sends a snapshot to the page each second, and at once when a service comes or goes, to permitted callers.
+"""Feed: sends a snapshot to the console page each second, and at once when a service connects or disconnects.
 
-Does nothing while nobody looks.
-
-What is the same for all watchers is asked for once.
+It runs only while a page is open. All open pages share one query of the services.
 """
 
 import asyncio
@@ -16,7 +14,7 @@ from typing import Any
 from tetrad.frontend.access.guard import Guard
 from tetrad.frontend.api.http.console.load import load_of
 from tetrad.frontend.api.http.console.topology import topology_of
-from tetrad.frontend.api.http.responses import event
+from tetrad.frontend.api.http.schemas.objects import event
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.services.errors import PermissionDenied, Unauthenticated
 
@@ -28,7 +26,7 @@ class Feed:
 
     Args:
         llm: of the frontend.
-        guard: whom snapshots are for: how the services are and how busy is for all who may send requests; who asked for what
+        guard: decides the content of snapshots. Every valid key sees state and load of the services; recent requests
             and how long that took is for operators.
         metrics_prefix: of the frontend's metrics.
     """

@@ -1,6 +1,6 @@
 """Load: the values of the console's charts, from this frontend's metrics and its engine cores.
 
-Counters are passed on as they are: the page makes rates of them, so that the server remembers nothing between two looks.
+Counters are sent unchanged: the page computes rates, so the server keeps no state between two snapshots.
 """
 
 from typing import Any
@@ -15,6 +15,8 @@ _COUNTERS = {
     "prompt_tokens": "prompt_tokens_total",
     "cache_queries": "prefix_cache_queries_total",
     "cache_hits": "prefix_cache_hits_total",
+    "draft_tokens": "spec_decode_num_draft_tokens_total",
+    "accepted_tokens": "spec_decode_num_accepted_tokens_total",
 }
 _HISTOGRAMS = {"first_token_s": "time_to_first_token_seconds", "per_token_s": "inter_token_latency_seconds"}
 

@@ -1,7 +1,7 @@
-"""The console's routes: the page at /, its files, and the events it is drawn from.
+"""Console routes: the page at /, its files, and its stream of events.
 
-The page and its files are open to everybody: they are the same on every server. What they show is not: the page asks for a key
-where the server wants one, and the events and the API take it as from any other client.
+The page and its files need no key: they are the same on every server. The events and the API need a key like any other route;
+the page asks the reader for one.
 """
 
 from fastapi import FastAPI
@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tetrad.frontend.access.guard import Guard
-from tetrad.frontend.api.http.access import CONSOLE_FILES, presented_keys
 from tetrad.frontend.api.http.console.assets import load_assets
 from tetrad.frontend.api.http.console.feed import Feed
-from tetrad.frontend.api.http.streams import StreamForm, stream_response
+from tetrad.frontend.api.http.middleware.access import CONSOLE_FILES, presented_keys
+from tetrad.frontend.api.http.sse.streams import StreamForm, stream_response
 from tetrad.frontend.llm.async_llm import AsyncLLM
 
 _FORM = StreamForm(closing=b"")

@@ -1,6 +1,6 @@
-"""Topology: the services as the console draws them: this frontend, its tokenizers, its engine cores and their workers.
+"""Topology: the services in the console's graph: this frontend, its tokenizers, its engine cores and their workers.
 
-Plain dicts for JSON. No addresses: everybody who may send requests may look.
+Plain dicts for JSON. Without addresses: every caller that may send requests may read it.
 """
 
 import time
@@ -69,7 +69,7 @@ def _engine(engine: EngineClient, told: Dependency, load: EngineLoad | None) -> 
     node: Node = {
         "name": told.name,
         "state": _engine_state(engine),
-        # That its worker is lost is told of the worker.
+        # A lost worker is shown at the worker.
         "problem": "" if engine.connected and engine.problem == WORKER_LOST else told.problem,
         "since": engine.since,
         "num_requests": engine.num_unfinished,
@@ -82,9 +82,9 @@ def _engine(engine: EngineClient, told: Dependency, load: EngineLoad | None) -> 
         node["load"] = {"running": busy.num_running, "waiting": busy.num_waiting, "kv_cache_usage": busy.kv_cache_usage}
     if info is not None:
         node["up_since"] = info.epoch / 1e9  # engine cores take the time of their start for it
-        node["model"] = info.model.rpartition("/")[2]  # where its files are is nobody's business
+        node["model"] = info.model.rpartition("/")[2]  # not the path of its files
         node |= {name: getattr(info, name) for name in ("version", "dtype", "device", "max_model_len", "max_num_seqs")}
-        node["kv_cache_tokens"] = info.num_gpu_blocks * info.block_size
+        node["kv_cache_tokens"] = info.kv_cache_tokens
     return node
 
 

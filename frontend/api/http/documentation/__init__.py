@@ -1,1 +1,1 @@
-"""/docs and /openapi.json: every endpoint, field, answer and error, made from the code's own declarations."""
+"""/openapi.json: every endpoint, field, answer and error, made from the code's own declarations."""

@@ -8,9 +8,10 @@ import msgspec
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from tetrad.frontend.api.http.documentation.requests import REQUESTS
 from tetrad.frontend.api.http.documentation.schemas import Schema, body_schema, either, field, obj, struct_schema
-from tetrad.frontend.api.http.errors import BodyTooLarge, UnsupportedMediaType, error_body
-from tetrad.frontend.api.http.responses import ErrorBody
+from tetrad.frontend.api.http.schemas.errors import BodyTooLarge, UnsupportedMediaType, error_body
+from tetrad.frontend.api.http.schemas.objects import ErrorBody
 from tetrad.services.errors import (
     AlreadyExists,
     DeadlineExceeded,
@@ -46,7 +47,7 @@ _OF_OTHERS = (401, 500, 503)
 
 @dataclass(frozen=True)
 class ErrorForm:
-    """How an API shows errors.
+    """The error body of an API.
 
     Attributes:
         schema: of the body.
@@ -60,13 +61,14 @@ class ErrorForm:
 OPENAI_ERRORS = ErrorForm(struct_schema(ErrorBody), lambda error: msgspec.to_builtins(error_body(error)))
 TAGS = [
     {"name": "generate", "description": "Text from prompts and conversations."},
+    {"name": "pool", "description": "Embeddings, classes and scores of texts, by models that pool instead of generating."},
     {"name": "tokens", "description": "What the model makes of a text, and the other way round."},
     {"name": "models", "description": "What is served."},
     {"name": "monitor", "description": "For load balancers and dashboards."},
     {
         "name": "operate",
         "description": "Changes how everybody is served. Open to holders of an operator key; without such keys, to everybody "
-        "on this machine if the server is bound to it and asks nobody for keys. See --operator-endpoints.",
+        "on this machine if the server is bound to it and has no keys. See --operator-endpoints.",
     },
 ]
 
@@ -76,7 +78,9 @@ def documented(
     *,
     answer: type[msgspec.Struct] | Schema | None = None,
     example: object = None,
+    text: str | None = None,
     events: Schema | None = None,
+    lines: Schema | None = None,
     tag: str = "generate",
     errors: tuple[int, ...] | None = None,
     error_form: ErrorForm = OPENAI_ERRORS,
@@ -87,7 +91,9 @@ def documented(
         body: the JSON body. None: it takes none.
         answer: the JSON answer, as a struct or a schema. None: the answer is not JSON, or empty.
         example: of the answer.
+        text: an example of the answer, if that is plain text.
         events: what the answer may be instead; see `stream_of_chunks` and `stream_of_events`.
+        lines: the same of an API that streams lines; see `stream_of_lines`.
         tag: one of TAGS.
         errors: statuses of errors; by default those of any route with, or without, a body.
         error_form: how errors are shown.
@@ -96,8 +102,12 @@ def documented(
     if answer is not None:
         shown: Schema = {"schema": answer if isinstance(answer, dict) else struct_schema(answer)}
         content["application/json"] = shown | ({} if example is None else {"example": example})
+    if text is not None:
+        content["text/plain"] = {"schema": {"type": "string"}, "example": text}
     if events is not None:
         content["text/event-stream"] = events
+    if lines is not None:
+        content["application/x-ndjson"] = lines
     responses: dict[int | str, Any] = {200: {"description": "The answer.", "content": content}}
     if errors is None:
         errors = _OF_OTHERS if body is None else _OF_BODIES
@@ -109,8 +119,10 @@ def documented(
         "responses": responses,
     }
     if body is not None:
-        shown = {"application/json": {"schema": body_schema(body)}}
-        route["openapi_extra"] = {"requestBody": {"required": True, "content": shown}}
+        shown = {"schema": body_schema(body)}
+        if body.__name__ in REQUESTS:
+            shown["example"] = REQUESTS[body.__name__]
+        route["openapi_extra"] = {"requestBody": {"required": True, "content": {"application/json": shown}}}
     return route
 
 
@@ -126,6 +138,12 @@ def stream_of_events(data: Schema) -> Schema:
     text = "With `stream`: events of `event: TYPE` and `data: JSON`; the last one says how it ended."
     event = field("string", "The `type` of the data.")
     return _events(text, obj("*", event=event, data=_json_text("What happened.", data)))
+
+
+def stream_of_lines(answer: type[msgspec.Struct], error: Schema) -> Schema:
+    """Return the content of a stream of JSON, an answer in each line; the last one is done, or is an error."""
+    text = "With `stream`: a line of JSON for each part of the answer. An error is a line, too, the last one."
+    return _events(text, either(line=struct_schema(answer), error=error))
 
 
 def _events(description: str, item: Schema) -> Schema:

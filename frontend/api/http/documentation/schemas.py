@@ -1,6 +1,6 @@
-"""Schemas: short words for the JSON schemas that describe answers. Pure; knows JSON schema and no API.
+"""Schemas: short constructors of JSON schemas for answers. Pure; knows JSON schema and no API.
 
-Every schema is complete in itself: OpenAPI has no place for definitions inside a path.
+Every schema is complete in itself: OpenAPI allows no definitions inside a path.
 """
 
 from typing import Any
@@ -9,6 +9,10 @@ import msgspec
 from pydantic import BaseModel
 
 Schema = dict[str, Any]
+
+# Every example shows the same model and the same answer.
+EXAMPLE_MODEL = "smollm2-135m-instruct"
+EXAMPLE_TEXT = "The capital of France is Paris."
 
 
 def obj(required: str, /, **fields: Schema) -> Schema:
@@ -49,10 +53,10 @@ def free_object(description: str) -> Schema:
 
 
 def body_schema(body: type[BaseModel]) -> Schema:
-    """Return the schema of what clients send."""
+    """Return the schema of what clients send, in each object the required fields first."""
     schema = body.model_json_schema()
     definitions = schema.pop("$defs", {})
-    inlined: Schema = _inlined(schema, definitions, ())
+    inlined: Schema = _required_first(_inlined(schema, definitions, ()))
     return inlined
 
 
@@ -61,6 +65,18 @@ def struct_schema(struct: type[msgspec.Struct]) -> Schema:
     (schema,), definitions = msgspec.json.schema_components((struct,), ref_template="#/$defs/{name}")
     inlined: Schema = _inlined(schema, definitions, ())
     return inlined
+
+
+def _required_first(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_required_first(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    found = {key: _required_first(value) for key, value in node.items()}
+    if isinstance(found.get("properties"), dict):
+        required = found.get("required", ())
+        found["properties"] = dict(sorted(found["properties"].items(), key=lambda item: item[0] not in required))
+    return found
 
 
 def _inlined(node: Any, definitions: dict[str, Any], within: tuple[str, ...]) -> Any:

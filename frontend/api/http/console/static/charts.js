@@ -42,6 +42,14 @@ const SPECS = [
     most: 1,
     lines: [{ name: "of prompt tokens found", points: (history) => history.share("cache_hits", "cache_queries", MEAN_OVER_S) }],
   },
+  {
+    title: "Speculation",
+    shownOnce: "draft_tokens",
+    format: percent,
+    least: 0.1,
+    most: 1,
+    lines: [{ name: "of draft tokens accepted", points: (history) => history.share("accepted_tokens", "draft_tokens", MEAN_OVER_S) }],
+  },
 ];
 
 export class Charts {
@@ -51,6 +59,11 @@ export class Charts {
   }
 
   update(history) {
-    for (const chart of this.charts) chart.update(history);
+    SPECS.forEach(({ shownOnce }, place) => {
+      const chart = this.charts[place];
+      // Most servers never draft.
+      chart.element.hidden = shownOnce !== undefined && !history.latest?.[shownOnce];
+      chart.update(history);
+    });
   }
 }

@@ -20,6 +20,11 @@ export class History {
     return this.snapshots.at(-1)?.time ?? 0;
   }
 
+  /** The newest snapshot's values. */
+  get latest() {
+    return this.snapshots.at(-1)?.load;
+  }
+
   /** The seconds that charts show: whole minutes, as many as there is something to show of. */
   get span() {
     const seconds = this.end - (this.snapshots[0]?.time ?? this.end);

@@ -1,0 +1,267 @@
+"""Speculation: output tokens/s with drafts against without, over HTTP: texts that repeat their prompts, and random text.
+
+`python -m benchmarks.speculation`. One stack decodes plainly, and with `prediction`; one each looks for n-grams and suffixes.
+All are up together and take turns within a round. Answers are greedy, and the same in all of them. Texts are in data/.
+"""
+
+import json
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import median, ratios, spread
+from benchmarks.http_load import load, rest
+from benchmarks.options import Options, read_options
+from benchmarks.peers.installed import LLAMA_LOOKUP, SMOLLM2, home, is_installed, python_of
+from benchmarks.report import Bar, Section, add_bars, write_section
+from benchmarks.stack import MODEL, running
+from benchmarks.streams import new_prompt
+
+_DATA = Path(__file__).parent / "data"
+PLAIN, NGRAM, SUFFIX, PREDICTION = "plain", "n-gram", "suffix", "prediction"
+_CONFIGS = {
+    PLAIN: None,
+    NGRAM: {"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_min": 2, "prompt_lookup_max": 4},
+    SUFFIX: {"method": "suffix"},
+}
+_LLAMA_PLAIN, _LLAMA_SIMPLE, _LLAMA_CACHE = "llama.cpp", "llama.cpp, ngram-simple", "llama.cpp, ngram-cache"
+_LLAMA_METHODS = {_LLAMA_PLAIN: "none", _LLAMA_SIMPLE: "ngram_simple", _LLAMA_CACHE: "ngram_cache"}
+_MAX_TOKENS = 192
+_BATCH, _BATCH_TOKENS = 32, 48
+_RANDOM_TOKENS = 128
+_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """One answer of a chat.
+
+    Attributes:
+        name: in the report.
+        question: the message.
+        prediction: text that the answer is likely to have.
+    """
+
+    name: str
+    question: str
+    prediction: str
+
+
+def tasks() -> list[Task]:
+    """Return the tasks."""
+    story, code = (_DATA / "lighthouse.txt").read_text("utf-8"), (_DATA / "inventory.txt").read_text("utf-8")
+    half = story[: story.index("\n\nThe lamp burned")]
+    return [
+        Task("edit", f"Copy the following text, but replace the word lighthouse with beacon everywhere:\n\n{half}", half),
+        Task("summary", f"Summarize the following text, using its own sentences where you can:\n\n{story}", story),
+        Task("list", f"List all facts about the lighthouse from the following text:\n\n{story}", story),
+        Task("file", f"Repeat this Python file with the class Item renamed to Article:\n\n```python\n{code}```", code),
+    ]
+
+
+@dataclass
+class Found:
+    """Rates in output tokens/s, and shares, round by round."""
+
+    tasks: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    """Task -> system -> rates."""
+    others: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    """Random text and batches, likewise."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A streamed answer."""
+
+    text: str
+    num_tokens: int
+    decode_s: float
+
+    @property
+    def rate(self) -> float:
+        """Tokens/s behind the first."""
+        return (self.num_tokens - 1) / self.decode_s
+
+
+def ask(url: str, question: str, prediction: str = "", max_tokens: int = _MAX_TOKENS) -> Answer:
+    """Stream an answer; greedy."""
+    body: dict[str, Any] = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": question}],
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if prediction:
+        body["prediction"] = {"type": "content", "content": prediction}
+    request = urllib.request.Request(
+        f"{url}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    pieces, times, num_tokens = [], [], 0
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+        for event in _events(response):
+            for choice in event["choices"]:
+                if text := choice["delta"].get("content"):
+                    pieces.append(text)
+                    times.append(time.perf_counter())
+            num_tokens = (event.get("usage") or {}).get("completion_tokens", num_tokens)
+    return Answer("".join(pieces), num_tokens, times[-1] - times[0])
+
+
+def _events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        if line.startswith(b"data: {"):
+            yield json.loads(line[6:])
+
+
+def measure(urls: Mapping[str, str], peers: Mapping[str, str], options: Options) -> Found:
+    """Return the rates; a round before the first is not counted."""
+    found, chosen = Found(), tasks()[: 2 if options.quick else None]
+    prompts = [new_prompt(64) for _ in range(_BATCH)]
+    for number in range(-1, options.rounds):
+        for task in chosen:
+            rates = _answer_rates(urls, peers, task)
+            if number >= 0:
+                _add(found.tasks.setdefault(task.name, {}), rates)
+        for what, run in _loads(prompts, chosen[0]).items():
+            rates = {name: run(url) for name, url in urls.items()}
+            if number >= 0:
+                _add(found.others.setdefault(what, {}), rates)
+        if number >= 0:
+            print(f"round {number + 1}/{options.rounds} is done", flush=True)
+    return found
+
+
+def _answer_rates(urls: Mapping[str, str], peers: Mapping[str, str], task: Task) -> dict[str, float]:
+    """Return the rate of each system; SystemExit if ours answer differently."""
+    answers = {name: _ask_rested(url, task.question) for name, url in urls.items()}
+    answers[PREDICTION] = _ask_rested(urls[PLAIN], task.question, task.prediction)
+    if len({answer.text for answer in answers.values()}) != 1:
+        raise SystemExit(f"The answers to {task.name!r} differ: {answers}.")
+    answers |= {name: _ask_rested(url, task.question) for name, url in peers.items()}
+    return {name: answer.rate for name, answer in answers.items()}
+
+
+def _ask_rested(url: str, question: str, prediction: str = "") -> Answer:
+    rest()
+    return ask(url, question, prediction)
+
+
+def _add(found: dict[str, list[float]], rates: Mapping[str, float]) -> None:
+    for name, rate in rates.items():
+        found.setdefault(name, []).append(rate)
+
+
+def _loads(prompts: list[list[int]], task: Task) -> dict[str, Callable[[str], float]]:
+    """Return what is measured besides, by name: url -> tokens/s."""
+
+    def random_text(url: str, batch: int) -> float:
+        fields = {"temperature": 1.0, "seed": 1}
+        tokens = _RANDOM_TOKENS if batch == 1 else _BATCH_TOKENS
+        return load(
+            url, MODEL, batch, num_requests=batch, max_tokens=tokens, prompts=prompts[:batch], fields=fields
+        ).decode_tokens_per_s  # fmt: skip
+
+    def edits(url: str) -> float:
+        """Each with another first line, so that the answers are not in step."""
+        rest()
+        start = time.perf_counter()
+        with ThreadPoolExecutor(_BATCH) as threads:
+            answers = list(
+                threads.map(lambda n: ask(url, f"Text {n}. {task.question}", max_tokens=_BATCH_TOKENS), range(_BATCH))
+            )
+        return sum(answer.num_tokens for answer in answers) / (time.perf_counter() - start)
+
+    return {
+        "random text, batch 1": lambda url: random_text(url, 1),
+        f"random text, batch {_BATCH}": lambda url: random_text(url, _BATCH),
+        f"edits, batch {_BATCH}": edits,
+    }
+
+
+def _section(found: Found) -> Section:
+    section = Section("Speculative decoding: SmolLM2 on the CPU, output tokens/s")
+    section.text(
+        "Answers of up to 192 tokens to chats about the texts in [data](data), greedy, batch 1, behind the first token; the "
+        "same with and without drafts. n-gram: of 2 to 4 tokens, 8 drafts at most. prediction: the text that the chat is "
+        "about. llama.cpp: its server (xllamacpp) with two of its ways to look up drafts, as they are by default."
+    )
+    names = list(next(iter(found.tasks.values())))
+    section.table(["", *names], [[task, *(spread(rates[name]) for name in names)] for task, rates in found.tasks.items()])
+    section.text("Against plain decoding of the same program:")
+    drafted = [name for name in names if name not in (PLAIN, _LLAMA_PLAIN)]
+    section.table(["", *drafted], [[task, *(_shown(rates, name) for name in drafted)] for task, rates in found.tasks.items()])
+    section.text(
+        "Random text: prompts of random ids at temperature 1. Edits at batch 32: the first task, each behind another first "
+        "line, 48 tokens, prompts included."
+    )
+    ours = list(next(iter(found.others.values())))
+    rows = [
+        [what, *(spread(rates[name]) for name in ours), *(_shown(rates, name) for name in ours[1:])]
+        for what, rates in found.others.items()
+    ]
+    section.table(["", *ours, *(f"{name} / {PLAIN}" for name in ours[1:])], rows)
+    add_bars(section, _bars(found))
+    return section
+
+
+def _shown(rates: Mapping[str, list[float]], name: str) -> str:
+    return f"{_gain(rates, name):.2f}"
+
+
+def _gain(rates: Mapping[str, list[float]], name: str) -> float:
+    plain = _LLAMA_PLAIN if name in _LLAMA_METHODS else PLAIN
+    return median(ratios(rates[name], rates[plain]))
+
+
+def _bars(found: Found) -> list[Bar]:
+    edit = found.tasks["edit"]
+    bars = [Bar(f"edit, {name}, against plain", 1.6, _gain(edit, name)) for name in (NGRAM, SUFFIX)]
+    bars.append(Bar("edit, prediction, against plain", 2.0, _gain(edit, PREDICTION)))
+    for what, rates in found.others.items():
+        bars += [Bar(f"{what}, {name}, against plain", 0.97, _gain(rates, name)) for name in (NGRAM, SUFFIX)]
+    return bars
+
+
+def _lookup_servers(exits: ExitStack, options: Options) -> dict[str, str]:
+    """Start llama.cpp's servers if they are installed; return their URLs."""
+    if not options.with_peers or not is_installed(LLAMA_LOOKUP, SMOLLM2):
+        return {}
+    return {name: exits.enter_context(_lookup_server(method)) for name, method in _LLAMA_METHODS.items()}
+
+
+@contextmanager
+def _lookup_server(method: str) -> Iterator[str]:
+    command = [str(python_of("xllama")), str(Path(__file__).parent / "peers" / "llama_lookup_server.py")]
+    arguments = [str((home() / SMOLLM2.gguf).resolve()), method]
+    with subprocess.Popen(
+        [*command, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield next(line.strip() for line in process.stdout if line.startswith("http"))
+        finally:
+            process.kill()
+
+
+def main() -> None:
+    """Measure and report."""
+    options = read_options("speculation", __doc__)
+    with ExitStack() as exits:
+        urls = {}
+        for name, config in _CONFIGS.items():
+            flags = () if config is None else ("--speculative-config", json.dumps(config))
+            urls[name] = exits.enter_context(running("--device", "cpu", "--max-model-len", "4096", *flags)).url
+        found = measure(urls, _lookup_servers(exits, options), options)
+    write_section("speculation", _section(found), options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""WorkerPayload: the part of a request that the worker needs and the engine core only passes on.
+
+Immutable. Wire modules decode and encode the parameters (params_wire.py); scheduler and KV cache see them as one opaque value.
+"""
+
+from dataclasses import dataclass
+
+from tetrad.engine_core_svc.core.prompt_embeds import PromptEmbeds
+from tetrad.services.request_context import NO_CONTEXT, RequestContext
+
+
+class EncodedParams:
+    """Parameters of a request as its worker gets them. Requests that share them have the same object; equal means identical."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPayload:
+    """The part of a request for the worker, which the engine core only passes on.
+
+    Attributes:
+        params: may be one object with that of other requests.
+        eos_token_id: of the model; None: it has none.
+        context: of the client's request.
+        seed: replaces that of the parameters; None: theirs.
+        prompt_embeds: positions of the prompt that are vectors; None: all are token ids.
+    """
+
+    params: EncodedParams
+    eos_token_id: int | None = None
+    context: RequestContext = NO_CONTEXT
+    seed: int | None = None
+    prompt_embeds: PromptEmbeds | None = None
+
+
+NO_PAYLOAD = WorkerPayload(EncodedParams())
+"""Of requests that reach no worker."""

@@ -1,0 +1,18 @@
+"""Pooling facts: tasks, dimensions and limits of a pooling model, forwarded from the worker to the frontends."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingFacts:
+    """See PoolingInfo in types.proto, whose fields these are."""
+
+    tasks: tuple[str, ...]
+    embedding_size: int
+    is_matryoshka: bool
+    matryoshka_dimensions: tuple[int, ...]
+    labels: tuple[str, ...]
+    is_causal: bool
+    num_labels: int
+    needs_all_tokens: bool = False
+    generates: bool = False

@@ -1,0 +1,221 @@
+"""Adapter loading: carries adapters to and from the workers, beside the step loop, and operators' orders about them.
+
+One task for each load; the scheduler's adapters say what to load and what makes room. No step waits: requests of an adapter
+that is being loaded are WAITING_FOR_LORA. An adapter that cannot be loaded fails only the requests that need it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from tetrad.engine_core_svc.core.adapter import Adapter, LoraRef
+from tetrad.engine_core_svc.core.request import Request
+from tetrad.engine_core_svc.scheduler.adapters import Adapters
+from tetrad.engine_core_svc.worker.group import WorkerGroup
+from tetrad.services.errors import AlreadyExists, FailedPrecondition, InternalError, NotFound, TetradError, Unsupported
+from tetrad.services.log import get_logger
+
+log = get_logger()
+
+
+class LoraOrders(Protocol):
+    """What the step loop and operators ask for."""
+
+    def worker_ready(self) -> None:
+        """A worker without adapters is there."""
+
+    def forget_worker(self) -> None:
+        """The worker is gone."""
+
+    async def add(self, ref: LoraRef) -> Adapter:
+        """Load an adapter and return when requests can have it."""
+
+    async def remove(self, lora_id: int) -> None:
+        """Forget an adapter, here and on the workers."""
+
+    async def pin(self, lora_id: int) -> None:
+        """Load an adapter and never evict it."""
+
+    def list_loras(self) -> list[Adapter]:
+        """Return the adapters that are known."""
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+
+
+class NoLoraOrders:
+    """Of an engine without adapters."""
+
+    def worker_ready(self) -> None:
+        """Do nothing."""
+
+    def forget_worker(self) -> None:
+        """Do nothing."""
+
+    async def add(self, ref: LoraRef) -> Adapter:
+        """Unsupported, naming the option."""
+        raise Unsupported(f"Adapter {ref.name!r} cannot be loaded: start with enable_lora.")
+
+    async def remove(self, lora_id: int) -> None:
+        """NotFound: there is none."""
+        raise NotFound(f"There is no adapter with id {lora_id}: start with enable_lora.", reason="LORA_NOT_FOUND")
+
+    async def pin(self, lora_id: int) -> None:
+        """NotFound: there is none."""
+        raise NotFound(f"There is no adapter with id {lora_id}: start with enable_lora.", reason="LORA_NOT_FOUND")
+
+    def list_loras(self) -> list[Adapter]:
+        """Return none."""
+        return []
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+class AdapterLoading:
+    """See LoraOrders.
+
+    Args:
+        adapters: the scheduler's.
+        workers: that get them.
+        fail: ends requests with an error.
+        on_change: called when requests may go on.
+    """
+
+    def __init__(
+        self,
+        adapters: Adapters,
+        workers: WorkerGroup,
+        *,
+        fail: Callable[[Iterable[Request], TetradError], None],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._adapters, self._workers, self._fail, self._on_change = adapters, workers, fail, on_change
+        self._loads: dict[int, asyncio.Task[None]] = {}
+        self._evictions: set[asyncio.Task[None]] = set()
+        self._callers: dict[int, list[asyncio.Future[None]]] = {}
+        adapters.on_wanted, adapters.on_evicted = self._start, self._evict
+
+    # --- the worker -------------------------------------------------------------------------------------------------
+
+    def worker_ready(self) -> None:
+        """See LoraOrders."""
+        self._adapters.worker_ready()
+
+    def forget_worker(self) -> None:
+        """See LoraOrders. Operators that wait for a load go on waiting for the next worker."""
+        for task in (*self._loads.values(), *self._evictions):
+            task.cancel()
+        self._loads.clear()
+        self._evictions.clear()
+
+    async def close(self) -> None:
+        """See LoraOrders."""
+        tasks = (*self._loads.values(), *self._evictions)
+        self.forget_worker()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- orders -----------------------------------------------------------------------------------------------------
+
+    async def add(self, ref: LoraRef) -> Adapter:
+        """See LoraOrders; AlreadyExists if the number belongs to another adapter and that is not to be replaced."""
+        known = next((each for each in self._adapters if each.ref.lora_id == ref.lora_id), None)
+        if known is not None and not ref.load_inplace:
+            if not known.ref.is_same(ref):
+                raise AlreadyExists(f"Adapter id {ref.lora_id} is {known.ref.name!r} at {known.ref.path}; unload it first.")
+            await self._load(known)
+            return known
+        adapter = self._adapters.add(ref)
+        try:
+            await self._load(adapter)
+        except TetradError:
+            self._adapters.discard(adapter)
+            raise
+        self._adapters.replace(adapter)
+        return adapter
+
+    async def remove(self, lora_id: int) -> None:
+        """See LoraOrders; FailedPrecondition while unfinished requests have it."""
+        adapter = self._adapters.remove(lora_id)
+        self._end_callers(adapter, FailedPrecondition(f"Adapter {adapter.ref.name!r} was unloaded while it was loaded."))
+        await asyncio.gather(*self._evictions, return_exceptions=True)
+
+    async def pin(self, lora_id: int) -> None:
+        """See LoraOrders."""
+        await self._load(self._adapters.pin(lora_id))
+
+    def list_loras(self) -> list[Adapter]:
+        """See LoraOrders."""
+        return list(self._adapters)
+
+    async def _load(self, adapter: Adapter) -> None:
+        if adapter.is_resident:
+            return
+        self._adapters.want(adapter)
+        caller = asyncio.get_running_loop().create_future()
+        self._callers.setdefault(adapter.key, []).append(caller)
+        await caller
+
+    # --- tasks ------------------------------------------------------------------------------------------------------
+
+    def _start(self, adapter: Adapter) -> None:
+        self._loads[adapter.key] = asyncio.create_task(self._run(adapter), name="lora.load")
+
+    async def _run(self, adapter: Adapter) -> None:
+        name, path = adapter.ref.name, adapter.ref.path
+        try:
+            if self._evictions:
+                await asyncio.wait(set(self._evictions))
+            digest = await self._workers.load_lora(adapter)
+        except TetradError as error:
+            log.warning("lora.failed", name=name, path=path, error=error.message)
+            self._end_load(adapter, _named(error, adapter))
+            return
+        except Exception as error:
+            log.exception("lora.failed", name=name, path=path)
+            self._end_load(adapter, InternalError(f"Adapter {name!r} could not be loaded: {error}."))
+            return
+        log.info("lora.loaded", name=name, path=path, lora_id=adapter.ref.lora_id)
+        self._loads.pop(adapter.key, None)
+        if stranded := self._adapters.loaded(adapter, digest):
+            text = f"The files of adapter {name!r} have changed since this request began with them; it cannot go on."
+            self._fail(stranded, FailedPrecondition(text, reason="LORA_CHANGED"))
+        self._adapters.refill()
+        self._end_callers(adapter, None)
+        self._on_change()
+
+    def _end_load(self, adapter: Adapter, error: TetradError) -> None:
+        self._loads.pop(adapter.key, None)
+        self._fail(self._adapters.failed(adapter), error)
+        self._adapters.discard_if_new(adapter)
+        self._end_callers(adapter, error)
+        self._adapters.refill()
+        self._on_change()
+
+    def _end_callers(self, adapter: Adapter, error: TetradError | None) -> None:
+        for caller in self._callers.pop(adapter.key, ()):
+            if caller.done():
+                continue
+            if error is None:
+                caller.set_result(None)
+            else:
+                caller.set_exception(error)
+
+    def _evict(self, adapter: Adapter) -> None:
+        task = asyncio.create_task(self._unload(adapter), name="lora.unload")
+        self._evictions.add(task)
+        task.add_done_callback(self._evictions.discard)
+
+    async def _unload(self, adapter: Adapter) -> None:
+        try:
+            await self._workers.unload_lora(adapter)
+        except TetradError as error:  # a worker that is gone has no adapters
+            log.warning("lora.unload_failed", name=adapter.ref.name, error=error.message)
+
+
+def _named(error: TetradError, adapter: Adapter) -> TetradError:
+    """Return the error with the adapter's name, so that its requests' callers know what it is about."""
+    return type(error)(
+        f"Adapter {adapter.ref.name!r} at {adapter.ref.path} cannot be loaded: {error.message}",
+        reason="LORA_NOT_USABLE",
+    )

@@ -1,0 +1,42 @@
+"""SlidingWindow: the rules of a KV group whose queries see the last keys alone.
+
+Used by HybridCoordinator; see GroupRules. A block is passed when it lies wholly before the window of the next token to compute;
+its place in the table becomes the null block. So a prefix needs its last ceil((window - 1) / block_size) blocks and no others
+(vLLM's SlidingWindowManager).
+"""
+
+from collections.abc import Callable
+
+from tetrad.engine_core_svc.core.kv_groups import KvGroup
+
+
+class SlidingWindow:
+    """See GroupRules.
+
+    Args:
+        group: with a window.
+        block_size: tokens per block.
+    """
+
+    def __init__(self, group: KvGroup, block_size: int) -> None:
+        self._group, self._block_size = group, block_size
+
+    def num_passed(self, num_computed_tokens: int) -> int:
+        """Return how many leading blocks lie before the window of the token at this position."""
+        return self._group.num_passed(num_computed_tokens, self._block_size)
+
+    def num_needed(self, num_blocks: int) -> int:
+        """Return all of them."""
+        return num_blocks
+
+    def longest_hit(self, is_cached: Callable[[int], bool], most: int) -> int:
+        """Walk backwards from the last block until a window's blocks in a row are cached.
+
+        A block that is not cached ends every prefix that needs it, so the search goes on from there.
+        """
+        end = index = most
+        while index > self.num_passed(end * self._block_size):
+            index -= 1
+            if not is_cached(index):
+                end = index
+        return end

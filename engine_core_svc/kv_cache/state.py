@@ -1,0 +1,78 @@
+"""State: the rules of a KV group whose layers keep a state of fixed size, and of each block the state behind its last token.
+
+Used by HybridCoordinator; see GroupRules. The next token reads the state behind the token before it, in that token's block, so
+a running request needs its last block alone, and a prefix the one that it ends with. Between them, tables have the null block.
+As far as blocks are free, a plan also writes the states behind the full blocks on its way, for the prefix cache; nobody holds
+them once the plan is sent. Whoever finds such a block is planned later, and workers run plans in order: unlike keys and values,
+states cannot be read in the step that writes them.
+"""
+
+from collections.abc import Callable, Sequence
+
+from tetrad.engine_core_svc.core.kv_groups import KvGroup
+from tetrad.engine_core_svc.kv_cache.block_pool import NULL_BLOCK, BlockPool
+
+
+class State:
+    """See GroupRules.
+
+    Args:
+        group: with states.
+        block_size: tokens per block.
+    """
+
+    def __init__(self, group: KvGroup, block_size: int) -> None:
+        self._group, self._block_size = group, block_size
+
+    def num_passed(self, num_computed_tokens: int) -> int:
+        """Return how many blocks lie before that of the last computed token."""
+        return self._group.num_passed(num_computed_tokens, self._block_size)
+
+    def num_needed(self, num_blocks: int) -> int:
+        """Return 1 of so many further blocks: the last one."""
+        return min(num_blocks, 1)
+
+    def longest_hit(self, is_cached: Callable[[int], bool], most: int) -> int:
+        """Walk backwards to the last block that is cached."""
+        return next((end for end in range(most, 0, -1) if is_cached(end - 1)), 0)
+
+
+class StateBlocks:
+    """Blocks of the plan that is being made which serve the prefix cache as soon as it is sent.
+
+    Args:
+        pool: of all blocks.
+    """
+
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool = pool
+        self._written: list[tuple[list[int], int, bytes]] = []
+        self._passed: list[tuple[list[int], int]] = []
+
+    def extend(self, table: list[int], num_blocks: int, num_kept: int) -> Sequence[int]:
+        """Append so many places to a table and return them; blocks are in the last one and in `num_kept` before it."""
+        if num_blocks > 1 and table:
+            self._passed.append((table, len(table) - 1))
+        added = [NULL_BLOCK] * (num_blocks - 1 - num_kept) + self._pool.allocate(num_kept + 1)
+        table.extend(added)
+        return added
+
+    def add(self, table: list[int], index: int, key: bytes) -> None:
+        """Note that plans up to the present one write the state behind a full block."""
+        self._written.append((table, index, key))
+        if index < len(table) - 1:
+            self._passed.append((table, index))
+
+    def note_sent(self) -> int:
+        """Cache what the plan writes; free what only the cache needs, and return how many blocks those are."""
+        for table, index, key in self._written:
+            self._pool.cache(table[index], key)
+        freed = []
+        for table, index in self._passed:
+            if table[index] != NULL_BLOCK:
+                freed.append(table[index])
+                table[index] = NULL_BLOCK
+        self._written.clear()
+        self._passed.clear()
+        self._pool.free(freed)
+        return len(freed)

@@ -1,0 +1,418 @@
+"""Adapters: which LoRA adapters requests may run with now, and which of them the worker has.
+
+Called by the request states when a request would join the queue, and when it ends. At most `max_loras` adapters are active:
+requests of others wait (WAITING_FOR_LORA) and never reach the queue, so planning is the same with and without adapters. An
+adapter stays active while requests of it are queued or run; the next place goes to the one whose request has waited longest.
+At most `max_cpu_loras` adapters are on the worker; the least recently used inactive one makes room. Loading is the engine's
+(engine/adapter_loading.py). Knows nothing of plans, files or workers.
+"""
+
+import itertools
+import math
+import random
+from bisect import insort
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tetrad.engine_core_svc.core.adapter import Adapter, LoraRef
+from tetrad.engine_core_svc.core.request import Request, RequestStatus
+from tetrad.engine_core_svc.scheduler.policy import PolicyName
+from tetrad.services.errors import FailedPrecondition, InvalidRequest, NotFound, Overloaded, Unsupported
+
+_LET_IN_WHILE_OTHERS_WAIT = 64
+"""Requests of an active adapter that may join the queue while another adapter waits for a place."""
+_LAST = (math.inf, math.inf)
+"""Behind everyone in line."""
+_MAX_KNOWN = 10_000
+"""Adapters that are named at most; more could only be meant to fill the memory."""
+
+
+ArrivalKey = tuple[int, int]
+ORDERS_OF_ARRIVAL: dict[PolicyName, Callable[[Request], ArrivalKey]] = {
+    "fcfs": lambda request: (0, request.sequence_number),
+    "priority": lambda request: (-request.priority, request.sequence_number),
+}
+"""The order in which requests wait for adapters."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterLimits:
+    """Most adapters in a step, and on the worker."""
+
+    max_loras: int
+    max_cpu_loras: int
+
+
+class NoAdapters:
+    """An engine without adapters."""
+
+    def bind(self, release: Callable[[Request], None], last_returned_step: Callable[[], int]) -> None:
+        """Do nothing."""
+
+    def admits(self, request: Request) -> bool:  # noqa: ARG002 - one signature
+        """Every request joins the queue."""
+        return True
+
+    def park(self, request: Request) -> None:
+        """No request is parked."""
+
+    def retreat(self, request: Request) -> None:
+        """No request has an adapter."""
+
+    def resolve(self, ref: LoraRef) -> Adapter:
+        """Unsupported, naming the option."""
+        raise Unsupported(f"Adapter {ref.name!r} cannot be used: start with enable_lora.", field="lora_request")
+
+    def begin(self, request: Request) -> None:
+        """Do nothing."""
+
+    def end(self, request: Request, status: RequestStatus) -> None:
+        """Do nothing."""
+
+    def forget_worker(self) -> None:
+        """Do nothing."""
+
+    def note_step(self) -> None:
+        """Do nothing."""
+
+    @property
+    def running_names(self) -> list[str]:
+        """None."""
+        return []
+
+    @property
+    def waiting_names(self) -> list[str]:
+        """None."""
+        return []
+
+
+class Adapters:
+    """The adapters of one engine.
+
+    Args:
+        limits: of numbers.
+        order: in which requests wait.
+    """
+
+    def __init__(self, limits: AdapterLimits, order: Callable[[Request], ArrivalKey]) -> None:
+        self._limits, self._order = limits, order
+        self._current: dict[int, Adapter] = {}  # by the clients' numbers
+        self._all: dict[int, Adapter] = {}  # by key, replaced versions included
+        self._parked: dict[int, list[Request]] = {}  # by the adapter's key
+        # A worker that outlives an engine core may still hold adapters of it.
+        self._keys = itertools.count(random.randrange(1, 1 << 30))
+        self._uses = itertools.count(1)
+        self._is_up = False
+        self._awaits_room = False
+        self._retired: list[Adapter] = []  # to be dropped when their last step is back
+        self._release: Callable[[Request], None] = _nothing
+        self._last_returned_step: Callable[[], int] = _nowhere
+        self.on_wanted: Callable[[Adapter], None] = _nothing
+        self.on_evicted: Callable[[Adapter], None] = _nothing
+
+    def bind(self, release: Callable[[Request], None], last_returned_step: Callable[[], int]) -> None:
+        """Set what puts a request that waited into the queue, and what knows how far the worker is."""
+        self._release, self._last_returned_step = release, last_returned_step
+
+    def __iter__(self) -> Iterator[Adapter]:
+        """Iterate over the versions that new requests get."""
+        return iter(self._current.values())
+
+    # --- names ------------------------------------------------------------------------------------------------------
+
+    def resolve(self, ref: LoraRef) -> Adapter:
+        """Return the adapter that a request names; an unknown one is known from now on.
+
+        InvalidRequest if the number belongs to another adapter.
+        """
+        found = self._current.get(ref.lora_id)
+        if found is None:
+            return self.add(ref)
+        if not found.ref.is_same(ref):
+            raise InvalidRequest(
+                f"Adapter id {ref.lora_id} is {found.ref.name!r} at {found.ref.path}, not {ref.name!r} at {ref.path}; "
+                "unload it, or load the other one in its place (load_inplace).",
+                field="lora_request",
+            )
+        return found
+
+    def add(self, ref: LoraRef) -> Adapter:
+        """Return a new adapter that no request gets yet, unless there is none of its number."""
+        if ref.lora_id < 1 or not ref.name or not ref.path:
+            raise InvalidRequest(f"lora_request needs a name, a path and an id of at least 1, got {ref.lora_id}.")
+        if len(self._all) >= _MAX_KNOWN:
+            raise Overloaded(f"{_MAX_KNOWN} adapters are known; unload some first.", retry_after_s=1.0)
+        adapter = Adapter(ref, next(self._keys))
+        self._all[adapter.key] = adapter
+        if ref.lora_id not in self._current:
+            self._current[ref.lora_id] = adapter
+        else:
+            adapter.is_current = False
+        return adapter
+
+    def replace(self, adapter: Adapter) -> None:
+        """Let new requests get this version; the one before stays for those that have it."""
+        before = self._current.get(adapter.ref.lora_id)
+        self._current[adapter.ref.lora_id] = adapter
+        adapter.is_current = True
+        if before is not None and before is not adapter:
+            adapter.is_pinned = before.is_pinned
+            before.is_current = before.is_pinned = False
+            self._drop_if_unused(before)
+
+    def get(self, lora_id: int) -> Adapter:
+        """Return an adapter by the clients' number; NotFound."""
+        found = self._current.get(lora_id)
+        if found is None:
+            raise NotFound(f"There is no adapter with id {lora_id}.", reason="LORA_NOT_FOUND")
+        return found
+
+    def remove(self, lora_id: int) -> Adapter:
+        """Forget an adapter; FailedPrecondition while unfinished requests have it."""
+        adapter = self.get(lora_id)
+        if adapter.num_requests:
+            raise FailedPrecondition(
+                f"Adapter {adapter.ref.name!r} is in use by {adapter.num_requests} unfinished requests; unload it when "
+                "they have ended.",
+                reason="LORA_IN_USE",
+            )
+        del self._current[lora_id]
+        adapter.is_current = False
+        self._drop_if_unused(adapter)
+        return adapter
+
+    def pin(self, lora_id: int) -> Adapter:
+        """Never evict an adapter; FailedPrecondition if no place would be left for others."""
+        adapter = self.get(lora_id)
+        num_pinned = sum(each.is_pinned for each in self._all.values() if each is not adapter)
+        if num_pinned + 1 >= self._limits.max_cpu_loras:
+            raise FailedPrecondition(
+                f"{num_pinned} adapters are pinned; of max_cpu_loras {self._limits.max_cpu_loras} one place must stay free."
+            )
+        adapter.is_pinned = True
+        return adapter
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def begin(self, request: Request) -> None:
+        """Count an unfinished request."""
+        if request.adapter is not None:
+            request.adapter.num_requests += 1
+
+    def admits(self, request: Request) -> bool:
+        """Return whether a request joins the queue now; else it must be parked."""
+        adapter = request.adapter
+        if adapter is None:
+            return True
+        if not (adapter.is_active and adapter.is_resident and self._has_turn(adapter)):
+            return False
+        self._let_in(adapter)
+        return True
+
+    def park(self, request: Request) -> None:
+        """Keep a request until `release` is called with it, which may be at once."""
+        assert request.adapter is not None
+        insort(self._parked.setdefault(request.adapter.key, []), request, key=self._order)
+        self._fill()
+
+    def end(self, request: Request, status: RequestStatus) -> None:
+        """A request has ended that was in this state."""
+        adapter = request.adapter
+        if adapter is None:
+            return
+        adapter.num_requests -= 1
+        if status is RequestStatus.WAITING_FOR_LORA:
+            self._unpark(adapter, request)
+        elif status is not RequestStatus.WAITING_FOR_GRAMMAR:
+            adapter.last_step_id = max(adapter.last_step_id, request.last_step_id)
+            self._let_out(adapter)
+        self._drop_if_unused(adapter)
+        self._fill()
+
+    def retreat(self, request: Request) -> None:
+        """A queued request waits again for its adapter, which the worker has lost."""
+        assert request.adapter is not None
+        self._let_out(request.adapter)
+        insort(self._parked.setdefault(request.adapter.key, []), request, key=self._order)
+
+    @property
+    def running_names(self) -> list[str]:
+        """Adapters that requests run with."""
+        return [adapter.ref.name for adapter in self._all.values() if adapter.num_admitted]
+
+    @property
+    def waiting_names(self) -> list[str]:
+        """Adapters that requests wait for, the first ones."""
+        return [self._all[key].ref.name for key in itertools.islice(self._parked, self._limits.max_cpu_loras)]
+
+    # --- the worker -------------------------------------------------------------------------------------------------
+
+    def worker_ready(self) -> None:
+        """There is a worker without adapters: load those that requests wait for, then those that the last one had."""
+        self._is_up = True
+        self._fill()
+        for adapter in sorted(self._all.values(), key=lambda each: -each.last_used):
+            if adapter.was_resident and not adapter.is_loading and self._num_held < self._limits.max_cpu_loras:
+                self._want(adapter)
+
+    def forget_worker(self) -> None:
+        """The worker is gone with its adapters. Its requests must `retreat` behind this."""
+        self._is_up = False
+        for adapter in self._all.values():
+            adapter.was_resident = adapter.is_resident or adapter.is_loading
+            adapter.is_resident = adapter.is_loading = adapter.is_active = False
+            adapter.last_step_id = -1
+
+    def loaded(self, adapter: Adapter, digest: bytes) -> list[Request]:
+        """The worker has an adapter; return the requests that cannot go on: they began with other files of it."""
+        began = [request for request in self._parked.get(adapter.key, ()) if request.num_output_tokens]
+        changed = bool(adapter.digest) and adapter.digest != digest
+        if changed:
+            for request in self._parked.get(adapter.key, ()):
+                request.block_hashes.clear()
+        adapter.digest, adapter.is_loading, adapter.is_resident = digest, False, True
+        adapter.last_used = next(self._uses)
+        if not changed:
+            self._fill()
+            return []
+        return began
+
+    def failed(self, adapter: Adapter) -> list[Request]:
+        """The worker cannot have an adapter; return the requests that wait for it, which the caller ends."""
+        adapter.is_loading = adapter.is_resident = adapter.was_resident = False
+        return list(self._parked.get(adapter.key, ()))
+
+    def refill(self) -> None:
+        """Give free places to adapters that wait."""
+        self._fill()
+
+    def note_step(self) -> None:
+        """A step has come back: an adapter that it named may make room now."""
+        if self._retired:
+            retired, self._retired = self._retired, []
+            for adapter in retired:
+                self._drop_if_unused(adapter)
+        if self._awaits_room:
+            self._fill()
+
+    def want(self, adapter: Adapter) -> None:
+        """Load an adapter, as an operator asks for it; Overloaded if every place is in use."""
+        if adapter.is_resident or adapter.is_loading:
+            return
+        if not self._make_room(_LAST):
+            raise Overloaded(
+                f"All {self._limits.max_cpu_loras} places for adapters (max_cpu_loras) are in use or pinned; try again later.",
+                retry_after_s=1.0,
+            )
+        self._want(adapter)
+
+    # --- places -----------------------------------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        """Give free places to the adapters whose requests have waited longest, and load what they will need."""
+        self._awaits_room = False
+        if not (self._is_up and self._parked):
+            return
+        for key in sorted(self._parked, key=self._turn_of):
+            adapter = self._all[key]
+            if not (adapter.is_resident or adapter.is_loading):
+                if not self._make_room(self._turn_of(key)):
+                    self._awaits_room = True  # later ones must not take the next place
+                    return
+                self._want(adapter)
+            num_active = sum(each.is_active for each in self._all.values())
+            may_run = self._has_turn(adapter) if adapter.is_active else num_active < self._limits.max_loras
+            if adapter.is_resident and may_run:
+                self._activate(adapter)
+
+    def _turn_of(self, key: int) -> tuple[float, float]:
+        """Return the place in line of an adapter; the last one if no request waits for it."""
+        waiting = self._parked.get(key)
+        return self._order(waiting[0]) if waiting else _LAST
+
+    def _has_turn(self, adapter: Adapter) -> bool:
+        """Return whether more requests of an active adapter may join the queue."""
+        return adapter.num_let_in < _LET_IN_WHILE_OTHERS_WAIT or all(key == adapter.key for key in self._parked)
+
+    def _activate(self, adapter: Adapter) -> None:
+        if not adapter.is_active:
+            adapter.is_active, adapter.num_let_in = True, 0
+        adapter.last_used = next(self._uses)
+        for request in self._parked.pop(adapter.key):
+            self._let_in(adapter)
+            self._release(request)
+
+    def _let_in(self, adapter: Adapter) -> None:
+        adapter.num_admitted += 1
+        adapter.num_let_in += 1
+
+    def _let_out(self, adapter: Adapter) -> None:
+        adapter.num_admitted -= 1
+        if not adapter.num_admitted:
+            adapter.is_active = False
+
+    def _unpark(self, adapter: Adapter, request: Request) -> None:
+        waiting = self._parked[adapter.key]
+        waiting.remove(request)
+        if not waiting:
+            del self._parked[adapter.key]
+
+    @property
+    def _num_held(self) -> int:
+        return sum(each.is_resident or each.is_loading for each in self._all.values())
+
+    def _make_room(self, turn: tuple[float, float]) -> bool:
+        """Evict until the worker has room for one adapter more; return whether it has. Who waits longer is not evicted."""
+        while self._num_held >= self._limits.max_cpu_loras:
+            idle = [each for each in self._all.values() if self._may_evict(each)]
+            later = [each for each in idle if self._turn_of(each.key) > turn or each.key not in self._parked]
+            victim = min(later, key=lambda each: (each.key in self._parked, each.last_used), default=None)
+            if victim is None:
+                return False
+            victim.is_resident = False
+            self.on_evicted(victim)
+        return True
+
+    def _may_evict(self, adapter: Adapter) -> bool:
+        is_idle = not (adapter.is_active or adapter.is_pinned or adapter.num_admitted)
+        return adapter.is_resident and is_idle and self._is_returned(adapter)
+
+    def _is_returned(self, adapter: Adapter) -> bool:
+        """Return whether no plan in flight names the adapter."""
+        return adapter.last_step_id <= self._last_returned_step()
+
+    def _want(self, adapter: Adapter) -> None:
+        adapter.is_loading, adapter.was_resident = True, False
+        self.on_wanted(adapter)
+
+    def _drop_if_unused(self, adapter: Adapter) -> None:
+        """Forget a version that new requests do not get, once its last request has ended."""
+        if adapter.is_current or adapter.num_requests:
+            return
+        if not self._is_returned(adapter):
+            self._retired.append(adapter)
+            return
+        if adapter.is_resident:
+            adapter.is_resident = False
+            self.on_evicted(adapter)
+        self._all.pop(adapter.key, None)
+
+    def discard_if_new(self, adapter: Adapter) -> None:
+        """Forget an adapter that could not be loaded, unless requests have it: the next request tries again."""
+        if adapter.num_requests:
+            return
+        self.discard(adapter)
+
+    def discard(self, adapter: Adapter) -> None:
+        """Forget a version that never became current, or that cannot be used."""
+        if self._current.get(adapter.ref.lora_id) is adapter:
+            del self._current[adapter.ref.lora_id]
+        self._all.pop(adapter.key, None)
+
+
+def _nothing(_: object) -> None:
+    """Nothing is bound yet."""
+
+
+def _nowhere() -> int:
+    return -1

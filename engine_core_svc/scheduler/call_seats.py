@@ -1,0 +1,65 @@
+"""CallSeats: lets every client call run one sequence before another call runs further ones.
+
+Called by the scheduler for each plan. Preempts rows of the call that runs the most; a call that got a row this way cannot be
+preempted for another one, as it runs one only. Knows no budgets and no time.
+"""
+
+from tetrad.engine_core_svc.core.request import Request
+from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.scheduler.request_states import RequestStates
+
+_MAX_LOOKED_AT = 64
+"""Waiting calls that are looked at for one plan, so that its cost does not grow with the queue."""
+
+
+class CallSeats:
+    """Preempts for calls without rows.
+
+    Args:
+        states: the requests.
+        kv_cache: their block tables.
+        max_num_seqs: rows of a step.
+    """
+
+    def __init__(self, states: RequestStates, kv_cache: KVCacheManager, max_num_seqs: int) -> None:
+        self._states, self._kv_cache, self._max_num_seqs = states, kv_cache, max_num_seqs
+
+    def make_room(self) -> int:
+        """If all seats are taken, preempt a row for each waiting call that runs none; return how many."""
+        calls, waiting = self._states.calls, self._states.waiting
+        if len(self._states.running) < self._max_num_seqs or not self._has_further_rows:
+            return 0
+        num_before = self._states.num_preemptions
+        for _ in range(_MAX_LOOKED_AT):
+            first = waiting.peek()
+            if first is None:
+                break
+            waiting.pass_over(first)
+            if not calls.num_running(first.call) and not first.num_placeholders and not first.is_held:
+                victim = self._last_of_largest_call(first)
+                if victim is None:
+                    break
+                self._states.preempt(victim)
+        waiting.look_again()
+        return self._states.num_preemptions - num_before
+
+    def preempt_idle_row(self, request: Request, step_id: int) -> bool:
+        """Preempt a row that this step leaves out, if a call that runs none finds no blocks; return whether there was one."""
+        if self._states.calls.num_running(request.call) or not self._has_further_rows:
+            return False
+        victim = self._last_of_largest_call(request)
+        if victim is None or victim.last_step_id == step_id or self._kv_cache.blocks_missing(request) <= 0:
+            return False
+        self._states.preempt(victim)
+        return True
+
+    @property
+    def _has_further_rows(self) -> bool:
+        return len(self._states.running) > self._states.calls.num_running_calls
+
+    def _last_of_largest_call(self, first: Request) -> Request | None:
+        """Return the last row of the call that runs the most, of rows no more urgent than `first`; None if each runs one."""
+        calls = self._states.calls
+        rows = (each for each in reversed(self._states.running) if each.priority <= first.priority)
+        victim = max(rows, key=lambda each: calls.num_running(each.call), default=None)
+        return None if victim is None or calls.num_running(victim.call) < 2 else victim

@@ -1,0 +1,243 @@
+"""Drafting: adds draft tokens to plans, and takes back those that results reject (speculative decoding).
+
+Called by the scheduler for each plan, and by Results for each result. A proposer (Drafts) guesses the next tokens of a request.
+The worker computes the guesses in the step of the last token, samples at each position, and accepts guesses up to the first
+one that differs from its sample. A step yields 1 to k + 1 tokens of a request: the same tokens as without drafts.
+
+- Drafts use the tokens, free blocks and message bytes that a plan has left: they preempt and delay no request.
+- A plan with drafts is alone in flight, as in vLLM's synchronous scheduling: a proposal needs the tokens before it, and the
+  next step continues after the accepted drafts. If only requests with drafts waited, they would leave the batch of the others.
+  While nothing is proposed, plans are made ahead.
+- Until the result arrives, drafts count as computed tokens and as placeholders. They are never part of a request's tokens. Only
+  these are hashed, so the prefix cache holds no rejected token. The next step uses the blocks of rejected drafts.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tetrad.engine_core_svc.core.plan import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
+from tetrad.engine_core_svc.core.request import Request, RequestStatus
+from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.scheduler.budget import StepBudget
+from tetrad.engine_core_svc.scheduler.drafts.measured_step import MeasuredStep
+from tetrad.services.log import get_logger
+
+log = get_logger()
+
+
+class Drafts(Protocol):
+    """Proposes tokens: from those of the requests (n-gram, suffix), or the worker's own proposals (draft model, EAGLE)."""
+
+    @property
+    def max_tokens(self) -> int:
+        """Most drafts of a request in one step. 0: there are never any."""
+
+    def num_from_worker(self, num_requests: int) -> int:
+        """Return how many drafts of a request the worker is to propose behind a step of so many requests; 0: none."""
+
+    def observe(self, step: MeasuredStep) -> None:
+        """Learn what a step has cost; called before `propose`, for each step without prompts."""
+
+    def propose(self, requests: Sequence[Request], result: ModelRunnerOutput) -> Mapping[int, Sequence[int]]:
+        """Return key -> the tokens that may come next; requests may be missing.
+
+        Further results may be on their way: then the proposals only decide whether the next plan waits for them.
+
+        Args:
+            requests: those that the result has brought tokens, and that go on. Their last token is the last one known.
+            result: of the step; `draft_tokens` are the worker's proposals.
+        """
+
+
+class NoDrafts:
+    """Each step brings a request one token."""
+
+    max_tokens = 0
+
+    def num_from_worker(self, num_requests: int) -> int:  # noqa: ARG002 - of the protocol
+        """Return 0."""
+        return 0
+
+    def observe(self, step: MeasuredStep) -> None:
+        """Learn nothing."""
+
+    def propose(self, requests: Sequence[Request], result: ModelRunnerOutput) -> Mapping[int, Sequence[int]]:  # noqa: ARG002 - of the protocol
+        """Propose nothing."""
+        return {}
+
+
+@dataclass(slots=True)
+class DraftStats:
+    """Since start: times that a request was planned with drafts, these drafts, and those of them that were accepted.
+
+    `num_accepted_by_place` has one count for each draft that a step may have.
+    """
+
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_accepted_by_place: list[int] = field(default_factory=list)
+
+    def count(self, num_drafts: int, num_accepted: int) -> None:
+        """Count the drafts of a request in a step."""
+        self.num_drafts += 1
+        self.num_draft_tokens += num_drafts
+        self.num_accepted_tokens += num_accepted
+        for place in range(num_accepted):
+            self.num_accepted_by_place[place] += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _PlanInFlight:
+    """What a plan computes.
+
+    Attributes:
+        num_rows: tokens of decoding requests, and drafts.
+        is_measured: its time tells what rows cost: it has no prompts.
+        waited: it was made after the result before it.
+        follows: it goes on behind that result at once, with the same requests.
+        num_drafts: request key -> its drafts.
+    """
+
+    num_rows: int
+    is_measured: bool
+    waited: bool
+    follows: bool
+    num_drafts: Mapping[int, int]
+
+
+class Drafting:
+    """Drafts of one scheduler's requests.
+
+    Args:
+        drafts: proposes them.
+        requests: all unfinished ones, by key.
+        kv_cache: gives the blocks.
+        clock: seconds.
+
+    Attributes:
+        awaits_result: whether the next plan must wait for the results of those before.
+        stats: see DraftStats.
+    """
+
+    def __init__(
+        self,
+        drafts: Drafts,
+        requests: Mapping[int, Request],
+        kv_cache: KVCacheManager,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._drafts, self._requests, self._kv_cache, self._clock = drafts, requests, kv_cache, clock
+        self._is_on = drafts.max_tokens > 0
+        self._in_flight: dict[int, _PlanInFlight] = {}
+        self._must_wait = self._has_proposed = False
+        self._result_at = clock()
+        # One count a place from the start, as vLLM has: a metric that is there only after the first draft hides its rate.
+        self.stats = DraftStats(num_accepted_by_place=[0] * drafts.max_tokens)
+
+    @property
+    def awaits_result(self) -> bool:
+        """Whether drafts are in flight, or are proposed for requests whose last tokens are."""
+        return self._must_wait and bool(self._in_flight)
+
+    def set_worker(self, *, verifies_drafts: bool) -> None:
+        """Take in whether the worker verifies drafts; one that does not gets none."""
+        self._is_on = verifies_drafts and self._drafts.max_tokens > 0
+        if self._drafts.max_tokens and not verifies_drafts:
+            log.warning("drafts.off", reason="The worker does not announce that it verifies draft tokens.")
+
+    def add_drafts(self, plan: SchedulerOutput, budget: StepBudget) -> None:
+        """Let the plan verify what is proposed for its requests, as far as there is room."""
+        if not self._is_on or not plan.num_requests:
+            return
+        plan.num_spec_tokens = self._drafts.num_from_worker(plan.num_requests)
+        num_drafts: dict[int, int] = {}
+        for row, key in enumerate(plan.cached_requests.keys):
+            request = self._requests[key]
+            if request.draft_ids and (num_added := self._add(request, row, plan, budget)):
+                num_drafts[key] = num_added
+        if plan.num_spec_tokens:
+            self._extend_ahead(plan)
+        self._must_wait = bool(num_drafts or plan.num_spec_tokens)
+        self._in_flight[plan.step_id] = _PlanInFlight(
+            num_rows=plan.total_num_scheduled_tokens,
+            is_measured=not budget.num_prompt_tokens,
+            waited=not self._in_flight,
+            follows=not plan.new_requests,
+            num_drafts=num_drafts,
+        )
+
+    def settle(self, result: ModelRunnerOutput) -> None:
+        """Take back what the result rejects: those positions are computed again, with other tokens."""
+        if not self._is_on:
+            return
+        plan = self._in_flight.pop(result.step_id, None)
+        if plan is None:
+            return
+        self._measure(plan, result.compute_s)
+        if plan.num_drafts:
+            rows = dict(zip(result.keys, result.token_ids, strict=True))
+            for key, num_drafts in plan.num_drafts.items():
+                request, row = self._requests.get(key), rows.get(key)
+                if request is not None and row is not None:  # else it ended while the step ran, or fails in it
+                    self._settle(request, num_drafts, num_accepted=len(row) - 1)
+
+    def propose(self, outputs: Sequence[EngineCoreOutput], result: ModelRunnerOutput) -> None:
+        """Note what may come next for the requests that go on."""
+        if not self._is_on:
+            return
+        requests = [output.request for output in outputs if output.request.status is RequestStatus.RUNNING]
+        proposals = self._drafts.propose(requests, result)
+        if proposals or self._has_proposed:
+            for request in requests:
+                request.draft_ids = proposals.get(request.key, ())[: self._drafts.max_tokens]
+        self._has_proposed = bool(proposals)
+        self._must_wait = any(proposals.values()) or any(plan.num_drafts for plan in self._in_flight.values())
+
+    def forget_worker(self) -> None:
+        """No plan is in flight any more."""
+        self._in_flight = {}
+        self._must_wait = False
+
+    def _measure(self, plan: _PlanInFlight, compute_s: float) -> None:
+        now = self._clock()
+        if plan.is_measured and compute_s:
+            gap_s = now - self._result_at - compute_s if plan.follows else None
+            self._drafts.observe(MeasuredStep(plan.num_rows, compute_s, gap_s, plan.waited))
+        self._result_at = now
+
+    def _add(self, request: Request, row: int, plan: SchedulerOutput, budget: StepBudget) -> int:
+        """Add a request's drafts to its row; return how many."""
+        draft_ids, request.draft_ids = request.draft_ids, ()
+        # The step brings one token more than drafts are accepted.
+        most = min(len(draft_ids), request.max_total_tokens - request.num_tokens - 1)
+        num_drafts = budget.most_drafts(request, most)
+        # The only token that is on its way is this plan's: proposals follow the last token.
+        is_current = request.num_placeholders == 1
+        blocks = self._kv_cache.extend(request, num_drafts) if num_drafts > 0 and is_current else None
+        if blocks is None:
+            return 0
+        budget.verify(request, num_drafts)
+        plan.cached_requests.extend(row, num_drafts, blocks)
+        plan.draft_tokens[request.key] = draft_ids[:num_drafts]
+        plan.total_num_scheduled_tokens += num_drafts
+        request.num_computed_tokens += num_drafts
+        request.num_placeholders += num_drafts
+        return num_drafts
+
+    def _extend_ahead(self, plan: SchedulerOutput) -> None:
+        """Give requests the blocks behind which the worker computes its proposals, as far as blocks are free."""
+        columns = plan.cached_requests
+        for row, key in enumerate(columns.keys):
+            request = self._requests[key]
+            ahead = min(plan.num_spec_tokens, request.max_total_tokens - request.num_computed_tokens)
+            if ahead > 0 and (blocks := self._kv_cache.extend(request, ahead)) is not None:
+                columns.extend(row, 0, blocks)
+
+    def _settle(self, request: Request, num_drafts: int, num_accepted: int) -> None:
+        request.num_placeholders -= num_drafts
+        if request.status is RequestStatus.RUNNING:  # else it was preempted, and starts over
+            request.num_computed_tokens -= num_drafts - num_accepted
+        self.stats.count(num_drafts, num_accepted)

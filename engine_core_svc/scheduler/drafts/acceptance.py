@@ -1,0 +1,65 @@
+"""Acceptance: measures how often a proposer is right, per request, with what all requests have shown as the prior.
+
+Proposals that no step verifies count as well: the tokens that come are compared with them at no cost. So a request that is not
+worth drafts now shows when it is again.
+"""
+
+from collections.abc import Sequence
+
+_KEEP = 0.95
+"""Weight of what a request has shown before, at each comparison."""
+_PRIOR_WEIGHT = 2.0
+"""Comparisons for which the prior counts."""
+_FIRST_GUESS = 0.6
+"""Of the prior."""
+_PRIOR_GAIN = 0.02
+
+
+class Prior:
+    """What the requests of an engine have shown: the probability that a draft is right if those before it are."""
+
+    def __init__(self) -> None:
+        self.probability = _FIRST_GUESS
+
+    def note(self, num_right: int, num_compared: int) -> None:
+        """Take in a comparison."""
+        self.probability += min(1.0, _PRIOR_GAIN * num_compared) * (num_right / num_compared - self.probability)
+
+
+class Acceptance:
+    """Of one request.
+
+    Args:
+        prior: of its engine.
+    """
+
+    __slots__ = ("_expected", "_num_compared", "_num_right", "_prior", "_start")
+
+    def __init__(self, prior: Prior) -> None:
+        self._prior = prior
+        self._num_right = self._num_compared = 0.0
+        self._expected: Sequence[int] = ()
+        self._start = 0
+
+    @property
+    def probability(self) -> float:
+        """The probability that a draft is right if those before it are."""
+        right = self._num_right + _PRIOR_WEIGHT * self._prior.probability
+        return right / (self._num_compared + _PRIOR_WEIGHT)
+
+    def expect(self, start: int, proposal: Sequence[int]) -> None:
+        """Note what is proposed for the places from `start` on."""
+        self._start, self._expected = start, proposal
+
+    def compare(self, token_ids: Sequence[int]) -> None:
+        """Compare the last proposal with the request's tokens."""
+        num_compared, num_right = 0, 0
+        for token_id, expected in zip(token_ids[self._start :], self._expected, strict=False):
+            num_compared += 1
+            if token_id != expected:
+                break
+            num_right += 1
+        if num_compared:
+            self._num_right = _KEEP * self._num_right + num_right
+            self._num_compared = _KEEP * self._num_compared + num_compared
+            self._prior.note(num_right, num_compared)

@@ -1,0 +1,100 @@
+"""LookupDrafts: proposes tokens that are found in texts known here, as far as they are worth a step's time.
+
+Made by the service, called by Drafting. Each request has a proposer of its own, chosen when it is first seen, which reads the
+request's tokens as they grow; a request without one costs nothing. What is proposed is compared with the tokens that come, and
+steps are measured: the judgement decides by both.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from tetrad.engine_core_svc.core.plan import ModelRunnerOutput
+from tetrad.engine_core_svc.core.request import Request
+from tetrad.engine_core_svc.scheduler.drafts.acceptance import Acceptance, Prior
+from tetrad.engine_core_svc.scheduler.drafts.judgement import Proposal, may_pay, worthwhile
+from tetrad.engine_core_svc.scheduler.drafts.measured_step import MeasuredStep
+from tetrad.engine_core_svc.scheduler.drafts.step_prices import StepPrices
+
+
+class Proposer(Protocol):
+    """Finds what may follow the tokens of one request."""
+
+    def propose(self, token_ids: Sequence[int], num_tokens: int) -> Sequence[int]:
+        """Return up to so many tokens that may follow `token_ids`, which begin with those of the call before."""
+
+
+ChooseProposer = Callable[[Request], Proposer | None]
+"""Returns a new proposer for a request; None: it gets no drafts."""
+
+
+class LookupDrafts:
+    """See Drafts.
+
+    Args:
+        choose: the proposers.
+        max_tokens: most drafts of a request in one step.
+        most_beside: number of requests that decode -> most drafts of each; None: max_tokens.
+    """
+
+    def __init__(self, choose: ChooseProposer, max_tokens: int, most_beside: Callable[[int], int] | None = None) -> None:
+        self.max_tokens = max_tokens
+        self._choose, self._most_beside = choose, most_beside or (lambda _: max_tokens)
+        self._prices = StepPrices()
+        self._prior = Prior()
+
+    def num_from_worker(self, num_requests: int) -> int:  # noqa: ARG002 - of the protocol
+        """Return 0: the worker proposes nothing."""
+        return 0
+
+    def observe(self, step: MeasuredStep) -> None:
+        """Learn what steps cost."""
+        self._prices.observe(step.num_rows, step.compute_s)
+        if step.gap_s is not None:
+            gap = self._prices.waiting_gap if step.waited else self._prices.ahead_gap
+            gap.observe(step.gap_s)
+
+    def propose(self, requests: Sequence[Request], result: ModelRunnerOutput) -> dict[int, Sequence[int]]:  # noqa: ARG002
+        """Return key -> the drafts that are worth it."""
+        num_requests = len(requests)
+        drafted = [
+            (request.key, request.token_ids, state)
+            for request in requests
+            if request.draft_state is not _NOTHING and (state := self._state_of(request)) is not None
+        ]
+        most = min(self.max_tokens, self._most_beside(num_requests)) if drafted else 0
+        if not most or not may_pay(self._prices, num_requests):
+            return {}
+        proposals = {key: state.propose(token_ids, most) for key, token_ids, state in drafted}
+        return worthwhile(proposals, num_requests, self._prices)
+
+    def _state_of(self, request: Request) -> "_State | None":
+        state = request.draft_state
+        if state is None:
+            proposer = self._choose(request)
+            state = request.draft_state = _NOTHING if proposer is None else _State(proposer, Acceptance(self._prior))
+        return state if isinstance(state, _State) else None
+
+
+_NOTHING = object()
+"""State of a request that gets no drafts."""
+
+
+class _State:
+    """What is known of a request.
+
+    Args:
+        proposer: its own.
+        acceptance: of its proposals.
+    """
+
+    __slots__ = ("_acceptance", "_proposer")
+
+    def __init__(self, proposer: Proposer, acceptance: Acceptance) -> None:
+        self._proposer, self._acceptance = proposer, acceptance
+
+    def propose(self, token_ids: Sequence[int], num_tokens: int) -> Proposal:
+        """Judge the proposal before by the tokens that have come, and make the next one."""
+        self._acceptance.compare(token_ids)
+        draft_ids = self._proposer.propose(token_ids, num_tokens)
+        self._acceptance.expect(len(token_ids), draft_ids)
+        return Proposal(draft_ids, self._acceptance.probability)

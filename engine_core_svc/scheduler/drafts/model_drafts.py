@@ -1,0 +1,56 @@
+"""ModelDrafts: takes the tokens that a draft model on the worker proposes, as far as it pays.
+
+Made by the service, called by Drafting. The worker proposes with a result what the next plan verifies. Requests with a
+prediction get that text's tokens instead.
+"""
+
+from collections.abc import Sequence
+
+from tetrad.engine_core_svc.core.plan import ModelRunnerOutput
+from tetrad.engine_core_svc.core.request import Request
+from tetrad.engine_core_svc.core.speculative_config import SpeculativeConfig
+from tetrad.engine_core_svc.scheduler.drafts.lookup import LookupDrafts
+from tetrad.engine_core_svc.scheduler.drafts.measured_step import MeasuredStep
+from tetrad.engine_core_svc.scheduler.drafts.rate_comparison import RateComparison
+
+
+class ModelDrafts:
+    """See Drafts.
+
+    Args:
+        config: its limits.
+        predictions: drafts of the requests with a prediction.
+    """
+
+    def __init__(self, config: SpeculativeConfig, predictions: LookupDrafts) -> None:
+        self.max_tokens = config.num_speculative_tokens
+        self._config, self._predictions = config, predictions
+        self._rates = RateComparison()
+        self._step: MeasuredStep | None = None
+        self._had_proposals = False
+
+    def num_from_worker(self, num_requests: int) -> int:
+        """Return how many drafts the model is to propose; 0 where plain steps are faster."""
+        return self._config.most_tokens(num_requests) if self._rates.pays(num_requests) else 0
+
+    def observe(self, step: MeasuredStep) -> None:
+        """Learn what a step has cost."""
+        self._predictions.observe(step)
+        self._step = step
+
+    def propose(self, requests: Sequence[Request], result: ModelRunnerOutput) -> dict[int, Sequence[int]]:
+        """Return key -> drafts."""
+        self._compare(result)
+        proposals = dict(result.draft_tokens)
+        if any(request.predicted_ids for request in requests):
+            proposals |= self._predictions.propose(requests, result)
+        return proposals
+
+    def _compare(self, result: ModelRunnerOutput) -> None:
+        step, self._step = self._step, None
+        drafted, had_proposals = bool(result.draft_tokens), self._had_proposals
+        self._had_proposals = drafted
+        # A step between the two kinds has the costs of one and the tokens of the other.
+        if step is not None and drafted == had_proposals:
+            num_tokens = sum(map(len, result.token_ids))
+            self._rates.note(len(result.keys), num_tokens, step.compute_s + (step.gap_s or 0.0), drafted=drafted)

@@ -1,0 +1,35 @@
+"""Places: where the last tokens of a growing text occurred in it before.
+
+Used by the proposers that look texts up, one for each text. An index of n-grams of one length; longer matches are found by
+comparing backwards from there.
+"""
+
+from collections.abc import Sequence
+
+
+class Places:
+    """Index of one text.
+
+    Args:
+        size: tokens of an n-gram.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._places: dict[tuple[int, ...], list[int]] = {}
+        self._num_seen = size
+
+    def find(self, token_ids: Sequence[int]) -> Sequence[int]:
+        """Return the places behind the n-grams that equal the last one, first place first; `token_ids` only grows."""
+        size, places, end = self._size, self._places, len(token_ids)
+        for place in range(self._num_seen, end):  # each has a token behind it
+            places.setdefault(tuple(token_ids[place - size : place]), []).append(place)
+        self._num_seen = max(self._num_seen, end)
+        return places.get(tuple(token_ids[end - size :]), ()) if end >= size else ()
+
+    def match_length(self, token_ids: Sequence[int], place: int, most: int) -> int:
+        """Return how many tokens before a place that was found equal the last ones, up to `most`."""
+        length, most = self._size, min(most, place)
+        while length < most and token_ids[place - length - 1] == token_ids[-length - 1]:
+            length += 1
+        return length

@@ -1,0 +1,37 @@
+"""Proposers: chooses how drafts of a request are found, by its prediction and the service's options."""
+
+from tetrad.engine_core_svc.core.request import Request
+from tetrad.engine_core_svc.core.speculative_config import SpeculativeConfig
+from tetrad.engine_core_svc.scheduler.drafts.lookup import LookupDrafts, Proposer
+from tetrad.engine_core_svc.scheduler.drafts.model_drafts import ModelDrafts
+from tetrad.engine_core_svc.scheduler.drafts.ngrams import Ngrams
+from tetrad.engine_core_svc.scheduler.drafts.prediction import Prediction
+from tetrad.engine_core_svc.scheduler.drafts.suffixes import Suffixes
+
+_MAX_OF_PREDICTION = 16
+"""Most drafts in one step of a request with a prediction, unless options say less."""
+
+
+def drafts_for(config: SpeculativeConfig | None) -> LookupDrafts | ModelDrafts:
+    """Return the drafts of a service with these options; None: of requests with a prediction alone."""
+    if config is not None and config.model is not None:
+        return ModelDrafts(config, LookupDrafts(_prediction_of, config.num_speculative_tokens, config.most_tokens))
+    if config is None:
+        return LookupDrafts(_prediction_of, _MAX_OF_PREDICTION)
+    return LookupDrafts(
+        lambda request: _prediction_of(request) or _lookup(config), config.num_speculative_tokens, config.most_tokens
+    )
+
+
+def _prediction_of(request: Request) -> Proposer | None:
+    return Prediction(request.predicted_ids, request.num_prompt_tokens) if request.predicted_ids else None
+
+
+def _lookup(config: SpeculativeConfig) -> Proposer:
+    if config.method == "suffix":
+        return Suffixes(
+            config.suffix_decoding_max_tree_depth,
+            config.suffix_decoding_max_spec_factor,
+            config.suffix_decoding_min_token_prob,
+        )
+    return Ngrams(*config.ngram_lengths)

@@ -1,0 +1,67 @@
+"""Rate comparison: decides by measured rates whether a draft model pays, per size of the batch.
+
+What a draft model takes is part of its steps, so no price of a row tells it: steps with and without drafts are tried, and the
+faster kind goes on. The other kind is tried again now and then, for 1.5% of the steps.
+"""
+
+from dataclasses import dataclass, field
+
+_KEEP = 0.95
+"""Weight of what is known when a step is added: that of the last 20 steps counts most."""
+_FIRST_STEPS = 8
+"""Steps of each kind that are tried first."""
+_PERIOD, _TRIED = 512, 8
+"""Of so many steps, how many are of the slower kind."""
+
+
+@dataclass(slots=True)
+class _Rate:
+    """Tokens and seconds of recent steps of one kind."""
+
+    num_tokens: float = 0.0
+    seconds: float = 0.0
+    num_steps: int = 0
+
+    def add(self, num_tokens: float, seconds: float) -> None:
+        self.num_tokens = _KEEP * self.num_tokens + num_tokens
+        self.seconds = _KEEP * self.seconds + seconds
+        self.num_steps += 1
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.num_tokens / self.seconds if self.seconds else 0.0
+
+
+@dataclass(slots=True)
+class _Rates:
+    """Of batches of about one size."""
+
+    plain: _Rate = field(default_factory=_Rate)
+    drafted: _Rate = field(default_factory=_Rate)
+    num_steps: int = 0
+
+
+class RateComparison:
+    """Rates of steps with and without drafts."""
+
+    def __init__(self) -> None:
+        self._rates: dict[int, _Rates] = {}
+
+    def note(self, num_requests: int, num_tokens: int, seconds: float, *, drafted: bool) -> None:
+        """Learn from a step that brought so many requests so many tokens."""
+        rates = self._of(num_requests)
+        (rates.drafted if drafted else rates.plain).add(num_tokens, seconds)
+        rates.num_steps += 1
+
+    def pays(self, num_requests: int) -> bool:
+        """Return whether the next step beside so many requests is to have drafts: as they pay, or to try."""
+        rates = self._of(num_requests)
+        if rates.plain.num_steps < _FIRST_STEPS:
+            return False
+        if rates.drafted.num_steps < _FIRST_STEPS:
+            return True
+        is_faster = rates.drafted.tokens_per_s > rates.plain.tokens_per_s
+        return is_faster != (rates.num_steps % _PERIOD < _TRIED)
+
+    def _of(self, num_requests: int) -> _Rates:
+        return self._rates.setdefault(num_requests.bit_length(), _Rates())

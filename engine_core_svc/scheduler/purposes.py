@@ -1,0 +1,83 @@
+"""Purposes: one strategy for generation and one for pooling, which apply a step's result to a request and decide when it ends.
+
+The engine chooses the strategy when it admits the request; Results call it. The scheduler plans all requests alike: a pooling
+request is planned like one of a single output token, and the step of its last prompt chunk returns a vector instead.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from tetrad.engine_core_svc.core.plan import FINISH_REASONS, EngineCoreOutput, ModelRunnerOutput, PrefillStats
+from tetrad.engine_core_svc.core.request import Purpose, Request, RequestStatus
+from tetrad.engine_core_svc.scheduler.request_states import RequestStates
+from tetrad.engine_core_svc.scheduler.stopping import check_stop
+from tetrad.services.errors import InternalError
+
+
+class Strategy(Protocol):
+    """How a result is applied to one request."""
+
+    def apply(self, request: Request, token_ids: Iterable[int], result: ModelRunnerOutput) -> EngineCoreOutput:
+        """Apply the tokens, or what else the result has for the request; return what it brought."""
+
+
+class Generation:
+    """Each step that samples brings tokens; a stop rule ends the request.
+
+    Args:
+        states: where requests end.
+    """
+
+    def __init__(self, states: RequestStates) -> None:
+        self._states = states
+
+    def apply(self, request: Request, token_ids: Iterable[int], result: ModelRunnerOutput) -> EngineCoreOutput:
+        """Append sampled tokens one by one; those behind a stop are dropped."""
+        request.num_placeholders -= 1
+        logprobs, prompt_logprobs = result.logprobs.get(request.key), result.prompt_logprobs.get(request.key)
+        output = EngineCoreOutput(request, [], logprobs=logprobs, prompt_logprobs=prompt_logprobs)
+        if not request.first_output_sent:
+            request.first_output_sent = True
+            output.prefill_stats = _prefill_stats(request)
+        for token_id in token_ids:
+            request.token_ids.append(token_id)
+            output.new_token_ids.append(token_id)
+            verdict = check_stop(request)
+            if verdict is not None:
+                status, output.stop_reason = verdict
+                self._states.finish(request, status)
+                output.finish_reason = FINISH_REASONS[status]
+                output.logprobs = logprobs and logprobs.first(len(output.new_token_ids))
+                break
+        return output
+
+
+class Pooling:
+    """The step that computes the end of the prompt brings the vector, and ends the request.
+
+    Args:
+        states: where requests end.
+    """
+
+    def __init__(self, states: RequestStates) -> None:
+        self._states = states
+
+    def apply(self, request: Request, token_ids: Iterable[int], result: ModelRunnerOutput) -> EngineCoreOutput:  # noqa: ARG002
+        """End the request with its vector; without one it has failed."""
+        vector = result.pooling_outputs.get(request.key)
+        status = RequestStatus.FINISHED_ERROR if vector is None else RequestStatus.FINISHED_STOPPED
+        self._states.finish(request, status)
+        error = InternalError("The worker's result has no vector for this request.") if vector is None else None
+        return EngineCoreOutput(
+            request, [], FINISH_REASONS[status], prefill_stats=_prefill_stats(request), pooling_output=vector, error=error
+        )
+
+
+def strategies(states: RequestStates) -> tuple[Strategy, ...]:
+    """Return the strategy of each purpose, at the purpose's number."""
+    made: dict[Purpose, Strategy] = {Purpose.GENERATION: Generation(states), Purpose.POOLING: Pooling(states)}
+    return tuple(made[purpose] for purpose in Purpose)
+
+
+def _prefill_stats(request: Request) -> PrefillStats:
+    return PrefillStats(request.num_prompt_tokens, request.num_cached_tokens)

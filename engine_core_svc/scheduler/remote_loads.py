@@ -1,0 +1,63 @@
+"""RemoteLoads: requests that wait for KV blocks from elsewhere (WAITING_FOR_REMOTE_KVS).
+
+Called by the scheduler when a waiting request could begin, and when transfers have ended. Such a request holds no blocks: its
+load owns them, and when it ends, they become part of the prefix cache, where the request finds them as it finds any prefix. So
+requests that end meanwhile or are preempted later are no special case. Knows nothing of plans and budgets.
+"""
+
+from collections.abc import Iterator
+
+from tetrad.engine_core_svc.core.plan import TransferEvents
+from tetrad.engine_core_svc.core.request import Request, RequestStatus
+from tetrad.engine_core_svc.kv_cache.block_load import BlockLoad
+from tetrad.engine_core_svc.kv_cache.coordinator import Prefix
+from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.scheduler.request_states import RequestStates
+
+
+class RemoteLoads:
+    """The transfers towards this engine core.
+
+    Args:
+        states: the requests.
+        kv_cache: allocates the blocks and knows the connector.
+    """
+
+    def __init__(self, states: RequestStates, kv_cache: KVCacheManager) -> None:
+        self._states, self._kv_cache = states, kv_cache
+        self._loads: dict[int, BlockLoad] = {}
+
+    def __iter__(self) -> Iterator[BlockLoad]:
+        """Iterate over the transfers under way."""
+        return iter(self._loads.values())
+
+    def begin(self, request: Request, prefix: Prefix, num_reserved: int) -> bool:
+        """Let a waiting request wait for blocks behind its cached prefix, if a connector has any and they have room.
+
+        Of the free blocks, `num_reserved` are others'.
+        """
+        load = self._kv_cache.begin_load(request, prefix, num_reserved)
+        if load is None:
+            return False
+        self._loads[request.key] = load
+        self._states.await_remote_kvs(request)
+        return True
+
+    def apply(self, events: TransferEvents) -> None:
+        """End transfers; their requests go back into the queue. One whose transfer has failed computes its prompt itself."""
+        failed = frozenset(events.failed)
+        for key in failed.union(events.received):
+            load = self._loads.pop(key, None)
+            if load is None:
+                continue  # of a worker that was lost
+            self._kv_cache.end_load(load, is_received=key not in failed)
+            load.request.may_load = load.request.may_load and key not in failed
+            if load.request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:
+                self._states.remote_kvs_ready(load.request)
+
+    def forget_worker(self) -> None:
+        """The worker is gone with its blocks and transfers: all requests are in the queue again."""
+        for load in self._loads.values():
+            if load.request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:
+                self._states.remote_kvs_ready(load.request)
+        self._loads.clear()

@@ -1,0 +1,143 @@
+"""StageFilling: which requests a plan may have where the model's layers are on several stages of a pipeline.
+
+Called by the scheduler for each plan and each result. A stage computes one step while the next stage computes the step before
+it. So steps in flight have different requests: each plan gets its part of them. A request whose next token is still to come is
+planned again once its step is the oldest in flight, if as many steps as stages are in flight or nothing else can be planned.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
+
+from tetrad.engine_core_svc.core.request import Request
+
+
+class Rows(Protocol):
+    """The rows of one plan."""
+
+    def has_room(self, request: Request) -> bool:
+        """Return whether the plan may have a row of a running request."""
+
+    @property
+    def admits(self) -> bool:
+        """Whether the plan may have a row of a waiting request."""
+
+    def spend(self) -> None:
+        """Count a row."""
+
+
+class StageFillings(Protocol):
+    """The interface for the scheduler."""
+
+    num_stages: int
+
+    def rows(self, running: Iterable[Request], num_waiting: int, max_num_seqs: int) -> Rows:
+        """Return the rows of the next plan."""
+
+    def note_planned(self, step_id: int) -> None:
+        """A step is on its way."""
+
+    def note_returned(self, step_id: int) -> None:
+        """A step is back."""
+
+    def forget_steps(self) -> None:
+        """The steps on their way will not come back."""
+
+
+class AllRows:
+    """A plan that may have every row."""
+
+    admits = True
+
+    def has_room(self, request: Request) -> bool:  # noqa: ARG002 - of the protocol
+        """Return True."""
+        return True
+
+    def spend(self) -> None:
+        """Count nothing."""
+
+
+class NoStages:
+    """All layers are on one stage: every plan may have all requests."""
+
+    num_stages = 1
+    _ROWS = AllRows()
+
+    def rows(self, running: Iterable[Request], num_waiting: int, max_num_seqs: int) -> Rows:  # noqa: ARG002 - of the protocol
+        """Return every row."""
+        return self._ROWS
+
+    def note_planned(self, step_id: int) -> None:
+        """Not needed."""
+
+    def note_returned(self, step_id: int) -> None:
+        """Not needed."""
+
+    def forget_steps(self) -> None:
+        """Not needed."""
+
+
+class StageRows:
+    """The rows that a plan may have of a part of the requests.
+
+    Args:
+        most_running, most: rows of running requests, and of all.
+        oldest: step whose requests may be planned again before it is back; None: none may.
+    """
+
+    def __init__(self, most_running: int, most: int, oldest: int | None) -> None:
+        self._most_running, self._most, self._oldest = most_running, most, oldest
+        self._num_rows = 0
+
+    @property
+    def admits(self) -> bool:
+        """See Rows."""
+        return self._num_rows < self._most
+
+    def has_room(self, request: Request) -> bool:
+        """See Rows."""
+        is_known = not request.num_placeholders or request.last_step_id == self._oldest
+        return is_known and self._num_rows < self._most_running
+
+    def spend(self) -> None:
+        """See Rows."""
+        self._num_rows += 1
+
+
+class StageFilling:
+    """Divides requests among the steps in flight.
+
+    Args:
+        num_stages: of the pipeline, 2 or more.
+    """
+
+    def __init__(self, num_stages: int) -> None:
+        self.num_stages = num_stages
+        self._in_flight: deque[int] = deque()
+
+    def rows(self, running: Iterable[Request], num_waiting: int, max_num_seqs: int) -> Rows:
+        """See StageFillings."""
+        requests = list(running)
+        has_others = num_waiting > 0 or any(not request.num_placeholders and not request.is_held for request in requests)
+        may_repeat = len(self._in_flight) >= self.num_stages or not has_others
+        return StageRows(
+            self._part(len(requests)),
+            self._part(min(len(requests) + num_waiting, max_num_seqs)),
+            self._in_flight[0] if self._in_flight and may_repeat else None,
+        )
+
+    def note_planned(self, step_id: int) -> None:
+        """See StageFillings."""
+        self._in_flight.append(step_id)
+
+    def note_returned(self, step_id: int) -> None:
+        """See StageFillings."""
+        while self._in_flight and self._in_flight[0] <= step_id:
+            self._in_flight.popleft()
+
+    def forget_steps(self) -> None:
+        """See StageFillings."""
+        self._in_flight.clear()
+
+    def _part(self, num_requests: int) -> int:
+        return -(-num_requests // self.num_stages)

@@ -1,0 +1,238 @@
+"""Service: builds one engine core in front of one worker, and serves it until it is stopped. Alone knows all parts."""
+
+import asyncio
+import time
+from functools import partial
+from typing import Literal, TypeVar
+
+from tetrad.engine_core_svc.api.admin import EngineCoreAdminServicer
+from tetrad.engine_core_svc.api.ports import Ports
+from tetrad.engine_core_svc.api.servicer import EngineCoreServicer
+from tetrad.engine_core_svc.api.trace_points import trace_points
+from tetrad.engine_core_svc.api.wire import encode_info
+from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.engine_core_svc.core.message_sizes import MessageLimits
+from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
+from tetrad.engine_core_svc.engine.admission import Admission, AdmissionLimits
+from tetrad.engine_core_svc.engine.engine import Engine
+from tetrad.engine_core_svc.engine.queue_limits import QueueLimits
+from tetrad.engine_core_svc.kv_cache.connector import ConnectorChain
+from tetrad.engine_core_svc.kv_cache.event_log import KvEventLog
+from tetrad.engine_core_svc.kv_cache.host_tier import HostTier
+from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.observability.metrics import EngineMetrics
+from tetrad.engine_core_svc.observability.request_spans import RequestSpans
+from tetrad.engine_core_svc.scheduler.adapters import ORDERS_OF_ARRIVAL, AdapterLimits, Adapters
+from tetrad.engine_core_svc.scheduler.drafting import Drafts, NoDrafts
+from tetrad.engine_core_svc.scheduler.drafts.proposers import drafts_for
+from tetrad.engine_core_svc.scheduler.fan_out_throttle import MeasuringFanOutThrottle, NoFanOutThrottle
+from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
+from tetrad.engine_core_svc.scheduler.prefill_throttle import MeasuringThrottle, NoThrottle
+from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
+from tetrad.engine_core_svc.scheduler.stage_filling import NoStages, StageFilling
+from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
+from tetrad.engine_core_svc.structured_output.filler import ThreadFiller
+from tetrad.engine_core_svc.structured_output.grammars import Grammars
+from tetrad.engine_core_svc.structured_output.tokenizer_link import TokenizerLink
+from tetrad.engine_core_svc.structured_output.trial import Trial
+from tetrad.engine_core_svc.worker.group import WorkerFacts, WorkerGroup
+from tetrad.engine_core_svc.worker.kv_layout import KVCacheLayout
+from tetrad.engine_core_svc.worker.link import WorkerLink
+from tetrad.services.errors import InvalidRequest, Unavailable
+from tetrad.services.log import get_logger
+from tetrad.services.observability.metrics import shown
+from tetrad.services.observability.profiling import StepProfiler, profile_directory
+from tetrad.services.observability.tracer import open_tracer
+from tetrad.services.rpc.carrier import GRPC, Carrier
+
+_PAUSE_S = 0.2
+T = TypeVar("T")
+
+log = get_logger()
+
+
+async def serve(
+    settings: EngineCoreSettings, shutdown: asyncio.Event, *, carrier: Carrier = GRPC, drafts: Drafts | None = None
+) -> None:
+    """Serve until `shutdown` is set, then drain. Raises the worker's error if it can never serve the model.
+
+    Args:
+        settings: the engine core's.
+        shutdown: ends serving.
+        carrier: brings sessions and orders, and reaches the worker and the tokenizers.
+        drafts: proposes tokens for the worker to verify. None: as the settings say.
+    """
+    metrics = EngineMetrics()
+    with shown(metrics.registry):
+        await _serve(settings, shutdown, metrics, carrier, drafts)
+
+
+async def _serve(
+    settings: EngineCoreSettings, shutdown: asyncio.Event, metrics: EngineMetrics, carrier: Carrier, drafts: Drafts | None
+) -> None:
+    profiler = StepProfiler("engine-core", profile_directory(settings.profile_dir), trace_points)
+    servicer, admin = EngineCoreServicer(), EngineCoreAdminServicer(profiler)
+    tracer = open_tracer("engine-core", settings.otlp_endpoint)
+    ports = Ports(settings, servicer, admin, carrier)
+    await ports.start()
+    workers = WorkerLink(settings, time.time_ns(), carrier)
+    stopping = asyncio.create_task(shutdown.wait())
+    tasks: list[asyncio.Task[None]] = []
+    engine: Engine | None = None
+    try:
+        starting = start_engine(settings, workers, metrics, RequestSpans(tracer), carrier, drafts)
+        engine = await _first_of(stopping, asyncio.create_task(starting))
+        if engine is None:
+            return
+        info = encode_info(settings, workers.epoch, *workers.require_up())
+        servicer.attach(engine, info)
+        admin.attach(engine, info)
+        running = asyncio.create_task(engine.run())
+        tasks = [running, asyncio.create_task(engine.condition.follow(ports.set_ready))]
+        await _first_of(stopping, running)
+        await ports.drain(partial(_drain, engine, running))
+    finally:
+        stopping.cancel()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if engine is not None:
+            await engine.close()
+        await ports.stop()
+        await workers.close()
+        await asyncio.to_thread(tracer.close)
+
+
+async def start_engine(
+    settings: EngineCoreSettings,
+    workers: WorkerGroup,
+    metrics: EngineMetrics,
+    spans: RequestSpans,
+    carrier: Carrier,
+    drafts: Drafts | None = None,
+) -> Engine:
+    """Wait for a worker that can serve the model, and return an engine that fits it."""
+    layout, facts = await _first_worker(workers)
+    drafts = drafts or _drafts(settings, facts, layout)
+    settings = facts.settings_for_model(settings)
+    messages = MessageLimits.of(facts.max_message_bytes)
+    kv_events = KvEventLog(layout.block_size, epoch=workers.epoch)
+    tokenizer = TokenizerLink(
+        settings.tokenizer_targets,
+        facts.vocab_size,
+        max_message_bytes=settings.max_message_bytes,
+        tls=settings.tls,
+        carrier=carrier,
+    )
+    engine = Engine(
+        _scheduler(settings, layout, messages, kv_events, drafts),
+        _admission(settings, layout, facts, messages),
+        workers,
+        GrammarCompiler(tokenizer.vocabulary, Trial(settings.grammar_timeout_s), metrics.grammar_seconds.observe),
+        recovery_timeout_s=settings.recovery_timeout_s,
+        stall_timeout_s=settings.step_timeout_s,
+        tokens_to_clear=max(settings.steps_in_flight, 1 + drafts.max_tokens) + 1,
+        queue_limits=QueueLimits(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
+        kv_events=kv_events,
+        metrics=metrics,
+        spans=spans,
+    )
+    if workers.pause is not None:
+        engine.orders.restore(workers.pause)
+    return engine
+
+
+def _drafts(settings: EngineCoreSettings, facts: WorkerFacts, layout: KVCacheLayout) -> Drafts:
+    """Return the proposer that the settings ask for.
+
+    Raises:
+        InvalidRequest: the worker, or the model, has no use for drafts.
+    """
+    config = read_speculative_config(settings.speculative_config)
+    has_states = any(group.is_state for group in layout.groups)
+    if config is None:
+        return drafts_for(None) if facts.verifies_drafts and facts.pooling is None and not has_states else NoDrafts()
+    if facts.pooling is not None:
+        raise InvalidRequest("speculative_config is of no use: the model generates no tokens.", field="speculative_config")
+    if not facts.verifies_drafts:
+        text = f"speculative_config is not supported: a worker on {facts.device} does not verify drafts."
+        raise InvalidRequest(text, field="speculative_config")
+    if has_states:
+        text = "speculative_config is not supported for a model with states: they cannot go back behind a rejected draft."
+        raise InvalidRequest(text, field="speculative_config")
+    return drafts_for(config)
+
+
+def _scheduler(
+    settings: EngineCoreSettings, layout: KVCacheLayout, messages: MessageLimits, kv_events: KvEventLog, drafts: Drafts
+) -> Scheduler:
+    limits = SchedulerLimits(
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=layout.max_num_batched_tokens,
+        long_prefill_token_threshold=settings.long_prefill_token_threshold,
+        enable_chunked_prefill=settings.enable_chunked_prefill,
+        policy=settings.scheduling_policy,
+        messages=messages,
+    )
+    kv_cache = KVCacheManager(
+        layout.num_blocks,
+        layout.block_size,
+        groups=layout.groups,
+        max_step_tokens=layout.max_num_batched_tokens,
+        enable_caching=settings.enable_prefix_caching,
+        connector=ConnectorChain([HostTier(layout.num_host_blocks), kv_events]) if layout.num_host_blocks else kv_events,
+    )
+    slowdown = settings.max_decode_slowdown if settings.enable_chunked_prefill else 0
+    throttle = MeasuringThrottle(slowdown) if slowdown else NoThrottle()
+    limits_of_loras = AdapterLimits(settings.max_loras, settings.num_cpu_loras)
+    adapters = Adapters(limits_of_loras, ORDERS_OF_ARRIVAL[settings.scheduling_policy]) if settings.enable_lora else None
+    fan_outs = MeasuringFanOutThrottle(settings.max_decode_slowdown) if settings.max_decode_slowdown else NoFanOutThrottle()
+    grammars = Grammars(ThreadFiller(settings.grammar_threads))
+    stages = StageFilling(settings.pipeline_parallel_size) if settings.pipeline_parallel_size > 1 else NoStages()
+    return Scheduler(limits, kv_cache, grammars, throttle, drafts, fan_outs, adapters, stages)
+
+
+def _admission(settings: EngineCoreSettings, layout: KVCacheLayout, facts: WorkerFacts, messages: MessageLimits) -> Admission:
+    return Admission(
+        AdmissionLimits(
+            layout.max_model_len,
+            facts.vocab_size,
+            settings.priority_order,
+            priorities_count=settings.scheduling_policy == "priority",
+            block_size=layout.block_size,
+            num_kv_groups=len(layout.groups),
+            messages=messages,
+            pools=facts.pooling is not None,
+            embedding_size=facts.hidden_size if facts.takes_embeddings else 0,
+            generates=facts.pooling is None or facts.pooling.generates,
+            needs_all_tokens=facts.pooling is not None and facts.pooling.needs_all_tokens,
+            answer_row_bytes=facts.answer_row_bytes,
+        )
+    )
+
+
+async def _first_worker(workers: WorkerGroup) -> tuple[KVCacheLayout, WorkerFacts]:
+    while True:
+        try:
+            return await workers.bring_up()
+        except Unavailable as error:
+            log.info("worker.awaited", error=error.message)
+            await asyncio.sleep(_PAUSE_S)
+
+
+async def _drain(engine: Engine, running: asyncio.Task[None]) -> None:
+    """Drain the engine as long as it runs; one that breaks meanwhile hands everything back."""
+    draining = asyncio.create_task(engine.drain())
+    try:
+        await asyncio.wait([draining, running], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        draining.cancel()
+        await asyncio.gather(draining, return_exceptions=True)
+
+
+async def _first_of(stopping: asyncio.Task[Literal[True]], task: asyncio.Task[T]) -> T | None:
+    """Wait for `task`, whose error is raised, or for the order to stop, which gives None."""
+    await asyncio.wait([stopping, task], return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        return task.result()
+    return None

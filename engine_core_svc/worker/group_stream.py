@@ -1,0 +1,66 @@
+"""Group stream: the Execute streams of a worker group's ranks as one PlanStream.
+
+Plans go to the leader, rank 0, and results come from it; the leader makes the members compute. The members' streams carry
+nothing: they are open so that the death or the standstill of a member is noticed, and is the loss of the group.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from tetrad.engine_core_svc.core.plan import ModelRunnerOutput, SchedulerOutput
+from tetrad.engine_core_svc.worker.executor import Executor
+from tetrad.engine_core_svc.worker.group import Loss
+
+
+class GroupStream:
+    """A PlanStream to several ranks.
+
+    Args:
+        make: makes an executor for each rank, which calls what it is given when a result is there or its stream is lost.
+        on_change: called on the event loop for any of them.
+    """
+
+    def __init__(self, make: Sequence[Callable[[Callable[[], None]], Executor]], on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+        self._executors = [each(self._note_change) for each in make]
+        self._leader = self._executors[0]
+        self.lost: Loss | None = None
+        self.instance_id = ""
+        self.shares_params = self.verifies_drafts = False
+
+    async def start(self) -> None:
+        """Open the streams of all ranks, or none; raises what a rank answers."""
+        try:
+            await asyncio.gather(*(executor.start() for executor in self._executors))
+        except BaseException:
+            await self.close()
+            raise
+        self.instance_id = " ".join(executor.instance_id for executor in self._executors)
+        self.shares_params, self.verifies_drafts = self._leader.shares_params, self._leader.verifies_drafts
+
+    @property
+    def has_room(self) -> bool:
+        """See PlanStream."""
+        return self.lost is None and self._leader.has_room
+
+    @property
+    def num_in_flight(self) -> int:
+        """See PlanStream."""
+        return self._leader.num_in_flight
+
+    def dispatch(self, plan: SchedulerOutput) -> None:
+        """Send a plan to the leader."""
+        self._leader.dispatch(plan)
+
+    def take_results(self) -> list[ModelRunnerOutput]:
+        """Return the leader's results."""
+        return self._leader.take_results()
+
+    async def close(self) -> None:
+        """End every stream."""
+        await asyncio.gather(*(executor.close() for executor in self._executors))
+
+    def _note_change(self) -> None:
+        found = (executor.lost for executor in self._executors)
+        self.lost = self.lost or next((loss for loss in found if loss is not None), None)
+        self._on_change()

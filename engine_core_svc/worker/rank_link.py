@@ -1,0 +1,147 @@
+"""Rank link: the lifecycle calls of an engine core to one worker, each with its timeout.
+
+Called by the worker link, which knows the order of the calls and what the ranks have in common. Knows the lifecycle contract;
+knows nothing of requests.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+import grpc
+
+from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.services.errors import DeadlineExceeded, FailedPrecondition, TetradError, Unavailable
+from tetrad.services.log import get_logger
+from tetrad.services.rpc.carrier import Carrier
+from tetrad.services.rpc.status import from_rpc_error
+from tetrad.services.timers.running_time import running_timeout
+from tetrad.v1 import worker_pb2, worker_pb2_grpc
+
+_ANSWER_TIMEOUT_S = 10.0
+"""For GetInfo, which a worker answers at once whatever its device is doing."""
+_JOIN_TIMEOUT_S = 60.0
+"""For the ranks of a group to meet."""
+_JOIN_MARGIN_S = 10.0
+
+log = get_logger()
+
+Message = TypeVar("Message")
+Info = worker_pb2.WorkerLifecycleServiceGetInfoResponse
+
+
+class RankLink:
+    """One worker.
+
+    Args:
+        settings: the engine core's.
+        rank: of the worker in its group.
+        target: its address.
+        carrier: to it.
+    """
+
+    def __init__(self, settings: EngineCoreSettings, rank: int, target: str, carrier: Carrier) -> None:
+        self._settings = settings
+        self.rank, self.target = rank, target
+        self.channel = carrier.connect(target, max_message_bytes=settings.max_message_bytes, tls=settings.tls)
+        self.stub = worker_pb2_grpc.WorkerLifecycleServiceStub(self.channel)
+
+    async def info(self) -> Info:
+        """Return what the worker is; waits a moment for one to be there."""
+        request = worker_pb2.WorkerLifecycleServiceGetInfoRequest()
+        info: Info = _readable(await self.stub.GetInfo(request, wait_for_ready=True, timeout=_ANSWER_TIMEOUT_S))
+        return info
+
+    async def join(self, group: worker_pb2.WorkerGroup) -> None:
+        """Make the worker meet the others of its group."""
+        request = worker_pb2.JoinGroupRequest(rank=self.rank, group=group, timeout_s=_JOIN_TIMEOUT_S)
+        await self.stub.JoinGroup(request, timeout=_JOIN_TIMEOUT_S + _JOIN_MARGIN_S)
+
+    async def load_model(self, request: worker_pb2.LoadModelRequest) -> worker_pb2.ModelInfo:
+        """Return what was loaded; as long as there is progress, it may take any time."""
+        model: worker_pb2.ModelInfo | None = None
+        async for progress in self._progress_of("LoadModel", self.stub.LoadModel(request)):
+            model = progress.model if progress.HasField("model") else model
+        if model is None:
+            raise FailedPrecondition("The worker ended LoadModel without saying what it loaded.")
+        return model
+
+    async def kv_cache_spec(self, request: worker_pb2.GetKvCacheSpecRequest) -> worker_pb2.GetKvCacheSpecResponse:
+        """Return the shape of the worker's KV cache."""
+        timeout_s = self._settings.step_timeout_s
+        spec: worker_pb2.GetKvCacheSpecResponse = _readable(await self.stub.GetKvCacheSpec(request, timeout=timeout_s))
+        return spec
+
+    async def available_bytes(self, request: worker_pb2.DetermineAvailableMemoryRequest) -> int:
+        """Return the memory that the worker's KV blocks may take."""
+        answer = _readable(await self.stub.DetermineAvailableMemory(request, timeout=self._settings.step_timeout_s))
+        return int(answer.available_bytes)
+
+    async def initialize_kv_cache(self, request: worker_pb2.InitializeKvCacheRequest) -> None:
+        """Make the worker allocate its blocks; FailedPrecondition if it has no second tier where one is asked for."""
+        answer = _readable(await self.stub.InitializeKvCache(request, timeout=self._settings.step_timeout_s))
+        if answer.num_host_blocks < request.num_host_blocks:
+            raise FailedPrecondition(
+                f"The worker has {answer.num_host_blocks} host blocks where swap_space asks for {request.num_host_blocks}: "
+                "it is of an older release. Upgrade it, or set swap_space to 0."
+            )
+
+    async def warm_up(self) -> None:
+        """Make the worker run its dummy steps."""
+        async for _ in self._progress_of("WarmUp", self.stub.WarmUp(worker_pb2.WarmUpRequest())):
+            pass
+
+    async def call(self, method: str, request: Any, *, timeout_s: float | None = -1) -> Any:
+        """Call a unary method of the lifecycle service; its error as ours.
+
+        Args:
+            method: its name.
+            request: its message.
+            timeout_s: longest wait; None: none; -1: that of a step.
+        """
+        try:
+            return await getattr(self.stub, method)(
+                request, timeout=self._settings.step_timeout_s if timeout_s == -1 else timeout_s
+            )
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from error
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self.channel.close()
+
+    async def _progress_of(self, name: str, call: grpc.aio.UnaryStreamCall) -> AsyncIterator[Any]:
+        """Yield a call's messages; Unavailable if the next one does not come in time, however long the whole may take."""
+        timeout_s = self._settings.step_timeout_s
+        try:
+            while True:
+                async with running_timeout(timeout_s):
+                    message = await call.read()
+                if message is grpc.aio.EOF:
+                    return
+                yield _readable(message)
+        except TimeoutError:
+            raise Unavailable(f"The worker has made no progress with {name} for {timeout_s:g} s.") from None
+        finally:
+            call.cancel()
+
+
+def error_of(error: grpc.RpcError) -> TetradError:
+    """Return our error for a call that failed while a worker was brought up."""
+    mapped = from_rpc_error(error)
+    if isinstance(mapped, DeadlineExceeded):
+        return Unavailable(f"The worker does not answer ({mapped.message}).")
+    return unavailable_if_replaced(mapped)
+
+
+def unavailable_if_replaced(error: TetradError) -> TetradError:
+    """A worker without the model or the KV cache it had a moment ago is another one: try again from the start."""
+    if error.reason == "NOT_READY":
+        return Unavailable(f"The worker was replaced while it was brought up ({error.message}).")
+    return error
+
+
+def _readable(message: Message | None) -> Message:
+    """Return an answer; Unavailable for bytes that are none: gRPC gives None for them, and another worker may do better."""
+    if message is None:
+        raise Unavailable("The worker answers with bytes that cannot be read.")
+    return message

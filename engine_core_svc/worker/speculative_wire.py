@@ -1,0 +1,15 @@
+"""Speculative wire: the message that tells a worker which model drafts."""
+
+from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
+from tetrad.v1 import worker_pb2
+
+
+def encode_speculative(settings: EngineCoreSettings) -> worker_pb2.SpeculativeConfig | None:
+    """Return the method, limit and model of a draft model; None: no model drafts."""
+    config = read_speculative_config(settings.speculative_config)
+    if config is None or config.model is None:
+        return None
+    return worker_pb2.SpeculativeConfig(
+        method=config.method, num_speculative_tokens=config.num_speculative_tokens, model=config.model
+    )

@@ -1,0 +1,115 @@
+"""Gateway calls: runs and aborts the requests of one foreign API. Knows no messages.
+
+A gateway ends a request by cancelling its call, or by naming it in an Abort call while the first call stays open. Both free
+its blocks; Abort also ends the open call with the output so far and the finish reason "abort".
+"""
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import grpc
+
+from tetrad.frontend.api.grpc.call_limits import CallLimits, admit
+from tetrad.frontend.api.grpc.traced_calls import traced_call
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.output_stream import OutputStream
+from tetrad.frontend.request.outputs import RequestOutput
+from tetrad.frontend.request.prompts import PromptType
+from tetrad.frontend.request.sampling_params import SamplingParams
+
+Message = TypeVar("Message")
+
+
+@dataclass(frozen=True)
+class GatewayRequest:
+    """A decoded foreign request, as arguments of AsyncLLM.add_request.
+
+    Attributes:
+        request_id: the gateway's; empty: one is made.
+        prompt: text or ids.
+        params: how to sample, and what to return.
+        options: further arguments by name.
+    """
+
+    request_id: str
+    prompt: PromptType
+    params: SamplingParams
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+class GatewayCalls:
+    """The calls of one API.
+
+    Args:
+        llm: what generates.
+        limits: of time, for clients.
+    """
+
+    def __init__(self, llm: AsyncLLM, limits: CallLimits) -> None:
+        self._llm = llm
+        self._limits = limits
+        self._open: dict[str, list[_OpenCall]] = {}
+
+    def admit(self, context: grpc.aio.ServicerContext) -> None:
+        """Refuse a call if none can be taken now."""
+        admit(self._llm, self._limits, context)
+
+    async def run(
+        self, request: GatewayRequest, messages_of: Callable[[RequestOutput], Iterable[Message]]
+    ) -> AsyncGenerator[Message, None]:
+        """Yield the messages of a request's outputs. In the task of its handler; leaving early aborts the request.
+
+        Args:
+            request: what to generate.
+            messages_of: makes the messages of one output.
+
+        Raises:
+            TetradError: the request is wrong, or cannot be taken or finished.
+        """
+        with traced_call(self._llm, request.request_id) as request_id, self._noted(request_id) as call:
+            stream = await self._llm.add_request(request_id, request.prompt, request.params, **request.options)
+            with closing(stream):
+                call.begin(stream)
+                async for output in stream:
+                    for message in messages_of(output):
+                        yield message
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """End requests of this API; ids that it does not have are ignored, and requests of other APIs that have the same."""
+        for request_id in request_ids:
+            for call in self._open.get(request_id, ()):
+                call.abort()
+
+    @contextmanager
+    def _noted(self, request_id: str) -> Iterator["_OpenCall"]:
+        """Be open while a request can be aborted, which begins before its prompt is tokenized."""
+        call, calls = _OpenCall(), self._open.setdefault(request_id, [])
+        calls.append(call)
+        try:
+            yield call
+        finally:
+            calls.remove(call)
+            if not calls:
+                del self._open[request_id]
+
+
+class _OpenCall:
+    """One call, from its arrival to its end."""
+
+    def __init__(self) -> None:
+        self._stream: OutputStream | None = None
+        self._is_aborted = False
+
+    def begin(self, stream: OutputStream) -> None:
+        """Note where the outputs come from."""
+        self._stream = stream
+        if self._is_aborted:
+            stream.abort()
+
+    def abort(self) -> None:
+        """End the request now, or as soon as there is one."""
+        self._is_aborted = True
+        if self._stream is not None:
+            self._stream.abort()

@@ -1,0 +1,192 @@
+"""/v1/chat/completions: one conversation, n answers, streamed or whole."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import closing
+from functools import partial
+
+from fastapi import APIRouter
+from msgspec import UNSET
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tetrad.frontend.api.http.chat.bodies import ChatCompletionRequest
+from tetrad.frontend.api.http.chat.conversations import conversation_of, echoed_text
+from tetrad.frontend.api.http.chat.documentation import CHAT_EXAMPLE
+from tetrad.frontend.api.http.chat.objects import (
+    ChatChoice,
+    ChatChunk,
+    ChatCompletion,
+    ChunkChoice,
+    Delta,
+    delta_of,
+    message_of,
+)
+from tetrad.frontend.api.http.documentation.routes import documented, stream_of_chunks
+from tetrad.frontend.api.http.requests.body import read_prompt_body
+from tetrad.frontend.api.http.requests.headers import data_parallel_rank_of, request_id_of
+from tetrad.frontend.api.http.schemas.logprobs import chat_logprobs, prompt_logprobs_json
+from tetrad.frontend.api.http.schemas.objects import ChatLogprobs, UsageCount, event
+from tetrad.frontend.api.http.schemas.sampling import sampling_params_of
+from tetrad.frontend.api.http.sse.rendering import json_response, rendered
+from tetrad.frontend.api.http.sse.streams import stream_response, until_disconnected
+from tetrad.frontend.chat.turn_stream import TurnPart, TurnStream, TurnUpdate
+from tetrad.frontend.chat.turns import start_turn
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.parsing.elements.pieces import AssistantTurn, Piece, Reasoning
+from tetrad.frontend.request.outputs import CompletionOutput
+
+router = APIRouter()
+
+_ROLE = "assistant"
+_DOCS = documented(ChatCompletionRequest, answer=ChatCompletion, example=CHAT_EXAMPLE, events=stream_of_chunks(ChatChunk))
+
+
+@router.post("/v1/chat/completions", **_DOCS)
+async def create_chat_completion(request: Request) -> Response:
+    """Answer a conversation."""
+    body = await read_prompt_body(request, ChatCompletionRequest)
+    rank = data_parallel_rank_of(request)
+    job = _Chat(request.app.state.llm, body, request_id_of(request, body.request_id), rank)
+    if body.stream:
+        return stream_response(request, job.stream())
+    return await until_disconnected(request.receive, job.answer())
+
+
+class _Chat:
+    """One request to this endpoint."""
+
+    def __init__(self, llm: AsyncLLM, body: ChatCompletionRequest, request_id: str, rank: int | None) -> None:
+        self._llm = llm
+        self._body = body
+        self._id = f"chatcmpl-{request_id}"
+        self._rank = rank
+        self._created = int(time.time())
+        self._model = llm.model_names.resolve(body.model)
+        # Of chosen ids all are shown, the sampled one besides them.
+        self._num_top = len(body.logprob_token_ids) + 1 if body.logprob_token_ids else body.top_logprobs or 0
+        if self._num_top == -1:
+            self._num_top = llm.engine_info.vocab_size
+        self._conversation = conversation_of(body)
+        self._echoed = echoed_text(body)
+        self._params = sampling_params_of(
+            body,
+            llm.default_sampling_fields(),
+            max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
+            logprobs=body.top_logprobs or 0 if body.logprobs else None,
+        )
+        self._usage = UsageCount()
+
+    async def answer(self) -> Response:
+        """Return the whole answer as a response."""
+        completion = await self.run()
+        shown = [choice.logprobs.content for choice in completion.choices if choice.logprobs is not None]
+        return await json_response(completion, sum(map(len, shown)) * self._num_top)
+
+    async def run(self) -> ChatCompletion:
+        """Return the whole answer."""
+        result = ChatCompletion(self._id, "chat.completion", self._created, self._model, [], self._usage.usage())
+        with closing(await self._start()) as turns:
+            async for update in turns:
+                self._count(update, turns.predicted_ids)
+                for part in update.parts:
+                    num_logprobs = len(part.output.logprobs or ()) * self._num_top
+                    result.choices.append(await rendered(num_logprobs, partial(self._whole_choice, part)))
+                if self._body.return_token_ids:
+                    result.prompt_token_ids = update.output.prompt_token_ids
+                if update.output.prompt_logprobs is not None:
+                    result.prompt_logprobs = prompt_logprobs_json(update.output.prompt_logprobs)
+        result.choices.sort(key=lambda choice: choice.index)
+        result.usage = self._usage.usage()
+        return result
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Yield the answer as events; the first of each choice names the role."""
+        options = self._body.stream_options
+        with_usage = options is not None and options.include_usage
+        always = options is not None and with_usage and options.continuous_usage_stats
+        chunk = ChatChunk(self._id, "chat.completion.chunk", self._created, self._model, [])
+        if with_usage:
+            chunk.usage = None
+        begun: set[int] = set()
+        with closing(await self._start()) as turns:
+            if self._body.return_token_ids:
+                chunk.prompt_token_ids = turns.prompt_token_ids
+            async for update in turns:
+                self._count(update, turns.predicted_ids)
+                if always:
+                    chunk.usage = self._usage.usage()
+                events = []
+                for part in update.parts:
+                    opening = [] if part.output.index in begun else self._opening(part.output.index)
+                    begun.add(part.output.index)
+                    for choice in (*opening, *self._next_choice(part)):
+                        chunk.choices = [choice]
+                        events.append(event(chunk))
+                        chunk.prompt_token_ids = UNSET
+                if events:
+                    yield b"".join(events)
+        if with_usage:
+            chunk.choices, chunk.usage = [], self._usage.usage()
+            yield event(chunk)
+
+    async def _start(self) -> TurnStream:
+        body = self._body
+        return await start_turn(
+            self._llm,
+            self._conversation,
+            self._params,
+            self._id,
+            priority=body.priority,
+            truncate_prompt_tokens=body.truncate_prompt_tokens,
+            truncation_side=body.truncation_side or "left",
+            cache_salt=body.cache_salt or "",
+            data_parallel_rank=self._rank,
+            model=body.model,
+            prediction="" if body.prediction is None else body.prediction.text,
+        )
+
+    def _count(self, update: TurnUpdate, predicted_ids: list[int]) -> None:
+        self._usage.add(0, update.output)
+        if predicted_ids:
+            self._usage.add_predicted(update.output, predicted_ids)
+        for part in update.parts:
+            self._usage.add_reasoning(part.num_reasoning_tokens)
+
+    def _opening(self, index: int) -> list[ChunkChoice]:
+        """Return the chunk that precedes all generated text."""
+        opening = [ChunkChoice(index, Delta(role=_ROLE, content=""))]
+        return [*opening, ChunkChoice(index, Delta(content=self._echoed))] if self._echoed else opening
+
+    def _next_choice(self, part: TurnPart) -> list[ChunkChoice]:
+        """Return what is new of an answer, as one choice; none if that is nothing."""
+        new, with_ids = part.output, self._body.return_token_ids
+        pieces = self._wanted(part.pieces)
+        if not (pieces or part.finish_reason or with_ids or new.logprobs):
+            return []
+        choice = ChunkChoice(new.index, delta_of(pieces), self._logprobs(new), part.finish_reason)
+        if new.stop_reason is not None:
+            choice.stop_reason = new.stop_reason
+        if with_ids:
+            choice.token_ids = new.token_ids
+        return [choice]
+
+    def _whole_choice(self, part: TurnPart) -> ChatChoice:
+        turn, output = AssistantTurn(), part.output
+        turn.add(self._wanted(part.pieces))
+        message = message_of(turn, _ROLE, echoed=self._echoed)
+        choice = ChatChoice(output.index, message, self._logprobs(output), part.finish_reason, output.stop_reason)
+        if self._body.return_token_ids:
+            choice.token_ids = output.token_ids
+        return choice
+
+    def _wanted(self, pieces: list[Piece]) -> list[Piece]:
+        if self._body.include_reasoning:
+            return pieces
+        return [piece for piece in pieces if not isinstance(piece, Reasoning)]
+
+    def _logprobs(self, output: CompletionOutput) -> ChatLogprobs | None:
+        if output.logprobs is None:
+            return None
+        as_ids = bool(self._body.return_tokens_as_token_ids)
+        return chat_logprobs(output.token_ids, output.logprobs, self._num_top, as_ids=as_ids)

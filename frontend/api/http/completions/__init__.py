@@ -1,0 +1,1 @@
+"""/v1/completions: the body and the route."""

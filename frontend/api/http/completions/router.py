@@ -1,0 +1,292 @@
+"""/v1/completions: one or many prompts, n outputs each, streamed or whole."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tetrad.frontend.api.http.completions.bodies import CompletionRequest
+from tetrad.frontend.api.http.completions.embeds import decode_embeds
+from tetrad.frontend.api.http.completions.merging import merged
+from tetrad.frontend.api.http.documentation.routes import documented, stream_of_chunks
+from tetrad.frontend.api.http.requests.body import read_prompt_body
+from tetrad.frontend.api.http.requests.headers import data_parallel_rank_of, request_id_of
+from tetrad.frontend.api.http.schemas.logprobs import completion_logprobs, num_chars, prompt_logprobs_json
+from tetrad.frontend.api.http.schemas.objects import Completion, CompletionChoice, CompletionLogprobs, UsageCount, event
+from tetrad.frontend.api.http.schemas.sampling import sampling_params_of
+from tetrad.frontend.api.http.sse.rendering import json_response, rendered
+from tetrad.frontend.api.http.sse.streams import stream_response, until_disconnected
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.output_stream import OutputStream
+from tetrad.frontend.request.logprobs import PARTIAL
+from tetrad.frontend.request.outputs import CompletionOutput, PositionLogprobs, RequestOutput
+from tetrad.frontend.request.prompt_embeds import PromptEmbeds
+from tetrad.frontend.request.prompts import EmbedsPrompt, PromptType, TokensPrompt
+from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.services.errors import InvalidRequest
+
+router = APIRouter()
+
+_DEFAULT_MAX_TOKENS = 16
+_EXAMPLE = {
+    "id": "cmpl-9f2d",
+    "object": "text_completion",
+    "created": 1767225600,
+    "model": "smollm2-135m-instruct",
+    "choices": [{"index": 0, "text": " Paris.", "logprobs": None, "finish_reason": "stop", "stop_reason": None}],
+    "usage": {
+        "prompt_tokens": 5,
+        "completion_tokens": 3,
+        "total_tokens": 8,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    },
+}
+_STREAM = stream_of_chunks(Completion)
+
+
+@router.post("/v1/completions", **documented(CompletionRequest, answer=Completion, example=_EXAMPLE, events=_STREAM))
+async def create_completion(request: Request) -> Response:
+    """Continue texts. Several prompts are independent of each other; choice i * n + j is output j of prompt i."""
+    body = await read_prompt_body(request, CompletionRequest)
+    llm: AsyncLLM = request.app.state.llm
+    request_id, most = request_id_of(request, body.request_id), request.app.state.settings.max_completion_prompts
+    enabled, echoes = request.app.state.settings.enable_prompt_embeds, bool(body.echo)
+    embeds = await decode_embeds(body.prompt_embeds, enabled=enabled, echoes=echoes, most=most)
+    job = _Completion(llm, body, request_id, _prompts(body, embeds, most), data_parallel_rank_of(request))
+    if body.stream:
+        return stream_response(request, job.stream())
+    return await until_disconnected(request.receive, job.answer())
+
+
+class _Completion:
+    """One request to this endpoint."""
+
+    def __init__(
+        self, llm: AsyncLLM, body: CompletionRequest, request_id: str, prompts: Sequence[PromptType], rank: int | None
+    ) -> None:
+        self._llm = llm
+        self._body = body
+        self._id = f"cmpl-{request_id}"
+        self._rank = rank
+        self._created = int(time.time())
+        self._model = llm.model_names.resolve(body.model)
+        self._prompts = prompts
+        # Scoring a prompt: one token is generated, for the prompt's log-probabilities, and not shown.
+        self._num_shown = body.n or 1
+        self._only_prompt = bool(body.echo) and body.max_tokens == 0
+        # Log-probabilities to show of each token; None: none at all.
+        self._num_top = len(body.logprob_token_ids) if body.logprob_token_ids else body.logprobs
+        if self._num_top == -1:
+            self._num_top = llm.engine_info.vocab_size
+        self._params = self._sampling_params()
+        self._usage = UsageCount()
+        self._shown_chars: dict[int, int] = {}
+
+    async def answer(self) -> Response:
+        """Return the whole completion as a response."""
+        completion = await self.run()
+        shown = [choice.logprobs for choice in completion.choices if choice.logprobs is not None]
+        return await json_response(completion, sum(self._num_logprobs(each.tokens) for each in shown))
+
+    async def run(self) -> Completion:
+        """Return the whole completion."""
+        choices: list[CompletionChoice] = []
+        async for place, output in merged(await self._start()):
+            self._count(place, output)
+            shown = _best(output.outputs, self._num_shown) if self._body.best_of else output.outputs
+            choices += [await self._whole_choice(place, output, each) for each in shown]
+        choices.sort(key=lambda choice: choice.index)
+        return Completion(self._id, "text_completion", self._created, self._model, choices, self._usage.usage())
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Yield the completion as events."""
+        options = self._body.stream_options
+        with_usage = options is not None and options.include_usage
+        always = options is not None and with_usage and options.continuous_usage_stats
+        chunk = Completion(self._id, "text_completion", self._created, self._model, [])
+        if with_usage:
+            chunk.usage = None
+        async for place, output in merged(await self._start()):
+            self._count(place, output)
+            pieces = []
+            for each in output.outputs:
+                choice = await self._next_choice(place, output, each)
+                if choice is None:
+                    continue
+                chunk.choices = [choice]
+                if always:
+                    chunk.usage = self._usage.usage()
+                pieces.append(event(chunk))
+            if pieces:
+                yield b"".join(pieces)
+        if with_usage:
+            chunk.choices, chunk.usage = [], self._usage.usage()
+            yield event(chunk)
+
+    async def _start(self) -> list[OutputStream]:
+        # All prompts or none: half of them would be tokenized in vain.
+        self._llm.admission.check(num_requests=len(self._prompts) * self._params.n)
+        if len(self._prompts) == 1:
+            return [await self._add(self._id, self._prompts[0])]
+        # Together, so that the tokenizer gets the prompts of one request in one message.
+        adding = [asyncio.create_task(self._add(f"{self._id}-{place}", prompt)) for place, prompt in enumerate(self._prompts)]
+        try:
+            return list(await asyncio.gather(*adding))
+        except BaseException:
+            for each in adding:
+                each.cancel()
+            for added in await asyncio.gather(*adding, return_exceptions=True):
+                if isinstance(added, OutputStream):
+                    added.close()
+            raise
+
+    async def _add(self, request_id: str, prompt: PromptType) -> OutputStream:
+        body = self._body
+        return await self._llm.add_request(
+            request_id,
+            prompt,
+            self._params,
+            priority=body.priority,
+            add_special_tokens=body.add_special_tokens,
+            truncate_prompt_tokens=body.truncate_prompt_tokens,
+            truncation_side=body.truncation_side or "left",
+            cache_salt=body.cache_salt or "",
+            data_parallel_rank=self._rank,
+            lora_request=self._llm.model_names.lora_of(self._model),
+        )
+
+    def _sampling_params(self) -> SamplingParams:
+        body = self._body
+        max_tokens = _DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+        params = sampling_params_of(
+            body,
+            self._llm.default_sampling_fields(),
+            max_tokens=1 if self._only_prompt else max_tokens,
+            logprobs=body.logprobs,
+        )
+        if body.best_of is not None and body.best_of > params.n:
+            params.n = body.best_of
+            # Ranking needs the sampled tokens' log-probabilities, shown or not.
+            params.logprobs = params.logprobs or 0
+        if body.echo and self._num_top is not None and params.prompt_logprobs is None:
+            params.prompt_logprobs = body.logprobs or 0
+        return params
+
+    def _count(self, place: int, output: RequestOutput) -> None:
+        self._usage.add(place, output, num_tokens=0 if self._only_prompt else None)
+
+    async def _next_choice(self, place: int, output: RequestOutput, new: CompletionOutput) -> CompletionChoice | None:
+        """Return what is new of an output; None if that is nothing."""
+        index = place * self._num_shown + new.index
+        if index not in self._shown_chars and (self._body.echo or self._body.return_token_ids):
+            choice = await self._whole_choice(place, output, new)
+            self._shown_chars[index] = len(choice.text) - len(new.text) + _num_chars(new)
+            return choice
+        if not (new.text or new.finish_reason or self._body.return_token_ids or new.logprobs):
+            return None
+        start = self._shown_chars.get(index, 0)
+        self._shown_chars[index] = start + _num_chars(new)
+        if self._only_prompt:
+            return None
+        choice = CompletionChoice(
+            index, new.text, await self._logprobs(new.token_ids, new.logprobs, start), new.finish_reason, new.stop_reason
+        )
+        if self._body.return_token_ids:
+            choice.token_ids = new.token_ids
+        return choice
+
+    async def _whole_choice(self, place: int, output: RequestOutput, new: CompletionOutput) -> CompletionChoice:
+        """Return an output with its prompt where that was asked for."""
+        body = self._body
+        text, ids, positions = new.text, new.token_ids, new.logprobs
+        if self._only_prompt:
+            text, ids, positions = "", [], [] if positions is not None else None
+        all_ids: list[int] = ids
+        all_positions: list[PositionLogprobs | None] | None = None if positions is None else list(positions)
+        if body.echo:
+            text = await self._prompt_text(output) + text
+            all_ids = output.prompt_token_ids + ids
+            if all_positions is not None and output.prompt_logprobs is not None:
+                all_positions = [*output.prompt_logprobs, *all_positions]
+            elif all_positions is not None:
+                all_ids = ids
+        first_text = ""
+        if all_positions and all_positions[0] is None:
+            # Part of a character has no text: it belongs to the token that completes it.
+            first_text = (await self._llm.texts.detokenize(all_ids[:1], skip_special_tokens=False)).rstrip(PARTIAL)
+        choice = CompletionChoice(
+            index=place * self._num_shown + new.index,
+            text=text,
+            logprobs=await self._logprobs(all_ids, all_positions, 0, first_text),
+            finish_reason="length" if self._only_prompt else new.finish_reason,
+            stop_reason=new.stop_reason,
+        )
+        if body.return_token_ids:
+            choice.token_ids, choice.prompt_token_ids = ids, output.prompt_token_ids
+        if body.prompt_logprobs is not None and output.prompt_logprobs is not None:
+            choice.prompt_logprobs = prompt_logprobs_json(output.prompt_logprobs)
+        return choice
+
+    def _num_logprobs(self, tokens: Sequence[object]) -> int:
+        return len(tokens) * (self._num_top or 0)
+
+    async def _logprobs(
+        self,
+        ids: list[int],
+        positions: list[PositionLogprobs] | list[PositionLogprobs | None] | None,
+        start: int,
+        first_text: str = "",
+    ) -> CompletionLogprobs | None:
+        if positions is None or self._num_top is None:
+            return None
+        as_ids = bool(self._body.return_tokens_as_token_ids)
+        render = partial(completion_logprobs, ids, positions, self._num_top, start=start, first_text=first_text, as_ids=as_ids)
+        return await rendered(self._num_logprobs(ids), render)
+
+    async def _prompt_text(self, output: RequestOutput) -> str:
+        if output.prompt is not None:
+            return output.prompt
+        return await self._llm.texts.detokenize(output.prompt_token_ids, skip_special_tokens=self._params.skip_special_tokens)
+
+
+def _num_chars(new: CompletionOutput) -> int:
+    """Return the characters of new tokens; they may be shown before their text, which could become a stop string."""
+    return len(new.text) if new.logprobs is None else num_chars(new.token_ids, new.logprobs)
+
+
+def _best(outputs: Sequence[CompletionOutput], number: int) -> list[CompletionOutput]:
+    """Return the outputs with the highest log-probability per token, best first, numbered anew."""
+
+    def per_token(output: CompletionOutput) -> float:
+        return (output.cumulative_logprob or 0.0) / max(len(output.token_ids), 1)
+
+    ranked = sorted(outputs, key=per_token, reverse=True)[:number]
+    return [replace(output, index=index) for index, output in enumerate(ranked)]
+
+
+def _prompts(body: CompletionRequest, embeds: Sequence[PromptEmbeds], most: int) -> list[PromptType]:
+    """Return the prompts of a body: those that are embeddings first."""
+    given = [] if body.prompt is None else _id_and_text_prompts(body, most - len(embeds))
+    return [*(EmbedsPrompt(prompt_embeds=each) for each in embeds), *given]
+
+
+def _id_and_text_prompts(body: CompletionRequest, most: int) -> list[PromptType]:
+    given = body.prompt
+    assert given is not None
+    if isinstance(given, str):
+        return [given]
+    if given and isinstance(given[0], int):
+        return [TokensPrompt(prompt_token_ids=msgspec.convert(given, list[int]))]
+    if not given or "" in given or [] in given:
+        raise InvalidRequest("The decoder prompt cannot be empty", field="prompt")
+    if len(given) > most:
+        raise InvalidRequest(f"prompt may hold at most {most} prompts, got {len(given)}.", field="prompt")
+    return [
+        each if isinstance(each, str) else TokensPrompt(prompt_token_ids=msgspec.convert(each, list[int])) for each in given
+    ]

@@ -1,0 +1,29 @@
+"""Example requests: a body for each endpoint, which the page /docs sends when a reader tries it. They name no model."""
+
+from typing import Any
+
+_QUESTION = [{"role": "user", "content": "Name the capital of France."}]
+_TEXTS = ["Paris is the capital of France.", "Bread is made of flour."]
+
+REQUESTS: dict[str, Any] = {
+    "CompletionRequest": {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0},
+    "ChatCompletionRequest": {"messages": _QUESTION, "max_tokens": 32, "temperature": 0},
+    "MessagesRequest": {"messages": _QUESTION, "max_tokens": 32, "temperature": 0},
+    "CountTokensRequest": {"messages": _QUESTION},
+    "ResponsesRequest": {"input": "Name the capital of France.", "max_output_tokens": 32, "temperature": 0},
+    "InputTokensRequest": {"input": "Name the capital of France."},
+    "GenerateRequest": {"prompt": "Name the capital of France.", "stream": False, "options": {"temperature": 0}},
+    "ChatRequest": {"messages": _QUESTION, "stream": False, "options": {"temperature": 0}},
+    "ShowRequest": {},
+    "TokenizeRequest": {"prompt": "The capital of France is"},
+    "DetokenizeRequest": {"tokens": [504, 3575]},
+    "EmbeddingRequest": {"input": _TEXTS},
+    "ClassifyRequest": {"input": _TEXTS},
+    "PoolingRequest": {"input": _TEXTS},
+    "ScoreRequest": {"text_1": "capital of France", "text_2": _TEXTS},
+    "RerankRequest": {"query": "capital of France", "documents": _TEXTS},
+    "CohereEmbedRequest": {"texts": _TEXTS, "input_type": "search_document", "embedding_types": ["float"]},
+    "EmbedRequest": {"input": _TEXTS},
+    "EmbeddingsRequest": {"prompt": _TEXTS[0]},
+}
+"""Body -> what is sent."""

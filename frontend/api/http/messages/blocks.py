@@ -1,0 +1,160 @@
+"""Blocks: converts the blocks of the Messages API to a conversation. Pure; knows no requests.
+
+Anthropic's turns hold parts that OpenAI's form has in separate messages: results of tools are blocks of the user's turn, calls
+are blocks of the assistant's. Neighbouring turns of one role are one turn.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from tetrad.frontend.api.http.messages.bodies import (
+    ContentBlock,
+    ConversationBody,
+    MessageBody,
+    ResultBlock,
+    ToolBody,
+    ToolChoiceBody,
+)
+from tetrad.frontend.chat.conversation import Conversation, NamedTool, ToolChoice
+from tetrad.frontend.parsing.elements.interface import Tool
+from tetrad.services.errors import InvalidRequest
+
+Message = dict[str, Any]
+
+
+def conversation_of(body: ConversationBody) -> Conversation:
+    """Return the conversation of a body; InvalidRequest naming the block that cannot be part of one."""
+    messages = _system(body.system or ())
+    continues = _is_continued(body.messages[-1])
+    # Names of the functions by the ids of their calls: results say only which call they are of.
+    calls: dict[str, str] = {}
+    for place, turn in enumerate(body.messages):
+        for message in _messages(f"messages.{place}", turn, calls):
+            _append(messages, message)
+    choice = body.tool_choice
+    return Conversation(
+        messages,
+        tools=[_tool(tool) for tool in body.tools or ()],
+        tool_choice=_tool_choice(choice),
+        parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
+        chat_template=body.chat_template,
+        chat_template_kwargs=_template_kwargs(body) or None,
+        add_generation_prompt=not continues,
+        continue_final_message=continues,
+    )
+
+
+def _system(blocks: Sequence[ContentBlock]) -> list[Message]:
+    texts = [_text(f"system.{place}", block) for place, block in enumerate(blocks)]
+    return [{"role": "system", "content": "\n".join(texts)}] if texts else []
+
+
+def _messages(path: str, turn: MessageBody, calls: dict[str, str]) -> list[Message]:
+    if turn.role == "assistant":
+        return [_assistant(path, turn.content, calls)]
+    results: list[Message] = []
+    texts: list[str] = []
+    for place, block in enumerate(turn.content):
+        where = f"{path}.content.{place}"
+        if block.type == "tool_result" and turn.role == "user":
+            results.append(_tool_result(where, block, calls))
+        else:
+            texts.append(_text(where, block))
+    spoken = [{"role": turn.role, "content": "\n".join(texts)}] if texts or not results else []
+    # Results first: they belong to the calls of the turn before.
+    return results + spoken
+
+
+def _assistant(path: str, blocks: Sequence[ContentBlock], calls: dict[str, str]) -> Message:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    tool_calls: list[Message] = []
+    for place, block in enumerate(blocks):
+        where = f"{path}.content.{place}"
+        match block.type:
+            case "thinking":
+                thoughts.append(_required(where, "thinking", block.thinking))
+            case "redacted_thinking":
+                pass
+            case "tool_use":
+                tool_calls.append(_tool_call(where, block))
+                calls[tool_calls[-1]["id"]] = tool_calls[-1]["function"]["name"]
+            case _:
+                texts.append(_text(where, block))
+    message: Message = {"role": "assistant", "content": "".join(texts)}
+    if thoughts:
+        message["reasoning_content"] = "\n".join(thoughts)
+    if tool_calls:
+        message["tool_calls"] = tool_calls
+    return message
+
+
+def _tool_call(path: str, block: ContentBlock) -> Message:
+    name, call_id = _required(path, "name", block.name), _required(path, "id", block.id)
+    arguments = json.dumps(block.input or {}, ensure_ascii=False)
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _tool_result(path: str, block: ContentBlock, calls: dict[str, str]) -> Message:
+    call_id = _required(path, "tool_use_id", block.tool_use_id)
+    if call_id not in calls:
+        text = f"{path}.tool_use_id: {call_id!r} is the id of no tool_use block in a turn before."
+        raise InvalidRequest(text, field=f"{path}.tool_use_id")
+    texts = [_text(f"{path}.content.{place}", each) for place, each in enumerate(block.content or ())]
+    content = "\n".join(texts) or ("The tool failed." if block.is_error else "")
+    return {"role": "tool", "tool_call_id": call_id, "name": calls[call_id], "content": content}
+
+
+def _append(messages: list[Message], message: Message) -> None:
+    """Append a message, or add it to the last one if both are turns of one role."""
+    role = message["role"]
+    last = messages[-1] if messages else None
+    if last is None or last["role"] != role or role in ("tool", "system"):
+        messages.append(message)
+        return
+    last["content"] = "\n".join(filter(None, (last["content"], message["content"])))
+    if "reasoning_content" in message:
+        last["reasoning_content"] = "\n".join(filter(None, (last.get("reasoning_content"), message["reasoning_content"])))
+    if "tool_calls" in message:
+        last["tool_calls"] = [*last.get("tool_calls", ()), *message["tool_calls"]]
+
+
+def _is_continued(last: MessageBody) -> bool:
+    return last.role == "assistant" and any(block.text for block in last.content) and last.content[-1].type == "text"
+
+
+def _template_kwargs(body: ConversationBody) -> dict[str, Any]:
+    kwargs: dict[str, Any] = {}
+    if body.thinking is not None and body.thinking.type != "adaptive":
+        kwargs["enable_thinking"] = body.thinking.type == "enabled"
+    if body.output_config is not None and body.output_config.effort is not None:
+        kwargs["reasoning_effort"] = body.output_config.effort
+    return kwargs | (body.chat_template_kwargs or {})
+
+
+def _tool(tool: ToolBody) -> Tool:
+    return Tool(tool.name, tool.description, tool.input_schema or {}, tool.strict)
+
+
+def _tool_choice(choice: ToolChoiceBody | None) -> ToolChoice:
+    match choice:
+        case ToolChoiceBody(type="any"):
+            return "required"
+        case ToolChoiceBody(type="tool", name=str(name)):
+            return NamedTool(name)
+        case ToolChoiceBody(type="none"):
+            return "none"
+    return "auto"
+
+
+def _text(path: str, block: ContentBlock | ResultBlock) -> str:
+    if block.type != "text":
+        raise InvalidRequest(f"{path}: blocks of type {block.type!r} are not supported here, only text.", field=f"{path}.type")
+    return _required(path, "text", block.text)
+
+
+def _required(path: str, name: str, value: str | None) -> str:
+    if value is None:
+        raise InvalidRequest(f"{path}.{name}: Field required", field=f"{path}.{name}")
+    return value

@@ -1,0 +1,47 @@
+"""Errors of the Messages API: Anthropic's error body and types, for routes, streams and refusals before a route."""
+
+from typing import Any
+
+from starlette.responses import Response
+
+from tetrad.frontend.api.http.schemas.errors import error_response, status_of
+from tetrad.frontend.api.http.schemas.objects import JsonResponse
+from tetrad.services.errors import InvalidRequest, TetradError
+
+MESSAGES_PATH = "/v1/messages"
+
+
+class ThreadUnsupported(InvalidRequest):
+    """The request wants the server to hold the conversation. Anthropic's client then sends the whole of it each time."""
+
+    reason = "THREAD_UNSUPPORTED_REQUEST"
+
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def messages_error(error: TetradError, request_id: str) -> dict[str, Any]:
+    """Return the error object, which is also the data of an error event. The text names the field: the object cannot."""
+    status = status_of(error)
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    named = error.field is None or error.field in error.message
+    message = error.message if named else f"{error.field}: {error.message}"
+    found: dict[str, Any] = {"type": kind, "message": message}
+    if isinstance(error, ThreadUnsupported):
+        found["details"] = {"error_code": error.reason.lower(), "unsupported": [error.field]}
+    return {"type": "error", "error": found, "request_id": request_id}
+
+
+def messages_error_response(error: TetradError, request_id: str) -> Response:
+    """Return the response to a request that failed; status and headers are those of every API."""
+    plain = error_response(error)
+    headers = {name: value for name, value in plain.headers.items() if name not in ("content-length", "content-type")}
+    return JsonResponse(messages_error(error, request_id), status_code=plain.status_code, headers=headers)

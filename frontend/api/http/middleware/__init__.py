@@ -1,0 +1,1 @@
+"""ASGI middleware: access, request ids, time limits, metrics, and the fast path to the routes."""

@@ -1,0 +1,18 @@
+"""Refusals: the error answer to a request that does not reach its route, in the form of the API of its path."""
+
+from starlette.responses import Response
+from starlette.types import Scope
+
+from tetrad.frontend.api.http.messages.errors import MESSAGES_PATH, messages_error_response
+from tetrad.frontend.api.http.ollama.errors import OLLAMA_PATH, ollama_error_response
+from tetrad.frontend.api.http.schemas.errors import error_response
+from tetrad.services.errors import TetradError
+
+
+def refusal(scope: Scope, error: TetradError) -> Response:
+    """Return the answer; `scope` has the request's id in its state."""
+    if scope["path"].startswith(MESSAGES_PATH):
+        return messages_error_response(error, str(scope["state"]["request_id"]))
+    if scope["path"].startswith(OLLAMA_PATH):
+        return ollama_error_response(error)
+    return error_response(error)

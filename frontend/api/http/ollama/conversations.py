@@ -1,0 +1,70 @@
+"""Ollama conversations: converts bodies of /api/generate and /api/chat to a Conversation, the input of all chat APIs."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tetrad.frontend.api.http.ollama.bodies import ChatRequest, GenerateRequest, MessageBody
+from tetrad.frontend.chat.conversation import Conversation
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.parsing.elements.interface import Tool
+from tetrad.services.errors import InvalidRequest
+
+
+def chat_conversation(llm: AsyncLLM, body: ChatRequest) -> Conversation:
+    """Return the conversation of a chat; InvalidRequest if it asks a model to think that does not mark its reasoning."""
+    messages = list(_messages(body.messages or ()))
+    tools = [
+        Tool(tool.function.name, tool.function.description or "", tool.function.parameters or {}, strict=False)
+        for tool in body.tools or ()
+    ]
+    return Conversation(messages, tools=tools, chat_template_kwargs=_template_kwargs(llm, body.think))
+
+
+def prompt_conversation(llm: AsyncLLM, body: GenerateRequest) -> Conversation:
+    """Return the conversation that a prompt is; errors as of `chat_conversation`."""
+    system = [{"role": "system", "content": body.system}] if body.system else []
+    user = {"role": "user", "content": body.prompt or ""}
+    return Conversation([*system, user], chat_template_kwargs=_template_kwargs(llm, body.think))
+
+
+def _messages(bodies: Sequence[MessageBody]) -> Iterator[dict[str, Any]]:
+    """Yield the messages as OpenAI writes them: calls have ids, which results repeat."""
+    waiting: list[dict[str, str]] = []
+    num_calls = 0
+    for body in bodies:
+        message: dict[str, Any] = {"role": body.role, "content": body.content or ""}
+        if body.thinking:
+            message["reasoning"] = body.thinking
+        if body.tool_calls:
+            message["tool_calls"] = []
+            for call in body.tool_calls:
+                call_id = call.id or f"call_{num_calls}"
+                num_calls += 1
+                waiting.append({"id": call_id, "name": call.function.name})
+                function = {"name": call.function.name, "arguments": call.function.arguments}
+                message["tool_calls"].append({"id": call_id, "type": "function", "function": function})
+        if body.role == "tool":
+            message |= _answered(body, waiting)
+        yield message
+
+
+def _answered(body: MessageBody, waiting: list[dict[str, str]]) -> dict[str, str]:
+    """Return the names of the call that a result belongs to: the one it names, or the first without a result."""
+
+    def fits(call: dict[str, str]) -> bool:
+        return body.tool_call_id in (None, call["id"]) and body.tool_name in (None, call["name"])
+
+    call = next(filter(fits, waiting), None)
+    if call is not None:
+        waiting.remove(call)
+    name, call_id = body.tool_name or (call or {}).get("name"), body.tool_call_id or (call or {}).get("id")
+    return {key: value for key, value in (("name", name), ("tool_call_id", call_id)) if value}
+
+
+def _template_kwargs(llm: AsyncLLM, think: bool | str | None) -> dict[str, Any] | None:
+    if think is None:
+        return None
+    if think and llm.chat_formats.reasoning is None:
+        raise InvalidRequest("think is not supported: this model does not mark its reasoning.", field="think")
+    kwargs: dict[str, Any] = {"enable_thinking": bool(think), "thinking": bool(think)}
+    return kwargs | ({"reasoning_effort": think} if isinstance(think, str) else {})

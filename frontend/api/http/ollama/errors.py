@@ -1,0 +1,22 @@
+"""Errors of Ollama's API: its error body, for routes, streams and refusals before a route."""
+
+from starlette.responses import Response
+
+from tetrad.frontend.api.http.schemas.errors import error_response
+from tetrad.frontend.api.http.schemas.objects import JsonResponse
+from tetrad.services.errors import TetradError
+
+OLLAMA_PATH = "/api/"
+
+
+def ollama_error(error: TetradError) -> dict[str, str]:
+    """Return the error object. The text names the field: the object cannot."""
+    named = error.field is None or error.field in error.message
+    return {"error": error.message if named else f"{error.field}: {error.message}"}
+
+
+def ollama_error_response(error: TetradError) -> Response:
+    """Return the response to a request that failed; status and headers are those of every API."""
+    plain = error_response(error)
+    headers = {name: value for name, value in plain.headers.items() if name not in ("content-length", "content-type")}
+    return JsonResponse(ollama_error(error), status_code=plain.status_code, headers=headers)

@@ -1,0 +1,104 @@
+"""/api/tags, /api/show, /api/ps and /api/version: facts about the served model, in Ollama's form."""
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tetrad.frontend.api.http.documentation.routes import documented
+from tetrad.frontend.api.http.ollama import documentation as docs
+from tetrad.frontend.api.http.ollama.bodies import ShowRequest
+from tetrad.frontend.api.http.ollama.objects import (
+    ModelDetails,
+    ModelEntries,
+    ModelEntry,
+    RunningModel,
+    RunningModels,
+    ShownModel,
+    VersionBody,
+    timestamp,
+)
+from tetrad.frontend.api.http.ollama.route import OllamaRoute
+from tetrad.frontend.api.http.requests.body import read_body
+from tetrad.frontend.api.http.schemas.objects import JsonResponse
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.services.errors import NotFound
+from tetrad.services.version import VERSION
+
+router = APIRouter(route_class=OllamaRoute)
+
+_LATEST = ":latest"
+_SHOW = documented(ShowRequest, answer=ShownModel, example=docs.SHOWN, tag="models", error_form=docs.ERRORS)
+_VERSION = documented(answer=VersionBody, example={"version": VERSION}, tag="monitor", error_form=docs.ERRORS)
+
+
+def served_name(llm: AsyncLLM, name: str | None) -> str:
+    """Return the name to answer with. Ollama's clients may write `:latest` behind it. NotFound for any other model."""
+    try:
+        return llm.model_names.resolve(name)
+    except NotFound:
+        if not (name or "").endswith(_LATEST):
+            raise
+        return llm.model_names.resolve((name or "").removesuffix(_LATEST))
+
+
+@router.get("/api/tags", **documented(answer=ModelEntries, example=docs.ENTRIES, tag="models", error_form=docs.ERRORS))
+async def list_models(request: Request) -> Response:
+    """List the models, in Ollama's form."""
+    llm: AsyncLLM = request.app.state.llm
+    began = timestamp(llm.model_names.created_unix_s)
+    return JsonResponse(ModelEntries([ModelEntry(name, name, began, _details(llm, name)) for name in _names(llm)]))
+
+
+@router.get("/api/ps", **documented(answer=RunningModels, example=docs.RUNNING, tag="models", error_form=docs.ERRORS))
+async def list_running(request: Request) -> Response:
+    """List the loaded models, in Ollama's form: all of them."""
+    llm: AsyncLLM = request.app.state.llm
+    return JsonResponse(
+        RunningModels([RunningModel(name, name, _details(llm, name), llm.max_model_len) for name in _names(llm)])
+    )
+
+
+@router.post(
+    "/api/show", **documented(ShowRequest, answer=ShownModel, example=docs.SHOWN, tag="models", error_form=docs.ERRORS)
+)
+async def show(request: Request) -> Response:
+    """Return facts about a model, in Ollama's form."""
+    body = await read_body(request, ShowRequest)
+    llm: AsyncLLM = request.app.state.llm
+    name = served_name(llm, body.model or body.name)
+    info: dict[str, int | str] = {
+        "general.basename": llm.model_names.root,
+        "tetrad.context_length": llm.max_model_len,
+        "tetrad.vocab_size": llm.engine_info.vocab_size,
+        "tetrad.device": llm.engine_info.device,
+        "tetrad.kv_cache_tokens": llm.engine_info.kv_cache_tokens,
+    }
+    defaults = "\n".join(f"{field} {value}" for field, value in llm.default_sampling_fields().items())
+    template = llm.tokenizer_info.chat_template
+    began = timestamp(llm.model_names.created_unix_s)
+    return JsonResponse(ShownModel(began, template, defaults, _details(llm, name), info, _capabilities(llm)))
+
+
+@router.get(
+    "/api/version", **documented(answer=VersionBody, example={"version": VERSION}, tag="monitor", error_form=docs.ERRORS)
+)
+async def version(_: Request) -> Response:
+    """Return the version of the server, in Ollama's form."""
+    return JsonResponse(VersionBody(VERSION))
+
+
+def _names(llm: AsyncLLM) -> list[str]:
+    return [*llm.model_names.names, *(lora.lora_name for lora in llm.model_names.adapters)]
+
+
+def _details(llm: AsyncLLM, name: str) -> ModelDetails:
+    parent = "" if llm.model_names.lora_of(name) is None else llm.model_names.names[0]
+    return ModelDetails(parent, llm.engine_info.weights_dtype)
+
+
+def _capabilities(llm: AsyncLLM) -> list[str]:
+    if llm.pooling is not None:
+        return ["embedding"] if "embed" in llm.pooling.tasks else []
+    formats, can_chat = llm.chat_formats, llm.tokenizer_info.has_chat_template
+    tools = ["tools"] if can_chat and formats.tools is not None else []
+    return ["completion", *tools, *(["thinking"] if formats.reasoning is not None else [])]

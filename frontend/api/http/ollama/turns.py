@@ -1,0 +1,152 @@
+"""Ollama turns: runs one request to generate and writes its answer, whole or line by line."""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Protocol
+
+import msgspec
+from msgspec import UNSET
+
+from tetrad.frontend.api.http.ollama.objects import (
+    AssistantMessage,
+    Called,
+    CalledFunction,
+    Chatted,
+    Generated,
+    Progress,
+    timestamp,
+)
+from tetrad.frontend.api.http.schemas.logprobs import chat_logprobs
+from tetrad.frontend.api.http.schemas.objects import TokenLogprob, encode
+from tetrad.frontend.api.http.turns.blocks import Block, Blocks, Closed, Grown, Step, arguments_of
+from tetrad.frontend.api.http.turns.totals import TurnTotals
+from tetrad.frontend.chat.turn_stream import TurnPart, TurnStream
+
+_DONE_REASONS = {"length": "length"}
+
+Answer = Generated | Chatted
+
+
+class News(msgspec.Struct):
+    """What an update brings of a turn."""
+
+    content: str = ""
+    thinking: str = ""
+    calls: list[Called] = []
+    logprobs: list[TokenLogprob] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.content or self.thinking or self.calls or self.logprobs)
+
+    def add(self, other: "News") -> None:
+        """Append another update's."""
+        self.content += other.content
+        self.thinking += other.thinking
+        self.calls = [*self.calls, *other.calls]
+        self.logprobs = [*self.logprobs, *other.logprobs]
+
+
+class Writer(Protocol):
+    """Makes an answer, or a line of it, of what is new."""
+
+    def __call__(self, model: str, news: News) -> Answer:
+        """Return it, not yet done."""
+        ...
+
+
+def write_generated(model: str, news: News) -> Generated:
+    """Return an answer of /api/generate."""
+    made = Generated(model=model, created_at=timestamp(), response=news.content)
+    made.thinking, made.logprobs = news.thinking or UNSET, news.logprobs or UNSET
+    return made
+
+
+def write_chatted(model: str, news: News) -> Chatted:
+    """Return an answer of /api/chat."""
+    message = AssistantMessage(content=news.content, thinking=news.thinking or UNSET, tool_calls=news.calls or UNSET)
+    return Chatted(model=model, created_at=timestamp(), message=message, logprobs=news.logprobs or UNSET)
+
+
+class OllamaTurn:
+    """One request.
+
+    Args:
+        start: starts the turn.
+        write: makes its answers.
+        model: the name that they say.
+        num_top: log-probabilities to show at each position besides the token's; None: none at all.
+    """
+
+    def __init__(
+        self, start: Callable[[], Awaitable[TurnStream]], write: Writer, model: str, *, num_top: int | None = None
+    ) -> None:
+        self._start = start
+        self._write = write
+        self._model = model
+        self._num_top = num_top
+        self._blocks = Blocks()
+        self._totals = TurnTotals()
+        self._started_ns = time.monotonic_ns()
+        self._first_ns: int | None = None
+
+    async def run(self) -> Answer:
+        """Return the whole answer."""
+        whole = News()
+        async for news in self._news():
+            whole.add(news)
+        return self._end(self._write(self._model, whole))
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Yield the answer as lines; the last one has the counts."""
+        async for news in self._news():
+            if news:
+                yield line_of(self._write(self._model, news))
+        yield line_of(self._end(self._write(self._model, News())))
+
+    async def _news(self) -> AsyncIterator[News]:
+        turn = await self._start()
+        try:
+            async for update in turn:
+                part = self._totals.add(update)
+                if self._first_ns is None:
+                    self._first_ns = time.monotonic_ns()
+                steps = self._blocks.feed(part.pieces)
+                if part.finish_reason is not None:
+                    steps += self._blocks.finish()
+                yield self._told(steps, part)
+        finally:
+            turn.close()
+
+    def _told(self, steps: Sequence[Step], part: TurnPart) -> News:
+        news = News()
+        for step in steps:
+            match step:
+                case Grown(Block(kind="text"), text):
+                    news.content += text
+                case Grown(Block(kind="reasoning"), text):
+                    news.thinking += text
+                case Closed(Block(kind="call") as block):
+                    news.calls = [*news.calls, Called(block.call_id, CalledFunction(block.name, arguments_of(block.text)))]
+        if self._num_top is not None and part.output.logprobs:
+            news.logprobs = chat_logprobs(part.output.token_ids, part.output.logprobs, self._num_top).content
+        return news
+
+    def _end(self, answer: Answer) -> Answer:
+        end_ns = time.monotonic_ns()
+        first_ns = end_ns if self._first_ns is None else self._first_ns
+        answer.done, answer.done_reason = True, _DONE_REASONS.get(self._totals.finish_reason or "", "stop")
+        answer.total_duration, answer.load_duration = end_ns - self._started_ns, 0
+        answer.prompt_eval_count, answer.prompt_eval_duration = self._totals.prompt_tokens, first_ns - self._started_ns
+        answer.eval_count, answer.eval_duration = self._totals.output_tokens, end_ns - first_ns
+        return answer
+
+
+def loaded(answer: Answer) -> Answer:
+    """Return the answer to a request that has nothing to answer: the model is loaded."""
+    answer.done, answer.done_reason = True, "load"
+    return answer
+
+
+def line_of(answer: Progress | dict[str, str]) -> bytes:
+    """Return a line of a stream."""
+    return encode(answer) + b"\n"

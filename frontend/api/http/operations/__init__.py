@@ -1,0 +1,1 @@
+"""Routes for operators, load balancers and dashboards, and the list of models."""

@@ -1,0 +1,69 @@
+"""/v1/models: the served names of the model."""
+
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Path
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tetrad.frontend.api.http.documentation.routes import documented
+from tetrad.frontend.api.http.schemas.objects import JsonResponse
+from tetrad.frontend.llm.async_llm import AsyncLLM
+
+router = APIRouter()
+
+
+class ModelCard(msgspec.Struct):
+    """A name clients may ask for."""
+
+    id: Annotated[str, Meta(description="What to send as `model`.")]
+    object: Annotated[str, Meta(description="Always model.")]
+    created: Annotated[int, Meta(description="When this server began to serve it, in Unix seconds.")]
+    owned_by: Annotated[str, Meta(description="Always tetrad.")]
+    root: Annotated[str, Meta(description="What the name stands for: a path or a built-in name.")]
+    parent: Annotated[str | None, Meta(description="Of a LoRA adapter: the model that it changes. Null: it is no adapter.")]
+    max_model_len: Annotated[int, Meta(description="Longest prompt plus output, in tokens.")]
+
+
+class ModelList(msgspec.Struct):
+    """All names."""
+
+    object: Annotated[str, Meta(description="Always list.")]
+    data: Annotated[list[ModelCard], Meta(description="The first is the one that answers name.")]
+
+
+_EXAMPLE = {
+    "id": "smollm2-135m-instruct",
+    "object": "model",
+    "created": 1767225600,
+    "owned_by": "tetrad",
+    "root": "smollm2-135m-instruct",
+    "parent": None,
+    "max_model_len": 8192,
+}
+_LIST = documented(answer=ModelList, example={"object": "list", "data": [_EXAMPLE]}, tag="models")
+_GET = documented(answer=ModelCard, example=_EXAMPLE, tag="models", errors=(401, 404, 500, 503))
+
+
+@router.get("/v1/models", **_LIST)
+async def list_models(request: Request) -> Response:
+    """List the models."""
+    llm: AsyncLLM = request.app.state.llm
+    adapters = [lora.lora_name for lora in llm.model_names.adapters]
+    return JsonResponse(ModelList("list", [_card(llm, name) for name in (*llm.model_names.names, *adapters)]))
+
+
+@router.get("/v1/models/{model:path}", **_GET)
+async def get_model(request: Request, model: Annotated[str, Path(description="A name that /v1/models lists.")]) -> Response:
+    """Return one model. Names may contain slashes."""
+    llm: AsyncLLM = request.app.state.llm
+    return JsonResponse(_card(llm, llm.model_names.resolve(model)))
+
+
+def _card(llm: AsyncLLM, name: str) -> ModelCard:
+    names = llm.model_names
+    lora = names.lora_of(name)
+    root, parent = (names.root, None) if lora is None else (lora.lora_path, names.names[0])
+    return ModelCard(name, "model", names.created_unix_s, "tetrad", root, parent, llm.max_model_len)

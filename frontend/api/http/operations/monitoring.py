@@ -1,0 +1,211 @@
+"""/health, /ping, /version, /metrics, /load, /server_info: for load balancers, dashboards and administrators."""
+
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tetrad.frontend.api.http.documentation.routes import documented
+from tetrad.frontend.api.http.documentation.schemas import Schema, field, obj
+from tetrad.frontend.api.http.schemas.errors import error_body, error_response
+from tetrad.frontend.api.http.schemas.objects import JsonResponse
+from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.services.version import VERSION
+
+router = APIRouter()
+
+_VERSION_SCHEMA = obj("*", version=field("string", "Of Tetrad."))
+_READY_SCHEMA = obj(
+    "*",
+    status=field("string", "`ready` or `not ready`."),
+    problem=field("string", "Why requests cannot be served. Empty: they can."),
+    draining=field("boolean", "Whether this server is shutting down."),
+    dependencies=field(
+        "array",
+        "The tokenizers, of which one is enough, and the engine cores, of which one with its worker is.",
+        items=obj(
+            "*",
+            name=field("string", "Kind and number."),
+            ready=field("boolean", "Whether it can do its work now."),
+            problem=field("string", "Why not. Empty: it can."),
+        ),
+    ),
+)
+_READY_EXAMPLE = {
+    "status": "ready",
+    "problem": "",
+    "draining": False,
+    "dependencies": [
+        {"name": "tokenizer 0", "ready": True, "problem": ""},
+        {"name": "tokenizer 1", "ready": False, "problem": "not connected"},
+        {"name": "engine core 0", "ready": True, "problem": ""},
+    ],
+}
+_LOAD_SCHEMA = obj("*", server_load=field("integer", "Requests that this server has taken and not finished."))
+# Limits that clients can meet; other settings are not public.
+_LIMITS = (
+    "max_body_bytes",
+    "max_header_bytes",
+    "max_logprobs",
+    "max_answer_logprobs",
+    "max_stop_strings",
+    "max_stop_chars",
+    "max_bad_words",
+    "max_bad_word_chars",
+    "max_n",
+    "max_completion_prompts",
+    "request_timeout_s",
+)
+
+
+def _limit(name: str) -> Schema:
+    return field(["number", "null"], FrontendSettings.model_fields[name].description or "")
+
+
+_POOLING = {
+    "description": "What it pools; null: it generates.",
+    "anyOf": [
+        {"type": "null"},
+        obj(
+            "*",
+            tasks=field("array", "Kinds of answers, the default first.", items={"type": "string"}),
+            embedding_size=field("integer", "Length of an embedding; 0: it makes none."),
+            is_matryoshka=field("boolean", "Whether embeddings may be shortened."),
+            matryoshka_dimensions=field("array", "Lengths that they may have; empty: any.", items={"type": "integer"}),
+            labels=field("array", "Names of the classes.", items={"type": "string"}),
+            num_labels=field("integer", "Classes; 0: it does not classify."),
+            is_causal=field("boolean", "Whether a token sees only those before it."),
+        ),
+    ],
+}
+_INFO_SCHEMA = obj(
+    "*",
+    version=field("string", "Of Tetrad."),
+    model=field("string", "What the served names stand for."),
+    served_model_names=field("array", "What clients may ask for.", items={"type": "string"}),
+    max_model_len=field("integer", "Longest prompt plus output, in tokens."),
+    engine=obj(
+        "*",
+        engine_index=field("integer", "Its place among the engine cores."),
+        epoch=field("integer", "Another number after each restart."),
+        model=field("string", "What it runs."),
+        max_model_len=field("integer", "Longest prompt plus output, in tokens."),
+        num_gpu_blocks=field("integer", "KV blocks in all."),
+        kv_cache_tokens=field("integer", "Tokens that the KV cache can hold."),
+        block_size=field("integer", "Tokens of a KV block."),
+        dtype=field("string", "Of the activations."),
+        weights_dtype=field("string", "What most of the weights are stored in; empty: unknown."),
+        kv_cache_dtype=field("string", "Of keys and values in the KV cache; empty: unknown."),
+        tensor_parallel_size=field("integer", "Workers that share each layer."),
+        pipeline_parallel_size=field("integer", "Workers that share the layers."),
+        data_parallel_size=field("integer", "Engine cores with the same model."),
+        max_num_seqs=field("integer", "Maximum number of requests in a step."),
+        max_num_batched_tokens=field("integer", "Maximum number of tokens in a step."),
+        vocab_size=field("integer", "Token ids are smaller than this."),
+        device=field("string", "What it computes on."),
+        version=field("string", "Of its Tetrad."),
+        supports_lora=field("boolean", "Whether it takes adapters."),
+        max_loras=field("integer", "Maximum number of different adapters in a step; 0: it takes none."),
+        priority_scheduling=field("boolean", "Whether `priority` orders requests."),
+        supports_shared_sampling_params=field("boolean", "Whether requests of one message may share their parameters."),
+        max_message_bytes=field("integer", "Largest message that it reads, in bytes."),
+        num_speculative_tokens=field("integer", "Most drafts of a request in a step, by its options; 0: it has none."),
+        contract_revision=field("integer", "Revision of the contract that it was built from; 0: a release before revision 3."),
+        capabilities=field("array", "What it supports besides.", items={"type": "string"}),
+        pooling=_POOLING,
+    )
+    | {"description": "What the first engine core says of itself."},
+    tokenizer=obj(
+        "*",
+        vocab_size=field("integer", "Token ids are smaller than this."),
+        tokenizer_hash=field("string", "Equal for equal tokenizers."),
+        has_chat_template=field("boolean", "Whether it can render conversations."),
+    )
+    | {"description": "What the tokenizer says of itself."},
+    limits=obj("*", **{name: _limit(name) for name in _LIMITS}) | {"description": "Limits of one request."},
+)
+
+
+@router.get("/health/live", **documented(tag="monitor", errors=()))
+async def live() -> Response:
+    """Return 200: this process answers. Restart it if it does not; what it depends on is another matter."""
+    return JsonResponse({"status": "alive"})
+
+
+@router.get("/health/ready", **documented(answer=_READY_SCHEMA, example=_READY_EXAMPLE, tag="monitor", errors=(503,)))
+async def ready(request: Request) -> Response:
+    """Return 200 if requests can be served now, else 503; either way with the state of what this server depends on."""
+    llm: AsyncLLM = request.app.state.llm
+    report = llm.readiness.report()
+    body: dict[str, Any] = {
+        "status": "ready" if report.ready else "not ready",
+        "problem": report.problem,
+        "draining": report.draining,
+        "dependencies": [
+            {"name": each.name, "ready": not each.problem, "problem": each.problem} for each in report.dependencies
+        ],
+    }
+    if report.ready:
+        return JsonResponse(body)
+    error = error_response(report.error())
+    body["error"] = error_body(report.error()).error
+    return JsonResponse(body, error.status_code, headers={"retry-after": error.headers["retry-after"]})
+
+
+@router.get("/health", **documented(answer=_READY_SCHEMA, example=_READY_EXAMPLE, tag="monitor", errors=(503,)))
+async def health(request: Request) -> Response:
+    """Do what /health/ready does, under vLLM's name."""
+    return await ready(request)
+
+
+@router.get("/ping", **documented(tag="monitor", errors=(503,)))
+@router.post("/ping", **documented(tag="monitor", errors=(503,)))
+async def ping(request: Request) -> Response:
+    """Do what /health does, under the name that some platforms ask for."""
+    return await health(request)
+
+
+@router.get("/version", **documented(answer=_VERSION_SCHEMA, example={"version": VERSION}, tag="monitor", errors=()))
+async def version() -> Response:
+    """Return the version of Tetrad."""
+    return JsonResponse({"version": VERSION})
+
+
+@router.get("/metrics", **documented(tag="monitor", errors=()))
+async def metrics(request: Request) -> Response:
+    """Return the metrics in Prometheus' text format; of several frontends on this port, those of all."""
+    llm: AsyncLLM = request.app.state.llm
+    return Response(await llm.render_metrics(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+@router.get("/load", **documented(answer=_LOAD_SCHEMA, example={"server_load": 3}, tag="monitor"))
+async def load(request: Request) -> Response:
+    """Return how many requests this server is busy with."""
+    llm: AsyncLLM = request.app.state.llm
+    return JsonResponse({"server_load": llm.num_unfinished_requests_of_all})
+
+
+@router.get("/server_info", **documented(answer=_INFO_SCHEMA, tag="monitor"))
+async def server_info(request: Request) -> Response:
+    """Return what is served, by what, and within which limits. Holds no keys and no addresses."""
+    llm: AsyncLLM = request.app.state.llm
+    settings = request.app.state.settings
+    tokenizer = llm.tokenizer_info
+    info = {
+        "version": VERSION,
+        "model": llm.model_names.root,
+        "served_model_names": llm.model_names.names,
+        "max_model_len": llm.max_model_len,
+        "engine": asdict(llm.engine_info) | {"data_parallel_size": llm.num_engines},
+        "tokenizer": {
+            "vocab_size": tokenizer.vocab_size,
+            "tokenizer_hash": tokenizer.tokenizer_hash,
+            "has_chat_template": tokenizer.has_chat_template,
+        },
+        "limits": {name: getattr(settings, name) for name in _LIMITS},
+    }
+    return JsonResponse(info)

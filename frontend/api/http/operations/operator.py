@@ -1,0 +1,184 @@
+"""/pause, /resume, /sleep, /wake_up, /reset_prefix_cache, /start_profile, /stop_profile: for operators, on all engine cores.
+
+Names are vLLM's. guard.py checks permissions. Reading the state (/is_paused, /is_sleeping) needs no operator key.
+"""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tetrad.frontend.api.http.documentation.routes import documented
+from tetrad.frontend.api.http.documentation.schemas import constant, field, obj
+from tetrad.frontend.api.http.middleware.access import require_operator
+from tetrad.frontend.api.http.schemas.objects import JsonResponse
+from tetrad.frontend.engine.admin_client import AdminState
+from tetrad.frontend.llm.async_llm import AsyncLLM
+
+router = APIRouter()
+
+_OPERATORS = [Depends(require_operator)]
+_ERRORS = (400, 401, 403, 500, 503)
+
+
+_PAUSE = documented(answer=obj("*", status=constant("paused")), example={"status": "paused"}, tag="operate", errors=_ERRORS)
+_RESUME = documented(
+    answer=obj("*", status=constant("resumed")), example={"status": "resumed"}, tag="operate", errors=(*_ERRORS, 409)
+)
+_NOT_ANSWERING = field("array", "The engine cores that do not; absent if all do.", items={"type": "string"})
+_IS_PAUSED = documented(
+    answer=obj(
+        "is_paused",
+        is_paused=field("boolean", "Whether new requests wait, at any engine core that says so at once."),
+        not_answering=_NOT_ANSWERING,
+    ),
+    example={"is_paused": False},
+    tag="operate",
+    errors=(401, 500, 503),
+)
+_SLEEP = documented(
+    answer=obj("*", is_sleeping=field("boolean", "True.")),
+    example={"is_sleeping": True},
+    tag="operate",
+    errors=(*_ERRORS, 409),
+)
+_WAKE_UP = documented(
+    answer=obj("*", is_sleeping=field("boolean", "True: parts that the tags did not name sleep on.")),
+    example={"is_sleeping": False},
+    tag="operate",
+    errors=_ERRORS,
+)
+_IS_SLEEPING = documented(
+    answer=obj(
+        "is_sleeping",
+        is_sleeping=field(
+            "boolean", "Whether any engine core sleeps that says so at once; one that is paused sleeps at level 0."
+        ),
+        not_answering=_NOT_ANSWERING,
+    ),
+    example={"is_sleeping": False},
+    tag="operate",
+    errors=(401, 500, 503),
+)
+_RESET = documented(
+    answer=obj("*", success=field("boolean", "False: requests hold blocks, and nothing was forgotten.")),
+    example={"success": True},
+    tag="operate",
+    errors=_ERRORS,
+)
+
+
+_START_PROFILE = documented(
+    answer=obj("*", status=constant("recording")), example={"status": "recording"}, tag="operate", errors=(*_ERRORS, 409)
+)
+_STOP_PROFILE = documented(
+    answer=obj("*", paths=field("array", "The files, as those see them who wrote them.", items={"type": "string"})),
+    example={"paths": ["/tmp/profiles/profile-frontend-1.json", "/tmp/profiles/profile-engine-core-1.json"]},
+    tag="operate",
+    errors=(*_ERRORS, 404),
+)
+
+
+@router.post("/pause", dependencies=_OPERATORS, **_PAUSE)
+async def pause(
+    request: Request,
+    mode: Annotated[
+        Literal["abort", "wait", "keep"],
+        Query(description="What happens to requests: abort ends them, wait lets those that run finish, keep freezes them."),
+    ] = "abort",
+    clear_cache: Annotated[bool, Query(description="Forget cached prefixes too, where no request holds them.")] = True,
+) -> Response:
+    """Stop generating. Requests that come later wait until /resume. Returns at once, also where running requests finish."""
+    llm: AsyncLLM = request.app.state.llm
+    await llm.engine_admin.pause(mode, clear_cache=clear_cache)
+    return JsonResponse({"status": "paused"})
+
+
+@router.post("/resume", dependencies=_OPERATORS, **_RESUME)
+async def resume(request: Request) -> Response:
+    """Generate again."""
+    llm: AsyncLLM = request.app.state.llm
+    await llm.engine_admin.resume()
+    return JsonResponse({"status": "resumed"})
+
+
+@router.get("/is_paused", **_IS_PAUSED)
+async def is_paused(request: Request) -> Response:
+    """Return whether generation is paused, and which engine cores do not say so at once."""
+    llm: AsyncLLM = request.app.state.llm
+    state = await llm.engine_admin.state()
+    return JsonResponse({"is_paused": state.is_paused} | _silence(state))
+
+
+@router.post("/sleep", dependencies=_OPERATORS, **_SLEEP)
+async def sleep(
+    request: Request,
+    level: Annotated[
+        int, Query(ge=0, le=2, description="0 pauses alone. 1 drops the KV cache, weights stay in host memory. 2 drops both.")
+    ] = 1,
+    mode: Annotated[
+        Literal["abort", "wait", "keep"],
+        Query(description="What happens to requests, as at /pause; those that are kept are computed again after /wake_up."),
+    ] = "keep",
+) -> Response:
+    """Give device memory up, and answer when that is done. At levels 1 and 2 requests that come later get a 503."""
+    llm: AsyncLLM = request.app.state.llm
+    await llm.engine_admin.sleep(level, mode)
+    return JsonResponse({"is_sleeping": True})
+
+
+@router.post("/wake_up", dependencies=_OPERATORS, **_WAKE_UP)
+async def wake_up(
+    request: Request,
+    tags: Annotated[
+        list[Literal["weights", "kv_cache"]] | None,
+        Query(description="What to take back, weights first; given again for the other one. Unset: everything."),
+    ] = None,
+) -> Response:
+    """Take device memory back, and answer when requests are computed again. Undoes /pause, too."""
+    llm: AsyncLLM = request.app.state.llm
+    await llm.engine_admin.wake_up(tags or ())
+    return JsonResponse({"is_sleeping": (await llm.engine_admin.state()).is_sleeping})
+
+
+@router.get("/is_sleeping", **_IS_SLEEPING)
+async def is_sleeping(request: Request) -> Response:
+    """Return whether any engine core sleeps, and which do not say so at once."""
+    llm: AsyncLLM = request.app.state.llm
+    state = await llm.engine_admin.state()
+    return JsonResponse({"is_sleeping": state.is_sleeping} | _silence(state))
+
+
+@router.post("/reset_prefix_cache", dependencies=_OPERATORS, **_RESET)
+async def reset_prefix_cache(
+    request: Request,
+    reset_running_requests: Annotated[
+        bool, Query(description="Preempt what runs, so that it holds no blocks; it is computed again.")
+    ] = False,
+) -> Response:
+    """Forget all cached prefixes."""
+    llm: AsyncLLM = request.app.state.llm
+    success = await llm.engine_admin.reset_prefix_cache(reset_running_requests=reset_running_requests)
+    return JsonResponse({"success": success})
+
+
+@router.post("/start_profile", dependencies=_OPERATORS, **_START_PROFILE)
+async def start_profile(
+    request: Request,
+    prefix: Annotated[str, Query(max_length=64, description="First part of the files' names. Empty: `profile`.")] = "",
+) -> Response:
+    """Record what this frontend, the engine cores and their workers do, call by call, until /stop_profile."""
+    await request.app.state.profiling.start(prefix)
+    return JsonResponse({"status": "recording"})
+
+
+@router.post("/stop_profile", dependencies=_OPERATORS, **_STOP_PROFILE)
+async def stop_profile(request: Request) -> Response:
+    """Write what was recorded: a file for each service, where it runs, that Perfetto and chrome://tracing show."""
+    return JsonResponse({"paths": await request.app.state.profiling.stop()})
+
+
+def _silence(state: AdminState) -> dict[str, list[str]]:
+    """Return which engine cores did not say how they are; empty if all did."""
+    return {"not_answering": [f"engine core {place}" for place in state.silent]} if state.silent else {}

@@ -1,0 +1,146 @@
+"""Batch: the pooling requests of one HTTP request, sent together and answered as one."""
+
+import asyncio
+import base64
+import sys
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import msgspec
+from starlette.requests import Request
+
+from tetrad.frontend.api.http.pooling.bodies import InputBody, Inputs, PoolingBody
+from tetrad.frontend.api.http.requests.headers import request_id_of
+from tetrad.frontend.api.http.schemas.objects import Usage, encode
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.net.together import all_of
+from tetrad.frontend.request.pooling import PooledTensor, PoolingFacts, PoolingParams, PoolingRequestOutput, required_facts
+from tetrad.frontend.request.prompts import PromptType, TokensPrompt
+from tetrad.services.errors import InvalidRequest
+
+Item = TypeVar("Item")
+
+_VALUES_AT_ONCE = 32_768
+"""Written as JSON in about 4 ms."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One HTTP request to a pooling route.
+
+    Attributes:
+        llm: runs it.
+        body: its fields.
+        request_id: with the route's prefix.
+        model: its name, as the answer gives it.
+        created: Unix seconds.
+    """
+
+    llm: AsyncLLM
+    body: PoolingBody
+    request_id: str
+    model: str
+    created: int
+
+    @classmethod
+    def of(cls, request: Request, body: PoolingBody, prefix: str) -> "Job":
+        """Return a job; NotFound for a model that is not served."""
+        llm: AsyncLLM = request.app.state.llm
+        model = llm.model_names.resolve(body.model)
+        return cls(llm, body, f"{prefix}-{request_id_of(request, body.request_id)}", model, int(time.time()))
+
+    def facts(self, task: str, api: str) -> PoolingFacts:
+        """Return what the model pools; InvalidRequest if it does not have the task of this API."""
+        return required_facts(self.llm.pooling, task, f"{api} API")
+
+    async def run(
+        self, prompts: Sequence[PromptType], params: Sequence[PoolingParams], *, add_special_tokens: bool = True
+    ) -> list[PoolingRequestOutput]:
+        """Return the answers in the order of the prompts."""
+        return await self.llm.encode_all(
+            prompts,
+            params,
+            self.request_id,
+            priority=self.body.priority,
+            add_special_tokens=add_special_tokens,
+            truncate_prompt_tokens=self.body.truncate_prompt_tokens,
+            truncation_side=self.body.truncation_side or "right",
+            cache_salt=self.body.cache_salt or "",
+        )
+
+
+async def conversations_of(llm: AsyncLLM, body: InputBody, most: int) -> list[PromptType]:
+    """Return the prompts of a request's conversations; InvalidRequest if there are none, too many, or one is wrong."""
+    given = body.messages or []
+    every = given if given and isinstance(given[0], list) else [given] if given else []
+    _check_number(len(every), most, "messages")
+    return await all_of(
+        llm.texts.encode_chat(
+            [message.model_dump(exclude_unset=True) for message in conversation],
+            chat_template=body.chat_template,
+            chat_template_kwargs=body.chat_template_kwargs,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            add_special_tokens=body.add_special_tokens or False,
+        )
+        for conversation in every
+    )
+
+
+def _check_number(number: int, most: int, field: str) -> None:
+    if not number:
+        raise InvalidRequest("You must pass at least one prompt.", field=field)
+    if number > most:
+        raise InvalidRequest(f"{field} may hold at most {most} prompts, got {number}.", field=field)
+
+
+def prompts_of(given: Inputs, most: int) -> list[PromptType]:
+    """Return the inputs of a request; InvalidRequest if there are none, too many, or one is empty."""
+    if isinstance(given, str):
+        return [given]
+    if given and isinstance(given[0], int):
+        return [TokensPrompt(prompt_token_ids=msgspec.convert(given, list[int]))]
+    _check_number(len(given), most, "input")
+    return [
+        each if isinstance(each, str) else TokensPrompt(prompt_token_ids=msgspec.convert(each, list[int])) for each in given
+    ]
+
+
+async def in_slices(outputs: Sequence[PoolingRequestOutput], item: Callable[[int, PoolingRequestOutput], Item]) -> list[Item]:
+    """Return the items of an answer, as JSON already; other requests have their turns meanwhile.
+
+    Args:
+        outputs: of the request.
+        item: makes the item of a place and its output.
+    """
+    encoded: list[msgspec.Raw] = []
+    num_values = 0
+    for place, output in enumerate(outputs):
+        encoded.append(msgspec.Raw(encode(item(place, output))))
+        num_values += len(output.outputs.values)
+        if num_values > _VALUES_AT_ONCE:
+            num_values = 0
+            await asyncio.sleep(0)
+    return cast(list[Item], encoded)  # msgspec writes raw JSON in the place of any value
+
+
+def usage_of(outputs: Sequence[PoolingRequestOutput]) -> Usage:
+    """Return the tokens of all prompts."""
+    number = sum(len(output.prompt_token_ids) for output in outputs)
+    return Usage(number, 0, number)
+
+
+def shown(pooled: PooledTensor, encoding_format: str | None) -> list[Any] | str:
+    """Return values as JSON shows them: numbers, or base64 of float32 values, little-endian."""
+    return base64_of(pooled.values) if encoding_format == "base64" else pooled.to_list()
+
+
+def base64_of(values: "array[float]") -> str:
+    """Return base64 of float32 values, little-endian."""
+    if sys.byteorder == "big":
+        values = array("f", values)
+        values.byteswap()
+    return base64.b64encode(values.tobytes()).decode()

@@ -1,0 +1,150 @@
+"""Pooling protocol: the bodies of /v1/embeddings, /classify, /pooling, /score and /rerank."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from tetrad.frontend.api.http.chat.bodies import ChatMessage
+from tetrad.frontend.api.http.schemas.fields import Body, FailFastList, Flag, Integer, Number, Strings, TokenIds
+from tetrad.services.errors import InvalidRequest
+
+Inputs = str | TokenIds | Strings | Annotated[list[TokenIds], FailFastList()]
+Texts = str | Strings
+Conversations = Annotated[list[ChatMessage], FailFastList()] | Annotated[list[list[ChatMessage]], FailFastList()]
+
+
+class PoolingBody(Body):
+    """Fields that all these routes have."""
+
+    model: str | None = Field(None, description="A name that /v1/models lists. Unset: the only model.")
+    user: str | None = Field(None, description="Accepted for compatibility; has no effect.")
+    truncate_prompt_tokens: Integer | None = Field(
+        None, description="Keep at most this many tokens of each text; -1: as many as the context has. Unset: none is cut off."
+    )
+    truncation_side: Literal["left", "right"] | None = Field(
+        None, description="Which end is cut off. Unset: the right one, as sentence-transformers does."
+    )
+    request_id: str | None = Field(None, description="A name for the request. X-Request-Id goes before it.")
+    priority: Number = Field(0, description="Larger is more urgent, where the engine schedules by priority.")
+    cache_salt: str | None = Field(None, description="Only requests with the same one share cached prefixes.")
+    use_activation: bool | None = Field(
+        None, description="Normalise embeddings, or make probabilities of logits. Unset: as the model's files say."
+    )
+
+
+class InputBody(PoolingBody):
+    """Fields of the routes that take independent inputs: texts, ids, or conversations."""
+
+    input: Inputs | None = Field(None, description="A text, token ids, or a list of either. Either this or messages.")
+    messages: Conversations | None = Field(
+        None, description="A conversation, as for /v1/chat/completions, or a list of them: each becomes one input."
+    )
+    add_special_tokens: bool | None = Field(
+        None,
+        description="Add what the tokenizer puts around a text, such as [CLS] and [SEP]. Unset: to a text yes, to a "
+        "conversation no, as its template has them.",
+    )
+    add_generation_prompt: Flag = Field(False, description="End a conversation with the opening of an assistant's turn.")
+    continue_final_message: Flag = Field(False, description="Leave a conversation's last message open.")
+    chat_template: str | None = Field(None, description="A Jinja chat template to use instead of the model's.")
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="Further variables for the chat template.")
+
+    @model_validator(mode="after")
+    def _check_one_source(self) -> Self:
+        if (self.input is None) == (self.messages is None):
+            raise InvalidRequest("Exactly one of `input` and `messages` must be given.", field="input")
+        if self.messages is None:
+            for name in ("add_generation_prompt", "continue_final_message", "chat_template", "chat_template_kwargs"):
+                if getattr(self, name):
+                    raise InvalidRequest(f"{name} needs `messages`; `input` has no conversation.", field=name)
+        return self
+
+
+class EmbeddingRequest(InputBody):
+    """POST /v1/embeddings."""
+
+    encoding_format: Literal["float", "base64"] | None = Field(
+        "float", description="float: a list of numbers. base64: float32 values, little-endian."
+    )
+    dimensions: Integer | None = Field(
+        None, description="Length of each embedding, for models with Matryoshka embeddings. Unset: the model's."
+    )
+
+
+class ClassifyRequest(InputBody):
+    """POST /classify."""
+
+
+class PoolingRequest(InputBody):
+    """POST /pooling."""
+
+    task: Literal["embed", "classify", "token_embed", "token_classify"] | None = Field(
+        None, description="What to make of each input. Unset: the model's first task."
+    )
+    encoding_format: Literal["float", "base64"] | None = Field(
+        "float", description="float: lists of numbers. base64: float32 values, little-endian, row after row."
+    )
+    dimensions: Any = Field(None, description="Not supported here; /v1/embeddings has it.")
+
+    @model_validator(mode="after")
+    def _refuse_dimensions(self) -> Self:
+        if self.dimensions is not None:
+            raise InvalidRequest("dimensions is currently not supported", field="dimensions")
+        return self
+
+
+class PairBody(PoolingBody):
+    """Fields of the routes that score queries against documents."""
+
+    max_tokens_per_query: Integer | None = Field(None, description="Keep at most this many tokens of each query. Unset: all.")
+    max_tokens_per_doc: Integer | None = Field(None, description="Keep at most this many tokens of each document. Unset: all.")
+
+
+class ScoreRequest(PairBody):
+    """POST /score: a text against texts, or texts against as many others. The names of other servers are taken as well."""
+
+    text_1: Texts | None = Field(None, description="The query, or one query for each document.")
+    text_2: Texts | None = Field(None, description="The documents.")
+    data_1: Texts | None = Field(None, description="The same as text_1.")
+    data_2: Texts | None = Field(None, description="The same as text_2.")
+    queries: Texts | None = Field(None, description="The same as text_1.")
+    documents: Texts | None = Field(None, description="The same as text_2.")
+    items: Texts | None = Field(None, description="The same as text_2.")
+
+    @model_validator(mode="after")
+    def _take_other_names(self) -> Self:
+        firsts = [each for each in (self.text_1, self.data_1, self.queries) if each is not None]
+        seconds = [each for each in (self.text_2, self.data_2, self.documents, self.items) if each is not None]
+        if not firsts or not firsts[0]:
+            raise InvalidRequest("At least one text element must be given", field="text_1")
+        if not seconds or not seconds[0]:
+            raise InvalidRequest("At least one text_pair element must be given", field="text_2")
+        self.text_1, self.text_2 = firsts[0], seconds[0]
+        return self
+
+
+class RerankDocument(Body):
+    """A document of Cohere's or Jina's clients."""
+
+    text: str = Field(description="The document.")
+
+
+class RerankRequest(PairBody):
+    """POST /rerank."""
+
+    query: str = Field(description="The query.")
+    documents: Annotated[list[str | RerankDocument], FailFastList()] = Field(description="The documents.")
+    top_n: Integer | None = Field(None, description="Return so many of the best documents. Unset or 0: all.")
+    return_documents: Flag = Field(True, description="Repeat each document in its result.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.documents:
+            raise InvalidRequest("documents must not be empty.", field="documents")
+        if self.top_n is not None and self.top_n < 0:
+            raise InvalidRequest(f"top_n must be at least 0, got {self.top_n}.", field="top_n")
+        return self
+
+    def texts(self) -> list[str]:
+        """Return the documents' texts."""
+        return [each if isinstance(each, str) else each.text for each in self.documents]

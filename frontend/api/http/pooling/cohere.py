@@ -1,0 +1,108 @@
+"""/v2/embed: embeddings for Cohere's clients."""
+
+from array import array
+from collections.abc import Mapping, Sequence
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tetrad.frontend.api.http.documentation.routes import documented
+from tetrad.frontend.api.http.pooling.batch import Job, base64_of, prompts_of
+from tetrad.frontend.api.http.pooling.bodies import PoolingBody
+from tetrad.frontend.api.http.pooling.cohere_bodies import (
+    CohereAnswer,
+    CohereEmbeddings,
+    CohereEmbedRequest,
+    CohereMeta,
+    CohereUnits,
+    CohereVersion,
+)
+from tetrad.frontend.api.http.requests.body import read_prompt_body
+from tetrad.frontend.api.http.schemas.objects import JsonResponse
+from tetrad.frontend.api.http.sse.streams import until_disconnected
+from tetrad.frontend.request.pooling import EMBED, PoolingParams
+from tetrad.services.errors import InvalidRequest
+
+router = APIRouter()
+
+_PROMPT_NAMES: Mapping[str, Sequence[str]] = {
+    "search_query": ("search_query", "query"),
+    "search_document": ("search_document", "document", "passage"),
+    "classification": ("classification", "Classification"),
+    "clustering": ("clustering", "Clustering"),
+}
+"""Cohere's word -> the names that models have for such a prompt. A model without it embeds these inputs as they are."""
+
+_ANSWER = {
+    "id": "embd-9f2d",
+    "embeddings": {"float": [[0.013, -0.021]]},
+    "texts": ["Paris is the capital of France."],
+    "meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 9}},
+    "response_type": "embeddings_by_type",
+}
+
+
+@router.post("/v2/embed", **documented(CohereEmbedRequest, answer=CohereAnswer, example=_ANSWER, tag="pool"))
+async def create_cohere_embeddings(request: Request) -> Response:
+    """Return an embedding of each input, in the forms that Cohere's clients read."""
+    body = await read_prompt_body(request, CohereEmbedRequest)
+    texts = body.all_texts()
+    prompts_of(texts, request.app.state.settings.max_pooling_inputs)
+    job = Job.of(request, _pooling_body(request, body), "embd")
+    job.facts(EMBED, "Embeddings")
+    prefix = _prefix(body.input_type, job.llm.tokenizer_info.prompts)
+    for place, text in enumerate(texts):
+        if not text:  # a prefix would hide it
+            raise InvalidRequest(f"Input {place}: The text cannot be empty.", field="texts")
+    params = PoolingParams(task=EMBED, dimensions=body.output_dimension)
+    work = job.run([prefix + text for text in texts], [params] * len(texts))
+    outputs = await until_disconnected(request.receive, work)
+    embeddings = _embeddings(body.embedding_types or ["float"], [output.outputs.values for output in outputs])
+    num_tokens = sum(len(output.prompt_token_ids) for output in outputs)
+    meta = CohereMeta(CohereVersion("2"), CohereUnits(num_tokens))
+    return JsonResponse(CohereAnswer(job.request_id, embeddings, texts, meta, "embeddings_by_type"))
+
+
+def _pooling_body(request: Request, body: CohereEmbedRequest) -> PoolingBody:
+    """Return the fields that all pooling routes have."""
+    keep = None
+    if body.truncate != "NONE":
+        keep = -1 if body.max_tokens is None else min(body.max_tokens, request.app.state.llm.max_model_len)
+    side = "left" if body.truncate == "START" else "right"
+    fields = {"model": body.model, "priority": body.priority, "truncate_prompt_tokens": keep, "truncation_side": side}
+    return PoolingBody.model_validate(fields)
+
+
+def _prefix(input_type: str | None, prompts: Mapping[str, str]) -> str:
+    """Return the text that goes before each input; InvalidRequest for a type that neither Cohere nor the model has."""
+    if input_type is None:
+        return ""
+    if input_type not in _PROMPT_NAMES and input_type not in prompts:
+        known = sorted({*_PROMPT_NAMES, *prompts})
+        raise InvalidRequest(f"input_type must be one of {', '.join(known)}, got {input_type!r}.", field="input_type")
+    names = _PROMPT_NAMES.get(input_type, (input_type,))
+    return next((prompts[name] for name in names if name in prompts), "")
+
+
+def _embeddings(types: Sequence[str], vectors: Sequence["array[float]"]) -> CohereEmbeddings:
+    found = CohereEmbeddings()
+    width = len(vectors[0])
+    if width % 8 and {"binary", "ubinary"} & {*types}:
+        text = f"binary and ubinary need a dimension that is divisible by 8; the embeddings have {width}."
+        raise InvalidRequest(text, field="embedding_types")
+    if "float" in types:
+        found.floats = [values.tolist() for values in vectors]
+    if "base64" in types:
+        found.base64 = [base64_of(values) for values in vectors]
+    if "ubinary" in types:
+        found.ubinary = [_bits(values) for values in vectors]
+    if "binary" in types:
+        found.binary = [[byte - 128 for byte in _bits(values)] for values in vectors]
+    return found
+
+
+def _bits(values: "array[float]") -> list[int]:
+    """Return a bit for each value, eight in a byte, the first one highest."""
+    text = "".join("1" if value >= 0 else "0" for value in values)
+    return list(int(text, 2).to_bytes(len(text) // 8, "big"))

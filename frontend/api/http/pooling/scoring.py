@@ -1,0 +1,89 @@
+"""/score and /rerank: how well pairs of texts fit.
+
+Scores are those of frontend/llm/scoring.py. Rerank answers have the form that Jina's and Cohere's clients read.
+"""
+
+from collections.abc import Sequence
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tetrad.frontend.api.http.documentation.routes import documented
+from tetrad.frontend.api.http.pooling.batch import Job, usage_of
+from tetrad.frontend.api.http.pooling.bodies import PairBody, RerankRequest, ScoreRequest
+from tetrad.frontend.api.http.pooling.objects import Ranked, RankedText, Ranking, ScoreAnswer, ScoreItem
+from tetrad.frontend.api.http.requests.body import read_prompt_body
+from tetrad.frontend.api.http.schemas.objects import JsonResponse
+from tetrad.frontend.api.http.sse.streams import until_disconnected
+from tetrad.frontend.llm.scoring import PairLimits, Scores, pairs_of, score_pairs
+from tetrad.services.errors import InvalidRequest
+
+router = APIRouter()
+
+_USAGE = {"prompt_tokens": 30, "completion_tokens": 0, "total_tokens": 30}
+_SCORES = {
+    "id": "score-9f2d",
+    "object": "list",
+    "created": 1767225600,
+    "model": "bge-reranker-base",
+    "data": [{"index": 0, "object": "score", "score": 0.98}],
+    "usage": _USAGE,
+}
+_RANKING = {
+    "id": "rerank-9f2d",
+    "model": "bge-reranker-base",
+    "usage": _USAGE,
+    "results": [{"index": 1, "relevance_score": 0.9, "document": {"text": "Paris is the capital of France."}}],
+}
+_SCORE_ROUTE = documented(ScoreRequest, answer=ScoreAnswer, example=_SCORES, tag="pool")
+_RERANK_ROUTE = documented(RerankRequest, answer=Ranking, example=_RANKING, tag="pool")
+
+
+@router.post("/v1/score", **_SCORE_ROUTE)
+@router.post("/score", **_SCORE_ROUTE)
+async def score(request: Request) -> Response:
+    """Return a score for each pair: one text against many, or each against its own."""
+    body = await read_prompt_body(request, ScoreRequest)
+    job = Job.of(request, body, "score")
+    pairs = _pairs(_as_list(body.text_1), _as_list(body.text_2), request.app.state.settings.max_pooling_inputs)
+    found = await until_disconnected(request.receive, _score(job, body, pairs))
+    data = [ScoreItem(index, "score", each) for index, each in enumerate(found.values)]
+    return JsonResponse(ScoreAnswer(job.request_id, "list", job.created, job.model, data, usage_of(found.outputs)))
+
+
+@router.post("/v2/rerank", **_RERANK_ROUTE)
+@router.post("/v1/rerank", **_RERANK_ROUTE)
+@router.post("/rerank", **_RERANK_ROUTE)
+async def rerank(request: Request) -> Response:
+    """Return the documents by their relevance to a query, the most relevant first."""
+    body = await read_prompt_body(request, RerankRequest)
+    job = Job.of(request, body, "rerank")
+    documents = body.texts()
+    pairs = _pairs([body.query], documents, request.app.state.settings.max_pooling_inputs)
+    found = await until_disconnected(request.receive, _score(job, body, pairs))
+    places = sorted(range(len(documents)), key=lambda place: -found.values[place])[: body.top_n or len(documents)]
+    results = [
+        Ranked(place, found.values[place], RankedText(documents[place]) if body.return_documents else None) for place in places
+    ]
+    return JsonResponse(Ranking(job.request_id, job.model, usage_of(found.outputs), results))
+
+
+async def _score(job: Job, body: PairBody, pairs: Sequence[tuple[str, str]]) -> Scores:
+    return await score_pairs(
+        job.llm,
+        pairs,
+        job.run,
+        PairLimits(body.truncate_prompt_tokens, body.max_tokens_per_query, body.max_tokens_per_doc),
+        use_activation=body.use_activation,
+    )
+
+
+def _as_list(given: str | list[str] | None) -> list[str]:
+    return [given] if isinstance(given, str) else given or []
+
+
+def _pairs(first: list[str], second: list[str], most: int) -> list[tuple[str, str]]:
+    if len(second) > most:
+        raise InvalidRequest(f"documents may hold at most {most} texts, got {len(second)}.", field="documents")
+    return pairs_of(first, second)

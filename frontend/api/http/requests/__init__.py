@@ -1,0 +1,1 @@
+"""Reading of requests: bodies within limits, and headers."""

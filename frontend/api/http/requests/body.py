@@ -1,0 +1,75 @@
+"""Bodies: reads the JSON body of a request, within limits, into its model."""
+
+import re
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+
+from tetrad.frontend.api.http.requests.body_budget import BodyShare
+from tetrad.frontend.api.http.requests.body_shape import check_shape
+from tetrad.frontend.api.http.schemas.errors import BodyTooLarge, UnsupportedMediaType, from_validation
+from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.request.deadlines import earliest_deadline, within
+from tetrad.services.errors import InvalidRequest
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_SURROGATES = re.compile(rb"\\\\|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(?P<lone>\\ud[89a-f][0-9a-f]{2})", re.IGNORECASE)
+
+
+async def read_body(request: Request, model: type[Model]) -> Model:
+    """Return the body as `model`; InvalidRequest (400, 413 or 415) naming what is wrong with it."""
+    content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if content_type != "application/json" and not content_type.endswith("+json"):
+        raise UnsupportedMediaType(f"The body must be application/json, got {content_type!r}.")
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise UnsupportedMediaType(f"Content-Encoding {encoding[:64]!r} is not supported: send the body as it is.")
+    settings: FrontendSettings = request.app.state.settings
+    with request.app.state.bodies.open() as share:
+        async with within(earliest_deadline(None)):
+            body = await _read(request, settings.max_body_bytes, share)
+        await check_shape(body, max_objects=settings.max_body_objects, max_values=settings.max_body_values)
+        return _parsed(body, model)
+
+
+async def read_prompt_body(request: Request, model: type[Model]) -> Model:
+    """Return the body of a request to generate; Overloaded (429) before it is read if no such request can be taken now."""
+    llm: AsyncLLM = request.app.state.llm
+    llm.admission.check()
+    return await read_body(request, model)
+
+
+def _parsed(body: bytes, model: type[Model]) -> Model:
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"The body is not UTF-8: byte {error.start} is {body[error.start]:#04x}.") from None
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise _lone_surrogate(body) or from_validation(error) from None
+
+
+def _lone_surrogate(body: bytes) -> InvalidRequest | None:
+    """Return the error for half a character in a body that is otherwise refused with an obscure text; None if there is none."""
+    found = next((match for match in _SURROGATES.finditer(body) if match["lone"]), None)
+    if found is None:
+        return None
+    text = f"The body contains the lone surrogate {found['lone'].decode()} at byte {found.start()}: it is not valid text."
+    return InvalidRequest(text)
+
+
+async def _read(request: Request, limit: int, share: BodyShare) -> bytes:
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        raise BodyTooLarge(f"The body has {declared} bytes; at most {limit} are taken.")
+    body = bytearray()
+    async for piece in request.stream():
+        share.take(len(piece))
+        body += piece
+        if len(body) > limit:
+            raise BodyTooLarge(f"The body has more than {limit} bytes; at most {limit} are taken.")
+    return bytes(body)

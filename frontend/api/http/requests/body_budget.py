@@ -1,0 +1,52 @@
+"""BodyBudget: bounds the memory of all bodies being read, so that many large ones cannot exhaust the process."""
+
+from types import TracebackType
+from typing import Self
+
+from tetrad.services.errors import Overloaded
+
+
+class BodyBudget:
+    """The memory budget of all bodies together.
+
+    Args:
+        max_bytes: at the same time.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.num_bytes = 0
+
+    def open(self) -> "BodyShare":
+        """Return the share of one body."""
+        return BodyShare(self)
+
+    def take(self, num_bytes: int) -> None:
+        """Count received bytes; Overloaded beyond the budget. A single body is always accepted."""
+        if self.num_bytes and self.num_bytes + num_bytes > self._max_bytes:
+            text = f"Bodies of {self.num_bytes} bytes are being read; at most {self._max_bytes} are taken together."
+            raise Overloaded(f"{text} Try again later.")
+        self.num_bytes += num_bytes
+
+
+class BodyShare:
+    """The bytes of one body, until it has been parsed.
+
+    Args:
+        budget: of all bodies.
+    """
+
+    def __init__(self, budget: BodyBudget) -> None:
+        self._budget = budget
+        self._num_bytes = 0
+
+    def take(self, num_bytes: int) -> None:
+        """Count received bytes; Overloaded beyond the budget."""
+        self._budget.take(num_bytes)
+        self._num_bytes += num_bytes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self._budget.num_bytes -= self._num_bytes

@@ -1,0 +1,170 @@
+"""Background: generates responses without a waiting client; clients follow or cancel them by id.
+
+A finished response that cannot be saved stays in memory, and is saved when the store works again.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
+
+from tetrad.frontend.api.http.responses.generation import Generation
+from tetrad.frontend.api.http.sse.named_events import Event, named_events
+from tetrad.frontend.net.backoff import Backoff
+from tetrad.services.errors import InternalError, TetradError, Unavailable
+from tetrad.services.log import get_logger
+
+log = get_logger()
+
+# So many finished responses can still be followed from the start.
+_MAX_FINISHED = 64
+
+
+class BackgroundJob:
+    """One response that is generated in the background.
+
+    Args:
+        generation: has been started and saved.
+        keep_events: for clients that follow the response.
+    """
+
+    def __init__(self, generation: Generation, *, keep_events: bool) -> None:
+        self.generation = generation
+        self.keeps_events = keep_events
+        # One entry an event: its place is its sequence number.
+        self._events: list[bytes] = []
+        self._changed = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._note(generation.events.queue())
+        self._generating = asyncio.create_task(self._generate(), name=f"background response {generation.id}")
+        self.task = asyncio.create_task(self._run(), name=f"background response {generation.id}, to its end")
+
+    async def follow(self, first: int) -> AsyncIterator[bytes]:
+        """Yield the events from number `first` on, and go on until the last."""
+        while True:
+            if first < len(self._events):
+                piece = b"".join(self._events[first:])
+                first = len(self._events)
+                yield piece
+            elif self._settled.is_set() or self.task.done():
+                return
+            else:
+                await self._next_change()
+
+    async def cancel(self) -> None:
+        """End the work. The response is then cancelled, unless it was complete; it is saved, or is_unsaved."""
+        self._generating.cancel()
+        await self.wait_settled()
+
+    async def wait_settled(self) -> None:
+        """Wait until the response is final and has been saved, or could not be."""
+        settling = asyncio.create_task(self._settled.wait())
+        try:
+            await asyncio.wait({settling, self.task}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            settling.cancel()
+
+    @property
+    def tasks(self) -> tuple[asyncio.Task[None], asyncio.Task[None]]:
+        """Everything that runs for this response."""
+        return self._generating, self.task
+
+    def stop(self) -> None:
+        """End the work without saving anything."""
+        self.task.cancel()
+        self._generating.cancel()
+        self.generation.close()
+
+    async def _next_change(self) -> None:
+        changing = asyncio.create_task(self._changed.wait())
+        try:
+            await asyncio.wait({changing, self.task}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changing.cancel()
+
+    async def _run(self) -> None:
+        await asyncio.wait({self._generating})
+        # A task that is cancelled before it began has closed nothing.
+        self.generation.close()
+        await self.generation.cancel()
+        self._settled.set()
+        self._wake_followers()
+        await self._save_at_last()
+
+    async def _generate(self) -> None:
+        generation = self.generation
+        try:
+            async with aclosing(generation.updates()) as updates:
+                async for events in updates:
+                    self._note(events)
+        except TetradError as error:
+            self._note(await generation.fail(error))
+        except Exception as error:
+            log.error("responses.failed", response_id=generation.id, exc_info=error)
+            self._note(await generation.fail(InternalError("The response failed; the server's log has the details.")))
+
+    async def _save_at_last(self) -> None:
+        backoff = Backoff()
+        while self.generation.is_unsaved:
+            await backoff.wait()
+            with suppress(Unavailable):
+                await self.generation.save()
+                log.info("responses.stored_late", response_id=self.generation.id)
+
+    def _note(self, events: list[Event]) -> None:
+        if self.keeps_events:
+            self._events += [named_events([event]) for event in events]
+            self._wake_followers()
+
+    def _wake_followers(self) -> None:
+        self._changed.set()
+        # All waiters have been woken; later ones wait on a new event.
+        self._changed = asyncio.Event()
+
+
+class BackgroundJobs:
+    """The jobs of this process, by the ids of their responses."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, BackgroundJob] = {}
+        self._finished: OrderedDict[str, BackgroundJob] = OrderedDict()
+
+    def start(self, generation: Generation, *, keep_events: bool) -> BackgroundJob:
+        """Generate a response, which has been started, in the background."""
+        job = BackgroundJob(generation, keep_events=keep_events)
+        self._jobs[generation.id] = job
+        job.task.add_done_callback(lambda _: self._finish(generation.id))
+        return job
+
+    def running(self, response_id: str) -> BackgroundJob | None:
+        """Return the job of a response that is not saved as final."""
+        return self._jobs.get(response_id)
+
+    def followable(self, response_id: str) -> BackgroundJob | None:
+        """Return the job of a response whose events are kept."""
+        job = self._jobs.get(response_id) or self._finished.get(response_id)
+        return job if job is not None and job.keeps_events else None
+
+    def drop(self, response_id: str) -> None:
+        """End the job of a response that was deleted, and forget its events."""
+        self._finished.pop(response_id, None)
+        job = self._jobs.pop(response_id, None)
+        if job is not None:
+            job.stop()
+
+    async def close(self) -> None:
+        """End all jobs. What is final is saved, if it can be now."""
+        jobs = list(self._jobs.values())
+        for job in jobs:
+            job.stop()
+        await asyncio.gather(*(task for job in jobs for task in job.tasks), return_exceptions=True)
+        for job in jobs:
+            if job.generation.is_unsaved:
+                await job.generation.cancel()
+
+    def _finish(self, response_id: str) -> None:
+        job = self._jobs.pop(response_id, None)
+        if job is not None and job.keeps_events:
+            self._finished[response_id] = job
+            if len(self._finished) > _MAX_FINISHED:
+                self._finished.popitem(last=False)

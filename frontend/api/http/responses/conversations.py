@@ -1,0 +1,56 @@
+"""Conversations: combines a body of the Responses API and its earlier responses into one conversation. Pure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tetrad.frontend.api.http.responses.bodies import InputBody, InputItem, TextFormat
+from tetrad.frontend.api.http.responses.items import Messages, is_continued
+from tetrad.frontend.api.http.responses.tools import chosen_tools
+from tetrad.frontend.chat.conversation import Conversation
+from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
+
+
+def conversation_of(body: InputBody, items: Sequence[InputItem], history: Sequence[dict[str, Any]] = ()) -> Conversation:
+    """Return the conversation; InvalidRequest naming the field that cannot be part of one.
+
+    Args:
+        body: the request.
+        items: its input, with references resolved.
+        history: the stored items of the responses before it, oldest first.
+    """
+    tools, choice = chosen_tools(body)
+    messages = Messages()
+    if body.instructions:
+        messages.messages.append({"role": "system", "content": body.instructions})
+    # A call that was cut off has no output, and its arguments are no JSON.
+    kept = [item for item in history if (item["type"], item.get("status")) != ("function_call", "incomplete")]
+    messages.add_all([InputItem.model_validate(item) for item in kept], "previous_response_id")
+    messages.add_all(items, "input")
+    continues = is_continued(items[-1])
+    return Conversation(
+        messages.messages,
+        tools=tools,
+        tool_choice=choice,
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        chat_template=body.chat_template,
+        chat_template_kwargs=_template_kwargs(body) or None,
+        add_generation_prompt=not continues,
+        continue_final_message=continues,
+    )
+
+
+def json_format(form: TextFormat | None) -> StructuredOutputsParams | None:
+    """Return the constraint that a text format asks for."""
+    if form is None or form.type == "text":
+        return None
+    if form.type == "json_object":
+        return StructuredOutputsParams(json_object=True)
+    return StructuredOutputsParams(json=form.schema_, disable_additional_properties=form.strict is True)
+
+
+def _template_kwargs(body: InputBody) -> dict[str, Any]:
+    effort = None if body.reasoning is None else body.reasoning.effort
+    kwargs: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
+    if effort == "none":
+        kwargs["enable_thinking"] = False
+    return kwargs | (body.chat_template_kwargs or {})

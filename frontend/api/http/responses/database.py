@@ -1,0 +1,183 @@
+"""ResponseDatabase: the SQLite database of the responses store: its file, tables, errors and locks of other processes.
+
+One thread uses the database, and SQLite never waits in it: while another process holds a lock, the event loop retries the
+calls that need it, and all others proceed. After an error the file is opened anew, in case it was repaired or replaced. Knows
+no responses.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from tetrad.frontend.api.http.responses.owners import Owners
+from tetrad.services.errors import Unavailable
+
+Result = TypeVar("Result")
+Work = Callable[[sqlite3.Connection], Result]
+
+MEMORY = ":memory:"
+_OWNERS_SUFFIX = "-owners"
+# Another frontend's write takes milliseconds. Calls wait for a lock for this long at most.
+_PATIENCE_S = 1.0
+_NEXT_TRY_S = (0.002, 0.02)
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS responses (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    previous_id TEXT,
+    status TEXT NOT NULL,
+    stored_at REAL NOT NULL,
+    response BLOB NOT NULL,
+    input BLOB NOT NULL
+);
+CREATE INDEX IF NOT EXISTS responses_stored_at ON responses (stored_at);
+CREATE INDEX IF NOT EXISTS responses_status ON responses (status) WHERE status IN ('queued', 'in_progress');
+CREATE TABLE IF NOT EXISTS owners (id TEXT PRIMARY KEY, owner INTEGER NOT NULL) WITHOUT ROWID;
+"""
+
+
+class _Locked(Exception):
+    """Another process holds a lock."""
+
+
+class ResponseDatabase:
+    """One database. It is opened at first use.
+
+    Args:
+        path: the file, which need not exist; MEMORY: none, and all is lost with the process.
+        on_open: called in the database's thread with a database that was just opened.
+
+    Attributes:
+        owners: who generates what, of a file that is open; for the database's thread.
+    """
+
+    def __init__(self, path: str, on_open: Callable[[sqlite3.Connection], None]) -> None:
+        self._path = path
+        self._on_open = on_open
+        self.owners: Owners | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="response-store")
+        self._connection: sqlite3.Connection | None = None
+        self._write_lock = _Wait()
+        self._closed = False
+
+    async def read(self, work: Work[Result]) -> Result:
+        """Return what `work` returns, in the database's thread; Unavailable if the database cannot be used."""
+        return await self._run(work, _Wait())
+
+    async def write(self, work: Work[Result]) -> Result:
+        """The same in one transaction, without other writers. All of it is kept, or nothing."""
+
+        def in_transaction(connection: sqlite3.Connection) -> Result:
+            connection.execute("BEGIN IMMEDIATE")
+            return work(connection)
+
+        return await self._run(in_transaction, self._write_lock)
+
+    async def close(self) -> None:
+        """Close the file; calls fail from now on."""
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+        self._thread.shutdown()
+
+    async def _run(self, work: Work[Result], wait: "_Wait") -> Result:
+        while not self._closed:
+            try:
+                result = await asyncio.get_running_loop().run_in_executor(self._thread, self._call, work)
+            except _Locked:
+                if wait.is_over():
+                    text = f"another process has held its lock for more than {_PATIENCE_S:g} s"
+                    raise Unavailable(self._useless(text)) from None
+                await asyncio.sleep(random.uniform(*_NEXT_TRY_S))
+            else:
+                wait.end()
+                return result
+        raise Unavailable("The store of responses is closed: this server is shutting down.")
+
+    # Everything below runs in the database's thread.
+
+    def _call(self, work: Work[Result]) -> Result:
+        try:
+            if self._connection is None:
+                self._connection = self._open()
+            with self._connection:
+                return work(self._connection)
+        except (sqlite3.Error, OSError) as error:
+            if _is_lock(error):
+                raise _Locked from error
+            if self._path != MEMORY:
+                self._disconnect()
+            raise Unavailable(self._useless(str(error))) from error
+
+    def _open(self) -> sqlite3.Connection:
+        if self._path == MEMORY:
+            return self._connect()
+        Path(self._path).parent.mkdir(parents=True, exist_ok=True)
+        # Other users of this machine may not read conversations. SQLite gives its other files the same permissions.
+        os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
+        self.owners = self.owners or Owners(self._path + _OWNERS_SUFFIX)
+        # Of two that turn the write-ahead log on at the same time one would fail, however long it may wait.
+        with self.owners.alone():
+            return self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, timeout=0, check_same_thread=False)
+        try:
+            # Readers and the writer of other processes do not block each other; a crash loses no more than the last write.
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.executescript(_SCHEMA)
+            with connection:
+                self._on_open(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.close()
+            self._connection = None
+
+    def _close(self) -> None:
+        self._disconnect()
+        if self.owners is not None:
+            self.owners.close()
+            self.owners = None
+
+    def _useless(self, reason: str) -> str:
+        return f"The store of responses at {self._path} cannot be used: {reason}. Its operator has to make it writable."
+
+
+class _Wait:
+    """Seconds of waiting for a lock."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+
+    def is_over(self) -> bool:
+        """Note that the lock is held; return whether that is so for too long."""
+        now_s = time.monotonic()
+        self._since_s = now_s if self._since_s is None else self._since_s
+        return now_s - self._since_s > _PATIENCE_S
+
+    def end(self) -> None:
+        """Note that the lock was to be had."""
+        self._since_s = None
+
+
+def _is_lock(error: Exception) -> bool:
+    if isinstance(error, sqlite3.Error):
+        # The last byte is the kind of error; the others say more about it.
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    return isinstance(error, BlockingIOError)

@@ -1,0 +1,172 @@
+"""Events of the Responses API: converts the pieces of a turn to numbered events, and collects the whole response.
+
+Pure but for the clock that it is given. The response is made from the same blocks as the events, so that they cannot differ.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tetrad.frontend.api.http.responses.objects import Json, content_part, failure, item_id, output_item, usage
+from tetrad.frontend.api.http.schemas.objects import TokenLogprob
+from tetrad.frontend.api.http.sse.named_events import Event
+from tetrad.frontend.api.http.turns.blocks import Block, Blocks, Closed, Grown, Opened, Step
+from tetrad.frontend.api.http.turns.totals import TurnTotals
+from tetrad.frontend.parsing.elements.pieces import Piece
+from tetrad.services.errors import TetradError
+
+
+class ResponseEvents:
+    """One response in the making.
+
+    Args:
+        response: as it begins; kept and changed.
+        now: the clock, in seconds since 1970.
+        with_logprobs: whether texts have log-probabilities.
+    """
+
+    def __init__(self, response: Json, now: Callable[[], float], *, with_logprobs: bool = False) -> None:
+        self._response = response
+        self._id: str = response["id"]
+        self._now = now
+        self._with_logprobs = with_logprobs
+        self._blocks = Blocks()
+        self._number = 0
+        # The status of the current block at its end.
+        self._status = "in_progress"
+        # Of tokens whose text is not out yet; and of each text block, by its index.
+        self._pending: list[TokenLogprob] = []
+        self._logprobs: dict[int, list[TokenLogprob]] = {}
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the response will not change any more."""
+        return self._response["status"] not in ("queued", "in_progress")
+
+    def response(self) -> Json:
+        """Return the response as it is now; the object does not change later."""
+        blocks = self._blocks.blocks
+        items = [self._item(block, "completed" if block is not blocks[-1] else self._status) for block in blocks]
+        return {**self._response, "output": items}
+
+    def queue(self) -> list[Event]:
+        """Return the events of a response that is to begin later."""
+        return [self._state("response.created"), self._state("response.queued")]
+
+    def begin(self) -> list[Event]:
+        """Return the events before the first item."""
+        self._response["status"] = "in_progress"
+        created = [] if self._number else [self._state("response.created")]
+        return [*created, self._state("response.in_progress")]
+
+    def add(self, pieces: Sequence[Piece], logprobs: Sequence[TokenLogprob] = ()) -> list[Event]:
+        """Return what the next pieces bring.
+
+        Args:
+            pieces: what has become certain.
+            logprobs: of the tokens that came with them.
+        """
+        self._pending += logprobs
+        steps = self._blocks.feed(pieces)
+        events = [event for step in steps for event in self._events_of(step)]
+        if steps:
+            # The remaining tokens belong to reasoning, a call or a mark, which have no log-probabilities.
+            self._pending = []
+        return events
+
+    def finish(self, totals: TurnTotals) -> list[Event]:
+        """Return the events at the end: everything was generated, or as much as was allowed."""
+        cut_off = totals.finish_reason == "length"
+        steps = self._blocks.finish()
+        events = [event for step in steps for event in self._events_of(step, "incomplete" if cut_off else "completed")]
+        self._end("incomplete" if cut_off else "completed", totals)
+        if cut_off:
+            self._response["incomplete_details"] = {"reason": "max_output_tokens"}
+            return [*events, self._state("response.incomplete")]
+        return [*events, self._state("response.completed")]
+
+    def fail(self, error: TetradError, totals: TurnTotals) -> list[Event]:
+        """Return the last event of a response that failed."""
+        self._end("failed", totals)
+        self._response["error"] = failure(error)
+        return [self._state("response.failed")]
+
+    def cancel(self, totals: TurnTotals) -> None:
+        """Make the response a cancelled one, unless it is final; the API has no event for that."""
+        if not self.is_final:
+            self._end("cancelled", totals)
+
+    def note_not_kept(self, events: Sequence[Event]) -> None:
+        """Let the response say that it is not kept, also in its last events."""
+        self._response["store"] = False
+        for event in events:
+            if "response" in event:
+                event["response"]["store"] = False
+
+    def _end(self, status: str, totals: TurnTotals) -> None:
+        self._response["status"] = status
+        self._status = "completed" if status == "completed" else "incomplete"
+        if totals.prompt_tokens:
+            self._response["usage"] = usage(totals)
+        if status == "completed":
+            self._response["completed_at"] = int(self._now())
+
+    def _events_of(self, step: Step, status: str = "completed") -> list[Event]:
+        match step:
+            case Opened(block):
+                return self._opened(block)
+            case Grown(block, text):
+                return [self._grown(block, text)]
+            case Closed(block):
+                return self._closed(block, status)
+
+    def _opened(self, block: Block) -> list[Event]:
+        # The block may have grown within the same pieces: its beginning has no text.
+        empty = Block(block.index, block.kind, call_id=block.call_id, name=block.name)
+        item = self._item(empty, "in_progress")
+        added = self._event("response.output_item.added", output_index=block.index, item=item)
+        if block.kind == "call":
+            return [added]
+        part = content_part(block, "", None)
+        return [added, self._item_event("response.content_part.added", block, content_index=0, part=part)]
+
+    def _grown(self, block: Block, text: str) -> Event:
+        match block.kind:
+            case "reasoning":
+                return self._item_event("response.reasoning_text.delta", block, content_index=0, delta=text)
+            case "call":
+                return self._item_event("response.function_call_arguments.delta", block, delta=text)
+        logprobs, self._pending = self._pending, []
+        self._logprobs.setdefault(block.index, []).extend(logprobs)
+        return self._item_event("response.output_text.delta", block, content_index=0, delta=text, logprobs=logprobs)
+
+    def _closed(self, block: Block, status: str) -> list[Event]:
+        logprobs = self._logprobs.get(block.index, [])
+        fields: Json
+        match block.kind:
+            case "call":
+                fields = {"name": block.name, "arguments": block.text}
+                events = [self._item_event("response.function_call_arguments.done", block, **fields)]
+            case "reasoning":
+                events = [self._item_event("response.reasoning_text.done", block, content_index=0, text=block.text)]
+            case _:
+                fields = {"text": block.text, "logprobs": logprobs}
+                events = [self._item_event("response.output_text.done", block, content_index=0, **fields)]
+        if block.kind != "call":
+            part = content_part(block, block.text, logprobs)
+            events.append(self._item_event("response.content_part.done", block, content_index=0, part=part))
+        item = self._item(block, status)
+        return [*events, self._event("response.output_item.done", output_index=block.index, item=item)]
+
+    def _item(self, block: Block, status: str) -> Json:
+        logprobs = self._logprobs.get(block.index, []) if self._with_logprobs else None
+        return output_item(self._id, block, status, None if logprobs is None else list(logprobs))
+
+    def _state(self, type_: str) -> Event:
+        return self._event(type_, response=self.response())
+
+    def _item_event(self, type_: str, block: Block, /, **fields: Any) -> Event:
+        return self._event(type_, item_id=item_id(self._id, block), output_index=block.index, **fields)
+
+    def _event(self, type_: str, /, **fields: Any) -> Event:
+        number, self._number = self._number, self._number + 1
+        return {"type": type_, "sequence_number": number, **fields}

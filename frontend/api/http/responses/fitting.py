@@ -1,0 +1,45 @@
+"""Fitting: `truncation: auto`, which drops the oldest turns of a conversation that is longer than the model's context."""
+
+import dataclasses
+
+from tetrad.frontend.chat.conversation import Conversation
+from tetrad.frontend.chat.turns import render_conversation
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.services.errors import PromptTooLong
+
+_LASTING_ROLES = ("system", "developer")
+
+
+async def fitted(llm: AsyncLLM, conversation: Conversation, *, max_output_tokens: int | None) -> Conversation:
+    """Return the conversation with as many of its latest turns as leave room for the output; the last one is always kept.
+
+    Instructions at the beginning are kept, too. Turns are dropped whole, so that no output loses its call.
+    """
+    room = llm.max_model_len - (max_output_tokens or 1)
+    if await _fits(llm, conversation, room):
+        return conversation
+    first = next((place for place, each in enumerate(conversation.messages) if each["role"] not in _LASTING_ROLES), 0)
+    starts = [place for place, each in enumerate(conversation.messages) if each["role"] == "user"]
+    # Each candidate drops more than the one before.
+    candidates = [place for place in starts if place > first] or [first]
+    low, high = 0, len(candidates) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if await _fits(llm, _without(conversation, first, candidates[middle]), room):
+            high = middle
+        else:
+            low = middle + 1
+    return _without(conversation, first, candidates[low])
+
+
+def _without(conversation: Conversation, start: int, end: int) -> Conversation:
+    messages = conversation.messages
+    return dataclasses.replace(conversation, messages=[*messages[:start], *messages[end:]])
+
+
+async def _fits(llm: AsyncLLM, conversation: Conversation, room: int) -> bool:
+    try:
+        prompt = await render_conversation(llm, conversation)
+    except PromptTooLong:
+        return False
+    return len(prompt["prompt_token_ids"]) <= room

@@ -1,0 +1,156 @@
+"""Generation: generates one response, from its request to its last event, with or without a waiting client."""
+
+import time
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+
+from tetrad.frontend.api.http.responses.bodies import LOGPROBS, ResponsesRequest
+from tetrad.frontend.api.http.responses.conversations import conversation_of, json_format
+from tetrad.frontend.api.http.responses.events import ResponseEvents
+from tetrad.frontend.api.http.responses.fitting import fitted
+from tetrad.frontend.api.http.responses.items import listed_items
+from tetrad.frontend.api.http.responses.lookup import history_before, resolved_items
+from tetrad.frontend.api.http.responses.objects import Json, new_response, text_logprobs
+from tetrad.frontend.api.http.responses.store import NoStore, ResponseStore, StoredResponse
+from tetrad.frontend.api.http.schemas.logprobs import chat_logprobs
+from tetrad.frontend.api.http.schemas.objects import TokenLogprob
+from tetrad.frontend.api.http.sse.named_events import Event
+from tetrad.frontend.api.http.turns.sampling import turn_sampling_params
+from tetrad.frontend.api.http.turns.totals import TurnTotals
+from tetrad.frontend.chat.turn_stream import TurnPart, TurnStream
+from tetrad.frontend.chat.turns import start_turn
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.services.errors import TetradError, Unavailable
+from tetrad.services.log import get_logger
+
+log = get_logger()
+
+
+class Generation:
+    """One response in the making.
+
+    Args:
+        llm: generates.
+        store: knows earlier responses and keeps this one, if the request wants that.
+        body: the request.
+        request_id: its name in logs.
+
+    Raises:
+        InvalidRequest: the request is wrong in itself.
+        NotFound: there is no such model.
+    """
+
+    def __init__(self, llm: AsyncLLM, store: ResponseStore, body: ResponsesRequest, request_id: str) -> None:
+        self.id = f"resp_{uuid.uuid4().hex}"
+        self._llm = llm
+        self._body = body
+        self._request_id = request_id
+        self._store = store
+        self._keeps = body.store is not False and not isinstance(store, NoStore)
+        self._is_created = self._is_final_kept = False
+        self._num_top = (body.top_logprobs or 0) if LOGPROBS in (body.include or ()) else None
+        self._params = turn_sampling_params(
+            body,
+            llm.default_sampling_fields(),
+            max_tokens=body.max_output_tokens,
+            stop=body.stop,
+            json_format=json_format(None if body.text is None else body.text.format),
+            logprobs=self._num_top,
+            # Which token belongs to which text shows only as they come.
+            in_deltas=bool(body.stream) or self._num_top is not None,
+        )
+        response = new_response(
+            self.id,
+            body,
+            self._params,
+            model=llm.model_names.resolve(body.model),
+            created_at=int(time.time()),
+            store=self._keeps,
+        )
+        self.events = ResponseEvents(response, time.time, with_logprobs=self._num_top is not None)
+        self._totals = TurnTotals()
+        self._input_items: list[Json] = []
+        self._turn: TurnStream | None = None
+
+    async def start(self) -> None:
+        """Send the request to the engine; errors as in start_turn, and NotFound for unknown earlier responses."""
+        body = self._body
+        items = await resolved_items(self._store, body.input)
+        history = await history_before(self._store, body.previous_response_id)
+        conversation = conversation_of(body, items, history)
+        self._input_items = listed_items(items, self.id)
+        if body.truncation == "auto":
+            conversation = await fitted(self._llm, conversation, max_output_tokens=body.max_output_tokens)
+        self._turn = await start_turn(
+            self._llm,
+            conversation,
+            self._params,
+            f"resp-{self._request_id}",
+            priority=body.priority,
+            cache_salt=body.cache_salt or "",
+            model=body.model,
+        )
+
+    async def updates(self) -> AsyncGenerator[list[Event], None]:
+        """Yield the events of each step, the last behind saving; raises what fails. Closing it aborts the request."""
+        assert self._turn is not None, "not started"
+        begun = False
+        try:
+            async for update in self._turn:
+                part = self._totals.add(update)
+                events = [] if begun else self.events.begin()
+                begun = True
+                events += self.events.add(part.pieces, self._logprobs(part))
+                if part.finish_reason is not None:
+                    events += self.events.finish(self._totals)
+                    await self._keep_final(events)
+                yield events
+        finally:
+            self._turn.close()
+
+    async def fail(self, error: TetradError) -> list[Event]:
+        """Return the events of a failure, behind saving."""
+        events = self.events.fail(error, self._totals)
+        await self._keep_final(events)
+        return events
+
+    async def cancel(self) -> None:
+        """Make it a cancelled response, unless it is final, and save it, unless it is saved."""
+        self.events.cancel(self._totals)
+        if self.is_unsaved:
+            await self._keep_final([])
+
+    def close(self) -> None:
+        """Abort the request unless it is finished."""
+        if self._turn is not None:
+            self._turn.close()
+
+    @property
+    def is_unsaved(self) -> bool:
+        """Whether the response is final and should be kept, but is not."""
+        return self._keeps and self.events.is_final and not self._is_final_kept
+
+    async def save(self) -> None:
+        """Keep the response as it is now, if the request wants that; Unavailable if the store cannot be used."""
+        if not self._keeps:
+            return
+        is_final, stored = self.events.is_final, StoredResponse(self.events.response(), self._input_items)
+        if self._is_created:
+            await self._store.finish(stored)
+        else:
+            await self._store.create(stored)
+        self._is_created, self._is_final_kept = True, is_final
+
+    async def _keep_final(self, events: Sequence[Event]) -> None:
+        """Save the final response; where that fails, the client that waits for it gets it and reads that it is not kept."""
+        try:
+            await self.save()
+        except Unavailable as error:
+            log.error("responses.not_stored", response_id=self.id, reason=error.message)
+            if not self._is_created:
+                self.events.note_not_kept(events)
+
+    def _logprobs(self, part: TurnPart) -> Sequence[TokenLogprob]:
+        if self._num_top is None or part.output.logprobs is None:
+            return ()
+        return text_logprobs(chat_logprobs(part.output.token_ids, part.output.logprobs, self._num_top))

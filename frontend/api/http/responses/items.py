@@ -1,0 +1,156 @@
+"""Items: converts items of the Responses API to messages for chat templates. Pure; knows no requests and no store.
+
+A turn of the assistant is several items here (reasoning, a message, calls) and one message there.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tetrad.frontend.api.http.responses.bodies import ContentPart, InputItem
+from tetrad.services.errors import InvalidRequest
+
+Message = dict[str, Any]
+
+_ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_[0-9]+")
+_ROLES = ("user", "assistant", "system", "developer")
+_TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
+
+
+class Messages:
+    """Collects the messages of a conversation's items.
+
+    Attributes:
+        messages: so far.
+    """
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        # The assistant's message that further items of its turn are added to.
+        self._turn: Message | None = None
+        # Names of the functions by the ids of their calls: outputs say only which call they are of.
+        self._calls: dict[str, str] = {}
+
+    def add_all(self, items: Iterable[InputItem], path: str) -> None:
+        """Append items; InvalidRequest names the one that cannot be part of a conversation, behind `path`."""
+        for place, item in enumerate(items):
+            self.add(item, f"{path}.{place}")
+
+    def add(self, item: InputItem, path: str) -> None:
+        """Append one item, which errors call `path`."""
+        match item_type(item):
+            case "message":
+                self._add_message(item, path)
+            case "reasoning":
+                thought = _joined(f"{path}.content", item.content or item.summary or ())
+                turn = self._assistant(new=self._has_spoken())
+                turn["reasoning_content"] = "\n".join(filter(None, (turn.get("reasoning_content"), thought)))
+            case "function_call":
+                self._add_call(item, path)
+            case "function_call_output":
+                self._add_output(item, path)
+            case other:
+                raise InvalidRequest(f"{path}: items of type {other!r} are not supported.", field=f"{path}.type")
+
+    def _add_message(self, item: InputItem, path: str) -> None:
+        role = required(path, "role", item.role)
+        if role not in _ROLES:
+            text = f"{path}.role must be one of {', '.join(_ROLES)}, got {role!r}."
+            raise InvalidRequest(text, field=f"{path}.role")
+        if item.content is None:
+            raise InvalidRequest(f"{path}.content: Field required", field=f"{path}.content")
+        text = _joined(f"{path}.content", item.content, separator="" if role == "assistant" else "\n")
+        if role == "assistant":
+            self._assistant(new=self._has_spoken())["content"] = text
+        else:
+            self._append({"role": role, "content": text})
+
+    def _add_call(self, item: InputItem, path: str) -> None:
+        name, call_id = required(path, "name", item.name), required(path, "call_id", item.call_id)
+        function = {"name": name, "arguments": required(path, "arguments", item.arguments)}
+        self._calls[call_id] = name
+        turn = self._assistant(new=False)
+        turn["tool_calls"] = [*turn.get("tool_calls", ()), {"id": call_id, "type": "function", "function": function}]
+
+    def _add_output(self, item: InputItem, path: str) -> None:
+        call_id = required(path, "call_id", item.call_id)
+        if item.output is None:
+            raise InvalidRequest(f"{path}.output: Field required", field=f"{path}.output")
+        if call_id not in self._calls:
+            text = f"{path}.call_id: No tool call found for function call output with call_id {call_id}."
+            raise InvalidRequest(text, field=f"{path}.call_id")
+        content = _joined(f"{path}.output", item.output)
+        self._append({"role": "tool", "tool_call_id": call_id, "name": self._calls[call_id], "content": content})
+
+    def _append(self, message: Message) -> None:
+        self.messages.append(message)
+        self._turn = None
+
+    def _has_spoken(self) -> bool:
+        return self._turn is not None and bool(self._turn["content"] or "tool_calls" in self._turn)
+
+    def _assistant(self, *, new: bool) -> Message:
+        """Return the message of the assistant's turn; a new one if its last cannot take more."""
+        if self._turn is None or new:
+            self._turn = {"role": "assistant", "content": ""}
+            self.messages.append(self._turn)
+        return self._turn
+
+
+def item_type(item: InputItem) -> str | None:
+    """Return the type of an item; messages need not say theirs, nor references."""
+    if item.type is None:
+        return "message" if item.role is not None else "item_reference" if item.id is not None else None
+    return item.type
+
+
+def is_continued(last: InputItem) -> bool:
+    """Say whether the assistant goes on in the last item, as it is not complete, instead of answering it."""
+    return item_type(last) == "message" and last.role == "assistant" and last.status in ("in_progress", "incomplete")
+
+
+def listed_items(items: Sequence[InputItem], response_id: str) -> list[dict[str, Any]]:
+    """Return the items of a request as they are stored and listed later, each with an id; see `response_of_item`."""
+    hexes = response_id.removeprefix("resp_")
+    return [_listed(item, f"item_{hexes}_{place}") for place, item in enumerate(items)]
+
+
+def response_of_item(item_id: str) -> str | None:
+    """Return the id of the response that an item was part of; None if the id is not one of ours."""
+    found = _ITEM_ID.fullmatch(item_id)
+    return None if found is None else f"resp_{found[1]}"
+
+
+def required(path: str, name: str, value: str | None) -> str:
+    """Return a field that an item's type needs; InvalidRequest if it is missing."""
+    if value is None:
+        raise InvalidRequest(f"{path}.{name}: Field required", field=f"{path}.{name}")
+    return value
+
+
+def _listed(item: InputItem, item_id: str) -> dict[str, Any]:
+    fields = {"id": item_id, "type": item_type(item), "status": "completed"} | item.model_dump(exclude_none=True)
+    if item.role == "assistant":
+        fields["content"] = [_as_output(part) for part in fields.get("content", ())]
+    if fields["type"] == "reasoning":
+        fields.setdefault("summary", [])
+    if item.output is not None and [part.type for part in item.output] == ["input_text"]:
+        fields["output"] = item.output[0].text
+    return fields
+
+
+def _as_output(part: dict[str, Any]) -> dict[str, Any]:
+    return part | {"type": "output_text", "annotations": []} if part["type"] == "input_text" else part
+
+
+def _joined(path: str, parts: Sequence[ContentPart], separator: str = "\n") -> str:
+    return separator.join(_text(f"{path}.{place}", part) for place, part in enumerate(parts))
+
+
+def _text(path: str, part: ContentPart) -> str:
+    if part.type == "refusal":
+        return required(path, "refusal", part.refusal)
+    if part.type not in _TEXT_PARTS:
+        text = f"{path}: parts of type {part.type!r} are not supported by this model, only text."
+        raise InvalidRequest(text, field=f"{path}.type")
+    return required(path, "text", part.text)

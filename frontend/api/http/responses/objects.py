@@ -1,0 +1,135 @@
+"""Objects of the Responses API: the response and its output items as JSON. Pure; events.py updates them."""
+
+from typing import Any
+
+from tetrad.frontend.api.http.responses.bodies import ResponsesRequest, ToolBody, ToolChoiceBody
+from tetrad.frontend.api.http.schemas.errors import status_of
+from tetrad.frontend.api.http.schemas.objects import ChatLogprobs, TokenLogprob
+from tetrad.frontend.api.http.turns.blocks import Block
+from tetrad.frontend.api.http.turns.totals import TurnTotals
+from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.services.errors import TetradError
+
+Json = dict[str, Any]
+
+_ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
+_ITEM_TYPES = {"reasoning": "reasoning", "text": "message", "call": "function_call"}
+_ID_PREFIXES = {"reasoning": "rs", "text": "msg", "call": "fc"}
+
+
+def new_response(
+    response_id: str, body: ResponsesRequest, params: SamplingParams, *, model: str, created_at: int, store: bool
+) -> Json:
+    """Return the response to `body` before anything of it is generated.
+
+    Args:
+        response_id: its id.
+        body: what is answered.
+        params: as they hold.
+        model: the name it says.
+        created_at: seconds since 1970.
+        store: whether it is kept.
+    """
+    choice = body.tool_choice
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": created_at,
+        "status": "queued" if body.background else "in_progress",
+        "background": bool(body.background),
+        "completed_at": None,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "model": model,
+        "output": [],
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": body.previous_response_id,
+        "prompt_cache_key": body.prompt_cache_key,
+        "reasoning": {"effort": None, "summary": None} if body.reasoning is None else body.reasoning.model_dump(),
+        "safety_identifier": body.safety_identifier,
+        "service_tier": "default",
+        "store": store,
+        "temperature": params.temperature,
+        "text": _text_config(body),
+        "tool_choice": choice.model_dump(exclude_unset=True) if isinstance(choice, ToolChoiceBody) else choice or "auto",
+        "tools": [_tool(tool) for tool in body.tools or ()],
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": params.top_p,
+        "truncation": body.truncation or "disabled",
+        "usage": None,
+        "user": body.user,
+        "metadata": body.metadata or {},
+    }
+
+
+def item_id(response_id: str, block: Block) -> str:
+    """Return the id of an output item, from which `items.response_of_item` finds the response again."""
+    return f"{_ID_PREFIXES[block.kind]}_{response_id.removeprefix('resp_')}_{block.index}"
+
+
+def output_item(response_id: str, block: Block, status: str, logprobs: list[Any] | None) -> Json:
+    """Return an output item.
+
+    Args:
+        response_id: whose.
+        block: what it shows; nothing of it yet if its text is empty.
+        status: in_progress, completed or incomplete.
+        logprobs: of its text; None if they were not asked for.
+    """
+    item: Json = {"type": _ITEM_TYPES[block.kind], "id": item_id(response_id, block), "status": status}
+    match block.kind:
+        case "reasoning":
+            return item | {"summary": [], "content": _parts(block, None)}
+        case "call":
+            return item | {"call_id": block.call_id, "name": block.name, "arguments": block.text}
+    return item | {"role": "assistant", "content": _parts(block, logprobs)}
+
+
+def content_part(block: Block, text: str, logprobs: list[Any] | None) -> Json:
+    """Return the only part of an output item, if it had the text `text`."""
+    if block.kind == "reasoning":
+        return {"type": "reasoning_text", "text": text}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs or []}
+
+
+def text_logprobs(found: ChatLogprobs) -> list[TokenLogprob]:
+    """Return log-probabilities as this API has them: bytes of a part of a character are an empty list, not null."""
+    for top in (each for token in found.content for each in token.top_logprobs):
+        top.bytes = top.bytes or []
+    return found.content
+
+
+def usage(totals: TurnTotals) -> Json:
+    """Return the token counts of a response."""
+    return {
+        "input_tokens": totals.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": totals.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": totals.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": totals.reasoning_tokens},
+        "total_tokens": totals.prompt_tokens + totals.output_tokens,
+    }
+
+
+def failure(error: TetradError) -> Json:
+    """Return the `error` of a response that failed."""
+    return {"code": _ERROR_CODES.get(status_of(error), "server_error"), "message": error.message}
+
+
+def _parts(block: Block, logprobs: list[Any] | None) -> list[Json]:
+    return [content_part(block, block.text, logprobs)] if block.text else []
+
+
+def _text_config(body: ResponsesRequest) -> Json:
+    form = None if body.text is None else body.text.format
+    config: Json = {"format": {"type": "text"} if form is None else form.model_dump(by_alias=True, exclude_none=True)}
+    if body.text is not None and body.text.verbosity is not None:
+        config["verbosity"] = body.text.verbosity
+    return config
+
+
+def _tool(tool: ToolBody) -> Json:
+    fields = {"type": tool.type, "name": tool.name, "description": tool.description}
+    return fields | {"parameters": tool.parameters, "strict": bool(tool.strict)}

@@ -1,0 +1,221 @@
+"""SqliteStore: the responses store in one SQLite file, bounded by count, bytes and age.
+
+Frontends may share a file, for example a retiring one and its successor: only the frontend that generates a response finishes
+it, and the response has failed when that process is gone. A response goes from unfinished to one final state, and can be
+deleted for good. Unfinished responses are never evicted.
+"""
+
+import sqlite3
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from tetrad.frontend.api.http.responses.database import ResponseDatabase
+from tetrad.frontend.api.http.responses.store import (
+    UNFINISHED,
+    Json,
+    NoStore,
+    ResponseStore,
+    StoredResponse,
+    not_found,
+)
+from tetrad.frontend.api.http.schemas.objects import encode
+from tetrad.services.errors import Unavailable
+from tetrad.services.hub.model_files import CacheSettings
+
+_FILE = "responses.sqlite3"
+_IS_UNFINISHED = "status IN ('queued', 'in_progress')"
+_INSERT = "INSERT INTO responses (id, previous_id, status, stored_at, response, input) VALUES (?, ?, ?, ?, ?, ?)"
+# A completed response becomes the newest: by its creation it could be the next to be evicted.
+_FINISH = f"""
+UPDATE responses SET status = ?, response = ?, seq = (SELECT max(seq) + 1 FROM responses) WHERE id = ? AND {_IS_UNFINISHED}
+"""
+_GET = "SELECT response, input, status, previous_id, owner FROM responses LEFT JOIN owners USING (id) WHERE id = ?"
+_CHAIN = """
+WITH RECURSIVE chain (depth, id, previous_id, status, response, input) AS (
+    SELECT 0, id, previous_id, status, response, input FROM responses WHERE id = ?
+    UNION ALL
+    SELECT depth + 1, older.id, older.previous_id, older.status, older.response, older.input
+    FROM chain JOIN responses AS older ON older.id = chain.previous_id
+)
+SELECT response, input, status, previous_id, owner FROM chain LEFT JOIN owners USING (id) ORDER BY depth DESC
+"""
+_ALL_UNFINISHED = f"SELECT id FROM responses WHERE {_IS_UNFINISHED}"
+_PUSH_OUT = f"""
+DELETE FROM responses
+WHERE seq = (SELECT seq FROM responses WHERE NOT {_IS_UNFINISHED} AND id != ? ORDER BY seq LIMIT 1)
+"""
+_LOST = {"code": "server_error", "message": "The server was restarted before the response was complete."}
+
+
+class _Row(NamedTuple):
+    """A response, and who generates it if it is unfinished."""
+
+    response: bytes
+    input_items: bytes
+    status: str
+    previous_id: str | None
+    owner: int | None
+
+
+class SqliteStore:
+    """Keeps responses in a file. The file is opened at first use.
+
+    Args:
+        path: the file, which need not exist; MEMORY: none, and all is lost with the process.
+        max_count: most responses kept; the oldest go first.
+        max_bytes: most bytes of the database that are in use; the oldest go first.
+        max_age_s: longest a response is kept.
+        now: the clock, in seconds since 1970.
+    """
+
+    def __init__(
+        self, path: str, *, max_count: int, max_bytes: int, max_age_s: float, now: Callable[[], float] = time.time
+    ) -> None:
+        self._database = ResponseDatabase(path, self._fail_lost)
+        self._max_count = max_count
+        self._max_bytes = max_bytes
+        self._max_age_s = max_age_s
+        self._now = now
+
+    async def create(self, stored: StoredResponse) -> None:
+        """Keep a new response."""
+        await self._database.write(lambda database: self._create(database, stored))
+
+    async def finish(self, stored: StoredResponse) -> None:
+        """Keep the final state of a response, unless it has been deleted or has a final state already."""
+        await self._database.write(lambda database: self._finish(database, stored.response))
+
+    async def cancel(self, response_id: str) -> StoredResponse:
+        """Make a response that is unfinished a cancelled one; return it as it is then; NotFound if it is not kept."""
+        return _found(await self._database.write(lambda database: self._cancel(database, response_id)), response_id)
+
+    async def get(self, response_id: str) -> StoredResponse:
+        """Return a response; NotFound if it is not kept."""
+        return _found(await self._database.read(lambda database: self._get(database, response_id)), response_id)
+
+    async def chain(self, response_id: str) -> list[StoredResponse]:
+        """Return a response and all that it continues, oldest first; NotFound if one of them is not kept."""
+        rows = await self._database.read(lambda database: self._current(database, _CHAIN, response_id))
+        missing = rows[0].previous_id if rows else response_id
+        if missing is not None:
+            raise not_found(missing)
+        return [_stored(row) for row in rows]
+
+    async def delete(self, response_id: str) -> None:
+        """Forget a response; NotFound if it is not kept."""
+        if not await self._database.write(lambda database: self._delete(database, response_id)):
+            raise not_found(response_id)
+
+    async def close(self) -> None:
+        """Close the file; later calls of the store fail."""
+        await self._database.close()
+
+    # Everything below runs in the database's thread.
+
+    @property
+    def _own(self) -> int:
+        owners = self._database.owners
+        return 0 if owners is None else owners.own
+
+    def _is_lost(self, row: _Row) -> bool:
+        """Return whether a response is unfinished and its owner is gone."""
+        owners = self._database.owners
+        if row.status not in UNFINISHED or owners is None or row.owner == owners.own:
+            return False
+        return row.owner is None or not owners.lives(row.owner)
+
+    def _current(self, database: sqlite3.Connection, query: str, response_id: str) -> list[_Row]:
+        """Return the rows of a query. Responses that are lost have failed, though that may not have been written yet."""
+        rows = [_Row(*row) for row in database.execute(query, (response_id,))]
+        if any(self._is_lost(row) for row in rows):
+            # They may have been finished just before their owner ended.
+            rows = [_Row(*row) for row in database.execute(query, (response_id,))]
+        return [_failed(row) if self._is_lost(row) else row for row in rows]
+
+    def _get(self, database: sqlite3.Connection, response_id: str) -> StoredResponse | None:
+        rows = self._current(database, _GET, response_id)
+        return _stored(rows[0]) if rows else None
+
+    def _create(self, database: sqlite3.Connection, stored: StoredResponse) -> None:
+        response, now = stored.response, self._now()
+        response_id, status = response["id"], response["status"]
+        items = encode(stored.input_items)
+        database.execute(_INSERT, (response_id, response["previous_response_id"], status, now, encode(response), items))
+        if status in UNFINISHED:
+            database.execute("INSERT INTO owners (id, owner) VALUES (?, ?)", (response_id, self._own))
+        if not self._make_room(database, response_id):
+            text = "The store of responses is full: this response and those that are being generated have more than the"
+            raise Unavailable(f"{text} {self._max_bytes} bytes that it may have (responses_store_max_bytes).")
+
+    def _finish(self, database: sqlite3.Connection, response: Json) -> None:
+        _write_final(database, response)
+        self._make_room(database, response["id"])
+
+    def _cancel(self, database: sqlite3.Connection, response_id: str) -> StoredResponse | None:
+        rows = self._current(database, _GET, response_id)
+        if not rows:
+            return None
+        stored = _stored(rows[0])
+        if stored.response["status"] in UNFINISHED:
+            stored = StoredResponse(stored.response | {"status": "cancelled"}, stored.input_items)
+        _write_final(database, stored.response)
+        return stored
+
+    def _delete(self, database: sqlite3.Connection, response_id: str) -> bool:
+        database.execute("DELETE FROM owners WHERE id = ?", (response_id,))
+        return bool(database.execute("DELETE FROM responses WHERE id = ?", (response_id,)).rowcount)
+
+    def _make_room(self, database: sqlite3.Connection, newest_id: str) -> bool:
+        """Push out what is too old or too much; return whether that was enough for the newest response."""
+        oldest_s = self._now() - self._max_age_s
+        database.execute(f"DELETE FROM responses WHERE stored_at < ? AND NOT {_IS_UNFINISHED}", (oldest_s,))
+        # Deleted rows leave gaps in seq: there may be fewer than the limit, never more.
+        newest = "SELECT max(seq) FROM responses"
+        database.execute(f"DELETE FROM responses WHERE seq <= ({newest}) - ? AND NOT {_IS_UNFINISHED}", (self._max_count,))
+        while _used_bytes(database) > self._max_bytes:
+            if not database.execute(_PUSH_OUT, (newest_id,)).rowcount:
+                return False
+        return True
+
+    def _fail_lost(self, database: sqlite3.Connection) -> None:
+        """Write that responses have failed whose owners are gone: those that are unfinished could not be pushed out."""
+        for (response_id,) in database.execute(_ALL_UNFINISHED).fetchall():
+            for row in self._current(database, _GET, response_id):
+                if row.status == "failed":
+                    _write_final(database, msgspec.json.decode(row.response))
+
+
+def open_store(place: str, *, max_count: int, max_bytes: int, max_age_s: float) -> ResponseStore:
+    """Return the store at a file or MEMORY; in Tetrad's cache directory if `place` is empty, nowhere if it is "none"."""
+    if place == "none":
+        return NoStore()
+    path = place or str(CacheSettings().directory() / _FILE)
+    return SqliteStore(path, max_count=max_count, max_bytes=max_bytes, max_age_s=max_age_s)
+
+
+def _found(stored: StoredResponse | None, response_id: str) -> StoredResponse:
+    if stored is None:
+        raise not_found(response_id)
+    return stored
+
+
+def _stored(row: _Row) -> StoredResponse:
+    return StoredResponse(msgspec.json.decode(row.response), msgspec.json.decode(row.input_items))
+
+
+def _failed(row: _Row) -> _Row:
+    response = msgspec.json.decode(row.response) | {"status": "failed", "error": _LOST}
+    return row._replace(response=encode(response), status="failed")
+
+
+def _write_final(database: sqlite3.Connection, response: Json) -> None:
+    database.execute(_FINISH, (response["status"], encode(response), response["id"]))
+    database.execute("DELETE FROM owners WHERE id = ?", (response["id"],))
+
+
+def _used_bytes(database: sqlite3.Connection) -> int:
+    counts = [database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")]
+    return int((counts[0] - counts[1]) * counts[2])

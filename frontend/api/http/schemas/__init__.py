@@ -1,0 +1,1 @@
+"""Fields, objects and errors that several HTTP APIs share."""

@@ -1,0 +1,166 @@
+"""Errors over HTTP: maps every TetradError to its HTTP status and OpenAI's error body."""
+
+import math
+import reprlib
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tetrad.frontend.api.http.schemas.objects import ErrorBody, ErrorDetail, JsonResponse, encode
+from tetrad.services.errors import Code, InternalError, InvalidRequest, TetradError
+from tetrad.services.log import get_logger
+
+log = get_logger()
+
+_STATUS = {
+    Code.INVALID_ARGUMENT: 400,
+    Code.UNAUTHENTICATED: 401,
+    Code.PERMISSION_DENIED: 403,
+    Code.NOT_FOUND: 404,
+    Code.ALREADY_EXISTS: 409,
+    Code.RESOURCE_EXHAUSTED: 429,
+    Code.DEADLINE_EXCEEDED: 504,
+    Code.UNAVAILABLE: 503,
+    Code.UNIMPLEMENTED: 501,
+}
+_TYPES = {401: "authentication_error", 403: "permission_error", 409: "invalid_request_error", 429: "rate_limit_error"}
+# OpenAI's own codes where it has one.
+_CODES = {"INVALID_ARGUMENT": "invalid_value"}
+_RETRY_AFTER_S = 1.0
+# Error texts for values of a wrong JSON type, by pydantic's error type.
+_FORMS = {
+    "float_type": "{} must be a number",
+    "int_type": "{} must be an integer",
+    "int_from_float": "{} must be an integer",
+    "bool_type": "{} must be true or false",
+    "string_type": "{} must be a string",
+    "list_type": "{} must be a list",
+    "dict_type": "{} must be an object",
+    "model_type": "{} must be an object",
+    "model_attributes_type": "{} must be an object",
+}
+_BRANCHES = ("str", "int", "float", "bool", "dict", "list")
+_ITEMS = {"int_type": "integers", "int_from_float": "integers", "string_type": "strings", "float_type": "numbers"}
+
+
+class BodyTooLarge(InvalidRequest):
+    """The body is larger than this server takes."""
+
+    reason = "BODY_TOO_LARGE"
+
+
+class UnsupportedMediaType(InvalidRequest):
+    """The body is not JSON."""
+
+    reason = "UNSUPPORTED_MEDIA_TYPE"
+
+
+_STATUS_BY_REASON = {BodyTooLarge.reason: 413, UnsupportedMediaType.reason: 415}
+
+
+def status_of(error: TetradError) -> int:
+    """Return the HTTP status of an error."""
+    return _STATUS_BY_REASON.get(error.reason) or _STATUS.get(error.code, 500)
+
+
+def error_body(error: TetradError) -> ErrorBody:
+    """Return OpenAI's error object."""
+    status = status_of(error)
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    return _body(error.message, kind, error.field, _CODES.get(error.reason, error.reason.lower()))
+
+
+def error_response(error: TetradError) -> Response:
+    """Return the response to a request that failed."""
+    status = status_of(error)
+    headers = {}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if status in (429, 503):
+        headers["Retry-After"] = str(math.ceil(error.retry_after_s or _RETRY_AFTER_S))
+    return JsonResponse(error_body(error), status_code=status, headers=headers)
+
+
+def from_validation(error: ValidationError) -> InvalidRequest:
+    """Return what is wrong with the first wrong field of a body, in SamplingParams' words."""
+    errors = error.errors(include_url=False)
+    # Each branch of a union has its own error: the one that came furthest is about what was meant.
+    found = max((each for each in errors if each["loc"][:1] == errors[0]["loc"][:1]), key=lambda each: len(_path(each["loc"])))
+    cause = found.get("ctx", {}).get("error")
+    if isinstance(cause, InvalidRequest):
+        return cause
+    if found["type"] == "json_invalid":
+        return InvalidRequest(f"The body is not valid JSON: {cause or found['msg']}.")
+    path, given = _path(found["loc"]), _short(found["input"])
+    if len(path) == 2 and isinstance(path[1], int) and found["type"] in _ITEMS:
+        name = str(path[0])
+        return InvalidRequest(f"{name} must contain only {_ITEMS[found['type']]}, got {given}.", field=name)
+    field = ".".join(str(part) for part in path) or None
+    message = found["msg"].removeprefix("Value error, ")
+    if field is None:
+        return InvalidRequest(f"{_FORMS[found['type']].format('The body')}." if found["type"] in _FORMS else message)
+    if found["type"] == "missing":
+        return InvalidRequest(f"{field}: {message}", field=field)
+    if found["type"] in _FORMS:
+        return InvalidRequest(f"{_FORMS[found['type']].format(field)}, got {given}.", field=field)
+    return InvalidRequest(f"{field}: {message}, got {given}", field=field)
+
+
+def _path(location: tuple[int | str, ...]) -> list[int | str]:
+    """Return the fields of an error's location: a union's branches ("str", "list[int]") are none."""
+    parts = [part for part in location if isinstance(part, int) or part.isidentifier()]
+    return [part for part in parts if part not in _BRANCHES and not str(part)[:1].isupper()]
+
+
+async def on_tetrad_error(_: Request, error: Exception) -> Response:
+    """Answer a TetradError."""
+    return error_response(error if isinstance(error, TetradError) else InternalError(str(error)))
+
+
+async def on_wrong_parameter(_: Request, error: Exception) -> Response:
+    """Answer a parameter of the path or the query that is no value of its type: 400, like a wrong field of a body."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"][1:])
+    return error_response(InvalidRequest(f"{field}: {first['msg']}, got {_short(first['input'])}", field=field))
+
+
+def protocol_error_body(error: TetradError) -> bytes:
+    """Return the body of an answer to something that never became a request."""
+    return encode(error_body(error))
+
+
+async def on_router_error(request: Request, error: Exception) -> Response:
+    """Answer what the router refuses: unknown paths and methods."""
+    assert isinstance(error, HTTPException)
+    texts = {
+        404: f"There is nothing at {request.url.path}.",
+        405: f"{request.url.path} does not take {request.method} requests.",
+    }
+    text = texts.get(error.status_code, str(error.detail))
+    codes = {404: "not_found", 405: "method_not_allowed"}
+    body = _body(text, "invalid_request_error", None, codes.get(error.status_code))
+    return JsonResponse(body, status_code=error.status_code, headers=error.headers)
+
+
+async def on_bug(request: Request, error: Exception) -> Response:
+    """Answer any other exception: logged with its traceback, and no inner text for the client."""
+    log.error("http.failed", path=request.url.path, exc_info=error)
+    return error_response(InternalError(f"{request.url.path} failed; the server's log has the details."))
+
+
+def _body(message: str, kind: str, param: str | None, code: str | None) -> ErrorBody:
+    return ErrorBody(ErrorDetail(message, kind, param, code))
+
+
+_shortener = reprlib.Repr()
+_shortener.maxstring = _shortener.maxother = _shortener.maxlong = 80
+
+
+def _short(value: object) -> str:
+    """Return a value as Python shows it, cut: it may be as large as a body."""
+    text = _shortener.repr(value)
+    return text if len(text) <= 120 else f"{text[:117]}..."

@@ -1,0 +1,135 @@
+"""Generation fields: the common fields of /v1/completions and /v1/chat/completions, by OpenAI's and vLLM's names."""
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from tetrad.frontend.api.http.schemas.fields import Body, Integer, Number, Strings, Text, TokenIds
+from tetrad.frontend.api.http.schemas.sampling_fields import SamplingFields
+from tetrad.services.errors import InvalidRequest
+
+
+class StreamOptions(Body):
+    """Chunks of a stream besides its deltas."""
+
+    include_usage: bool | None = Field(
+        False, description="Send one more chunk before [DONE], without choices, that has the usage of the whole request."
+    )
+    continuous_usage_stats: bool | None = Field(
+        False, description="Send the usage so far with every chunk, too; needs include_usage."
+    )
+    include_obfuscation: bool | None = Field(None, description="Accepted without effect: streams are not padded.")
+
+
+class JsonSchemaFormat(Body):
+    """The `json_schema` of a response format."""
+
+    name: Text = Field("", description="Name of the schema; for people.")
+    description: str | None = Field(None, description="What the answer is for; for people.")
+    schema_: dict[str, Any] | None = Field(None, alias="schema", description="JSON schema that the answer satisfies.")
+    strict: bool | None = Field(
+        None, description="Objects have no properties but those listed. Answers always satisfy the schema."
+    )
+
+
+class ResponseFormat(Body):
+    """Constrains the output."""
+
+    type: Literal["text", "json_object", "json_schema", "structural_tag"] = Field(
+        description="text: no constraint; json_object: any JSON object; json_schema: JSON that satisfies a schema;"
+        " structural_tag: text in which parts between tags satisfy schemas."
+    )
+    json_schema: JsonSchemaFormat | None = Field(None, description="With type json_schema: the schema.")
+    structures: list[dict[str, Any]] | None = Field(
+        None, description="With type structural_tag: {begin, schema, end} of each kind of part."
+    )
+    triggers: list[str] | None = Field(None, description="With type structural_tag: texts that begin one of the parts.")
+    format: dict[str, Any] | None = Field(None, description="With type structural_tag: the structure, in its newer notation.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.type == "json_schema" and (self.json_schema is None or self.json_schema.schema_ is None):
+            raise InvalidRequest("response_format of type json_schema needs json_schema.schema", field="response_format")
+        if self.type == "structural_tag" and self.format is None and (self.structures is None or self.triggers is None):
+            text = "response_format of type structural_tag needs format, or structures and triggers"
+            raise InvalidRequest(text, field="response_format")
+        return self
+
+
+class RepetitionDetectionBody(Body):
+    """When to stop an output that repeats itself."""
+
+    max_pattern_size: Number = Field(0, description="Longest pattern looked for, in tokens; 0: off.")
+    min_pattern_size: Number = Field(0, description="Shortest pattern looked for, in tokens.")
+    min_count: Number = Field(0, description="Number of consecutive repetitions of a pattern that ends the output.")
+
+
+_OLDER_CONSTRAINTS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
+"""Fields of vLLM before 0.12. An unknown field is ignored, but an ignored constraint would change the answer."""
+
+
+class SamplingBody(SamplingFields):
+    """Common fields of completions and chats. None means the default."""
+
+    model: str | None = Field(None, description="A name that /v1/models lists. Unset: the only model.")
+    stream: bool | None = Field(False, description="Send the answer as server-sent events while it is generated.")
+    stream_options: StreamOptions | None = Field(None, description="What the stream says besides its deltas; needs stream.")
+    n: Integer | None = Field(1, description="How many outputs for each prompt; they share the prompt's computation.")
+    stop: str | Strings | None = Field(
+        None, description="Up to 4 texts that end the output; it ends before the first that comes."
+    )
+    max_tokens: Integer | None = Field(None, description="Maximum number of tokens to generate, limited by the context.")
+    prompt_logprobs: Integer | None = Field(
+        None, description="Return log-probabilities of the prompt's tokens and of this many rivals each; -1: of all tokens."
+    )
+    logprob_token_ids: TokenIds | None = Field(
+        None, description="Return the log-probabilities of these token ids at every position, instead of the most likely ones."
+    )
+    return_tokens_as_token_ids: bool | None = Field(
+        None, description="Show tokens in log-probabilities as `token_id:5`, which is unambiguous where bytes are no text."
+    )
+    truncate_prompt_tokens: Integer | None = Field(
+        None,
+        description="Keep this many tokens of the prompt; -1: as many as fit besides max_tokens. Unset: all.",
+    )
+    truncation_side: Literal["left", "right"] | None = Field(
+        None, description="Which end of the prompt truncation drops. Unset: left."
+    )
+    repetition_detection: RepetitionDetectionBody | None = Field(
+        None, description="End outputs that repeat themselves, with finish_reason repetition."
+    )
+    thinking_token_budget: Integer | None = Field(
+        None, description="Maximum number of reasoning tokens, for models that have a reasoning parser."
+    )
+    stream_interval: Integer | None = Field(
+        None, description="With stream: new tokens that a further event waits for; the first and the last wait for nothing."
+    )
+    response_format: ResponseFormat | None = Field(None, description="Constrains the output to JSON, a schema or tagged parts.")
+    return_token_ids: bool | None = Field(None, description="Return the ids of prompt and output as well.")
+    user: str | None = Field(None, description="Accepted without effect: no account is kept of end users.")
+
+    use_beam_search: bool | None = Field(None, description="Not supported here: use LLM.beam_search.")
+    kv_transfer_params: dict[str, Any] | None = Field(None, description="Not supported: no KV connector is configured.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_older_constraints(cls, data: object) -> object:
+        for name in _OLDER_CONSTRAINTS:
+            if isinstance(data, dict) and data.get(name) is not None:
+                kind = name.removeprefix("guided_")
+                text = f"{name} is vLLM's older name; use structured_outputs with {kind}."
+                raise InvalidRequest(text, field=name)
+        return data
+
+    @model_validator(mode="after")
+    def _check_common(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequest("Stream options can only be defined when `stream=True`.", field="stream_options")
+        if self.prompt_logprobs is not None and self.stream:
+            raise InvalidRequest("`prompt_logprobs` are not available when `stream=True`.", field="prompt_logprobs")
+        if self.use_beam_search:
+            text = "use_beam_search is not supported over HTTP; LLM.beam_search of the Python package does it."
+            raise InvalidRequest(text, field="use_beam_search")
+        if self.kv_transfer_params is not None:
+            raise InvalidRequest("kv_transfer_params is not supported by this server.", field="kv_transfer_params")
+        return self

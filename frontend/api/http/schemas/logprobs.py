@@ -1,0 +1,111 @@
+"""Log-probabilities in OpenAI's two forms: parallel lists for completions, objects for chats."""
+
+from collections.abc import Sequence
+
+from tetrad.frontend.api.http.schemas.objects import (
+    ChatLogprobs,
+    CompletionLogprobs,
+    PromptLogprob,
+    PromptLogprobs,
+    TokenLogprob,
+    TopLogprob,
+)
+from tetrad.frontend.request.logprobs import PARTIAL
+from tetrad.frontend.request.outputs import Logprob, PositionLogprobs
+
+# JSON has no -inf; OpenAI sends this for impossible tokens.
+_LEAST = -9999.0
+
+
+def completion_logprobs(
+    token_ids: Sequence[int],
+    positions: Sequence[PositionLogprobs | None],
+    num_top: int,
+    *,
+    start: int,
+    first_text: str = "",
+    as_ids: bool = False,
+) -> CompletionLogprobs:
+    """Return the lists for some tokens.
+
+    Args:
+        token_ids: the tokens.
+        positions: one per token; None without log-probabilities (the first of a prompt).
+        num_top: how many top candidates were asked for.
+        start: characters of text before the first token.
+        first_text: text of a token without log-probabilities.
+        as_ids: show tokens as `token_id:5`.
+    """
+    lists = CompletionLogprobs([], [], [], [])
+    for token_id, position in zip(token_ids, positions, strict=True):
+        lists.text_offset.append(start)
+        if position is None:
+            text = first_text
+            lists.token_logprobs.append(None)
+            lists.top_logprobs.append(None)
+        else:
+            text = _text(token_id, position[token_id])
+            lists.token_logprobs.append(_finite(position[token_id].logprob))
+            # The sampled token comes on top of the candidates asked for.
+            kept = list(position.items())[: num_top + 1]
+            lists.top_logprobs.append({_shown(i, found, as_ids=as_ids): _finite(found.logprob) for i, found in kept})
+        lists.tokens.append(_id_text(token_id) if as_ids else text)
+        start += len(text)
+    return lists
+
+
+def num_chars(token_ids: Sequence[int], positions: Sequence[PositionLogprobs]) -> int:
+    """Return how many characters of text some tokens are."""
+    return sum(len(_text(token_id, position[token_id])) for token_id, position in zip(token_ids, positions, strict=True))
+
+
+def chat_logprobs(
+    token_ids: Sequence[int], positions: Sequence[PositionLogprobs], num_top: int, *, as_ids: bool = False
+) -> ChatLogprobs:
+    """Return the objects for some tokens, each with its `num_top` most likely candidates; `as_ids`: see above."""
+    content = []
+    for token_id, position in zip(token_ids, positions, strict=True):
+        ranked = sorted(position.items(), key=lambda item: -item[1].logprob)[:num_top]
+        tops = [
+            TopLogprob(_shown(candidate, found, as_ids=as_ids), _finite(found.logprob), _bytes(candidate, found))
+            for candidate, found in ranked
+        ]
+        found = position[token_id]
+        name, text = _shown(token_id, found, as_ids=as_ids), _text(token_id, found)
+        content.append(TokenLogprob(name, _finite(found.logprob), list(text.encode()), tops))
+    return ChatLogprobs(content)
+
+
+def prompt_logprobs_json(positions: Sequence[PositionLogprobs | None]) -> PromptLogprobs:
+    """Return vLLM's form of a prompt's log-probabilities: token id -> facts."""
+    return [
+        None
+        if position is None
+        else {
+            str(token_id): PromptLogprob(_finite(found.logprob), found.rank, found.decoded_token)
+            for token_id, found in position.items()
+        }
+        for position in positions
+    ]
+
+
+def _bytes(token_id: int, found: Logprob) -> list[int] | None:
+    """Return a candidate's bytes; None for part of a character, whose text does not determine them."""
+    text = _text(token_id, found)
+    return None if PARTIAL in text else list(text.encode())
+
+
+def _shown(token_id: int, found: Logprob, *, as_ids: bool) -> str:
+    return _id_text(token_id) if as_ids else _text(token_id, found)
+
+
+def _text(token_id: int, found: Logprob) -> str:
+    return _id_text(token_id) if found.decoded_token is None else found.decoded_token
+
+
+def _id_text(token_id: int) -> str:
+    return f"token_id:{token_id}"
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, _LEAST)

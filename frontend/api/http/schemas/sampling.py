@@ -1,0 +1,59 @@
+"""Sampling: makes SamplingParams from the fields of a body. Missing fields take the model's defaults, then OpenAI's."""
+
+from typing import Any
+
+from tetrad.frontend.api.http.schemas.generation_fields import SamplingBody
+from tetrad.frontend.request.sampling_params import RepetitionDetection, RequestOutputKind, SamplingParams
+from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
+from tetrad.services.errors import InvalidRequest
+
+_FURTHER = ("n", "stop", "prompt_logprobs", "logprob_token_ids", "stream_interval", "thinking_token_budget")
+
+
+def sampling_params_of(
+    body: SamplingBody, defaults: dict[str, Any], *, max_tokens: int | None, logprobs: int | None
+) -> SamplingParams:
+    """Return the sampling parameters of a body.
+
+    Args:
+        body: the request.
+        defaults: the model's, by SamplingParams' names.
+        max_tokens: resolved from the fields the API has for it; None: as many as fit.
+        logprobs: likewise.
+
+    Raises:
+        InvalidRequest: a value out of range.
+    """
+    further = {name: value for name in _FURTHER if (value := getattr(body, name)) is not None}
+    fields = defaults | body.given_sampling_fields() | further
+    kind = RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY
+    return SamplingParams(
+        **fields,
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        structured_outputs=_structured_outputs(body),
+        repetition_detection=_repetition_detection(body),
+        output_kind=kind,
+    )
+
+
+def _repetition_detection(body: SamplingBody) -> RepetitionDetection | None:
+    wanted = body.repetition_detection
+    return None if wanted is None else RepetitionDetection(**wanted.model_dump())
+
+
+def _structured_outputs(body: SamplingBody) -> StructuredOutputsParams | None:
+    wanted, form = body.structured_outputs, body.response_format
+    if form is not None and form.type != "text":
+        if wanted is not None:
+            text = "Only one of response_format and structured_outputs can be given."
+            raise InvalidRequest(text, field="response_format")
+        if form.type == "json_object":
+            return StructuredOutputsParams(json_object=True)
+        if form.type == "structural_tag":
+            return StructuredOutputsParams(structural_tag=form.model_dump_json(exclude_none=True))
+        schema = form.json_schema
+        assert schema is not None
+        # OpenAI takes strict schemas only where every object is closed.
+        return StructuredOutputsParams(json=schema.schema_, disable_additional_properties=schema.strict is True)
+    return None if wanted is None else wanted.to_params()

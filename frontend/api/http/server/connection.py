@@ -1,0 +1,178 @@
+"""HttpConnection: an HTTP/1.1 connection with limits for each client, and JSON errors for malformed requests.
+
+Limits connections, heads, headers, framing, pipelined requests and unread bytes. TimedConnection limits time, and routes limit
+bodies. A request that is refused here ends the connection, after the answers to the earlier ones.
+"""
+
+import asyncio
+from typing import Literal
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from tetrad.frontend.api.http.schemas.errors import protocol_error_body
+from tetrad.frontend.api.http.server.request_head import WrongHead, unknown_version
+from tetrad.frontend.api.http.server.retirement import Retirement
+from tetrad.frontend.api.http.server.timed_connection import ConnectionLimits, TimedConnection
+from tetrad.services.errors import InvalidRequest, TetradError, Unavailable
+from tetrad.services.log import get_logger
+
+log = get_logger()
+
+_HEAD = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+_MAX_HEADERS = 256
+# Requests that wait on one connection for the answer to another.
+_MAX_PIPELINED = 16
+# A body in chunks of one byte is six times as long on the wire; only comments in the framing make it longer than this.
+_MAX_FRAMING = 16
+
+
+def connection_type(its_limits: ConnectionLimits, its_retirement: Retirement) -> type[HttpToolsProtocol]:
+    """Return the protocol class of one server: uvicorn makes the instances.
+
+    Args:
+        its_limits: what each may take.
+        its_retirement: of the server whose connections these are.
+    """
+
+    class ServersConnection(HttpConnection):
+        """A connection of this server."""
+
+        limits = its_limits
+        retirement = its_retirement
+
+    return ServersConnection
+
+
+class HttpConnection(TimedConnection):
+    """One connection. The parser itself would collect headers, trailers and requests without end."""
+
+    _num_head_bytes = 0
+    _num_wire_bytes = 0
+    _num_unwanted_bytes = 0
+    _wrong_head: WrongHead | None = None
+    _is_refused = False
+    _last_answer = b""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
+        """Accept a connection, or answer that there are too many."""
+        super().connection_made(transport)
+        most = self.limits.max_connections
+        if len(self.connections) > most:
+            log.warning("http.too_many_connections", max_connections=most)
+            self._answer(b"503 Service Unavailable", Unavailable(f"This server has {most} connections, the most it takes."))
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; what is not over after too many of them is refused."""
+        if self.transport.is_closing() or self._is_refused:
+            return
+        super().data_received(data)
+        if self.transport.is_closing() or self._is_refused:
+            return
+        if self.in_head:
+            self._num_head_bytes += len(data)
+            if self._num_head_bytes > self.limits.max_header_bytes:
+                self._wrong_head = _too_long(f"longer than the {self.limits.max_header_bytes} bytes")
+                self.send_400_response("")
+        elif self.in_body:
+            self._num_wire_bytes += len(data)
+            if self._num_wire_bytes > _MAX_FRAMING * self.num_body_bytes + self.limits.max_header_bytes + len(data):
+                self.send_400_response("The body's chunks are mostly framing.")
+
+    def on_message_begin(self) -> None:
+        """Begin to count."""
+        self._num_head_bytes = self._num_wire_bytes = 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header. Trailers, after the body, are ignored."""
+        if not self.in_body:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Answer the request, if its head can be taken."""
+        try:
+            self._check_size_of_head()
+            super().on_headers_complete()
+        except WrongHead as error:
+            self._wrong_head = error
+            raise  # it ends the parser's work, and uvicorn calls send_400_response
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body. What comes behind its answer is read so that the client gets to see it, within limits."""
+        super().on_body(body)
+        if self.cycle.response_complete:
+            self._num_unwanted_bytes += len(body)
+            if self._num_unwanted_bytes > 2 * self.limits.max_body_bytes:
+                self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request, or end the connection if it is one that was refused."""
+        is_last = not self.pipeline
+        super().on_response_complete()
+        if self._is_refused and is_last and not self.transport.is_closing():
+            self._end()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what cannot be parsed, in the form of every other error."""
+        wrong = self._wrong_head or (unknown_version() if self.parser.has_unknown_version else None)
+        if wrong is None:
+            self._answer(b"400 Bad Request", InvalidRequest(msg or "Invalid HTTP request received."))
+        else:
+            self._answer(wrong.status, InvalidRequest(wrong.text))
+
+    def on_late(self, what: Literal["head", "body"]) -> None:
+        """Answer a client that is late; one that sent nothing, or has its answer, is owed none."""
+        if not self.in_head and (what == "head" or self.cycle.response_complete):
+            self.transport.close()
+            return
+        seconds = self.limits.header_timeout_s if what == "head" else self.limits.body_timeout_s
+        text = f"The request's {what} did not arrive in time: within {seconds:g} s it was not complete"
+        text += "." if what == "head" else " and less than 64 KiB came."
+        self._answer(b"408 Request Timeout", InvalidRequest(text))
+
+    def _check_size_of_head(self) -> None:
+        most = self.limits.max_header_bytes
+        if len(self.headers) > _MAX_HEADERS:
+            raise _too_long(f"more than the {_MAX_HEADERS} headers")
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > most:
+            raise _too_long(f"longer than the {most} bytes")
+        if len(self.pipeline) >= _MAX_PIPELINED:
+            raise WrongHead(b"400 Bad Request", f"On one connection at most {_MAX_PIPELINED} requests may wait.")
+
+    def _answer(self, status: bytes, error: TetradError) -> None:
+        """Answer the request that is being received in place of the application, and end the connection.
+
+        Answers that are due before go first. Nothing more is parsed.
+        """
+        body = protocol_error_body(error)
+        self._last_answer = _HEAD % (status, len(body), body)
+        self._is_refused = True
+        is_due_later = self._is_answering_another
+        if self.in_body and self.pipeline:
+            self.pipeline.popleft()  # the request itself, which waits for its turn
+        elif self.in_body and self.cycle.response_started:
+            # It has its answer; in the middle of that, another one would be read as a part of it.
+            self._last_answer = b""
+            if not self.cycle.response_complete:
+                self.transport.abort()
+                return
+        self.in_head = self.in_body = False
+        if is_due_later:
+            self.follow_phase()
+        else:
+            self._end()
+
+    @property
+    def _is_answering_another(self) -> bool:
+        """Whether the application owes an answer to a request before the one that is being received."""
+        if self.pipeline:
+            return True
+        return not self.in_body and not self.is_between_requests
+
+    def _end(self) -> None:
+        self.transport.write(self._last_answer)
+        self.transport.close()
+
+
+def _too_long(what: str) -> WrongHead:
+    return WrongHead(b"431 Request Header Fields Too Large", f"The request line and headers are {what} that are taken.")

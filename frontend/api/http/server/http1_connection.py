@@ -1,0 +1,67 @@
+"""Http1Connection: uvicorn's HTTP/1.1 connection as RFC 9110 and RFC 9112 describe it, where uvicorn differs.
+
+Ignores upgrades, checks heads, takes every form of a target, and sends 100 Continue only to clients that know it. The base of
+RetiringConnection, TimedConnection and HttpConnection. Knows no limits and writes no answer.
+"""
+
+import asyncio
+from typing import Any, cast
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from tetrad.frontend.api.http.server.request_head import check_head, with_path
+from tetrad.frontend.api.http.server.request_parser import RequestParser
+
+
+class Http1Connection(HttpToolsProtocol):
+    """One connection."""
+
+    parser: RequestParser  # type: ignore[assignment] # in the place of httptools' own
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.parser = RequestParser(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End what runs for this connection."""
+        parser = self.parser
+        super().connection_lost(exc)  # uvicorn drops its reference
+        parser.close()
+
+    def on_headers_complete(self) -> None:
+        """Begin to answer a request; WrongHead if its head is none."""
+        version = self.parser.get_http_version()
+        check_head(self.parser.get_method(), version, self.headers)
+        self.url = with_path(self.url)
+        if version == "1.0":
+            self.expect_100_continue = False  # RFC 9110 10.1.1
+        super().on_headers_complete()
+        if self.expect_100_continue:
+            # A client that is answered before it sent the body need not send it, and what it sends next is no body.
+            self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body."""
+        if self.expect_100_continue:
+            self.expect_100_continue = False
+            self.cycle.keep_alive = self.may_keep_alive
+        super().on_body(body)
+
+    @property
+    def may_keep_alive(self) -> bool:
+        """Whether another request may follow on this connection."""
+        return self.parser.should_keep_alive()
+
+    @property
+    def is_between_requests(self) -> bool:
+        """Whether the last request, if there was one, has its whole answer."""
+        cycle = cast(RequestResponseCycle | None, self.cycle)  # uvicorn declares it without the None it begins with
+        return cycle is None or cycle.response_complete

@@ -1,0 +1,47 @@
+"""The listener: binds the HTTP server's socket, and sets the options that its connections inherit. Knows nothing of HTTP."""
+
+import contextlib
+import socket
+
+from tetrad.services.errors import Unavailable
+
+# Unread bytes that the kernel buffers for a client; beyond these the frontend buffers, and then the collectors merge.
+_MAX_UNSENT_BYTES = 128 << 10
+# A lost peer is detected after about a minute, also on an idle connection.
+_PROBE_AFTER_S, _PROBE_EVERY_S, _NUM_PROBES = 30, 10, 3
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket bound to an address; Unavailable if that is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        text = f"Cannot listen on {host}:{port}: {error.strerror}. Is another server running there?"
+        raise Unavailable(text) from error
+    return bound
+
+
+def tune(listener: socket.socket, slow_client_timeout_s: float) -> None:
+    """Bound the kernel's buffers for slow clients, and detect lost ones.
+
+    Args:
+        listener: its connections inherit this.
+        slow_client_timeout_s: longest time without an acknowledgement of sent data.
+    """
+    if listener.family == socket.AF_UNIX:
+        return
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_NOTSENT_LOWAT", _MAX_UNSENT_BYTES),
+        ("TCP_KEEPIDLE", _PROBE_AFTER_S),
+        ("TCP_KEEPINTVL", _PROBE_EVERY_S),
+        ("TCP_KEEPCNT", _NUM_PROBES),
+        ("TCP_USER_TIMEOUT", int(slow_client_timeout_s * 1000)),
+    ):
+        # Not every Python has all of them, nor every kernel.
+        with contextlib.suppress(AttributeError, OSError):
+            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

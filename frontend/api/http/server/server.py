@@ -1,0 +1,124 @@
+"""HttpServer: uvicorn on a given socket, in the frontend's event loop, without its signal handlers and timers."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from tetrad.frontend.api.http.server.connection import connection_type
+from tetrad.frontend.api.http.server.listener import bind, tune
+from tetrad.frontend.api.http.server.retirement import Retirement
+from tetrad.frontend.api.http.server.timed_connection import ConnectionLimits
+from tetrad.services.log import get_logger
+from tetrad.services.rpc.listening import warn_if_open
+from tetrad.services.tls.identity import Identity, TlsFiles
+
+log = get_logger()
+
+_BACKLOG = 2048
+# Connections still open after the drain only wait for their last bytes.
+_CLOSE_TIMEOUT_S = 1
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn without its signal handlers (process.py has them) and without its ten wake-ups a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.stopping = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone."""
+        yield
+
+    async def main_loop(self) -> None:
+        """Sleep until it is time to stop."""
+        await self.stopping.wait()
+
+
+class HttpServer:
+    """Serves an application.
+
+    Args:
+        app: what answers.
+        host: address to bind.
+        port: port to bind; 0: any.
+        fd: descriptor of a socket that is bound already and may be listening for others, too; None: bind one.
+        keep_alive_timeout_s: how long idle connections are kept.
+        limits: what each connection may take.
+        tls: identity of the server; None: it speaks plain HTTP.
+        knows_callers: whether they need keys or certificates.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        host: str,
+        port: int,
+        keep_alive_timeout_s: int,
+        limits: ConnectionLimits,
+        fd: int | None = None,
+        tls: TlsFiles | None = None,
+        knows_callers: bool = False,
+    ) -> None:
+        self._slow_client_timeout_s = limits.slow_client_timeout_s
+        self._tls = tls
+        self._knows_callers = knows_callers
+        self._host = host
+        self._port = port
+        self._fd = fd
+        self._retirement = Retirement()
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            ws="none",
+            http=connection_type(limits, self._retirement),
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=keep_alive_timeout_s,
+            timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,
+        )
+        config.load()
+        if tls is not None:
+            config.ssl = Identity(tls).server_context()
+        self._server = _Uvicorn(config)
+        self._task: asyncio.Task[None] | None = None
+        self.port = port
+
+    async def start(self) -> None:
+        """Bind and serve; Unavailable if the address is taken."""
+        bound = bind(self._host, self._port) if self._fd is None else socket.socket(fileno=self._fd)
+        tune(bound, self._slow_client_timeout_s)
+        bound.listen(_BACKLOG)
+        bound.setblocking(False)
+        self.port = bound.getsockname()[1]
+        self._task = asyncio.create_task(self._server.serve(sockets=[bound]), name="http server")
+        log.info("http.started", host=self._host, port=self.port)
+        address = f"{self._host}:{self.port}"
+        warn_if_open(address, callers_are_known=self._knows_callers, is_encrypted=self._tls is not None)
+
+    def close_connections_with_answers(self) -> None:
+        """Send `Connection: close` with every response from now on."""
+        self._retirement.begin()
+
+    async def retire(self) -> None:
+        """Take no new connection, answer on those that exist, each for the last time, and return when none is left."""
+        for listener in self._server.servers:
+            listener.close()
+        self._retirement.begin()
+        await self._retirement.wait_over()
+
+    async def stop(self) -> None:
+        """Close the listener, then idle connections at once and busy ones when their response is out."""
+        self._server.stopping.set()
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task
+        log.info("http.stopped")

@@ -1,0 +1,18 @@
+"""Named events: server-sent events with their type in the `event` line and in the data, as two APIs need it."""
+
+from typing import Any
+
+from tetrad.frontend.api.http.schemas.objects import encode
+
+Event = dict[str, Any]
+"""One event's data; "type" is its name."""
+
+
+def named_event(data: Event) -> bytes:
+    """Return `data` as one server-sent event."""
+    return b"event: %b\ndata: %b\n\n" % (data["type"].encode(), encode(data))
+
+
+def named_events(events: list[Event]) -> bytes:
+    """Return several events as one piece; empty if there are none."""
+    return b"".join(named_event(each) for each in events)

@@ -1,0 +1,1 @@
+"""Files of web pages, as they are served."""

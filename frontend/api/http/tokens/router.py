@@ -1,0 +1,127 @@
+"""/tokenize, /detokenize and /tokenizer_info: conversions between text and token ids."""
+
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tetrad.frontend.api.http.chat.conversations import tool_of, wants_generation_prompt
+from tetrad.frontend.api.http.documentation.routes import documented
+from tetrad.frontend.api.http.requests.body import read_body
+from tetrad.frontend.api.http.schemas.objects import JsonResponse
+from tetrad.frontend.api.http.tokens.bodies import DetokenizeRequest, TokenizeRequest
+from tetrad.frontend.chat.conversation import Conversation
+from tetrad.frontend.chat.turns import render_conversation
+from tetrad.frontend.llm.async_llm import AsyncLLM
+
+router = APIRouter()
+
+
+class Tokenized(msgspec.Struct):
+    """A text as the model reads it."""
+
+    count: Annotated[int, Meta(description="Tokens.")]
+    max_model_len: Annotated[int, Meta(description="Longest prompt plus output, in tokens.")]
+    tokens: Annotated[list[int], Meta(description="Their ids.")]
+    token_strs: Annotated[list[str] | None, Meta(description="The vocabulary's entry of each, if asked for.")] = None
+
+
+class Detokenized(msgspec.Struct):
+    """Token ids as text."""
+
+    prompt: Annotated[str, Meta(description="The text, special tokens included.")]
+
+
+class TokenizerFacts(msgspec.Struct):
+    """The facts by which a client can tokenize like this server."""
+
+    model: Annotated[str, Meta(description="The tokenizer's name.")]
+    tokenizer_hash: Annotated[str, Meta(description="Equal for equal tokenizers.")]
+    vocab_size: Annotated[int, Meta(description="Ids are smaller than this.")]
+    model_max_length: Annotated[int | None, Meta(description="Longest text the tokenizer was made for, in tokens.")]
+    bos_token_id: Annotated[int | None, Meta(description="Begins a text, where the model has such a token.")]
+    eos_token_id: Annotated[int | None, Meta(description="Ends a text.")]
+    eos_token_ids: Annotated[list[int], Meta(description="All ids that end an output.")]
+    chat_template: Annotated[str | None, Meta(description="Jinja source; null: the model has none.")]
+
+
+_FACTS = {
+    "model": "smollm2-135m-instruct",
+    "tokenizer_hash": "9f2d",
+    "vocab_size": 49152,
+    "model_max_length": 8192,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "eos_token_ids": [2],
+    "chat_template": "{% for message in messages %}...",
+}
+_TOKENIZED = {"count": 2, "max_model_len": 8192, "tokens": [19556, 905], "token_strs": None}
+
+
+@router.post("/tokenize", **documented(TokenizeRequest, answer=Tokenized, example=_TOKENIZED, tag="tokens"))
+async def tokenize(request: Request) -> Response:
+    """Return the token ids of a prompt or a conversation."""
+    body = await read_body(request, TokenizeRequest)
+    llm: AsyncLLM = request.app.state.llm
+    llm.model_names.resolve(body.model)
+    text, special = body.prompt or "", body.add_special_tokens is not False
+    strings: list[str] | None
+    if body.messages is not None:
+        rendered = await render_conversation(llm, _conversation(body))
+        text, special = rendered.get("prompt") or "", body.add_special_tokens is True
+        ids = rendered["prompt_token_ids"]
+        strings = (
+            (await llm.texts.tokenize_with_strings(text, add_special_tokens=special))[1] if body.return_token_strs else None
+        )
+    else:
+        ids, strings = await llm.texts.tokenize_with_strings(text, add_special_tokens=special)
+    return JsonResponse(Tokenized(len(ids), llm.max_model_len, ids, strings if body.return_token_strs else None))
+
+
+@router.post(
+    "/detokenize",
+    **documented(DetokenizeRequest, answer=Detokenized, example={"prompt": "Hello world"}, tag="tokens"),
+)
+async def detokenize(request: Request) -> Response:
+    """Return the text of token ids."""
+    body = await read_body(request, DetokenizeRequest)
+    llm: AsyncLLM = request.app.state.llm
+    llm.model_names.resolve(body.model)
+    return JsonResponse(Detokenized(await llm.texts.detokenize(body.tokens, skip_special_tokens=False)))
+
+
+@router.get("/tokenizer_info", **documented(answer=TokenizerFacts, example=_FACTS, tag="tokens"))
+async def tokenizer_info(request: Request) -> Response:
+    """Return what a client needs to tokenize like this server.
+
+    Needs no flag, as vLLM's does: what it tells can be seen with /tokenize and /detokenize as well.
+    """
+    llm: AsyncLLM = request.app.state.llm
+    info = llm.tokenizer_info
+    facts = TokenizerFacts(
+        model=info.model,
+        tokenizer_hash=info.tokenizer_hash,
+        vocab_size=info.vocab_size,
+        model_max_length=info.model_max_length,
+        bos_token_id=info.bos_token_id,
+        eos_token_id=info.eos_token_id,
+        eos_token_ids=sorted(info.eos_token_ids),
+        chat_template=info.chat_template if info.has_chat_template else None,
+    )
+    return JsonResponse(facts)
+
+
+def _conversation(body: TokenizeRequest) -> Conversation:
+    return Conversation(
+        [message.model_dump(exclude_unset=True) for message in body.messages or ()],
+        tools=[tool_of(tool) for tool in body.tools or ()],
+        documents=body.documents,
+        chat_template=body.chat_template,
+        chat_template_kwargs=body.chat_template_kwargs,
+        add_generation_prompt=wants_generation_prompt(body.add_generation_prompt, body.continue_final_message),
+        continue_final_message=body.continue_final_message,
+        add_special_tokens=body.add_special_tokens is True,
+    )

@@ -1,0 +1,119 @@
+"""ActiveSequence: an unfinished sequence with its request, its engine core and its message to it.
+
+Made by the intake for each of the n outputs of a request. The engine client keeps it to send it again after a loss; the output
+processor finds it by its handle. Event loop only.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from tetrad.frontend.engine.prepared_request import PreparedRequest
+from tetrad.frontend.engine.wire import encode_request, encode_sampling
+from tetrad.frontend.request.prompt_embeds import PromptEmbeds
+from tetrad.frontend.request.request_state import RequestState
+from tetrad.frontend.request.sequence import Sequence
+from tetrad.services.rpc.columns import U32_BYTES, pack_u32
+from tetrad.v1 import engine_core_pb2, types_pb2
+
+OVERHEAD_BYTES = 64
+"""Bounds what a message adds to an entry: tags, lengths, the seed, the index, the time left, the mark of resumption."""
+
+
+class Engine(Protocol):
+    """The methods of an engine client that end sequences."""
+
+    def forget(self, request_id: str) -> None:
+        """Drop a finished sequence."""
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Tell the engine to end sequences, which the caller then forgets."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedParams:
+    """The sampling parameters of one client request: one message for all of its sequences, never changed.
+
+    None: the request pools, and its own message has its parameters.
+    """
+
+    message: types_pb2.SamplingParams | None
+    num_bytes: int
+
+
+NO_PARAMS = SharedParams(None, 0)
+"""Of every pooling request."""
+
+
+@dataclass(slots=True, eq=False)
+class ActiveSequence:
+    """An unfinished sequence.
+
+    Attributes:
+        sequence: its tokens and its text.
+        request: the client's request that it belongs to.
+        engine: runs it.
+        message: the EngineCoreRequest without its prompt and its sampling parameters.
+        prompt_token_ids: u32 column; like `params`, one object for all sequences of the client's request.
+        params: the sampling parameters.
+        num_message_bytes: encoded size of `message` before anything was generated.
+        embeds: of the prompt, one object for all sequences, too; None: it has ids only.
+        was_sent: an engine core may have accepted it; if it is sent again, queue limits do not apply to it.
+    """
+
+    sequence: Sequence
+    request: RequestState
+    engine: Engine
+    message: engine_core_pb2.EngineCoreRequest
+    prompt_token_ids: bytes
+    params: SharedParams
+    num_message_bytes: int
+    embeds: PromptEmbeds | None = None
+    was_sent: bool = False
+
+    @property
+    def known_prompt(self) -> bytes:
+        """The prompt by which an engine core that has it cached is found: a u32 column; empty where it is not ids alone."""
+        return self.prompt_token_ids if self.embeds is None else b""
+
+    @property
+    def num_own_bytes(self) -> int:
+        """Bound of its bytes in an AddRequests message, without the parameters and with the tokens so far."""
+        num_column_bytes = len(self.prompt_token_ids) + U32_BYTES * len(self.sequence.output_token_ids)
+        num_column_bytes += self.embeds.num_bytes if self.embeds is not None else 0
+        return self.num_message_bytes + num_column_bytes + OVERHEAD_BYTES
+
+    @property
+    def num_bytes(self) -> int:
+        """Bound of the size of an AddRequests message that holds it alone."""
+        return self.num_own_bytes + self.params.num_bytes + 2 * OVERHEAD_BYTES
+
+    @property
+    def most_bytes(self) -> int:
+        """The same when it is resumed just before its last token."""
+        return self.num_bytes + U32_BYTES * (self.sequence.max_tokens - len(self.sequence.output_token_ids))
+
+
+def active_sequences(prepared: PreparedRequest, engine: Engine) -> list[ActiveSequence]:
+    """Return the sequences of one client request, which `engine` is to run, with their messages."""
+    made: list[ActiveSequence] = []
+    params: SharedParams | None = None
+    prompt = b""
+    for sequence in prepared.state.sequences:
+        if params is None:
+            params, prompt = _shared_params(sequence, prepared), pack_u32(sequence.prompt_token_ids)
+        message = encode_request(sequence, prepared)
+        size, embeds = message.ByteSize(), prepared.embeds
+        made.append(ActiveSequence(sequence, prepared.state, engine, message, prompt, params, size, embeds))
+    return made
+
+
+def pooling_sequence(sequence: Sequence, prepared: PreparedRequest, engine: Engine, prompt_token_ids: bytes) -> ActiveSequence:
+    """Return an input of a pooling request, which `engine` is to run, with its message; the ids are a u32 column."""
+    message = encode_request(sequence, prepared)
+    return ActiveSequence(sequence, prepared.state, engine, message, prompt_token_ids, NO_PARAMS, message.ByteSize())
+
+
+def _shared_params(sequence: Sequence, prepared: PreparedRequest) -> SharedParams:
+    message = encode_sampling(sequence, prepared)
+    return SharedParams(message, message.ByteSize())

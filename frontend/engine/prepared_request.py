@@ -1,0 +1,39 @@
+"""PreparedRequest: a checked request with its sequences, and the fields of an EngineCoreRequest that these share.
+
+Made by the input processor, encoded by wire.py.
+"""
+
+from dataclasses import dataclass, field
+
+from tetrad.frontend.parsing.formats import MarkIds
+from tetrad.frontend.request.prompt_embeds import PromptEmbeds
+from tetrad.frontend.request.request_state import RequestState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRequest:
+    """A request that an engine core can run.
+
+    Attributes:
+        state: the request with its sequences.
+        eos_token_id: ends an output, unless that is to be ignored.
+        stop_token_ids: end an output, too.
+        bad_words_token_ids: sequences of ids that never appear.
+        thinking: the marks of reasoning that has a budget; None: there is no budget, or no reasoning for it.
+        priority: larger is more urgent.
+        cache_salt: only requests with the same one share prefixes.
+        data_parallel_rank: of the engine that the request is pinned to.
+        predicted_ids: tokens that its caller expects as the output.
+        embeds: positions of the prompt that are vectors; None: there are none.
+    """
+
+    state: RequestState
+    eos_token_id: int | None
+    stop_token_ids: list[int]
+    bad_words_token_ids: list[list[int]]
+    thinking: MarkIds | None
+    priority: int
+    cache_salt: str
+    data_parallel_rank: int | None
+    predicted_ids: list[int] = field(default_factory=list)
+    embeds: PromptEmbeds | None = None

@@ -1,0 +1,65 @@
+"""AdapterNames: the LoRA adapters that clients may name as `model`.
+
+Filled from the settings and by operators; a resolver directory adds an adapter on its first use. An adapter's number follows
+from its name and path, so every frontend of an engine core gives it the same one. Knows nothing of how adapters are loaded.
+"""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tetrad.frontend.request.outputs import LoRARequest
+from tetrad.services.errors import InvalidRequest
+
+_MAX_ID = 2**31 - 1
+_CONFIG = "adapter_config.json"
+
+
+class AdapterNames:
+    """Names and what they stand for.
+
+    Args:
+        modules: "NAME=PATH" of the settings; InvalidRequest for another form.
+        resolver_dir: each directory in it with an adapter may be named; empty: none.
+    """
+
+    def __init__(self, modules: Sequence[str] = (), resolver_dir: str = "") -> None:
+        self._known: dict[str, LoRARequest] = {}
+        self._resolver_dir = Path(resolver_dir).expanduser() if resolver_dir else None
+        for module in modules:
+            name, _, path = module.partition("=")
+            if not name or not path:
+                raise InvalidRequest(f"lora_modules takes NAME=PATH, got {module[:80]!r}.", field="lora_modules")
+            self.add(adapter_of(name, path))
+
+    def __iter__(self) -> Iterator[LoRARequest]:
+        """Iterate over the adapters that are known."""
+        return iter(self._known.values())
+
+    def get(self, name: str) -> LoRARequest | None:
+        """Return the adapter of this name, None if there is none; looks into the resolver directory."""
+        found = self._known.get(name)
+        if found is None and self._is_in_directory(name):
+            assert self._resolver_dir is not None
+            found = adapter_of(name, str(self._resolver_dir / name))
+            self.add(found)
+        return found
+
+    def add(self, lora: LoRARequest) -> None:
+        """Let clients name an adapter."""
+        self._known[lora.lora_name] = lora
+
+    def remove(self, name: str) -> None:
+        """Forget a name."""
+        self._known.pop(name, None)
+
+    def _is_in_directory(self, name: str) -> bool:
+        # A name is one part of a path: it never leads out of the directory.
+        if self._resolver_dir is None or not name or name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
+            return False
+        return (self._resolver_dir / name / _CONFIG).is_file()
+
+
+def adapter_of(name: str, path: str) -> LoRARequest:
+    """Return an adapter with the number that follows from its name and path."""
+    return LoRARequest(name, 1 + zlib.crc32(f"{name}\0{path}".encode()) % _MAX_ID, path)

@@ -1,0 +1,38 @@
+"""Adapters: loads, unloads, lists and pins the adapters that requests may name, wherever they live.
+
+A LoRA adapter lives in the engine cores, a prompt adapter in this frontend. Called by operators' endpoints and the library.
+"""
+
+from tetrad.frontend.engine.admin_client import EngineAdminClient
+from tetrad.frontend.llm.prompt_adapters import PromptAdapters
+from tetrad.frontend.request.outputs import LoRARequest
+
+
+class Adapters:
+    """The adapters of a frontend and its engine cores.
+
+    Args:
+        engine_admin: of the engine cores.
+        prompts: the prompt adapters.
+    """
+
+    def __init__(self, engine_admin: EngineAdminClient, prompts: PromptAdapters) -> None:
+        self._engine_admin, self._prompts = engine_admin, prompts
+
+    async def load(self, lora: LoRARequest) -> None:
+        """Load an adapter, or raise why it cannot be used; see PromptAdapters.load and EngineAdminClient.load_lora."""
+        if not await self._prompts.load(lora):
+            await self._engine_admin.load_lora(lora)
+
+    async def unload(self, lora_id: int) -> bool:
+        """Forget an adapter; return whether there was one. FailedPrecondition while unfinished requests have a LoRA adapter."""
+        return self._prompts.remove(lora_id) or await self._engine_admin.unload_lora(lora_id)
+
+    async def list(self) -> list[LoRARequest]:
+        """Return the adapters that are known, each once."""
+        return [*self._prompts, *await self._engine_admin.list_loras()]
+
+    async def pin(self, lora_id: int) -> None:
+        """Keep an adapter in memory; NotFound if there is none."""
+        if not self._prompts.pin(lora_id):
+            await self._engine_admin.pin_lora(lora_id)

@@ -1,0 +1,72 @@
+"""PoolingInputs: converts the inputs of a pooling request to token ids, or raises the reason against one of them.
+
+Called by the pooling intake. Calls the tokenizer, with all texts of a request in few messages; knows no engines.
+"""
+
+from collections.abc import Sequence
+
+from tetrad.frontend.llm.input_processor import kept
+from tetrad.frontend.llm.limits import Limits
+from tetrad.frontend.request.new_pooling import NewPooling
+from tetrad.frontend.request.prompts import Prompt, normalize_prompt
+from tetrad.frontend.tokenizer.client import TokenizerClient
+from tetrad.services.errors import InvalidRequest
+
+
+class PoolingInputs:
+    """Tokenizes for one model.
+
+    Args:
+        tokenizer: encodes texts.
+        limits: of the server and the model.
+    """
+
+    def __init__(self, tokenizer: TokenizerClient, limits: Limits) -> None:
+        self._tokenizer, self._limits = tokenizer, limits
+
+    async def token_ids(self, new: NewPooling) -> list[list[int]]:
+        """Return the ids of each input; InvalidRequest for one that is wrong, with its place if there are several."""
+        keep = self._tokens_to_keep(new.truncate_prompt_tokens)
+        keep_end = new.truncation_side == "left"
+        prompts = [self._checked(place, prompt, new) for place, prompt in enumerate(new.prompts)]
+        texts = [prompt.text or "" for prompt in prompts if prompt.token_ids is None]
+        encoded = iter(
+            await self._tokenizer.encode_many(
+                texts, add_special_tokens=new.add_special_tokens, max_tokens=keep, keep_end=keep_end
+            )
+        )
+        ids = [next(encoded) if prompt.token_ids is None else kept(prompt.token_ids, keep, keep_end) for prompt in prompts]
+        for place, each in enumerate(ids):
+            try:
+                self._limits.check_prompt(each, num_new_tokens=0)
+            except InvalidRequest as error:
+                raise _placed(error, place, new.prompts) from None
+        return ids
+
+    def _checked(self, place: int, given: object, new: NewPooling) -> Prompt:
+        try:
+            prompt = normalize_prompt(given, cache_salt=new.cache_salt)  # type: ignore[arg-type] # it checks the type
+            if prompt.embeds is not None:
+                raise InvalidRequest("prompt_embeds are not supported for pooling.", field="prompt_embeds")
+            if prompt.token_ids is None:
+                self._limits.check_text(prompt.text or "")
+            return prompt
+        except InvalidRequest as error:
+            raise _placed(error, place, new.prompts) from None
+
+    def _tokens_to_keep(self, truncate: int | None) -> int | None:
+        limit = self._limits.max_model_len
+        if truncate is None:
+            return None
+        if truncate < -1 or truncate == 0 or truncate > limit:
+            text = f"truncate_prompt_tokens must be -1 or in [1, {limit}], got {truncate}."
+            raise InvalidRequest(text, field="truncate_prompt_tokens")
+        return limit if truncate == -1 else truncate
+
+
+def _placed(error: InvalidRequest, place: int, prompts: Sequence[object]) -> InvalidRequest:
+    """Return the error with the place of its input, if there are several."""
+    if len(prompts) > 1:
+        error.message = f"Input {place}: {error.message}"
+        error.args = (error.message,)
+    return error

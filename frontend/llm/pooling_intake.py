@@ -1,0 +1,99 @@
+"""PoolingIntake: admits a pooling request, prepares its inputs, and sends them to engine cores as these have room.
+
+Owned by AsyncLLM. A request with many inputs is one admission, one deadline and one end: the first input that fails fails it.
+All errors of its inputs are found before the first one is sent. One event loop.
+"""
+
+from tetrad.frontend.llm.backends import Backends
+from tetrad.frontend.llm.intake import Gate
+from tetrad.frontend.llm.pooling_inputs import PoolingInputs
+from tetrad.frontend.llm.pooling_job import PoolingJob
+from tetrad.frontend.llm.pooling_window import PoolingWindow
+from tetrad.frontend.observability.metrics import FrontendMetrics
+from tetrad.frontend.request.admission import Admission
+from tetrad.frontend.request.call_trace import current_call, program_call
+from tetrad.frontend.request.deadlines import earliest_deadline, within
+from tetrad.frontend.request.new_pooling import NewPooling
+from tetrad.frontend.request.new_request import check_identity
+from tetrad.frontend.request.pooling import PoolingParams
+from tetrad.frontend.request.prompts import estimated_prompt_tokens
+from tetrad.services.errors import InvalidRequest
+from tetrad.services.observability.tracing import Tracer, reason_of
+
+_STEPS_AHEAD = 4
+"""Full steps of work that an engine core has: two in flight, and those that it plans meanwhile."""
+
+
+class PoolingIntake:
+    """The way of every pooling request into this frontend.
+
+    Args:
+        gate: closed: no request is taken.
+        admission: limits how many there are.
+        backends: the engines, and what processes their outputs.
+        tracer: of calls that a program makes in this process; others bring theirs.
+        timeout_s: most seconds that a request may take; None: as many as it likes.
+        metrics: count the prompt tokens of requests that are answered.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        admission: Admission,
+        backends: Backends,
+        tracer: Tracer,
+        timeout_s: float | None,
+        metrics: FrontendMetrics,
+    ) -> None:
+        self._gate, self._admission, self._metrics = gate, admission, metrics
+        self._backends, self._engines = backends, backends.engines
+        self._tracer = tracer
+        self._timeout_s = timeout_s
+        self._inputs: PoolingInputs | None = None
+        self._model = ""
+        self._window = PoolingWindow(self._most_tokens)
+
+    def open(self, inputs: PoolingInputs, model: str) -> None:
+        """Take requests from now on; `model` is what spans call it."""
+        self._inputs, self._model = inputs, model
+
+    async def take(self, new: NewPooling) -> PoolingJob:
+        """Return a request whose inputs are being sent. Errors: see AsyncLLM.encode_all."""
+        inputs = self._gate.required(self._inputs)
+        check_identity(new.request_id, new.priority)
+        params = self._verified(new)
+        deadline = earliest_deadline(self._timeout_s)
+        ticket = self._admission.admit(num_tokens=sum(map(estimated_prompt_tokens, new.prompts)))
+        call = current_call() or program_call(self._tracer, new.request_id, new.trace_headers or {})
+        call.start_request(self._model)
+        try:
+            with call.working():
+                async with within(deadline):
+                    prompts = await inputs.token_ids(new)
+            self._gate.check_open()
+            job = PoolingJob(new, prompts, params, self._backends, self._window, self._metrics, deadline=deadline, call=call)
+        except BaseException as error:
+            ticket.release()
+            call.fail(reason_of(error))
+            call.release_request()
+            raise
+        job.start(ticket)
+        return job
+
+    def _verified(self, new: NewPooling) -> list[PoolingParams]:
+        """Return the parameters of each input, with their tasks.
+
+        Raises:
+            InvalidRequest: there are no inputs, the model generates, or the parameters do not fit it.
+            Unsupported: the model does not have the task.
+        """
+        if not new.prompts:
+            raise InvalidRequest("You must pass at least one prompt.", field="input")
+        facts = self._engines.info.pooling
+        if facts is None:
+            raise InvalidRequest("This model does not support pooling: it generates. Use /v1/completions.", field="model")
+        verified = {id(each): each.verify(facts) for each in new.params}
+        return [verified[id(each)] for each in new.params]
+
+    def _most_tokens(self) -> int:
+        return _STEPS_AHEAD * self._engines.info.max_num_batched_tokens * len(self._engines)

@@ -1,0 +1,141 @@
+"""PoolingJob: one pooling request that is being sent, input by input, and answered.
+
+Made by the pooling intake. One event loop.
+"""
+
+import secrets
+import time
+from collections.abc import Sequence
+
+from tetrad.frontend.engine.client_sequence import pooling_sequence
+from tetrad.frontend.engine.prepared_request import PreparedRequest
+from tetrad.frontend.llm.backends import Backends
+from tetrad.frontend.llm.pooling_window import PoolingTurn, PoolingWindow
+from tetrad.frontend.observability.metrics import FrontendMetrics
+from tetrad.frontend.request import sequence as sequences
+from tetrad.frontend.request.admission import Ticket
+from tetrad.frontend.request.call_trace import CallTrace
+from tetrad.frontend.request.deadlines import Deadline
+from tetrad.frontend.request.new_pooling import NewPooling
+from tetrad.frontend.request.pooling import PoolingParams, PoolingRequestOutput
+from tetrad.frontend.request.pooling_state import PoolingState
+from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest, Unavailable
+from tetrad.services.message_size import too_large
+from tetrad.services.rpc.columns import pack_u32
+
+
+class PoolingJob:
+    """One request.
+
+    Args:
+        new: the request.
+        prompts: ids of each of its inputs.
+        params: of each input, verified.
+        backends: the engines, and what processes their outputs.
+        window: says when an input is sent.
+        metrics: count its prompt tokens when it is answered.
+        deadline: for the engines.
+        call: of the client.
+
+    Attributes:
+        state: the request's.
+    """
+
+    def __init__(
+        self,
+        new: NewPooling,
+        prompts: Sequence[list[int]],
+        params: Sequence[PoolingParams],
+        backends: Backends,
+        window: PoolingWindow,
+        metrics: FrontendMetrics,
+        *,
+        deadline: Deadline | None,
+        call: CallTrace,
+    ) -> None:
+        self._engines, self._requests = backends.engines, backends.requests
+        self._metrics, self._deadline, self._on_answer = metrics, deadline, new.on_answer
+        sizes = list(map(len, prompts))
+        self._turn = PoolingTurn(window, sizes, self._send)
+        self.state = PoolingState(new.request_id, sum(sizes), arrival_time=new.arrival_time, on_end=self._note_end)
+        self.state.call = call
+        self._prepared = PreparedRequest(
+            state=self.state,
+            eos_token_id=None,
+            stop_token_ids=[],
+            bad_words_token_ids=[],
+            thinking=None,
+            priority=new.priority,
+            cache_salt=new.cache_salt,
+            data_parallel_rank=None,
+        )
+        internal_id = f"{new.request_id}-{secrets.token_hex(4)}"
+        for place, (prompt, each) in enumerate(zip(prompts, params, strict=True)):
+            name = internal_id if len(prompts) == 1 else f"{place}_{internal_id}"
+            self.state.add_sequence(
+                sequences.Sequence(
+                    name,
+                    self._requests.new_handle(),
+                    place,
+                    prompt,
+                    self.state.params,
+                    seed=0,
+                    max_tokens=1,
+                    deadline=deadline,
+                    pooling=each,
+                )
+            )
+
+    def start(self, ticket: Ticket) -> None:
+        """Send the inputs, as there is room; `ticket` is what admission gave."""
+        state = self.state
+        state.hold(ticket)
+        state.metrics.submitted_time = time.time()
+        self._requests.add(state, ())
+        if self._deadline is not None:
+            error = self._deadline.error()
+            state.expire_after(self._deadline.remaining_s, lambda: self._requests.fail_request(state, error))
+        self._turn.start()
+
+    async def answers(self) -> list[PoolingRequestOutput]:
+        """Wait for the answers to all inputs, and return them in their order; leaving early aborts what is unfinished."""
+        try:
+            await self.state.collector.get()
+        finally:
+            self._turn.end()
+            if not self.state.finished:
+                self._requests.abort_request(self.state)
+        answers = [self._answer(sequence) for sequence in self.state.sequences]
+        self._metrics.observe_pooled(self.state)
+        return answers
+
+    def _send(self, place: int) -> None:
+        """Send one input to an engine core. The request fails if there is none for it, or the input fits no message."""
+        sequence = self.state.sequences[place]
+        if sequence.finished:
+            return
+        column = pack_u32(sequence.prompt_token_ids)
+        try:
+            engine = self._engines.choose(None, column, self._prepared.cache_salt)
+            sequence.span = self.state.call.start_sequence(sequence)
+            active = pooling_sequence(sequence, self._prepared, engine, column)
+            if active.most_bytes > engine.max_message_bytes:
+                raise too_large("The input", active.most_bytes, engine.max_message_bytes, field="input")
+            self._requests.add_sequence(active)
+            engine.add(active)
+        except (Unavailable, InvalidRequest) as error:
+            self._requests.fail_request(self.state, error)
+
+    def _note_end(self, sequence: sequences.Sequence) -> None:
+        self._turn.note_answer(sequence.index)
+        if self._on_answer is not None and sequence.pooled is not None:
+            self._on_answer()
+
+    def _answer(self, sequence: sequences.Sequence) -> PoolingRequestOutput:
+        if sequence.finish_reason == "abort":
+            raise FailedPrecondition("The request was aborted.", reason="ABORTED")
+        if sequence.pooled is None:
+            raise InternalError("The engine core finished a pooling request without an answer.")
+        return PoolingRequestOutput(
+            self.state.request_id, sequence.pooled, sequence.prompt_token_ids, sequence.num_cached_tokens
+        )

@@ -1,0 +1,113 @@
+"""PoolingWindow: limits the prompt tokens of pooling requests that the engine cores have at a time.
+
+A request may have thousands of inputs. Engine cores get as many as keep them busy; the rest wait here. The first input of a
+request goes at once, and its next ones, up to a turn, soon: so a small request that arrives behind large ones waits for a few
+steps, not for all of their inputs. What is left of large requests goes in the order of their arrival, so that the first is
+answered first; it shares the room with the turns of new requests. Used by the pooling intake; one event loop.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+_TURN_TOKENS = 1024
+"""That a new request sends before those that wait behind it."""
+
+
+class PoolingTurn:
+    """The inputs of one request that wait for room.
+
+    Args:
+        window: gives the room.
+        sizes: tokens of each input.
+        send: called with the place of each input, in their order.
+    """
+
+    def __init__(self, window: "PoolingWindow", sizes: Sequence[int], send: Callable[[int], None]) -> None:
+        self._window, self._sizes, self._send = window, sizes, send
+        self._num_sent = self._num_sent_tokens = self._num_held_tokens = 0
+        self._has_ended = False
+
+    def start(self) -> None:
+        """Send the first input, and the others as there is room."""
+        self._send_next()
+        self._window.enter(self)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether inputs wait."""
+        return not self._has_ended and self._num_sent < len(self._sizes)
+
+    @property
+    def had_turn(self) -> bool:
+        """Whether so much was sent that others come first."""
+        return self._num_sent_tokens >= _TURN_TOKENS
+
+    def send_some(self, most: int) -> None:
+        """Send inputs until `most` tokens are used; at least one."""
+        used = 0
+        while self.has_more and used < most:
+            used += self._send_next()
+
+    def note_answer(self, place: int) -> None:
+        """Give the room of an input back, which has ended."""
+        if not self._has_ended:
+            self._num_held_tokens -= self._sizes[place]
+            self._window.release(self._sizes[place])
+
+    def end(self) -> None:
+        """Give all room back; nothing more is sent."""
+        if not self._has_ended:
+            self._has_ended = True
+            self._window.release(self._num_held_tokens)
+
+    def _send_next(self) -> int:
+        place = self._num_sent
+        self._num_sent += 1
+        self._num_sent_tokens += self._sizes[place]
+        self._num_held_tokens += self._sizes[place]
+        self._window.hold(self._sizes[place])
+        self._send(place)
+        return self._sizes[place]
+
+
+class PoolingWindow:
+    """The window of one frontend.
+
+    Args:
+        most_tokens: returns how many tokens the engine cores may have at this moment.
+    """
+
+    def __init__(self, most_tokens: Callable[[], int]) -> None:
+        self._most_tokens = most_tokens
+        self._num_tokens = 0
+        self._new: deque[PoolingTurn] = deque()
+        self._large: deque[PoolingTurn] = deque()  # had their turn
+        self._is_new_next = True
+
+    def enter(self, turn: PoolingTurn) -> None:
+        """Send what waits of a request, from now on."""
+        self._new.append(turn)
+        self._give_turns()
+
+    def hold(self, num_tokens: int) -> None:
+        """Count tokens that are sent."""
+        self._num_tokens += num_tokens
+
+    def release(self, num_tokens: int) -> None:
+        """Count tokens that have their answer, and let others be sent."""
+        self._num_tokens -= num_tokens
+        self._give_turns()
+
+    def _give_turns(self) -> None:
+        most = self._most_tokens()
+        while (self._new or self._large) and self._num_tokens < most:
+            is_new = bool(self._new) and (self._is_new_next or not self._large)
+            self._is_new_next = not is_new
+            turn = (self._new if is_new else self._large)[0]
+            turn.send_some(min(most - self._num_tokens, _TURN_TOKENS))
+            if is_new and (turn.had_turn or not turn.has_more):
+                self._new.popleft()
+                if turn.has_more:
+                    self._large.append(turn)
+            elif not is_new and not turn.has_more:
+                self._large.popleft()

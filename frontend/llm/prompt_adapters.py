@@ -1,0 +1,138 @@
+"""PromptAdapters: prompt adapters (PEFT's prompt tuning), whose virtual tokens stand before the prompts of their requests.
+
+Named and loaded as LoRA adapters are. A virtual token is a row of embeddings, so such a request is one with prompt embeddings:
+the frontend reads the file, and engine cores and workers need not know. Files are read on a thread; one event loop.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tetrad.frontend.request.outputs import LoRARequest
+from tetrad.frontend.request.prompt_embeds import PromptEmbeds, embeds_of_safetensors
+from tetrad.services.errors import AlreadyExists, FailedPrecondition, InvalidRequest, ModelError, NotFound
+
+_CONFIG, _WEIGHTS, _TENSOR = "adapter_config.json", "adapter_model.safetensors", "prompt_embeddings"
+_MOST_KEPT = 256
+"""Adapters in memory; of more, those that were not used for the longest time are read again when they are needed."""
+
+
+@dataclass(slots=True, eq=False)
+class _Known:
+    """An adapter: its virtual tokens, None if it is no prompt adapter."""
+
+    lora: LoRARequest
+    rows: PromptEmbeds | None
+    is_pinned: bool = False
+
+
+class PromptAdapters:
+    """The prompt adapters of one frontend; others are left to the engine cores."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Known] = {}  # by number, the least recently used first
+
+    def __iter__(self) -> Iterator[LoRARequest]:
+        """Iterate over the prompt adapters in memory."""
+        return (each.lora for each in self._known.values() if each.rows is not None)
+
+    async def rows_of(self, lora: LoRARequest | None) -> PromptEmbeds | None:
+        """Return the virtual tokens of the adapter that a request names, reading it first; None: it is no prompt adapter.
+
+        Raises:
+            InvalidRequest: its number is another adapter's.
+            ModelError: it cannot be used.
+        """
+        if lora is None:
+            return None
+        known = self._known.get(lora.lora_int_id)
+        if known is None or (known.rows is None and not _is_same(known.lora, lora)):
+            return await self._read(lora)
+        if known.rows is not None and not _is_same(known.lora, lora):
+            raise InvalidRequest(
+                f"{_described(known)}, not {lora.lora_name!r} at {lora.lora_path}; unload it, or load the other one in its "
+                "place (load_inplace).",
+                field="lora_request",
+            )
+        self._keep(known)
+        return known.rows
+
+    async def load(self, lora: LoRARequest) -> bool:
+        """Read a prompt adapter; return False, having done nothing, if it is none.
+
+        AlreadyExists if its number is another one's and that is not to be replaced; else errors as `rows_of`.
+        """
+        known = self._known.get(lora.lora_int_id)
+        if known is None or known.rows is None or lora.load_inplace:
+            return await self._read(lora) is not None
+        if not _is_same(known.lora, lora):
+            raise AlreadyExists(f"{_described(known)}; unload it first.")
+        return True
+
+    def remove(self, lora_id: int) -> bool:
+        """Forget an adapter; return whether it was a prompt adapter. Requests under way have their virtual tokens already."""
+        known = self._known.pop(lora_id, None)
+        return known is not None and known.rows is not None
+
+    def pin(self, lora_id: int) -> bool:
+        """Keep an adapter in memory; return whether it is a prompt adapter."""
+        known = self._known.get(lora_id)
+        if known is None or known.rows is None:
+            return False
+        if sum(each.is_pinned for each in self._known.values()) + 1 >= _MOST_KEPT:
+            raise FailedPrecondition(f"{_MOST_KEPT - 1} prompt adapters are pinned; one place must stay free.")
+        known.is_pinned = True
+        return True
+
+    async def _read(self, lora: LoRARequest) -> PromptEmbeds | None:
+        found = await asyncio.to_thread(_read_adapter, lora)
+        if found is None:  # nothing is there, or nothing that this process can see
+            return None
+        before = self._known.get(lora.lora_int_id)
+        found.is_pinned = before is not None and before.is_pinned
+        self._keep(found)
+        return found.rows
+
+    def _keep(self, used: _Known) -> None:
+        self._known.pop(used.lora.lora_int_id, None)
+        self._known[used.lora.lora_int_id] = used
+        if len(self._known) > _MOST_KEPT:
+            oldest = next(number for number, each in self._known.items() if not each.is_pinned)
+            del self._known[oldest]
+
+
+def _described(known: _Known) -> str:
+    return f"Adapter id {known.lora.lora_int_id} is {known.lora.lora_name!r} at {known.lora.lora_path}"
+
+
+def _is_same(one: LoRARequest, other: LoRARequest) -> bool:
+    return (one.lora_name, one.lora_path) == (other.lora_name, other.lora_path)
+
+
+def _read_adapter(lora: LoRARequest) -> _Known | None:
+    """Return an adapter as its directory has it; None: there is no readable config. ModelError for a wrong prompt adapter."""
+    directory = Path(lora.lora_path).expanduser()
+    try:
+        config = json.loads((directory / _CONFIG).read_text())
+    except (OSError, ValueError):
+        return None
+    kept = LoRARequest(lora.lora_name, lora.lora_int_id, lora.lora_path)
+    if not isinstance(config, dict) or config.get("peft_type") != "PROMPT_TUNING":
+        return _Known(kept, None)
+
+    def refuse(text: str) -> ModelError:
+        return ModelError(f"Adapter {lora.lora_name!r} at {lora.lora_path} cannot be loaded: {text}", reason="LORA_NOT_USABLE")
+
+    if config.get("task_type") not in (None, "CAUSAL_LM"):
+        raise refuse(f"its task_type is {str(config['task_type'])[:40]!r}; only CAUSAL_LM is supported.")
+    try:
+        data = (directory / _WEIGHTS).read_bytes()
+    except OSError:
+        raise NotFound(f"Adapter {lora.lora_name!r} at {lora.lora_path} has no {_WEIGHTS} that can be read.") from None
+    rows = embeds_of_safetensors(data, name=_TENSOR, refuse=refuse)
+    declared = config.get("num_virtual_tokens")
+    if declared != rows.num_rows:
+        raise refuse(f"{_CONFIG} says num_virtual_tokens {declared!r}, but the file has {rows.num_rows}.")
+    return _Known(kept, rows)

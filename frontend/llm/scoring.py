@@ -1,0 +1,122 @@
+"""Scoring: how well pairs of texts fit. Used by the HTTP API, the gRPC API and the library.
+
+A cross-encoder reads both texts of a pair together. A model that makes embeddings embeds each text once, and the score is the
+cosine of the two embeddings. A model of late interaction makes an embedding of each token: late_interaction.py.
+"""
+
+import operator
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.late_interaction import max_sims
+from tetrad.frontend.net.side_thread import in_side_thread
+from tetrad.frontend.request.pooling import CLASSIFY, EMBED, TOKEN_EMBED, PoolingFacts, PoolingParams, PoolingRequestOutput
+from tetrad.frontend.request.prompts import PromptType, TokensPrompt
+from tetrad.services.errors import InvalidRequest
+
+Pairs = Sequence[tuple[str, str]]
+Run = Callable[[Sequence[PromptType], Sequence[PoolingParams]], Awaitable[list[PoolingRequestOutput]]]
+"""Runs pooling requests, and returns their answers in the order of the prompts."""
+
+_SCORING = (CLASSIFY, EMBED, TOKEN_EMBED)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of pairs, in their order, and the answers that they were made of."""
+
+    values: list[float]
+    outputs: list[PoolingRequestOutput]
+
+
+@dataclass(frozen=True)
+class PairLimits:
+    """How many tokens are kept; None: all.
+
+    Attributes:
+        prompt: of what the model reads; -1: as many as the context has. A pair loses the end of its document.
+        query: of each first text.
+        document: of each second text.
+    """
+
+    prompt: int | None = None
+    query: int | None = None
+    document: int | None = None
+
+
+NO_LIMITS = PairLimits()
+
+
+def pairs_of(first: Sequence[str], second: Sequence[str]) -> list[tuple[str, str]]:
+    """Return pairs: one text with each of the others, or each with its own; InvalidRequest for other lengths."""
+    if not first or not second:
+        name = "text" if not first else "text_pair"
+        raise InvalidRequest(f"At least one {name} element must be given", field="text_1" if not first else "text_2")
+    every = list(first) * len(second) if len(first) == 1 else list(first)
+    if len(every) != len(second):
+        text = f"Input lengths must be either 1:1, 1:N or N:N, got {len(first)}:{len(second)}."
+        raise InvalidRequest(text, field="text_1")
+    return list(zip(every, second, strict=True))
+
+
+async def score_pairs(
+    llm: AsyncLLM, pairs: Pairs, run: Run, limits: PairLimits = NO_LIMITS, *, use_activation: bool | None = None
+) -> Scores:
+    """Return the score of each pair.
+
+    Args:
+        llm: whose model scores.
+        pairs: of texts that are not empty.
+        run: runs the requests.
+        limits: of tokens.
+        use_activation: of a cross-encoder: make a probability of its logit. None: as the model's files say.
+
+    Raises:
+        InvalidRequest: the model generates, or has other than one label; a text or a limit is wrong.
+    """
+    task = _scoring_task(llm.pooling)
+    pairs = await _cut(llm, pairs, limits)
+    if task != CLASSIFY:
+        return await _by_embeddings(pairs, run, task)
+    encoded = await llm.texts.tokenize_pairs(pairs, max_tokens=limits.prompt)
+    prompts = [TokensPrompt(prompt_token_ids=ids) for ids, _ in encoded]
+    params = [
+        PoolingParams(task=CLASSIFY, use_activation=use_activation, token_type_boundary=boundary) for _, boundary in encoded
+    ]
+    outputs = await run(prompts, params)
+    return Scores([output.outputs.values[0] for output in outputs], outputs)
+
+
+def _scoring_task(facts: PoolingFacts | None) -> str:
+    if facts is None:
+        text = "This model does not support the Scoring API: it generates. Use /v1/completions."
+        raise InvalidRequest(text, field="model")
+    task = next((each for each in _SCORING if each in facts.tasks), None)
+    if task is None:
+        raise InvalidRequest(f"This model does not support the Scoring API. Use {facts.endpoint}.", field="model")
+    if task == CLASSIFY and facts.num_labels != 1:
+        text = f"Scoring API is only enabled for num_labels == 1; this model has {facts.num_labels}. Use /classify."
+        raise InvalidRequest(text, field="model")
+    return task
+
+
+async def _cut(llm: AsyncLLM, pairs: Pairs, limits: PairLimits) -> Pairs:
+    """Return the pairs with each text cut at the limit of its kind."""
+    firsts, seconds = ([pair[side] for pair in pairs] for side in (0, 1))
+    if limits.query is not None:
+        firsts = await llm.texts.cut(firsts, limits.query, field="max_tokens_per_query")
+    if limits.document is not None:
+        seconds = await llm.texts.cut(seconds, limits.document, field="max_tokens_per_doc")
+    return list(zip(firsts, seconds, strict=True))
+
+
+async def _by_embeddings(pairs: Pairs, run: Run, task: str) -> Scores:
+    """Embed each text once, however many pairs it is in."""
+    texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+    outputs = await run(texts, [PoolingParams(task=task, use_activation=True)] * len(texts))
+    found = {text: output.outputs for text, output in zip(texts, outputs, strict=True)}
+    if task == TOKEN_EMBED:
+        matrices = [(found[first], found[second]) for first, second in pairs]
+        return Scores(await in_side_thread(lambda: max_sims(matrices)), outputs)
+    return Scores([sum(map(operator.mul, found[first].values, found[second].values)) for first, second in pairs], outputs)

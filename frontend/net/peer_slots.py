@@ -1,0 +1,89 @@
+"""PeerSlots: numbers that the frontends of one port count together, in a file that all of them have mapped.
+
+Each process has a slot of its own for as long as it lives: a lock that the system takes away with the process. It writes its
+own slot alone; the total is the sum of all slots. What a process that was killed has left there is dropped by the next one that
+looks, which `forget_dead` does, or that takes the slot. Linux only. One event loop.
+"""
+
+import fcntl
+import mmap
+import os
+import struct
+from pathlib import Path
+
+from tetrad.services.errors import Unavailable
+
+NUM_SLOTS = 128
+_NUM_VALUES = 2
+_VALUE_BYTES = 8
+_SIZE = NUM_SLOTS * _NUM_VALUES * _VALUE_BYTES
+_LOCK = struct.Struct("hhqqi4x")
+"""Type, where from, first byte, number of bytes, process: the system's struct flock."""
+
+
+class PeerSlots:
+    """The slots of one port, and that of this process.
+
+    Args:
+        path: of the file, which need not exist.
+
+    Attributes:
+        number: of this process, from 0; no other process that lives has it.
+
+    Raises:
+        Unavailable: every slot is taken.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.ftruncate(self._fd, _SIZE)
+        self._map = mmap.mmap(self._fd, _SIZE)
+        self._values = memoryview(self._map).cast("q")
+        self.number = self._take()
+        self.publish(0, 0)
+
+    def publish(self, num_requests: int, num_tokens: int) -> None:
+        """Say what this process has."""
+        first = self.number * _NUM_VALUES
+        self._values[first], self._values[first + 1] = num_requests, num_tokens
+
+    def others(self) -> tuple[int, int]:
+        """Return the requests and the tokens of all other processes together."""
+        first = self.number * _NUM_VALUES
+        requests, tokens = sum(self._values[::_NUM_VALUES]), sum(self._values[1::_NUM_VALUES])
+        return requests - self._values[first], tokens - self._values[first + 1]
+
+    def forget_dead(self) -> None:
+        """Drop the numbers of processes that have ended without taking them back."""
+        for number in range(NUM_SLOTS):
+            first = number * _NUM_VALUES
+            if (self._values[first] or self._values[first + 1]) and number != self.number and not self._is_held(number):
+                self._values[first] = self._values[first + 1] = 0
+
+    def close(self) -> None:
+        """Give the slot back. Safe to call twice."""
+        if self._fd >= 0:
+            self.publish(0, 0)
+            self._values.release()
+            self._map.close()
+            os.close(self._fd)
+            self._fd = -1
+
+    def _take(self) -> int:
+        for number in range(NUM_SLOTS):
+            try:
+                fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _lock(number))
+            except OSError:
+                continue
+            return number
+        os.close(self._fd)
+        raise Unavailable(f"{NUM_SLOTS} frontends share this port already; no more can.")
+
+    def _is_held(self, number: int) -> bool:
+        found = fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, _lock(number))
+        return bool(_LOCK.unpack(found)[0] != fcntl.F_UNLCK)
+
+
+def _lock(number: int) -> bytes:
+    return _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)

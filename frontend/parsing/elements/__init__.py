@@ -1,0 +1,1 @@
+"""Parts that all formats share: interfaces, pieces, scanners and writers."""

@@ -1,0 +1,69 @@
+"""Call schemas: the JSON schemas of the calls of given tools, for constraints on a model's output. Pure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tetrad.frontend.parsing.elements.interface import Tool
+from tetrad.services.errors import InvalidRequest
+
+# Keywords whose values are data, where "$ref" is a word like any other.
+_DATA = frozenset({"const", "enum", "default", "examples"})
+# Keywords whose values map names of the user's choice to schemas.
+_MAPS = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
+
+
+def required_schema(tools: Sequence[Tool], *, parallel: bool, arguments_key: str = "parameters") -> dict[str, Any]:
+    """Return the JSON schema of an array of calls of `tools`, at least one; at most one unless `parallel`.
+
+    Raises:
+        InvalidRequest: a tool's parameters are not the schema of an object.
+    """
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": tool.name}, arguments_key: {"$ref": f"#/$defs/{index}"}},
+            "required": ["name", arguments_key],
+            "additionalProperties": False,
+        }
+        for index, tool in enumerate(tools)
+    ]
+    # Each tool's schema stands as a whole under $defs, so two tools may use one name for different definitions.
+    definitions = {str(index): _moved(named_schema(tool), f"#/$defs/{index}") for index, tool in enumerate(tools)}
+    schema = {"type": "array", "items": {"anyOf": calls}, "minItems": 1, "$defs": definitions}
+    return schema if parallel else {**schema, "maxItems": 1}
+
+
+def named_schema(tool: Tool) -> dict[str, Any]:
+    """Return the JSON schema of a tool's arguments.
+
+    Raises:
+        InvalidRequest: its parameters are not the schema of an object.
+    """
+    schema = tool.parameters
+    if not isinstance(schema, dict):
+        raise InvalidRequest(f"The parameters of tool {tool.name!r} must be a JSON schema, not {type(schema).__name__}.")
+    if not schema:
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    kind = schema.get("type", "object")
+    if "object" not in (kind if isinstance(kind, list) else [kind]):
+        raise InvalidRequest(f'The parameters of tool {tool.name!r} must have "type": "object", not {kind!r}.')
+    return {**schema, "type": "object"}
+
+
+def _moved(schema: Any, root: str) -> Any:
+    """Return a schema that stands at `root` of another: what it refers to in itself has moved there too."""
+    if isinstance(schema, list):
+        return [_moved(each, root) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: _moved_value(key, value, root) for key, value in schema.items() if key not in ("$id", "$schema")}
+
+
+def _moved_value(keyword: str, value: Any, root: str) -> Any:
+    if keyword == "$ref" and isinstance(value, str) and (value == "#" or value.startswith("#/")):
+        return root + value[1:]
+    if keyword in _DATA:
+        return value
+    if keyword in _MAPS and isinstance(value, dict):
+        return {name: _moved(each, root) for name, each in value.items()}
+    return _moved(value, root)

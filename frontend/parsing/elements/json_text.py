@@ -1,0 +1,19 @@
+"""JSON text: writes values as JSON that every client can read: no NaN, and lone surrogates only as escapes."""
+
+import json
+from typing import Any
+
+
+def json_text(value: Any) -> str:
+    """Return the JSON text of a value.
+
+    Raises:
+        ValueError: it has a number that JSON does not have.
+        RecursionError: it is nested too deeply.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, allow_nan=False)
+    return text

@@ -1,0 +1,58 @@
+"""Python calls: reads name(key=value, ...) with literals as values, and writes them as JSON.
+
+A call starts when it is complete: its values must be parsed before they can be written as JSON.
+"""
+
+import re
+
+from tetrad.frontend.parsing.elements.piece_writer import PieceWriter
+from tetrad.frontend.parsing.elements.python_literals import keywords_json
+from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
+
+_NAME = re.compile(r"[\w.]+")
+_PLAIN = re.compile(r"[^()\[\]{}'\"]+")
+_CLOSERS = {"(": ")", "[": "]", "{": "}"}
+
+
+def read_python_call(source: TextSource, writer: PieceWriter) -> Waiting[bool]:
+    """Read one call. False: this is none; the source's record has what was read."""
+    name = yield from source.read_run(_NAME)
+    if not name or (yield from source.peek()) != "(":
+        return False
+    arguments = yield from _read_parentheses(source)
+    text = None if arguments is None else keywords_json(arguments)
+    if text is None:
+        return False
+    writer.start(name)
+    writer.arguments(text)
+    return True
+
+
+def _read_parentheses(source: TextSource) -> Waiting[str | None]:
+    """Read up to the closing parenthesis and return all of it. None: it does not close."""
+    parts: list[str] = []
+    closers: list[str] = []
+    while (yield from source.more()):
+        char = source.here
+        parts.append(source.take(1))
+        if char in "\"'":
+            yield from _read_string(source, char, parts)
+        elif char in _CLOSERS:
+            closers.append(_CLOSERS[char])
+        elif char in ")]}" and closers.pop() != char:
+            return None
+        if not closers:
+            return "".join(parts)
+        parts.append(source.take_run(_PLAIN))
+    return None
+
+
+def _read_string(source: TextSource, quote: str, parts: list[str]) -> Waiting[None]:
+    while (yield from source.more()):
+        char = source.take(1)
+        parts.append(char)
+        if char == quote:
+            return
+        if char == "\\":
+            yield from source.more()
+            parts.append(source.take(1))

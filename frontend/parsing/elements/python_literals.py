@@ -1,0 +1,59 @@
+"""Python literals: converts values in Python's spelling to JSON. Parsed, never evaluated."""
+
+import ast
+import warnings
+from typing import Any
+
+from tetrad.frontend.parsing.elements.json_text import json_text
+
+# Constants of JSON, which models write in Python too.
+_JSON_NAMES = {"true": True, "false": False, "null": None}
+
+
+def literal_json(text: str) -> str | None:
+    """Return the JSON of a literal; None if it is anything else, or something that JSON does not have."""
+    try:
+        return json_text(_value(_parsed(text)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def keywords_json(parentheses: str) -> str | None:
+    """Return the JSON object of "(key=literal, ...)"; None if it is anything else, or something that JSON does not have."""
+    try:
+        call = _parsed(f"f{parentheses}")
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+            return None
+        values = {each.arg: _value(each.value) for each in call.keywords}
+        if None in values or len(values) < len(call.keywords):  # ** arguments, or one twice
+            return None
+        return json_text(values)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _parsed(text: str) -> ast.expr:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of escapes that Python does not know
+        return ast.parse(text, mode="eval").body
+
+
+def _value(node: ast.expr) -> Any:
+    match node:
+        case ast.Constant(value) if value is None or isinstance(value, str | int | float):
+            return value
+        case ast.UnaryOp(ast.USub(), ast.Constant(value)) if isinstance(value, int | float):
+            return -value
+        case ast.List(elements) | ast.Tuple(elements):
+            return [_value(each) for each in elements]
+        case ast.Dict(keys, values):
+            return {_key(key): _value(value) for key, value in zip(keys, values, strict=True)}
+        case ast.Name(name) if name in _JSON_NAMES:
+            return _JSON_NAMES[name]
+    raise ValueError(f"JSON has no {type(node).__name__}")
+
+
+def _key(node: ast.expr | None) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    raise ValueError("JSON's keys are strings")

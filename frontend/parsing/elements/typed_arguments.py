@@ -1,0 +1,137 @@
+"""Typed arguments: converts values that a model writes as plain text to JSON, by the tool's schema.
+
+Used by formats that write parameters as tags. Strings pass through while they arrive; other values must be complete before
+their type is known.
+"""
+
+import json
+from typing import Any
+
+from tetrad.frontend.parsing.elements.json_text import json_text
+from tetrad.frontend.parsing.elements.piece_writer import PieceWriter
+from tetrad.frontend.parsing.elements.python_literals import literal_json
+
+_KINDS = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+_OTHER_NAMES = {
+    "str": "string",
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+    "list": "array",
+    "tuple": "array",
+    "dict": "object",
+}
+"""Types that JSON schema does not have, and tools written down by hand do."""
+_WORDS = {"true": "true", "false": "false", "null": "null", "none": "null"}
+
+
+class ArgumentsWriter:
+    """Writes the arguments of the call that was begun last.
+
+    Args:
+        writer: where to.
+        parameters: the tool's schema; empty if the tool is unknown.
+        trims_newlines: values stand on lines of their own: one newline before and one behind is not theirs.
+    """
+
+    def __init__(self, writer: PieceWriter, parameters: dict[str, Any], *, trims_newlines: bool) -> None:
+        properties = parameters.get("properties")
+        self._properties = properties if isinstance(properties, dict) else {}
+        self._writer = writer
+        self._trims_newlines = trims_newlines
+        self._separator = "{"
+
+    def begin_value(self, name: str) -> "ValueWriter":
+        """Return what takes the text of a parameter."""
+        self._writer.arguments(f"{self._separator}{json_text(name)}: ")
+        self._separator = ", "
+        return ValueWriter(self._writer, _kinds(self._properties.get(name)), trims_newlines=self._trims_newlines)
+
+    def end(self) -> None:
+        """Close the object."""
+        self._writer.arguments("{}" if self._separator == "{" else "}")
+
+
+class ValueWriter:
+    """Writes one value."""
+
+    def __init__(self, writer: PieceWriter, kinds: frozenset[str], *, trims_newlines: bool) -> None:
+        self._writer = writer
+        self._kinds = kinds
+        self._streams = kinds == {"string"}
+        self._trims_newlines = trims_newlines
+        self._at_beginning = True
+        self._newline = ""
+        self._parts: list[str] = []
+        if self._streams:
+            writer.arguments('"')
+
+    def add(self, text: str) -> None:
+        """Take more of the value's text."""
+        if self._trims_newlines and text:
+            text = self._trimmed(text)
+        if self._streams:
+            self._writer.arguments(json.dumps(text, ensure_ascii=False)[1:-1])
+        else:
+            self._parts.append(text)
+
+    def end(self) -> None:
+        """Take the value as complete."""
+        self._writer.arguments('"' if self._streams else value_json("".join(self._parts), self._kinds))
+
+    def cut(self) -> None:
+        """Take the value as cut off: what there is of it stays as it is."""
+        self._writer.arguments("".join(self._parts))
+
+    def _trimmed(self, text: str) -> str:
+        if self._at_beginning:
+            text = text.removeprefix("\n")
+            self._at_beginning = False
+            if not text:
+                return ""
+        text = self._newline + text
+        self._newline = "\n" if text.endswith("\n") else ""
+        return text.removesuffix("\n")
+
+
+def value_json(text: str, kinds: frozenset[str]) -> str:
+    """Return the JSON of a value: of one of `kinds` if its text can be read so, else a string."""
+    bare = text.strip()
+    for candidate in (bare, _WORDS.get(bare.lower()), literal_json(bare)):
+        if candidate is not None and _kind(candidate) in kinds - {"string"}:
+            return candidate
+    return json_text(text)
+
+
+def _kind(text: str) -> str | None:
+    try:
+        return _KINDS[type(json.loads(text, parse_constant=_refuse))]
+    except (ValueError, RecursionError):
+        return None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"JSON has no {constant}")
+
+
+def _kinds(schema: Any) -> frozenset[str]:
+    """Return the kinds of values that a parameter's schema allows. What it says nothing of is a string."""
+    if not isinstance(schema, dict):
+        return frozenset({"string"})
+    kinds = frozenset(_named_kinds(schema))
+    if not kinds:
+        return frozenset(_KINDS.values()) if "$ref" in schema or "allOf" in schema else frozenset({"string"})
+    return kinds | {"integer", "number"} if kinds & {"integer", "number"} else kinds
+
+
+def _named_kinds(schema: dict[str, Any]) -> list[str]:
+    kind = schema.get("type")
+    if isinstance(kind, str | list):
+        names = [kind] if isinstance(kind, str) else [each for each in kind if isinstance(each, str)]
+        return [_OTHER_NAMES.get(name, name) for name in names]
+    constants = schema["enum"] if isinstance(schema.get("enum"), list) else [schema["const"]] if "const" in schema else []
+    lists = [schema[key] for key in ("anyOf", "oneOf") if isinstance(schema.get(key), list)]
+    members = [each for members in lists for each in members if isinstance(each, dict)]
+    return [_KINDS.get(type(each), "string") for each in constants] + [
+        kind for each in members for kind in (_named_kinds(each) or _KINDS.values())
+    ]

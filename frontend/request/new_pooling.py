@@ -1,0 +1,57 @@
+"""NewPooling: a caller's pooling request before any check: its inputs, and what to make of each.
+
+Made by AsyncLLM, consumed by the pooling intake.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+from tetrad.frontend.request.pooling import PoolingParams
+from tetrad.frontend.request.prompts import PromptType
+
+
+class PoolingOptions(TypedDict, total=False):
+    """What a pooling request may set.
+
+    Attributes:
+        priority: larger is more urgent.
+        add_special_tokens: let the tokenizer add [CLS] and the like to texts.
+        truncate_prompt_tokens: keep so many tokens of each prompt; -1: as many as the context has. None: all.
+        truncation_side: which end is dropped, "left" or "right".
+        cache_salt: separates prefix caches of different tenants.
+        trace_headers: W3C traceparent and tracestate of a program's own span.
+        on_answer: called when a prompt has its answer, which may be before others have.
+    """
+
+    priority: int
+    add_special_tokens: bool
+    truncate_prompt_tokens: int | None
+    truncation_side: str
+    cache_salt: str
+    trace_headers: Mapping[str, str] | None
+    on_answer: Callable[[], None] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewPooling:
+    """A request with its options, which PoolingOptions documents.
+
+    Attributes:
+        request_id: the caller's name for it.
+        prompts: its inputs.
+        params: what to make of each.
+        arrival_time: wall clock, seconds.
+    """
+
+    request_id: str
+    prompts: Sequence[PromptType]
+    params: Sequence[PoolingParams]
+    arrival_time: float
+    priority: int = 0
+    add_special_tokens: bool = True
+    truncate_prompt_tokens: int | None = None
+    truncation_side: str = "right"
+    cache_salt: str = ""
+    trace_headers: Mapping[str, str] | None = field(default=None)
+    on_answer: Callable[[], None] | None = None

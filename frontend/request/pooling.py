@@ -1,0 +1,142 @@
+"""Pooling: parameters and answers of requests that make an embedding, classes or a score of a prompt. vLLM's names.
+
+Public Python types: used by AsyncLLM, the library and the HTTP API.
+"""
+
+from array import array
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tetrad.services.errors import InvalidRequest, TetradError, Unsupported
+
+EMBED, CLASSIFY, TOKEN_EMBED, TOKEN_CLASSIFY = "embed", "classify", "token_embed", "token_classify"
+TASKS = (EMBED, CLASSIFY, TOKEN_EMBED, TOKEN_CLASSIFY)
+
+_ENDPOINTS = {EMBED: "/v1/embeddings", CLASSIFY: "/classify"}
+
+
+@dataclass(slots=True, kw_only=True)
+class PoolingParams:
+    """What to make of a prompt.
+
+    Attributes:
+        task: "embed", "classify", "token_embed" or "token_classify"; None: the model's first.
+        use_activation: normalise embeddings, or make probabilities of logits. None: as the model's files say.
+        dimensions: length of the embedding, for models with Matryoshka embeddings; None: the model's.
+        token_type_boundary: index of the first token of type 1, for cross-encoders; None: all are of type 0.
+    """
+
+    task: str | None = None
+    use_activation: bool | None = None
+    dimensions: int | None = None
+    token_type_boundary: int | None = None
+
+    def verify(self, facts: "PoolingFacts") -> "PoolingParams":
+        """Return the parameters with the task filled in; Unsupported or InvalidRequest for what the model does not have."""
+        task = self.task or facts.tasks[0]
+        if task not in facts.tasks:
+            raise Unsupported(f"Unsupported task: {task!r} Supported tasks: {list(facts.tasks)}", field="task")
+        if self.dimensions is not None:
+            self._check_dimensions(self.dimensions, task, facts)
+        return replace(self, task=task)
+
+    def with_task(self, task: str | None) -> "PoolingParams":
+        """Return the same for a task; InvalidRequest if these are for another one. None: any."""
+        if task is None:
+            return self
+        if self.task not in (None, task):
+            raise InvalidRequest(f"pooling_params are for the task {self.task!r}, and this call is for {task!r}.", field="task")
+        return replace(self, task=task)
+
+    @staticmethod
+    def _check_dimensions(dimensions: int, task: str, facts: "PoolingFacts") -> None:
+        problem = ""
+        if task not in (EMBED, TOKEN_EMBED):
+            problem = f"Task {task!r} only supports ['use_activation'] parameters, does not support ['dimensions'] parameters"
+        elif not facts.is_matryoshka:
+            problem = (
+                "The model does not support Matryoshka embeddings; dimensions must be unset "
+                f"(received dimensions={dimensions})."
+            )
+        elif facts.matryoshka_dimensions and dimensions not in facts.matryoshka_dimensions:
+            lengths = list(facts.matryoshka_dimensions)
+            problem = f"The model only supports Matryoshka dimensions {lengths}, got {dimensions}."
+        elif not 1 <= dimensions <= facts.embedding_size:
+            problem = f"The model only supports dimensions in range [1, {facts.embedding_size}], got {dimensions}."
+        if problem:
+            raise InvalidRequest(problem, field="dimensions")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingFacts:
+    """What a model pools; see PoolingInfo in types.proto."""
+
+    tasks: tuple[str, ...]
+    embedding_size: int
+    is_matryoshka: bool
+    matryoshka_dimensions: tuple[int, ...]
+    labels: tuple[str, ...]
+    num_labels: int
+    is_causal: bool
+    generates: bool = False
+
+    @property
+    def endpoint(self) -> str:
+        """The HTTP endpoint of the model's first task."""
+        return _ENDPOINTS.get(self.tasks[0], "/pooling")
+
+
+def required_facts(facts: PoolingFacts | None, task: str, what: str, error: type[TetradError] = InvalidRequest) -> PoolingFacts:
+    """Return what a model pools; an error with the endpoint that serves it, if it does not have a task.
+
+    Args:
+        facts: of the model; None: it generates.
+        task: that is needed.
+        what: is asked for, in the message.
+        error: its class.
+    """
+    if facts is None:
+        text = f"The model does not support {what}: it generates. Use /v1/completions."
+        raise error(text, field="model")
+    if task not in facts.tasks:
+        text = f"The model does not support {what}: it has the tasks {', '.join(facts.tasks)}. Use {facts.endpoint}."
+        raise error(text, field="model")
+    return facts
+
+
+@dataclass(frozen=True, slots=True)
+class PooledTensor:
+    """Values in float32, row-major.
+
+    Attributes:
+        shape: (width,), or (tokens, width) for tasks of tokens.
+        values: as many as the shape says.
+    """
+
+    shape: tuple[int, ...]
+    values: "array[float]"
+
+    def to_list(self) -> list[Any]:
+        """Return the values as a list, or one list per token."""
+        values = self.values.tolist()
+        if len(self.shape) == 1:
+            return values
+        width = self.shape[1]
+        return [values[start : start + width] for start in range(0, len(values), width)]
+
+
+@dataclass(slots=True)
+class PoolingRequestOutput:
+    """The answer of a pooling request.
+
+    Attributes:
+        outputs: the values.
+        prompt_token_ids: that they were made of.
+        num_cached_tokens: prompt tokens that the prefix cache had.
+    """
+
+    request_id: str
+    outputs: PooledTensor
+    prompt_token_ids: list[int]
+    num_cached_tokens: int = 0
+    finished: bool = True

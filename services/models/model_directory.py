@@ -1,0 +1,130 @@
+"""Model directory: the files of a directory that a model came in, and no others.
+
+Called by the loaders of the tokenizer and the worker. A directory may be a stranger's: names in an index and symbolic links
+must not lead out of it, and what is read is a regular file of bounded size. There are two exceptions: the snapshots of Hugging
+Face's cache are links to the `blobs` beside them, and weights, often kept on another disk, may be links to anywhere: what is
+read as numbers is not shown. Knows nothing else of what the files mean.
+"""
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+from tetrad.services.errors import ModelError
+
+MAX_TEXT_BYTES = 64 << 20
+"""Of a file that is parsed whole: the largest tokenizer.json has about 35 MB."""
+
+_MAX_NAME_BYTES = 255  # of every common file system
+
+
+def find_model_file(directory: Path, name: str, *, is_weights: bool = False) -> Path | None:
+    """Return the path of a regular file in a model's directory; None if there is none.
+
+    Args:
+        directory: the model's.
+        name: the file's.
+        is_weights: whether it holds numbers, and so may be a link to anywhere.
+
+    Raises:
+        ModelError: the name is a path, a link leads out of the directory, or something else stands under the name.
+    """
+    if not _is_file_name(name):
+        raise ModelError(f"{directory}: {name[:200]!r} is not the name of a file in the model's directory.", field="model")
+    path = directory / name
+    try:
+        target = path.resolve(strict=True)
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return None
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
+        raise ModelError(f"{path} cannot be read: {_reason(error)}.", field="model") from error
+    if not is_weights and not _belongs_to(target, directory.resolve()):
+        raise ModelError(
+            f"{path} is a link to {target}, outside of the model's directory; put a copy of the file there.", field="model"
+        )
+    if not stat.S_ISREG(mode):
+        raise ModelError(f"{path} is no regular file.", field="model")
+    return path
+
+
+def list_model_files(directory: Path, pattern: str, *, folder: str = "", is_weights: bool = False) -> list[Path]:
+    """Return the paths that match a pattern, sorted.
+
+    Args:
+        directory: the model's.
+        pattern: of names.
+        folder: one in the directory, in which to look instead.
+        is_weights: as in find_model_file.
+
+    Raises:
+        ModelError: as find_model_file; or the folder is a link.
+    """
+    if folder and (directory / folder).is_symlink():
+        raise ModelError(f"{directory / folder} is a link, not a folder of the model's directory.", field="model")
+    try:
+        names = sorted(path.name for path in (directory / folder).glob(pattern))
+    except OSError as error:
+        raise ModelError(f"{directory / folder} cannot be read: {_reason(error)}.", field="model") from error
+    found = (find_model_file(directory / folder, name, is_weights=is_weights) for name in names)
+    return [path for path in found if path is not None]
+
+
+def read_model_text(directory: Path, name: str) -> str | None:
+    """Return the text of a file in a model's directory; None if there is none.
+
+    Raises:
+        ModelError: as find_model_file, or the file is no UTF-8 or larger than MAX_TEXT_BYTES.
+    """
+    path = find_model_file(directory, name)
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_TEXT_BYTES + 1)
+        if len(data) <= MAX_TEXT_BYTES:
+            return data.decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {_reason(error)}.", field="model") from error
+    raise ModelError(f"{path} is larger than {MAX_TEXT_BYTES} bytes, the limit for such files.", field="model")
+
+
+def read_model_json(directory: Path, name: str) -> dict[str, Any] | None:
+    """Return the JSON object in a file of a model's directory; None if there is none, ModelError if it is something else."""
+    text = read_model_text(directory, name)
+    return None if text is None else parse_json_object(text, str(directory / name))
+
+
+def parse_json_object(text: str, name: str) -> dict[str, Any]:
+    """Return the JSON object that a text is; ModelError, which calls it `name`, if it is none."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ModelError(f"{name} is nested too deeply.", field="model") from None
+    except ValueError as error:
+        raise ModelError(f"{name} is not JSON: {error}.", field="model") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{name} holds {type(value).__name__}, not a JSON object.", field="model")
+    return value
+
+
+def _is_file_name(name: str) -> bool:
+    """Return whether a text can be a file's name here, and is no path."""
+    try:
+        num_bytes = len(name.encode())
+    except UnicodeEncodeError:  # halves of characters, which JSON can spell
+        return False
+    return num_bytes <= _MAX_NAME_BYTES and "\0" not in name and name not in ("", ".", "..") and Path(name).name == name
+
+
+def _belongs_to(target: Path, directory: Path) -> bool:
+    if target.is_relative_to(directory):
+        return True
+    # .../models--org--name/snapshots/<commit>/file -> .../models--org--name/blobs/<hash>
+    repository = next((parent for parent in directory.parents if parent.name == "snapshots"), None)
+    return repository is not None and target.parent == repository.parent / "blobs"
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

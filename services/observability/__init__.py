@@ -1,0 +1,1 @@
+"""Metrics, traces of requests and of steps, and profiles."""

@@ -1,0 +1,142 @@
+"""Metrics: the common metrics of all processes, and the Prometheus endpoint for them and the service's own.
+
+Counted per request or per step, never per token; gauges are read at the scrape. A service keeps its metrics in a registry of
+its own, so that several fit one process.
+"""
+
+import contextlib
+import platform
+import threading
+from collections.abc import Iterable, Iterator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from prometheus_client import (
+    CollectorRegistry,
+    Gauge,
+    GCCollector,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from tetrad.services.log import get_logger
+from tetrad.services.tls.certificates import certificate_ends
+from tetrad.services.version import SCHEMA_REVISION, VERSION
+
+disable_created_metrics()  # type: ignore[no-untyped-call] # one more series for each counter, without use
+
+PROCESS = CollectorRegistry()
+"""The metrics of every process: memory and CPU time, version, and the calls of its gRPC server (call_metrics.py)."""
+ProcessCollector(registry=PROCESS)
+GCCollector(registry=PROCESS)
+
+SECONDS_OF_A_STEP = (
+    *(1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 0.001, 0.0025, 0.005),
+    *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+)
+"""Limits of buckets for the parts of a step, in seconds: from microseconds of bookkeeping to a prompt on a slow CPU."""
+TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000)
+"""Limits of buckets for numbers of tokens, as vLLM has them."""
+REQUESTS_OF_A_STEP = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+_SERVED = CollectorRegistry()
+_BUILD = Gauge(
+    "tetrad:build_info",
+    "1; which release runs, of which service.",
+    ["service", "version", "schema_revision", "python"],
+    registry=PROCESS,
+)
+
+log = get_logger()
+
+
+class _Shown:
+    """A registry as a collector of another one. It has no names of its own: two services of one process have the same."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        return self._registry.collect()
+
+
+_SERVED.register(_Shown(PROCESS))
+
+
+class _CertificateEnds:
+    """Until when the certificates of this process last, read where they are noted."""
+
+    def collect(self) -> Iterable[Metric]:
+        text = "Expiry of each certificate in use, in Unix time, by `file`. Absent without TLS."
+        family = GaugeMetricFamily("tetrad:tls_certificate_expiry_timestamp_seconds", text, labels=["file"])
+        # Names, not paths: metrics are open to all. Of several files of a name the first to end counts.
+        first = {path.name: ends for path, ends in sorted(certificate_ends().items(), key=lambda item: -item[1])}
+        for name, ends in first.items():
+            family.add_metric([name], ends)
+        yield family
+
+
+PROCESS.register(_CertificateEnds())
+
+
+@contextlib.contextmanager
+def shown(registry: CollectorRegistry) -> Iterator[None]:
+    """Show a service's metrics on the process's endpoint while the context is open."""
+    collector = _Shown(registry)
+    _SERVED.register(collector)
+    try:
+        yield
+    finally:
+        _SERVED.unregister(collector)
+
+
+def render(registry: CollectorRegistry) -> bytes:
+    """Return a service's metrics, and those of the process, in Prometheus' text format."""
+    return bytes(generate_latest(registry) + generate_latest(PROCESS))
+
+
+def note_build(service: str) -> None:
+    """Say which service this process is."""
+    _BUILD.labels(service, VERSION, str(SCHEMA_REVISION), platform.python_version()).set(1)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers every GET with the metrics, in the plain text format whatever is asked for.
+
+    Prometheus prefers OpenMetrics, but prometheus_client writes names with a colon there as others than it declares.
+    """
+
+    # Seconds: who connects and says nothing, or reads nothing, gives its thread back.
+    timeout = 10
+
+    def do_GET(self) -> None:
+        body = generate_latest(_SERVED)
+        self.send_response(HTTPStatus.OK)
+        self.send_header("content-type", CONTENT_TYPE_PLAIN_0_0_4)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing of scrapes."""
+
+
+def serve_metrics(host: str, port: int | None) -> None:
+    """Serve /metrics on `host`:`port` from a thread that sleeps between scrapes; None: do nothing.
+
+    A port that is taken is logged, not fatal: metrics must not take a service down.
+    """
+    if port is None:
+        return
+    try:
+        server = ThreadingHTTPServer((host, port), _Handler)
+    except OSError as error:
+        log.error("metrics.not_served", host=host, port=port, error=str(error))
+        return
+    threading.Thread(target=server.serve_forever, daemon=True, name="metrics").start()

@@ -1,0 +1,85 @@
+"""Profiling: records a trace (trace.py) of a running service, from StartProfile to StopProfile, as a file for Perfetto."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from tetrad.services.errors import AlreadyExists, FailedPrecondition, InvalidRequest, NotFound
+from tetrad.services.hub.model_files import CacheSettings
+from tetrad.services.observability.trace import Points, Recording
+
+# A file's name has at most 255 bytes, and the service and the time follow the prefix.
+_MAX_PREFIX_BYTES = 200
+
+
+class StepProfiler:
+    """At most one recording of a service's calls.
+
+    Args:
+        service: its name, for the trace and the names of files.
+        directory: of the files; made on first use.
+        find_points: names the calls; called with the first recording.
+    """
+
+    def __init__(self, service: str, directory: Path, find_points: Callable[[], Points]) -> None:
+        self._service, self._directory, self._find_points = service, directory, find_points
+        self._recording: Recording | None = None
+        self._path = directory
+
+    def start(self, prefix: str) -> None:
+        """Begin to record; AlreadyExists during a recording, FailedPrecondition without a directory to write to."""
+        if self._recording is not None:
+            raise AlreadyExists("A profile is being recorded; stop it first.")
+        self._path = profile_path(self._directory, prefix, self._service)
+        self._recording = Recording(self._service, self._find_points())
+
+    def stop(self) -> Path:
+        """End the recording and return the path of its trace; NotFound if there is none. A long one takes a second to write."""
+        if self._recording is None:
+            raise NotFound("No profile is being recorded; start one first.")
+        recording, self._recording, path = self._recording, None, self._path
+        recording.end(path)
+        return path
+
+    async def stop_aside(self) -> list[str]:
+        """Do the same in a thread, so that the event loop goes on; return the path as one of several."""
+        return [str(await asyncio.to_thread(self.stop))]
+
+
+async def stop_all(*stops: Awaitable[list[str]]) -> list[str]:
+    """Wait for all services and return the paths of those that recorded; a restarted service does not.
+
+    Raises:
+        NotFound: none of them recorded.
+        TetradError: of the first that failed otherwise; the others have ended, too.
+    """
+    results = await asyncio.gather(*stops, return_exceptions=True)
+    errors = [each for each in results if isinstance(each, BaseException)]
+    failures = [error for error in errors if not isinstance(error, NotFound)]
+    if failures or len(errors) == len(results):
+        raise (failures or errors)[0]
+    return [path for each in results if not isinstance(each, BaseException) for path in each]
+
+
+def profile_directory(setting: str) -> Path:
+    """Return the directory of a service's profiles: its setting, or one in the cache directory."""
+    return Path(setting) if setting else CacheSettings().directory() / "profiles"
+
+
+def profile_path(directory: Path, prefix: str, service: str) -> Path:
+    """Return the path of a new profile; makes its directory.
+
+    Raises:
+        InvalidRequest: the prefix is more than a part of a file's name.
+        FailedPrecondition: the directory cannot be made.
+    """
+    if Path(prefix).name != prefix or not prefix.isprintable():
+        raise InvalidRequest(f"The prefix {prefix[:_MAX_PREFIX_BYTES]!r} must be a plain file name.", field="prefix")
+    if (size := len(prefix.encode())) > _MAX_PREFIX_BYTES:
+        raise InvalidRequest(f"The prefix has {size} bytes; at most {_MAX_PREFIX_BYTES} are allowed.", field="prefix")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FailedPrecondition(f"Profiles cannot be written to {directory} (profile_dir): {error.strerror}.") from error
+    return directory.resolve() / f"{prefix or 'profile'}-{service}-{time.time_ns()}.json"

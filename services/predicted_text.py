@@ -1,0 +1,62 @@
+"""PredictedText: follows an output through a text that was predicted for it (OpenAI's predicted outputs).
+
+Called by the engine core, for what may come next, and by the frontend, for how much of the prediction came true. It starts at
+the text's beginning, and after a difference goes on where the output's last two tokens stand in the text, behind the
+difference if they do. The result is a function of the two sequences of tokens alone.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+_PAIR = 2
+
+
+class PredictedText:
+    """A predicted text.
+
+    Args:
+        token_ids: its tokens.
+
+    Attributes:
+        num_found: tokens of the text that the output had so far, each counted once.
+    """
+
+    def __init__(self, token_ids: Sequence[int]) -> None:
+        self._token_ids = token_ids
+        self._places: dict[tuple[int, int], list[int]] = {}
+        for place, pair in enumerate(pairwise(token_ids), _PAIR):
+            self._places.setdefault(pair, []).append(place)
+        self._place: int = 0  # of the token that should come next
+        self._is_lost = False
+        self._last: int | None = None
+        self._num_passed = 0  # tokens of the text that were found or passed over
+        self.num_found = 0
+
+    @property
+    def num_missing(self) -> int:
+        """Tokens of the text that the output has not had."""
+        return len(self._token_ids) - self.num_found
+
+    def follow(self, token_ids: Iterable[int]) -> None:
+        """Take in the next tokens of the output."""
+        for token_id in token_ids:
+            self._follow(token_id)
+            self._last = token_id
+
+    def expected(self, num_tokens: int) -> Sequence[int]:
+        """Return up to so many tokens that should come next; none while the output is elsewhere."""
+        return () if self._is_lost else self._token_ids[self._place : self._place + num_tokens]
+
+    def _follow(self, token_id: int) -> None:
+        if not self._is_lost and self._token_ids[self._place : self._place + 1] == [token_id]:
+            self._move_to(self._place + 1, num_matched=1)
+            return
+        places = None if self._last is None else self._places.get((self._last, token_id))
+        self._is_lost = places is None
+        if places is not None:
+            self._move_to(next((place for place in places if place > self._place), places[-1]), num_matched=_PAIR)
+
+    def _move_to(self, place: int, num_matched: int) -> None:
+        self._place = place
+        self.num_found += max(0, min(num_matched, place - self._num_passed))
+        self._num_passed = max(self._num_passed, place)

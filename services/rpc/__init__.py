@@ -1,0 +1,1 @@
+"""Calls between services: carriers, channels, servers, interceptors, status codes and the columns of messages."""

@@ -1,0 +1,77 @@
+"""Listening: binds a gRPC server to its addresses: TLS on TCP with an identity, Unix sockets for this user alone.
+
+Logs a warning for a port that every host of the network can reach without credentials.
+"""
+
+import asyncio
+import ipaddress
+import os
+from pathlib import Path
+
+import grpc
+
+from tetrad.services.errors import InvalidRequest, Unavailable
+from tetrad.services.log import get_logger
+from tetrad.services.tls.identity import Identity
+
+log = get_logger()
+
+_UNIX = "unix:"
+
+
+async def bind(server: grpc.aio.Server, address: str, identity: Identity | None) -> str:
+    """Bind and return what a client on this machine connects to.
+
+    Raises:
+        Unavailable: the address is taken.
+        InvalidRequest: the identity has no certificate to show.
+    """
+    is_unix = address.startswith(_UNIX)
+    if is_unix:
+        await asyncio.to_thread(_remove_stale_socket, Path(address.removeprefix(_UNIX)))
+    credentials = None
+    if identity is not None and not is_unix:
+        if identity.current().cert is None:
+            raise InvalidRequest(
+                f"Listening on {address} with TLS needs tls-cert-file and tls-key-file.", field="tls_cert_file"
+            )
+        credentials = identity.server_credentials()
+    # The umask makes the socket private from the start. For a moment it also holds for files of other threads.
+    before = os.umask(0o177) if is_unix else None
+    try:
+        port = server.add_insecure_port(address) if credentials is None else server.add_secure_port(address, credentials)
+    except RuntimeError as error:
+        raise Unavailable(f"Cannot listen on {address}: is another server running there?") from error
+    finally:
+        if before is not None:
+            os.umask(before)
+    return address if is_unix else f"{address.rpartition(':')[0]}:{port}"
+
+
+def warn_if_open(address: str, *, callers_are_known: bool, is_encrypted: bool) -> None:
+    """Log one line if a port is open to other machines without credentials, or in clear text.
+
+    Args:
+        address: host:port or unix:/path.
+        callers_are_known: by their certificates or keys.
+        is_encrypted: whether it is TLS.
+    """
+    if address.startswith(_UNIX) or is_loopback(address.rpartition(":")[0]) or (callers_are_known and is_encrypted):
+        return
+    missing = [text for text, there in (("no keys or certificates", callers_are_known), ("no TLS", is_encrypted)) if not there]
+    log.warning("server.open_to_the_network", address=address, why=" and ".join(missing), more="docs/security.md")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address is of this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _remove_stale_socket(path: Path) -> None:
+    if path.is_socket():
+        path.unlink()

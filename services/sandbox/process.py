@@ -1,0 +1,69 @@
+"""Sandbox process: the child's side of a sandbox: resource limits, message frames, and its exit when the parent is gone.
+
+Frames are a 4-byte little-endian length and that many bytes, on stdin and stdout. The first frame prepares the process and is
+answered by an empty one; each further one is a question. The process ends with stdin. Imports little: it is started often.
+"""
+
+import contextlib
+import resource
+import signal
+import struct
+import sys
+from collections.abc import Callable
+from typing import IO
+
+from tetrad.services.parent_end import continue_at_parents_end
+
+HEADER = struct.Struct("<I")
+
+Answer = Callable[[bytes], bytes]
+
+
+def serve_frames(prepare: Callable[[bytes], Answer]) -> None:
+    """Answer frames until stdin ends.
+
+    Args:
+        prepare: takes the first frame, returns what answers the others. It runs under the limits already.
+
+    The command line is MEMORY_BYTES ALARM_S: the address space to use at most, and the seconds of CPU time that an answer may
+    take before it ends the process, should its parent be gone.
+    """
+    continue_at_parents_end()
+    memory_bytes, alarm_s = (int(argument) for argument in sys.argv[1:3])
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if hard != resource.RLIM_INFINITY:  # what this process was started under, it may only lower
+        memory_bytes = min(memory_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # The parent's Ctrl-C reaches the whole group; stdin's end is what ends this process.
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+        _serve(prepare, alarm_s)
+
+
+def frame(contents: bytes) -> bytes:
+    """Return contents as one frame."""
+    return HEADER.pack(len(contents)) + contents
+
+
+def _serve(prepare: Callable[[bytes], Answer], alarm_s: int) -> None:
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    first = _read_frame(source)
+    if first is None:
+        return
+    answer = prepare(first)
+    _write_frame(sink, b"")
+    while (question := _read_frame(source)) is not None:
+        signal.setitimer(signal.ITIMER_PROF, alarm_s)
+        reply = answer(question)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        _write_frame(sink, reply)
+
+
+def _read_frame(source: IO[bytes]) -> bytes | None:
+    header = source.read(HEADER.size)
+    return source.read(*HEADER.unpack(header)) if len(header) == HEADER.size else None
+
+
+def _write_frame(sink: IO[bytes], contents: bytes) -> None:
+    sink.write(frame(contents))
+    sink.flush()

@@ -1,0 +1,168 @@
+"""Sandbox: the parent's side of a process that runs untrusted programs, which may loop, exhaust memory or crash.
+
+Used by one thread, which waits in it; `interrupt` may come from another. The process is started on first use, killed when an
+exchange takes too long, and started again by the next one. See process.py for the other side.
+"""
+
+import contextlib
+import math
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from tetrad.services.errors import InternalError, Unavailable
+from tetrad.services.log import get_logger
+from tetrad.services.sandbox.process import HEADER, frame
+
+_START_TIMEOUT_S = 60.0
+# The process ends itself so long after its time limit, in case its parent is gone and cannot kill it.
+_ORPHAN_GRACE_S = 5
+_MAX_READ_BYTES = 1 << 20
+
+log = get_logger()
+
+
+class SandboxTimeout(Exception):
+    """No answer in time; the process is gone."""
+
+
+class SandboxDied(Exception):
+    """The process ended instead of answering, as for want of memory."""
+
+
+class Sandbox:
+    """Owns at most one process.
+
+    Args:
+        module: what runs in it: a module that calls `serve_frames`.
+        memory_bytes: address space that the process may use.
+        timeout_s: how long one exchange may take.
+        hello: makes the first message to the process.
+    """
+
+    def __init__(self, module: str, *, memory_bytes: int, timeout_s: float, hello: Callable[[], bytes] = bytes) -> None:
+        self._module = module
+        self._memory_bytes = memory_bytes
+        self._timeout_s = timeout_s
+        self._hello = hello
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closed = threading.Event()
+
+    def start(self) -> None:
+        """Start the process if there is none; InternalError if it does not come up."""
+        if self._process is not None:
+            return
+        if self._closed.is_set():
+            raise _stopping()
+        alarm_s = math.ceil(self._timeout_s) + _ORPHAN_GRACE_S
+        command = [sys.executable, "-m", self._module, str(self._memory_bytes), str(alarm_s)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        if self._closed.is_set():  # interrupted meanwhile, when there was nothing to kill
+            self._stop()
+            raise _stopping()
+        try:
+            self._exchange(self._process, self._hello(), _START_TIMEOUT_S)
+        except (SandboxTimeout, SandboxDied) as error:
+            raise InternalError(f"The process {self._module} does not start.") from error
+
+    def exchange(self, contents: bytes) -> bytes:
+        """Return the process's answer.
+
+        Raises:
+            SandboxTimeout, SandboxDied: there is none; the process is gone.
+            InternalError: the process does not start.
+            Unavailable: the sandbox was interrupted or closed.
+        """
+        self.start()
+        assert self._process is not None
+        return self._exchange(self._process, contents, self._timeout_s)
+
+    def interrupt(self) -> None:
+        """Let the exchange that runs, and every later one, fail."""
+        self._closed.set()
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def close(self) -> None:
+        """End the process, if there is one; there will be no other."""
+        self._closed.set()
+        self._stop()
+
+    def _exchange(self, process: subprocess.Popen[bytes], contents: bytes, timeout_s: float) -> bytes:
+        patience = _Patience(timeout_s)
+        try:
+            _write(process, contents)
+            [length] = HEADER.unpack(_read(process, HEADER.size, patience))
+            return _read(process, length, patience)
+        except (SandboxTimeout, SandboxDied) as error:
+            self._stop()
+            if self._closed.is_set():
+                raise _stopping() from None
+            log.warning("sandbox.killed", module=self._module, reason=type(error).__name__)
+            raise
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):  # what a dead process did not read
+                    pipe.close()
+
+
+def _stopping() -> Unavailable:
+    return Unavailable("This service is stopping.", reason="DRAINING")
+
+
+def _write(process: subprocess.Popen[bytes], contents: bytes) -> None:
+    assert process.stdin is not None
+    try:
+        # Cannot block for long: the process reads a frame whole before it works.
+        process.stdin.write(frame(contents))
+        process.stdin.flush()
+    except BrokenPipeError as error:
+        raise SandboxDied from error
+
+
+class _Patience:
+    """The time that is left of an exchange. Both processes may be stopped and continued: that counts as a fifth of it at most.
+
+    Args:
+        timeout_s: all of it.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._left_s = timeout_s
+        self._slice_s = timeout_s / 10
+
+    def wait_readable(self, fd: int) -> None:
+        """Return when there is something to read; SandboxTimeout if there is nothing in time."""
+        while self._left_s > 0:
+            began = time.monotonic()
+            ready, _, _ = select.select([fd], [], [], min(self._slice_s, self._left_s))
+            self._left_s -= min(time.monotonic() - began, 2 * self._slice_s)
+            if ready:
+                return
+        raise SandboxTimeout
+
+
+def _read(process: subprocess.Popen[bytes], size: int, patience: _Patience) -> bytes:
+    assert process.stdout is not None
+    fd = process.stdout.fileno()
+    chunks = []
+    while size:
+        patience.wait_readable(fd)
+        chunk = os.read(fd, min(size, _MAX_READ_BYTES))
+        if not chunk:
+            raise SandboxDied
+        chunks.append(chunk)
+        size -= len(chunk)
+    return b"".join(chunks)

@@ -1,0 +1,1 @@
+"""Timers: of idle streams, of running time, and of an event loop that stands still."""

@@ -1,0 +1,57 @@
+"""Running time: timers that count only the time in which this process's event loop could run.
+
+A process that is stopped and continued (SIGSTOP, `docker pause`) finds all of its ordinary timers overdue, although it could
+read no answer meanwhile. These timers wait in slices and count each slice once, however long it lasted: a stop costs one
+slice. Used for timeouts of peers and children; a client's own deadline is ordinary time. One event loop.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+NUM_SLICES = 10
+
+
+class RunningTimer:
+    """Calls back once, after `delay_s` seconds of running time. Started when it is made.
+
+    Args:
+        delay_s: the time to wait.
+        callback: called on the running event loop.
+    """
+
+    __slots__ = ("_callback", "_handle", "_loop", "_num_left", "_slice_s")
+
+    def __init__(self, delay_s: float, callback: Callable[[], object]) -> None:
+        self._callback = callback
+        self._slice_s = max(delay_s, 0.0) / NUM_SLICES
+        self._num_left = NUM_SLICES
+        self._loop = asyncio.get_running_loop()
+        self._handle = self._loop.call_later(self._slice_s, self._end_slice)
+
+    def cancel(self) -> None:
+        """Never call back."""
+        self._handle.cancel()
+
+    def _end_slice(self) -> None:
+        self._num_left -= 1
+        if self._num_left > 0:
+            self._handle = self._loop.call_later(self._slice_s, self._end_slice)
+        else:
+            self._callback()
+
+
+@contextlib.asynccontextmanager
+async def running_timeout(delay_s: float) -> AsyncIterator[None]:
+    """Do what `asyncio.timeout(delay_s)` does, in running time.
+
+    Raises:
+        TimeoutError: the work inside took longer, and was cancelled.
+    """
+    async with asyncio.timeout(None) as limit:
+        loop = asyncio.get_running_loop()
+        timer = RunningTimer(delay_s, lambda: limit.reschedule(loop.time()))
+        try:
+            yield
+        finally:
+            timer.cancel()

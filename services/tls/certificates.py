@@ -1,0 +1,74 @@
+"""Certificates: reports the expiry of this process's certificates: in its log if that is soon, and in its metrics (metrics.py).
+
+Each Identity passes on the certificates that it reads. Only the expiry is read here; TLS checks validity.
+"""
+
+import re
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tetrad.services.log import get_logger
+
+log = get_logger()
+
+_SOON_S = 30 * 86_400
+_PEM = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+_VERSION, _UTC_TIME = 0xA0, 0x17  # tags of DER
+
+_lock = threading.Lock()  # guards what follows: gRPC asks for identities on threads of its own
+_ends: dict[Path, float] = {}
+
+
+def certificate_ends() -> dict[Path, float]:
+    """Return until when each file's certificate lasts, Unix time in seconds, of those that were noted last."""
+    with _lock:
+        return dict(_ends)
+
+
+def note_certificate(path: Path, chain: bytes) -> None:
+    """Note what is shown from now on; in the log if it ends within 30 days, once for each new one.
+
+    Args:
+        path: where it is.
+        chain: what stands there: PEM.
+    """
+    ends = chain_ends(chain.decode(errors="replace"))
+    with _lock:
+        if ends is None or _ends.get(path) == ends:
+            return
+        _ends[path] = ends
+    left_s = ends - time.time()
+    if left_s < _SOON_S:
+        shown = datetime.fromtimestamp(ends, UTC).isoformat()
+        log.warning("tls.certificate_ends_soon", file=str(path), ends_at=shown, days_left=int(left_s // 86_400))
+
+
+def chain_ends(chain: str) -> float | None:
+    """Return when the first of a chain's certificates ends, Unix time in seconds; None: there is none in it."""
+    return min((_ends_at(ssl.PEM_cert_to_DER_cert(found)) for found in _PEM.findall(chain)), default=None)
+
+
+def _ends_at(der: bytes) -> float:
+    """Return the end of the validity of a certificate (RFC 5280, 4.1)."""
+    (_, certificate) = next(_elements(der))
+    (_, signed) = next(_elements(certificate))
+    # [version,] serial number, signature, issuer, validity, ...
+    _, _, _, validity, *_ = (content for tag, content in _elements(signed) if tag != _VERSION)
+    _, (tag, end) = _elements(validity)
+    form = "%y%m%d%H%M%SZ" if tag == _UTC_TIME else "%Y%m%d%H%M%SZ"  # years have two digits until 2049
+    return datetime.strptime(end.decode(), form).replace(tzinfo=UTC).timestamp()
+
+
+def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the tag and the content of each element that stands in one of DER (X.690, 8.1)."""
+    while der:
+        tag, length, start = der[0], der[1], 2
+        if length >= 0x80:  # the number of bytes that hold the length
+            start += length - 0x80
+            length = int.from_bytes(der[2:start])
+        yield tag, der[start : start + length]
+        der = der[start + length :]

@@ -1,0 +1,165 @@
+"""Identity: the certificate, key and trusted authorities of a process, read from files and read again when they change.
+
+Servers read it at every handshake and channels at every call, so certificates rotate without a restart. Files that do not
+match leave the identity unchanged, so several files may be replaced one after the other.
+"""
+
+import os
+import ssl
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from tetrad.services.errors import InvalidRequest
+from tetrad.services.log import get_logger
+from tetrad.services.tls.certificates import note_certificate
+
+log = get_logger()
+
+_Stamp = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Where an identity is.
+
+    Args:
+        cert_file: certificate chain, PEM; None: none is presented.
+        key_file: its private key, PEM, without a password.
+        ca_file: certificates of the authorities that are trusted, PEM; None: the system's, and servers ask callers for none.
+    """
+
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    ca_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """The content of the files at the last read. `revision` grows by one with each change."""
+
+    revision: int
+    cert: bytes | None
+    key: bytes | None
+    ca: bytes | None
+    context: ssl.SSLContext  # the same for HTTPS servers
+
+
+class Identity:
+    """The identity that files hold now.
+
+    Args:
+        files: where it is.
+
+    Raises:
+        InvalidRequest: the files cannot be used, and why.
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._paths = [path for path in (files.cert_file, files.key_file, files.ca_file) if path is not None]
+        # Guards what follows: gRPC asks on threads of its own.
+        self._lock = threading.Lock()
+        self._refused = ""  # why, so that it is said once
+        self._noted = 0  # revision whose end was noted
+        try:
+            self._seen = self._stamp()
+            self._material = self._read(revision=1)
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidRequest(f"{self._names()} cannot be used for TLS: {_reason(error)}.", field="tls_cert_file") from error
+
+    def current(self) -> Material:
+        """Return the identity; read again if the files have changed. Costs a few `stat` otherwise. Any thread."""
+        with self._lock:
+            self._take_changes()
+            self._note_end()
+            return self._material
+
+    def _take_changes(self) -> None:
+        try:
+            stamp = self._stamp()
+            if stamp == self._seen:
+                return
+            self._seen = stamp
+            material = self._read(revision=self._material.revision + 1)
+            if self._stamp() != stamp:  # changed while it was read: what was read may be of two identities
+                self._seen = ()
+                return
+        except (OSError, ssl.SSLError) as error:
+            self._refuse(_reason(error))
+        else:
+            self._material = material
+            self._refused = ""
+            log.info("tls.files_read_again", files=self._names(), revision=material.revision)
+
+    def _note_end(self) -> None:
+        """Note until when the certificate lasts that is about to be shown."""
+        if self._noted == self._material.revision:
+            return
+        self._noted = self._material.revision
+        if self._files.cert_file is not None and self._material.cert is not None:
+            note_certificate(self._files.cert_file, self._material.cert)
+
+    def server_context(self) -> ssl.SSLContext:
+        """Return a context for HTTPS, TLS 1.2 and up, that shows every handshake the identity of its moment."""
+
+        def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+            connection.context = self.current().context
+
+        self.current()  # so that its end is known before the first handshake
+        entry = _server_context(self._files)
+        entry.sni_callback = choose
+        return entry
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """Return credentials for a gRPC port; with authorities, callers without a certificate of theirs are refused."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._configuration(), self._configuration, require_client_authentication=self._files.ca_file is not None
+        )
+
+    def _configuration(self) -> grpc.ServerCertificateConfiguration:
+        material = self.current()
+        return grpc.ssl_server_certificate_configuration([(material.key, material.cert)], root_certificates=material.ca)
+
+    def _stamp(self) -> _Stamp:
+        return tuple((found.st_mtime_ns, found.st_size, found.st_ino) for found in map(os.stat, self._paths))
+
+    def _read(self, *, revision: int) -> Material:
+        # First: it refuses what gRPC would take and fail with later, such as the key of another certificate.
+        context = _server_context(self._files)
+        cert, key, ca = (
+            None if path is None else path.read_bytes()
+            for path in (self._files.cert_file, self._files.key_file, self._files.ca_file)
+        )
+        return Material(revision, cert, key, ca, context)
+
+    def _refuse(self, reason: str) -> None:
+        if reason != self._refused:
+            self._refused = reason
+            log.error("tls.files_not_taken", files=self._names(), reason=reason)
+
+    def _names(self) -> str:
+        return ", ".join(str(path) for path in self._paths)
+
+
+def channel_credentials(material: Material) -> grpc.ChannelCredentials:
+    """Return what a channel shows and trusts; authorities are the system's where there are none of our own."""
+    return grpc.ssl_channel_credentials(material.ca, material.key, material.cert)
+
+
+def _server_context(files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if files.cert_file is not None:
+        # A password would be asked for on the terminal.
+        context.load_cert_chain(files.cert_file, files.key_file, password="")
+    if files.ca_file is not None:
+        context.load_verify_locations(files.ca_file)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _reason(error: OSError | ssl.SSLError) -> str:
+    return getattr(error, "reason", None) or error.strerror or str(error)

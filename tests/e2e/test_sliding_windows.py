@@ -1,0 +1,99 @@
+"""Models with sliding windows give transformers' greedy tokens, however requests are cached, cut or preempted.
+
+Prompts are many times longer than the window, so most blocks behind it have been freed and used again by then.
+"""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.e2e.test_parity import value_of
+from tests.e2e.tiny_model import save_tiny_model
+from tetrad import LLM, SamplingParams
+
+WINDOW, NUM_TOKENS = 24, 10
+LENGTHS = [1, 15, 16, 24, 25, 40, 65, 90, 130, 171, 222, 300, 301, 380, 450]
+MIXED = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "num_hidden_layers": 5,
+    "sliding_window": WINDOW,
+    "use_sliding_window": True,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention", "sliding_attention"],
+}
+"""Groups of two layers: one that sees all keys, and two with a window, of which one has a single layer."""
+MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": WINDOW}
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    """Every third begins like the one before it."""
+    rng = random.Random(0)
+    prompts: list[list[int]] = []
+    for number, length in enumerate(LENGTHS):
+        prompt = [rng.randrange(5, 260) for _ in range(length)]
+        if number % 3 == 2:
+            shared = prompts[-1][: length * 2 // 3]
+            prompt[: len(shared)] = shared
+        prompts.append(prompt)
+    return prompts
+
+
+@dataclass(frozen=True)
+class Model:
+    """A tiny model's directory, a small pool for it, and what transformers generates."""
+
+    directory: str
+    num_blocks: int
+    expected: list[list[int]]
+
+
+@pytest.fixture(scope="module", params=[(MIXED, 180), (MISTRAL, 23)], ids=["mixed", "mistral"])
+def model(request, tmp_path_factory, prompts) -> Model:
+    changes, num_blocks = request.param
+    directory = save_tiny_model(tmp_path_factory.mktemp("windows"), **changes)
+    reference = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    return Model(str(directory), num_blocks, [greedy(reference, prompt) for prompt in prompts])
+
+
+@torch.inference_mode()
+def greedy(reference, prompt: list[int]) -> list[int]:
+    ids = list(prompt)
+    for _ in range(NUM_TOKENS):
+        ids.append(int(reference(input_ids=torch.tensor([ids]), logits_to_keep=1).logits[0, -1].argmax()))
+    return ids[len(prompt) :]
+
+
+@contextmanager
+def engine(directory: str, **options) -> Iterator[LLM]:
+    llm = LLM(model=directory, max_model_len=512, threads=1, block_size=4, max_num_seqs=16, **options)
+    try:
+        yield llm
+    finally:
+        llm.close()
+
+
+def generate(llm: LLM, prompts: list[list[int]], at_a_time: int) -> list[list[int]]:
+    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, detokenize=False)
+    asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+    parts = [asked[start : start + at_a_time] for start in range(0, len(asked), at_a_time)]
+    return [list(output.outputs[0].token_ids) for part in parts for output in llm.generate(part, params, use_tqdm=False)]
+
+
+def test_whole_prompts_without_a_prefix_cache(model, prompts):
+    with engine(model.directory, enable_prefix_caching=False) as llm:
+        assert generate(llm, prompts, at_a_time=len(prompts)) == model.expected
+
+
+def test_alone_and_again_from_the_prefix_cache_cut_and_preempted(model, prompts):
+    """The pool holds the longest sequence and little more."""
+    with engine(model.directory, max_num_batched_tokens=48, num_gpu_blocks_override=model.num_blocks) as llm:
+        assert generate(llm, prompts, at_a_time=1) == model.expected
+        assert value_of(llm, "tetrad:prefix_cache_hits") > 100
+        assert generate(llm, prompts, at_a_time=len(prompts)) == model.expected
+        assert value_of(llm, "tetrad:num_preemptions") > 0

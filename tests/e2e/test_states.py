@@ -1,0 +1,65 @@
+"""Models with states give transformers' greedy tokens, however requests are cached, cut, preempted or recovered."""
+
+import json
+import random
+import threading
+from pathlib import Path
+
+import psutil
+
+from tests.e2e.test_parity import value_of
+from tests.e2e.test_sliding_windows import engine, generate, greedy
+from tests.toy_tokenizer import EOS_IDS, SPECIALS, toy_tokenizer
+from tests.worker_svc.families.tiny_models import save_family
+
+
+def drawn(*lengths: int) -> list[list[int]]:
+    rng = random.Random(0)
+    return [[rng.randrange(5, 260) for _ in range(length)] for length in lengths]
+
+
+def save(directory: Path, name: str):
+    """Write a family's tiny model with a tokenizer; return transformers' own."""
+    reference = save_family(directory, name)
+    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": list(EOS_IDS)}))
+    (directory / "tokenizer.json").write_text(toy_tokenizer())
+    (directory / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": SPECIALS[0]})
+    )
+    return reference
+
+
+def test_states_beside_keys_alone_cached_in_chunks_and_preempted(tmp_path):
+    """The pool holds the longest sequence and little more."""
+    reference = save(tmp_path, "lfm2")
+    prompts, crowd = drawn(1, 16, 40, 90, 300), drawn(*range(20, 38))
+    prompts.append([*prompts[-1][:200], 7])
+    expected = [greedy(reference, prompt) for prompt in (*prompts, *crowd)]
+
+    with engine(str(tmp_path), max_num_batched_tokens=48, num_gpu_blocks_override=142) as llm:
+        assert generate(llm, prompts, at_a_time=1) == expected[: len(prompts)]
+        assert value_of(llm, "tetrad:prefix_cache_hits") == 200
+        assert generate(llm, [*prompts, *crowd], at_a_time=100) == expected
+        assert value_of(llm, "tetrad:num_preemptions") > 0
+
+
+def test_states_alone_while_a_worker_is_killed(tmp_path):
+    """A block has 256 tokens there."""
+    reference = save(tmp_path, "mamba2")
+    prompts = drawn(1, 16, 255, 256, 300)
+    prompts.append([*prompts[-1][:260], 7])
+    expected = [greedy(reference, prompt) for prompt in prompts]
+
+    others = set(psutil.Process().children(recursive=True))
+    with engine(str(tmp_path)) as llm:
+        children = set(psutil.Process().children(recursive=True)) - others
+        [worker] = [each for each in children if "tetrad.worker_svc" in " ".join(each.cmdline())]
+        assert generate(llm, prompts, at_a_time=1) == expected
+        assert value_of(llm, "tetrad:prefix_cache_hits") == 256
+        kill = threading.Timer(0.02, worker.kill)
+        kill.start()
+        answers = [generate(llm, prompts, at_a_time=len(prompts)) for _ in range(8)]
+        kill.join()
+
+    assert not worker.is_running()
+    assert answers == [expected] * 8

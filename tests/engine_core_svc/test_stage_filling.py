@@ -1,0 +1,107 @@
+"""StageFilling: steps in flight have different requests, so that every stage of a pipeline has a step to compute."""
+
+from random import Random
+
+import pytest
+
+from tetrad.engine_core_svc.scheduler.stage_filling import StageFilling
+
+
+@pytest.fixture
+def make_pipeline(make_bench):
+    """Return a maker of benches whose worker has so many stages."""
+
+    def make(num_stages, **limits):
+        bench = make_bench(**limits)
+        bench.scheduler.stages = StageFilling(num_stages)
+        return bench
+
+    return make
+
+
+def in_flight(bench, depth):
+    """Plan until so many steps are in flight, or none can be planned; return the keys of each."""
+    while len(bench.in_flight) < depth and bench.plan() is not None:
+        pass
+    return [set(plan.num_scheduled_tokens()) for plan, _ in bench.in_flight]
+
+
+@pytest.mark.parametrize("num_stages", [2, 3, 4])
+def test_requests_that_arrive_together_are_divided_among_the_stages(make_pipeline, num_stages):
+    bench = make_pipeline(num_stages)
+    requests = [bench.add(3) for _ in range(12)]
+
+    planned = in_flight(bench, num_stages)
+
+    assert [len(keys) for keys in planned] == [12 // num_stages] * num_stages
+    assert set().union(*planned) == {request.key for request in requests}
+
+
+def test_the_step_behind_a_full_pipeline_repeats_the_oldest_one(make_pipeline):
+    bench = make_pipeline(2)
+    for _ in range(6):
+        bench.add(3)
+    for _ in range(5):
+        first, second, third = in_flight(bench, 3)
+        assert third == first
+        assert not first & second
+        bench.deliver()
+
+
+def test_a_request_alone_has_its_next_step_planned_ahead(make_pipeline):
+    bench = make_pipeline(3)
+    request = bench.add(3)
+
+    assert in_flight(bench, 4) == [{request.key}, {request.key}]
+
+
+def test_requests_that_arrive_one_by_one_end_up_in_as_many_steps_as_stages(make_pipeline):
+    bench = make_pipeline(2)
+    for _ in range(5):
+        bench.add(3, max_tokens=64)
+        in_flight(bench, 3)
+        bench.deliver()
+    for _ in range(8):
+        in_flight(bench, 3)
+        bench.deliver()
+
+    first, second, _ = in_flight(bench, 3)
+
+    assert sorted(map(len, (first, second))) == [2, 3]
+    assert not first & second
+
+
+def test_chunks_of_a_prompt_follow_each_other_without_waiting(make_pipeline):
+    bench = make_pipeline(2, max_num_batched_tokens=16)
+    request = bench.add(48)
+
+    assert in_flight(bench, 3) == [{request.key}] * 3
+
+
+@pytest.mark.parametrize("num_stages", [2, 3])
+@pytest.mark.parametrize("num_blocks", [12, 10_000])
+def test_every_request_gets_its_tokens_with_preemptions_and_arrivals(make_pipeline, num_stages, num_blocks):
+    random = Random(num_stages)
+    bench = make_pipeline(num_stages, num_blocks=num_blocks, block_size=4, max_num_batched_tokens=12, max_num_seqs=5)
+    requests = []
+    for _ in range(12):
+        requests.append(bench.add(random.randint(1, 14), max_tokens=random.randint(1, 12)))
+        in_flight(bench, num_stages + 1)
+        bench.deliver()
+
+    bench.run(depth=num_stages + 1)
+
+    assert [request.token_ids[request.num_prompt_tokens :] for request in requests] == [
+        [1000 + request.key] * (request.max_total_tokens - request.num_prompt_tokens) for request in requests
+    ]
+
+
+def test_a_lost_worker_leaves_no_step_in_flight(make_pipeline):
+    bench = make_pipeline(2)
+    requests = [bench.add(3) for _ in range(4)]
+    in_flight(bench, 3)
+
+    bench.scheduler.forget_worker()
+    bench.in_flight.clear()
+
+    assert in_flight(bench, 2) == [{request.key for request in requests[:2]}, {request.key for request in requests[2:]}]

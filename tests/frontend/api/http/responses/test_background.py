@@ -1,0 +1,187 @@
+"""Responses in the background: queued, followed by number, cancelled, continued; lost with the server except for the record."""
+
+import asyncio
+import json
+
+import openai
+import pytest
+
+from tests.frontend.fakes import EOS, TEXT
+from tetrad.services.errors import Overloaded
+
+
+@pytest.fixture
+async def client(frontend):
+    async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{frontend.port}/v1", api_key="none", max_retries=0) as opened:
+        yield opened
+
+
+async def when_final(client, response_id):
+    async with asyncio.timeout(10):
+        while (response := await client.responses.retrieve(response_id)).status in ("queued", "in_progress"):
+            pass
+    return response
+
+
+async def test_a_background_response_is_queued_and_can_be_read_when_it_is_complete(client, engine):
+    engine.pause()
+    created = await client.responses.create(model="fake", input="hi", max_output_tokens=3, background=True)
+    queued = await client.responses.retrieve(created.id)
+    await engine.allow(None)
+
+    done = await when_final(client, created.id)
+
+    assert (created.status, queued.status, created.output, created.background) == ("queued", "queued", [], True)
+    assert (done.output_text, done.status) == (TEXT[:3], "incomplete")
+
+
+async def test_a_wrong_request_is_refused_at_once(client):
+    with pytest.raises(openai.BadRequestError):
+        await client.responses.create(model="fake", input="x" * 600, background=True)
+
+
+async def test_what_the_engine_refuses_later_is_a_failed_response(client, engine):
+    engine.reject = lambda _: Overloaded("full")
+
+    created = await client.responses.create(model="fake", input="hi", background=True)
+
+    failed = await when_final(client, created.id)
+    assert (failed.status, failed.error.code, failed.error.message) == ("failed", "rate_limit_exceeded", "full")
+
+
+async def test_a_background_response_can_be_cancelled(client, engine):
+    engine.pause()
+    created = await client.responses.create(model="fake", input="hi", background=True)
+
+    cancelled = await client.responses.cancel(created.id)
+
+    assert cancelled.status == "cancelled"
+    assert (await client.responses.retrieve(created.id)).status == "cancelled"
+    await engine.allow(None)
+    await engine.until(lambda: engine.aborted)
+
+
+async def test_cancelling_twice_or_too_late_changes_nothing(client):
+    created = await client.responses.create(model="fake", input="hi", max_output_tokens=2, background=True)
+    done = await when_final(client, created.id)
+
+    assert (await client.responses.cancel(created.id)) == done
+
+
+async def test_only_background_responses_can_be_cancelled(client):
+    created = await client.responses.create(model="fake", input="hi", max_output_tokens=2)
+
+    with pytest.raises(openai.BadRequestError, match="synchronous"):
+        await client.responses.cancel(created.id)
+
+
+async def test_deleting_a_running_response_ends_it(client, engine):
+    engine.pause()
+    created = await client.responses.create(model="fake", input="hi", background=True)
+
+    await client.responses.delete(created.id)
+
+    with pytest.raises(openai.NotFoundError):
+        await client.responses.retrieve(created.id)
+    await engine.allow(None)
+    await engine.until(lambda: engine.aborted)
+
+
+async def test_the_events_of_a_background_stream_have_a_beginning_and_an_end(client):
+    stream = await client.responses.create(model="fake", input="hi", max_output_tokens=3, background=True, stream=True)
+
+    events = [event async for event in stream]
+
+    assert [event.type for event in events[:3]] == ["response.created", "response.queued", "response.in_progress"]
+    assert events[-1].type == "response.incomplete"
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+
+
+async def test_a_stream_can_be_taken_up_where_it_was_left(client, engine):
+    engine.pause()
+    await engine.allow(2)
+    stream = await client.responses.create(model="fake", input="hi", max_output_tokens=5, background=True, stream=True)
+    seen = []
+    async for event in stream:
+        seen.append(event)
+        if event.type == "response.output_text.delta":
+            break
+    await stream.close()
+    await engine.allow(None)
+
+    rest = await client.responses.retrieve(seen[0].response.id, stream=True, starting_after=seen[-1].sequence_number)
+    seen += [event async for event in rest]
+
+    assert [event.sequence_number for event in seen] == list(range(len(seen)))
+    assert "".join(event.delta for event in seen if event.type == "response.output_text.delta") == TEXT[:5]
+    assert seen[-1].type == "response.incomplete"
+    # Once more, when it is complete: all of it, and nothing behind the end.
+    again = await client.responses.retrieve(seen[0].response.id, stream=True)
+    assert [event.type async for event in again] == [event.type for event in seen]
+    after_end = await client.responses.retrieve(seen[0].response.id, stream=True, starting_after=len(seen))
+    assert [event async for event in after_end] == []
+
+
+async def test_a_response_that_was_not_streamed_has_no_events(client):
+    created = await client.responses.create(model="fake", input="hi", max_output_tokens=2)
+
+    with pytest.raises(openai.BadRequestError, match="events"):
+        await client.responses.retrieve(created.id, stream=True)
+
+
+async def test_a_background_response_can_be_continued_when_it_is_complete(client, engine):
+    engine.reply = lambda prompt, position: b"ok"[position] if position < 2 else EOS
+    engine.pause()
+    first = await client.responses.create(model="fake", input="a", background=True)
+    with pytest.raises(openai.BadRequestError, match="queued"):
+        await client.responses.create(model="fake", input="b", previous_response_id=first.id)
+    await engine.allow(None)
+    await when_final(client, first.id)
+
+    second = await client.responses.create(model="fake", input="b", previous_response_id=first.id)
+
+    assert (second.status, second.output_text) == ("completed", "ok")
+
+
+async def test_what_runs_at_a_shutdown_has_failed(serve_frontend, engine, tmp_path):
+    path = str(tmp_path / "responses.sqlite3")
+    engine.pause()
+    async with serve_frontend(responses_store=path, drain_timeout_s=0.1) as frontend:
+        created = (await frontend.http.post("/v1/responses", json={"input": "hi", "background": True})).json()
+
+    async with serve_frontend(responses_store=path) as frontend:
+        response = (await frontend.http.get(f"/v1/responses/{created['id']}")).json()
+
+    assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
+
+
+async def test_what_another_frontend_generates_can_be_read_cancelled_and_deleted(serve_frontend, engine, tmp_path):
+    """As in a rolling restart, in which the predecessor still finishes what it has."""
+    path = str(tmp_path / "responses.sqlite3")
+    engine.pause()
+    async with serve_frontend(responses_store=path) as old, serve_frontend(responses_store=path) as new:
+        bodies = [{"input": "hi", "background": True, "max_output_tokens": 2}] * 3
+        names = [(await old.http.post("/v1/responses", json=body)).json()["id"] for body in bodies]
+        urls = read, cancelled, deleted = [f"/v1/responses/{name}" for name in names]
+        seen = [(await new.http.get(url)).json()["status"] for url in urls]
+
+        answer = (await new.http.post(f"{cancelled}/cancel")).json()
+        await new.http.delete(deleted)
+        await engine.allow(None)
+
+        assert seen == ["queued"] * 3
+        assert answer["status"] == "cancelled"
+        async with asyncio.timeout(10):
+            for url in urls:
+                while (await old.http.get(url)).json().get("status") in ("queued", "in_progress"):
+                    pass
+        assert (await new.http.get(read)).json()["status"] == "incomplete"
+        assert (await new.http.get(cancelled)).json()["status"] == "cancelled"
+        assert (await new.http.get(deleted)).status_code == 404
+
+
+async def test_without_a_store_there_is_no_background(serve_frontend):
+    async with serve_frontend(responses_store="none") as frontend:
+        response = await frontend.http.post("/v1/responses", content=json.dumps({"input": "hi", "background": True}))
+
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "background")

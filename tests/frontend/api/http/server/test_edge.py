@@ -1,0 +1,379 @@
+"""The edge of HTTP: deadlines, admission, silent streams, clients without progress. Over real sockets."""
+
+import asyncio
+import json
+import socket
+import struct
+import time
+
+import anthropic
+import openai
+import pytest
+
+from tests.frontend.fakes import TEXT
+
+
+def request(body, path="/v1/completions", headers=""):
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n{headers}\r\n"
+    return head.encode() + data
+
+
+async def talk(frontend, data, timeout_s=10):
+    """Send bytes on a new connection; return everything that comes until the server closes it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", frontend.port)
+    try:
+        writer.write(data)
+        return await asyncio.wait_for(reader.read(), timeout_s)
+    except ConnectionResetError:
+        return b""  # closed before everything that was sent had been read
+    finally:
+        writer.close()
+
+
+PROMPT = {"prompt": "hi", "max_tokens": 9}
+
+
+# Deadlines
+
+
+@pytest.mark.parametrize("value", ["soon", "0", "-1", "1e3", "0.0", "", "nan", "inf", "1,2", "99999999999"])
+async def test_a_timeout_that_is_no_number_of_seconds_is_refused(http, value):
+    response = await http.post("/v1/completions", json=PROMPT, headers={"X-Request-Timeout": value})
+
+    assert response.status_code == 400
+    assert "X-Request-Timeout must be a number of seconds" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("fields", [{}, {"n": 3}, {"prompt": ["a", "b"]}])
+async def test_a_request_that_is_late_gets_504_and_leaves_the_engine(http, engine, fields):
+    engine.pause()
+
+    response = await http.post("/v1/completions", json=PROMPT | fields, headers={"X-Request-Timeout": "0.2"})
+
+    assert response.status_code == 504
+    error = response.json()["error"]
+    assert (error["code"], error["type"]) == ("deadline_exceeded", "server_error")
+    assert "time limit of 0.2 s" in error["message"]
+    await engine.until(lambda: len(engine.aborted) == len(engine.requests) > 0)
+
+
+async def test_a_deadline_in_a_stream_is_an_error_event(frontend, engine):
+    engine.pause()
+    await engine.allow(2)
+    async with frontend.http.stream(
+        "POST", "/v1/completions", json=PROMPT | {"stream": True}, headers={"X-Request-Timeout": "0.5"}
+    ) as response:
+        text = (await response.aread()).decode()
+
+    assert response.status_code == 200
+    assert "time limit of 0.5 s" in text
+    assert text.endswith("data: [DONE]\n\n")
+    await engine.until(lambda: len(engine.aborted) == 1)
+
+
+async def test_tokenizing_counts(http, tokenizer, engine, monkeypatch):
+    async def stuck(request, context):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(tokenizer, "Encode", stuck)
+    await tokenizer.kill()
+    await tokenizer.start()
+
+    response = await http.post("/v1/completions", json=PROMPT, headers={"X-Request-Timeout": "0.3"})
+
+    assert response.status_code == 504
+    assert not engine.requests
+
+
+@pytest.mark.parametrize(("given", "least"), [("5", 5), ("500", 60)])
+async def test_the_engine_is_told_the_least_of_both_limits_counted_from_arrival(serve_frontend, engine, given, least):
+    async with serve_frontend(request_timeout_s=60) as frontend:
+        await frontend.http.post("/v1/completions", json=PROMPT, headers={"X-Request-Timeout": given})
+
+    assert least - 1 < engine.requests[0].timeout_nanos / 1e9 <= least
+
+
+@pytest.mark.parametrize("step_s", [-3600, 3600])
+async def test_a_clock_that_is_set_while_a_request_runs_changes_nothing_in_its_deadline(http, engine, monkeypatch, step_s):
+    clock = time.time
+    engine.pause()
+    asking = asyncio.create_task(http.post("/v1/completions", json=PROMPT, headers={"X-Request-Timeout": "20"}))
+    await engine.until(lambda: engine.running)
+
+    monkeypatch.setattr(time, "time", lambda: clock() + step_s)
+    await engine.kill()
+    await engine.start()
+    await engine.allow(None)
+    response = await asking
+
+    assert response.status_code == 200
+    first, second = [request.timeout_nanos / 1e9 for request in engine.requests]
+    assert 10 < second < first <= 20
+
+
+async def test_messages_show_the_deadline_in_their_own_form(http, engine):
+    engine.pause()
+    body = {"model": "fake", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
+
+    response = await http.post("/v1/messages", json=body, headers={"X-Request-Timeout": "0.2"})
+
+    assert (response.status_code, response.json()["error"]["type"]) == (504, "timeout_error")
+    refused = await http.post("/v1/messages", json=body, headers={"X-Request-Timeout": "x"})
+    assert (refused.status_code, refused.json()["type"]) == (400, "error")
+
+
+# Admission
+
+
+async def test_too_many_requests_are_told_when_to_come_back_before_they_are_tokenized(serve_frontend, engine, tokenizer):
+    engine.pause()
+    async with serve_frontend(max_num_requests=2) as frontend:
+        waiting = [asyncio.create_task(frontend.http.post("/v1/completions", json=PROMPT)) for _ in range(2)]
+        await engine.until(lambda: len(engine.requests) == 2)
+        encoded = tokenizer.num_encoded
+
+        refused = [
+            await frontend.http.post(path, content=b"not even read")
+            for path in ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
+        ]
+        await engine.allow(None)
+        served = await asyncio.gather(*waiting)
+        again = await frontend.http.post("/v1/completions", json=PROMPT)
+
+    assert [response.status_code for response in refused] == [429] * 4
+    assert all(1 <= int(response.headers["retry-after"]) <= 60 for response in refused)
+    assert tokenizer.num_encoded == encoded + 1
+    assert [response.status_code for response in (*served, again)] == [200] * 3
+
+
+async def test_prompts_of_too_many_tokens_wait_outside(serve_frontend, engine):
+    engine.pause()
+    async with serve_frontend(max_num_queued_tokens=100) as frontend:
+        waiting = asyncio.create_task(frontend.http.post("/v1/completions", json=PROMPT | {"prompt": "x" * 80}))
+        await engine.until(lambda: len(engine.requests) == 1)
+
+        refused = await frontend.http.post("/v1/completions", json=PROMPT | {"prompt": "y" * 200})
+        small = asyncio.create_task(frontend.http.post("/v1/completions", json=PROMPT))
+        await engine.until(lambda: len(engine.requests) == 2)
+        await engine.allow(None)
+        await asyncio.gather(waiting, small)
+
+    assert refused.status_code == 429
+    assert "Prompts of 80 tokens wait" in refused.json()["error"]["message"]
+
+
+async def test_what_ends_in_any_way_is_no_longer_counted(serve_frontend, engine):
+    async with serve_frontend(max_num_requests=1) as frontend:
+        engine.pause()
+        late = await frontend.http.post("/v1/completions", json=PROMPT, headers={"X-Request-Timeout": "0.1"})
+        wrong = await frontend.http.post("/v1/completions", json=PROMPT | {"logit_bias": {"99999": 1}})
+        leaving = asyncio.create_task(frontend.http.post("/v1/completions", json=PROMPT))
+        await engine.until(lambda: len(engine.requests) == 2)
+        leaving.cancel()
+        await engine.until(lambda: len(engine.aborted) == 2)
+        await engine.allow(None)
+        last = await frontend.http.post("/v1/completions", json=PROMPT)
+
+    assert [late.status_code, wrong.status_code, last.status_code] == [504, 400, 200]
+
+
+# Streams with nothing to say
+
+
+async def test_a_request_that_waits_gets_its_status_and_comments(serve_frontend, engine):
+    engine.pause()
+    async with (
+        serve_frontend(sse_keep_alive_s=0.05) as frontend,
+        frontend.http.stream("POST", "/v1/completions", json=PROMPT | {"stream": True}) as response,
+    ):
+        assert response.status_code == 200
+        lines = response.aiter_lines()
+        comments = [await anext(lines) for _ in range(4)]
+        await engine.allow(None)
+        chunks = [json.loads(line[6:]) async for line in lines if line.startswith("data: {")]
+
+    assert comments == [": keep-alive", "", ": keep-alive", ""]
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == TEXT[:9]
+
+
+async def test_the_official_clients_take_no_notice_of_keep_alives(serve_frontend, engine):
+    engine.pause()
+    messages = [{"role": "user", "content": "hi"}]
+    async with serve_frontend(sse_keep_alive_s=0.02) as frontend:
+        url = f"http://127.0.0.1:{frontend.port}"
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
+            chat = await client.chat.completions.create(model="fake", messages=messages, max_tokens=9, stream=True)
+            responses = await client.responses.create(model="fake", input="hi", max_output_tokens=9, stream=True)
+            async with anthropic.AsyncAnthropic(base_url=url, api_key="none") as other:
+                theirs = await other.messages.create(model="fake", messages=messages, max_tokens=9, stream=True)
+                await engine.allow(None)
+                said = "".join([chunk.choices[0].delta.content or "" async for chunk in chat if chunk.choices])
+                events = [event async for event in responses]
+                blocks = "".join([e.delta.text async for e in theirs if e.type == "content_block_delta"])
+
+    assert said == blocks == TEXT[:9]
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == TEXT[:9]
+
+
+async def test_a_client_that_leaves_before_the_first_token_but_behind_the_status_ends_its_request(serve_frontend, engine):
+    engine.pause()
+    async with serve_frontend(sse_keep_alive_s=0.05) as frontend:
+        async with frontend.http.stream("POST", "/v1/completions", json=PROMPT | {"stream": True}) as response:
+            assert response.status_code == 200
+
+        await engine.until(lambda: len(engine.aborted) == 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "expected"),
+    [
+        ("/v1/completions", PROMPT, "data: {"),
+        ("/v1/responses", {"input": "hi"}, "event: error"),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "model": "fake"}, "event: error"),
+    ],
+)
+async def test_errors_behind_the_status_have_the_form_of_their_api(serve_frontend, engine, path, body, expected):
+    engine.pause()
+    async with serve_frontend(sse_keep_alive_s=0.05) as frontend:
+        headers = {"X-Request-Timeout": "0.3"}
+        async with frontend.http.stream("POST", path, json=body | {"stream": True}, headers=headers) as response:
+            text = (await response.aread()).decode()
+
+    assert response.status_code == 200
+    assert "time limit of 0.3 s" in text
+    assert expected in text
+
+
+# Connections
+
+
+async def test_the_frontend_answers_head_and_options_of_the_whole_server(frontend):
+    head = await frontend.http.head("/health")
+    endless = await frontend.http.head("/console/events")
+    options = await talk(frontend, b"OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+
+    assert (head.status_code, head.content) == (200, b"")
+    assert (endless.status_code, endless.headers["content-type"].split(";")[0]) == (200, "text/event-stream")
+    assert options.startswith(b"HTTP/1.1 204 ")
+
+
+async def test_a_completion_offered_over_http_2_is_answered_over_http_1(frontend):
+    upgrade = "Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+
+    answer = await talk(frontend, request(PROMPT, headers=upgrade))
+
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["choices"][0]["text"] == TEXT[:9]
+
+
+async def test_slow_heads_and_bodies_are_answered_with_408(serve_frontend):
+    async with serve_frontend(header_timeout_s=0.2, body_timeout_s=0.3) as frontend:
+        head, body, silent, line_breaks = await asyncio.gather(
+            talk(frontend, b"POST /v1/completions HTTP/1.1\r\nHost:"),
+            talk(frontend, request(b"x" * 100)[:-50]),
+            talk(frontend, b""),
+            talk(frontend, b"\r\n\r\n"),
+        )
+
+    assert head.startswith(b"HTTP/1.1 408 ")
+    assert body.startswith(b"HTTP/1.1 408 ")
+    assert json.loads(body.partition(b"\r\n\r\n")[2])["error"]["message"].startswith("The request's body did not arrive")
+    assert (silent, line_breaks) == (b"", b"")
+
+
+async def test_a_request_that_is_answered_slowly_is_not_late(serve_frontend, engine):
+    engine.pause()
+    async with serve_frontend(header_timeout_s=0.1, body_timeout_s=0.1) as frontend:
+        asking = asyncio.create_task(frontend.http.post("/v1/completions", json=PROMPT))
+        await asyncio.sleep(0.4)
+        await engine.allow(None)
+
+        assert (await asking).status_code == 200
+
+
+async def test_connections_beyond_the_limit_are_told_so(serve_frontend):
+    async with serve_frontend(max_connections=2) as frontend:
+        others = [await asyncio.open_connection("127.0.0.1", frontend.port) for _ in range(2)]
+        refused = await talk(frontend, b"")
+        for _, writer in others:
+            writer.close()
+            await writer.wait_closed()
+        served = await frontend.http.get("/health")
+
+    assert refused.startswith(b"HTTP/1.1 503 ")
+    assert served.status_code == 200
+
+
+async def test_requests_in_a_row_are_answered_and_a_flood_is_not(frontend):
+    get = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+    last = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+    assert (await talk(frontend, get * 9 + last)).count(b"HTTP/1.1 200") == 10
+    assert (await talk(frontend, get * 5000)).count(b"HTTP/1.1 200") < 100
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost : x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * 300 + b"\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00",
+    ],
+)
+async def test_what_could_be_read_in_two_ways_is_refused(frontend, data):
+    answer = await talk(frontend, data)
+
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 431 "))
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+async def test_chunks_that_are_mostly_framing_end_the_connection(frontend):
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    answer = await talk(frontend, head + b"1;" + b"x" * 300_000)
+
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 400 ")
+
+
+async def test_a_client_that_reads_nothing_is_dropped_and_its_request_aborted(serve_frontend, engine):
+    engine.pause()  # or it would be done before anybody is found to be slow
+    async with serve_frontend(slow_client_timeout_s=0.3) as frontend:
+        loop = asyncio.get_running_loop()
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            await loop.sock_connect(client, ("127.0.0.1", frontend.port))
+            # Long chunks: each token comes with the log-probabilities of many others.
+            body = {"prompt": "hi", "max_tokens": 400, "n": 40, "stream": True, "logprobs": 5, "ignore_eos": True}
+            await loop.sock_sendall(client, request(body))
+            await engine.allow(300)
+
+            await engine.until(lambda: len(engine.aborted) > 0)
+            await engine.allow(None)
+
+        assert (await frontend.http.post("/v1/completions", json=PROMPT)).status_code == 200
+
+
+def reset(writer):
+    sock = writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+@pytest.mark.parametrize("leave", [reset, asyncio.StreamWriter.close, asyncio.StreamWriter.write_eof])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_resets_closes_or_half_closes_its_connection_has_left(frontend, engine, stream, leave):
+    """Whoever closes a connection and whoever closes only its sending side look the same until something is written."""
+    engine.pause()
+    _, writer = await asyncio.open_connection("127.0.0.1", frontend.port)
+    writer.write(request(PROMPT | {"stream": stream}))
+    await engine.until(lambda: len(engine.requests) == 1)
+
+    leave(writer)
+
+    await engine.until(lambda: len(engine.aborted) == 1)
+    writer.close()

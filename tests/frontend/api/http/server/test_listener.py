@@ -1,0 +1,68 @@
+"""The listener: its connections inherit options that detect lost clients and bound the memory of slow ones."""
+
+import os
+import socket
+
+import pytest
+
+from tetrad.frontend.api.http.server.listener import tune
+from tetrad.frontend.api.http.server.server import HttpServer
+from tetrad.frontend.api.http.server.timed_connection import ConnectionLimits
+from tetrad.frontend.config import FrontendSettings
+
+LIMITS = ConnectionLimits.of(FrontendSettings(slow_client_timeout_s=20.0), max_connections=100)
+
+
+@pytest.fixture
+def bound():
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound
+
+
+def options_of(connection: socket.socket) -> dict[str, int]:
+    return {
+        "keepalive": connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+        "idle_s": connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
+        "interval_s": connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL),
+        "probes": connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT),
+        "unread_ms": connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
+        "unsent_bytes": connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT),
+    }
+
+
+def test_connections_inherit_the_options(bound):
+    tune(bound, 20.0)
+    bound.listen()
+
+    with socket.create_connection(bound.getsockname()), bound.accept()[0] as connection:
+        assert options_of(connection) == {
+            "keepalive": 1,
+            "idle_s": 30,
+            "interval_s": 10,
+            "probes": 3,
+            "unread_ms": 20_000,
+            "unsent_bytes": 128 << 10,
+        }
+
+
+async def test_the_server_sets_them_on_a_socket_that_it_is_given(bound):
+    async def app(scope, receive, send):
+        while (message := await receive())["type"] == "lifespan.startup":
+            await send({"type": "lifespan.startup.complete"})
+        await send({"type": f"{message['type']}.complete"})
+
+    server = HttpServer(app, host="127.0.0.1", port=0, fd=os.dup(bound.fileno()), keep_alive_timeout_s=60, limits=LIMITS)
+    await server.start()
+    try:
+        assert options_of(bound)["unread_ms"] == 20_000
+    finally:
+        await server.stop()
+
+
+def test_unix_sockets_have_none_of_them(tmp_path):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        tune(listener, 20.0)
+
+        assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0

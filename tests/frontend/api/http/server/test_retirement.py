@@ -1,0 +1,155 @@
+"""Retirement: every connection ends with `Connection: close`, and none while a request may be on its way."""
+
+import asyncio
+
+import pytest
+
+from tetrad.frontend.api.http.server import retirement
+from tetrad.frontend.api.http.server.server import HttpServer
+from tetrad.frontend.api.http.server.timed_connection import ConnectionLimits
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+LIMITS = ConnectionLimits(
+    max_connections=100,
+    max_header_bytes=4096,
+    max_body_bytes=4096,
+    header_timeout_s=10.0,
+    body_timeout_s=10.0,
+    slow_client_timeout_s=10.0,
+)
+
+
+class App:
+    """Begins and ends each response when told to, and has been told from the start."""
+
+    def __init__(self) -> None:
+        self.may_begin, self.may_end = asyncio.Event(), asyncio.Event()
+        self.may_begin.set()
+        self.may_end.set()
+        self.was_asked = asyncio.Event()
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] == "lifespan":
+            while (await receive())["type"] == "lifespan.startup":
+                await send({"type": "lifespan.startup.complete"})
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        self.was_asked.set()
+        await self.may_begin.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"o", "more_body": True})
+        await self.may_end.wait()
+        await send({"type": "http.response.body", "body": b"k", "more_body": False})
+
+
+@pytest.fixture
+async def app():
+    return App()
+
+
+@pytest.fixture
+async def server(app):
+    server = HttpServer(app, host="127.0.0.1", port=0, keep_alive_timeout_s=60, limits=LIMITS)
+    await server.start()
+    yield server
+    app.may_begin.set()
+    app.may_end.set()
+    await server.stop()
+
+
+async def connect(server) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                return await asyncio.open_connection("127.0.0.1", server.port)
+            except ConnectionRefusedError:
+                await asyncio.sleep(0)
+
+
+async def ask(reader, writer) -> str:
+    """Send a request and return the head of the answer, whose body is read, too."""
+    writer.write(REQUEST)
+    async with asyncio.timeout(10):
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(2)
+    return head.decode().lower()
+
+
+async def test_an_idle_connection_gets_one_more_answer_and_ends_with_it(server):
+    reader, writer = await connect(server)
+    assert "connection: close" not in await ask(reader, writer)
+
+    retiring = asyncio.create_task(server.retire())
+    await asyncio.sleep(0)
+    head = await ask(reader, writer)
+
+    assert "connection: close" in head
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    await asyncio.wait_for(retiring, 5)
+    writer.close()
+
+
+async def test_a_response_that_promised_to_keep_the_connection_does(server, app):
+    app.may_end.clear()
+    reader, writer = await connect(server)
+    writer.write(REQUEST)
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert b"connection: close" not in head.lower()
+
+    retiring = asyncio.create_task(server.retire())
+    await asyncio.sleep(0)
+    app.may_end.set()
+    assert await reader.readexactly(2) == b"ok"
+
+    assert "connection: close" in await ask(reader, writer)
+    await asyncio.wait_for(retiring, 5)
+    writer.close()
+
+
+async def test_a_response_that_had_not_begun_says_that_it_is_the_last(server, app):
+    app.may_begin.clear()
+    reader, writer = await connect(server)
+    asking = asyncio.create_task(ask(reader, writer))
+    await asyncio.wait_for(app.was_asked.wait(), 5)
+
+    retiring = asyncio.create_task(server.retire())
+    await asyncio.sleep(0)
+    app.may_begin.set()
+
+    assert "connection: close" in await asking
+    await asyncio.wait_for(retiring, 5)
+    writer.close()
+
+
+async def test_a_connection_that_comes_late_is_not_kept_open_for_nothing(server, monkeypatch):
+    monkeypatch.setattr(retirement, "IDLE_S", 0.01)
+    server.close_connections_with_answers()
+
+    reader, writer = await connect(server)
+
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+
+
+async def test_a_connection_on_which_nothing_comes_is_closed_after_a_while(server, monkeypatch):
+    monkeypatch.setattr(retirement, "IDLE_S", 0.01)
+    reader, writer = await connect(server)
+    await ask(reader, writer)
+
+    await asyncio.wait_for(server.retire(), 5)
+
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+
+
+async def test_nothing_new_is_accepted(server):
+    reader, writer = await connect(server)
+    await ask(reader, writer)
+
+    retiring = asyncio.create_task(server.retire())
+    await asyncio.sleep(0)
+
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", server.port)
+    retiring.cancel()
+    writer.close()

@@ -1,0 +1,78 @@
+"""What one request with thousands of inputs costs: one admission, and messages by the step and by the kilobyte of text."""
+
+import asyncio
+
+import pytest
+
+from tests.frontend.fakes import FakeEngine
+from tetrad.frontend.request.pooling import EMBED, PoolingParams
+from tetrad.services.errors import Overloaded
+from tetrad.services.rpc.columns import pack_f32
+from tetrad.v1 import engine_core_pb2, types_pb2
+
+STEP_TOKENS = 2048
+TEXTS = [f"this is text {place:5}" for place in range(2048)]
+NUM_TOKENS = sum(map(len, TEXTS))  # the fake tokenizer knows bytes
+EMBEDDING = PoolingParams(task=EMBED)
+
+
+class PoolingEngine(FakeEngine):
+    """Answers a step's worth of prompts at a time with their last five bytes."""
+
+    def _info(self):
+        info = super()._info()
+        info.pooling.CopyFrom(types_pb2.PoolingInfo(tasks=["embed"], embedding_size=5))
+        return info
+
+    def _step(self, running):
+        outputs = engine_core_pb2.EngineCoreOutputs(step_id=self.num_steps)
+        room = STEP_TOKENS
+        for request_id, each in list(running.items()):
+            room -= len(each.prompt)
+            if room < 0:
+                break
+            values = types_pb2.Tensor(dtype=types_pb2.DATA_TYPE_FLOAT32, shape=[5], inline=pack_f32(each.prompt[-5:]))
+            outputs.outputs.append(
+                engine_core_pb2.EngineCoreOutput(
+                    handle=each.request.handle,
+                    request_id=request_id,
+                    finish_reason=types_pb2.FINISH_REASON_STOP,
+                    pooling_output=values,
+                )
+            )
+            del running[request_id]
+        return outputs
+
+
+@pytest.fixture
+async def engine(sockets, carrier):
+    fake = PoolingEngine(sockets / "e")
+    fake.carrier = carrier
+    await fake.start()
+    yield fake
+    await fake.kill()
+
+
+async def test_two_thousand_texts_are_tokenized_in_few_messages_and_sent_in_about_one_a_step(connect, engine, tokenizer):
+    llm = await connect()
+
+    outputs = await llm.encode_all(TEXTS, [EMBEDDING] * len(TEXTS), "r")
+
+    assert [bytes(map(int, output.outputs.values)).decode() for output in outputs] == [text[-5:] for text in TEXTS]
+    least_steps = -(-NUM_TOKENS // STEP_TOKENS)
+    assert tokenizer.num_calls <= 6
+    assert engine.num_steps <= least_steps + 4
+    assert engine.num_add_messages <= engine.num_steps + 4
+
+
+async def test_two_thousand_texts_are_one_admission(connect, engine):
+    llm = await connect(max_num_requests=1)
+    engine.pause()
+    large = asyncio.create_task(llm.encode_all(TEXTS, [EMBEDDING] * len(TEXTS), "large"))
+    await engine.until(lambda: engine.requests)
+
+    with pytest.raises(Overloaded):
+        await llm.encode_all(["another"], [EMBEDDING], "small")
+    await engine.allow(None)
+
+    assert len(await large) == len(TEXTS)

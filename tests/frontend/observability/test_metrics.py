@@ -1,0 +1,75 @@
+"""Metrics of a frontend: tokens and the times between them, requests by route, and refusals by reason."""
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.services.errors import TetradError
+
+
+@pytest.fixture
+async def llm(connect):
+    return await connect(max_num_requests=4)
+
+
+def value(llm, name: str, **labels: str) -> float:
+    """Return a sample's value, summed over the labels that are not given."""
+    return sum(
+        sample.value
+        for family in llm.metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == f"tetrad:{name}" and labels.items() <= sample.labels.items()
+    )
+
+
+async def generate(llm, **params) -> None:
+    async for _ in llm.generate("hello", SamplingParams(**params), "r"):
+        pass
+
+
+@pytest.mark.parametrize("n", [1, 3])
+async def test_there_is_a_time_before_every_token_of_a_sequence_but_its_first(llm, n):
+    await generate(llm, max_tokens=8, n=n)
+
+    assert value(llm, "inter_token_latency_seconds_count") == n * 7
+    assert value(llm, "generation_tokens_total") == n * 8
+    assert value(llm, "iteration_tokens_total_sum") == n * 8 + 5
+    assert value(llm, "request_max_num_generation_tokens_sum") == 8
+
+
+async def test_the_times_between_tokens_add_up_to_the_time_of_decoding(llm):
+    await generate(llm, max_tokens=8)
+
+    between, decode = value(llm, "inter_token_latency_seconds_sum"), value(llm, "request_decode_time_seconds_sum")
+    assert between == pytest.approx(decode)
+
+
+async def test_what_is_refused_is_counted_by_its_reason(llm):
+    with pytest.raises(TetradError):
+        await llm.add_request("r", [7] * 100_000, SamplingParams())
+    with pytest.raises(TetradError):
+        for _ in range(5):
+            await llm.add_request("r", "hello", SamplingParams(max_tokens=500))
+
+    assert value(llm, "request_errors_total", reason="CONTEXT_LENGTH_EXCEEDED") == 1
+    assert value(llm, "request_errors_total", reason="OVERLOADED") == 1
+    assert value(llm, "admission_rejections_total", reason="OVERLOADED") == 1
+    assert value(llm, "requests_unfinished") == 4
+
+
+async def test_http_requests_are_counted_by_route_and_status_and_not_by_what_clients_write(http):
+    await http.post("/v1/completions", json={"prompt": "hello", "max_tokens": 1})
+    await http.post("/v1/completions", json={"max_tokens": "many"})
+    await http.get("/v1/responses/resp_of_somebody")
+    await http.get("/wp-login.php")
+    await http.request("PROPFIND", "/wp-login.php")
+
+    families = text_string_to_metric_families((await http.get("/metrics")).text)
+    [requests] = [family for family in families if family.name == "tetrad:http_requests"]
+    assert {tuple(sample.labels[name] for name in ("handler", "method", "status")) for sample in requests.samples} == {
+        ("/v1/completions", "POST", "200"),
+        ("/v1/completions", "POST", "400"),
+        ("/v1/responses/{response_id}", "GET", "404"),
+        ("other", "GET", "404"),
+        ("other", "other", "404"),
+    }

@@ -1,0 +1,55 @@
+"""Calls in Python: Llama 3.2 and 4, LFM2. Row: output, content, calls."""
+
+import pytest
+
+from tests.frontend.parsing.tools.reading import check_reading
+
+PYTHONIC = {
+    "no call": ("Hello [1]", "Hello [1]", []),
+    "one call": ("[f(count=1)]", "", [("f", '{"count": 1}')]),
+    "several calls": ("[f(count=1), g()]", "", [("f", '{"count": 1}'), ("g", "{}")]),
+    "white space around": ("\n[ f( count = 1 ) ,\n g( ) ]\n", "", [("f", '{"count": 1}'), ("g", "{}")]),
+    "dotted names": ("[a.f(x=1)]", "", [("a.f", '{"x": 1}')]),
+    "every kind of value": (
+        "[f(a='x', b=-1.5, c=True, d=None, e=[1, (2,)], f={'k': {}}, g=true, h=null)]",
+        "",
+        [("f", '{"a": "x", "b": -1.5, "c": true, "d": null, "e": [1, [2]], "f": {"k": {}}, "g": true, "h": null}')],
+    ),
+    "brackets and quotes in strings": (
+        """[f(text="a ')]\\" 漢 😀", items=[')', "("])]""",
+        "",
+        [("f", '{"text": "a \')]\\" 漢 😀", "items": [")", "("]}')],
+    ),
+    "unknown escapes": (r"[f(text='\d')]", "", [("f", r'{"text": "\\d"}')]),
+    "half a surrogate pair": (r"[f(text='\ud800')]", "", [("f", r'{"text": "\ud800"}')]),
+    "an unknown function": ("[nobody()]", "", [("nobody", "{}")]),
+    "marks": ("<|python_start|>[f(count=1)]<|python_end|>", "", [("f", '{"count": 1}')]),
+    "text and marks": ("So <|python_start|>[f(count=1)]<|python_end|>.", "So .", [("f", '{"count": 1}')]),
+    "text behind": ("[f(count=1)] ok", " ok", [("f", '{"count": 1}')]),
+    "a list of numbers": ("[1, 2]", "[1, 2]", []),
+    "a link": ("[docs](http://x)", "[docs](http://x)", []),
+    "a call that does not begin the output": ("Call [f()]", "Call [f()]", []),
+    "positions": ("[f(1)]", "[f(1)]", []),
+    "two stars": ("[f(**a)]", "[f(**a)]", []),
+    "names as values": ("[f(a=b)]", "[f(a=b)]", []),
+    "code as values": ("[f(a=g())]", "[f(a=g())]", []),
+    "numbers JSON has not": ("[f(a=1e999)]", "[f(a=1e999)]", []),
+    "the same name twice": ("[f(a=1, a=2)]", "[f(a=1, a=2)]", []),
+    "brackets that close nothing": ("[f(a=[)])]", "[f(a=[)])]", []),
+    "a good call, then a bad one": ("[g(), f(1)]", ", f(1)]", [("g", "{}")]),
+    "no end": ("[g()", "", [("g", "{}")]),
+    "cut in a call": ("[g(), f(text='a", ", f(text='a", [("g", "{}")]),
+}
+
+LFM2 = {
+    "marks": ("<|tool_call_start|>[f(count=1)]<|tool_call_end|>ok", "ok", [("f", '{"count": 1}')]),
+    "no marks": ("[f(count=1)]", "", [("f", '{"count": 1}')]),
+}
+
+TABLES = {"pythonic": PYTHONIC, "llama4_pythonic": PYTHONIC, "lfm2": LFM2}
+ROWS = [pytest.param(name, *row, id=f"{name}: {title}") for name, table in TABLES.items() for title, row in table.items()]
+
+
+@pytest.mark.parametrize(("format_name", "text", "content", "calls"), ROWS)
+def test_output_means_the_same_in_every_chunking(format_name, text, content, calls):
+    check_reading(format_name, text, content, calls)

@@ -1,0 +1,94 @@
+"""The choice of a format by a model's chat template, and the structural tags of strict tools."""
+
+import json
+
+import jsonschema
+import pytest
+
+from tests.frontend.parsing.tools.reading import read, shown
+from tetrad.frontend.parsing.elements.interface import Tool
+from tetrad.frontend.parsing.registry import TOOL_FORMATS, choose_format
+
+# What is particular in the templates of these models.
+TEMPLATES = {
+    "Qwen 3": ("hermes", '<tool_call>\\n{\\"name\\": <function-name>, \\"arguments\\": <args-json-object>}\\n</tool_call>'),
+    "Qwen 3 Coder": ("qwen3_coder", "<tool_call>\\n<function=example_function_name>\\n<parameter=example_parameter_1>"),
+    "GLM 4.6": ("glm45", "<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>\n<arg_value>{arg-value-1}</arg_value>"),
+    "Llama 3.1": ("llama3_json", '{"name": function name, "parameters": dictionary} {{- "<|python_tag|>" + tool_call.name }}'),
+    "Llama 3.2": ("llama3_json", 'Respond in the format {"name": function name, "parameters": dictionary of argument name}'),
+    "Llama 3.2, pythonic": (
+        "pythonic",
+        "[func_name1(params_name1=params_value1, params_name2=params_value2...), func_name2(params)]",
+    ),
+    "Llama 4": (
+        "llama4_pythonic",
+        "{{- '<|python_start|>' }} [func_name1(params_name1=params_value1)] {{- '<|python_end|>' }}",
+    ),
+    "LFM2": ("lfm2", '"List of tools: <|tool_list_start|>["'),
+    "Mistral Small 3.1": ("mistral", '{{- "[AVAILABLE_TOOLS] [" }} {{- "[TOOL_CALLS] [" }}'),
+    "DeepSeek V3": (
+        "deepseek_v3",
+        "'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' + '\\n```json\\n'",
+    ),
+    "DeepSeek V3.1": ("deepseek_v31", "'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>'+ name + '<｜tool▁sep｜>'"),
+    "Kimi K2": ("kimi_k2", "<|im_system|>tool_declare<|im_middle|>"),
+    "gpt-oss": ("openai", "<|start|>assistant<|channel|>final<|message|>"),
+    "Granite 3.3": ("granite", "<|start_of_role|>assistant<|end_of_role|><|tool_call|>"),
+    "Granite 4": ("hermes", '<|start_of_role|><tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}'),
+    "Phi-4-mini": ("phi4_mini_json", "'<|tool|>' + message['tools'] + '<|/tool|>'"),
+    "no tools": (None, "{% for message in messages %}{{ '<|im_start|>' + message['role'] }}{% endfor %}"),
+}
+
+SCHEMA = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
+TOOLS = [Tool("f", parameters=SCHEMA, strict=True), Tool("g", parameters=SCHEMA)]
+NOT_HELD = {"pythonic", "llama4_pythonic", "lfm2", "qwen3_coder", "qwen3_xml", "glm45", "kimi_k2", "openai"}
+STRUCTURES = [
+    pytest.param(each, structure, id=f"{each.name}-{index}")
+    for each in TOOL_FORMATS
+    for index, structure in enumerate((each.structural_tag(TOOLS) or {"structures": ()})["structures"])
+]
+
+
+@pytest.mark.parametrize(("name", "template"), TEMPLATES.values(), ids=TEMPLATES)
+def test_template_tells_the_format(name, template):
+    found = choose_format(TOOL_FORMATS, "auto", template)
+
+    assert (found and found.name) == name
+
+
+def test_names_are_unique():
+    assert len({each.name for each in TOOL_FORMATS}) == len(TOOL_FORMATS)
+
+
+def test_formats_that_no_tag_can_hold_say_so():
+    assert {each.name for each in TOOL_FORMATS if each.structural_tag(TOOLS) is None} == NOT_HELD
+
+
+@pytest.mark.parametrize(("tool_format", "structure"), STRUCTURES)
+def test_what_a_strict_tag_allows_is_read_as_a_call(tool_format, structure):
+    is_array = structure["schema"]["type"] == "array"
+    arguments = '{"count": 1}'
+    value = f'[{{"name": "f", "arguments": {arguments}}}]' if is_array else arguments
+    jsonschema.validate(json.loads(value), structure["schema"])
+
+    turn = read(tool_format.parser(TOOLS), [structure["begin"] + value + structure["end"]])
+
+    content, calls = shown(turn)
+    assert content == ""
+    assert len(calls) == 1
+    assert calls[0][0] in ("f", "g")
+    assert calls[0][1] == arguments
+
+
+def test_tools_that_are_not_strict_take_any_object():
+    structures = choose_format(TOOL_FORMATS, "hermes", "").structural_tag(TOOLS)["structures"]
+
+    assert [each["schema"] for each in structures] == [SCHEMA, {"type": "object"}]
+
+
+def test_llama_calls_of_strict_tools_count_only_if_a_trigger_has_held_them():
+    text = '{ \t"name": "f", "parameters": {"count": 1}}'
+    llama = choose_format(TOOL_FORMATS, "llama3_json", "")
+
+    assert shown(read(llama.parser(TOOLS), [text])) == (text, [])
+    assert shown(read(llama.parser([Tool("f")]), [text])) == ("", [("f", '{"count": 1}')])

@@ -1,0 +1,134 @@
+"""Arguments in tags, typed by the tools' schemas: Qwen 3 Coder, GLM 4.5. Row: output, content, calls."""
+
+import pytest
+
+from tests.frontend.parsing.tools.reading import check_reading, parser_of, read, shown
+from tetrad.frontend.parsing.elements.interface import Tool
+
+
+def xml(*parameters, name="f"):
+    inner = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in parameters)
+    return f"<tool_call>\n<function={name}>\n{inner}</function>\n</tool_call>"
+
+
+QWEN3 = {
+    "no call": ("Hello <function name>", "Hello <function name>", []),
+    "no parameters": (xml(), "", [("f", "{}")]),
+    "several calls": ("a\n" + xml() + "\n" + xml(name="g") + "\n", "a\n", [("f", "{}"), ("g", "{}")]),
+    "a string": (xml(("text", "5")), "", [("f", '{"text": "5"}')]),
+    "a long string": (
+        xml(("text", '\n  def f():\n\treturn "<b>\\" 漢😀\n')),
+        "",
+        [("f", '{"text": "\\n  def f():\\n\\treturn \\"<b>\\\\\\" 漢😀\\n"}')],
+    ),
+    "an empty string": (xml(("text", "")), "", [("f", '{"text": ""}')]),
+    "no newlines": (
+        "<tool_call><function=f><parameter=text>a</parameter></function></tool_call>",
+        "",
+        [("f", '{"text": "a"}')],
+    ),
+    "numbers": (xml(("count", "5"), ("ratio", "-1.5e3")), "", [("f", '{"count": 5, "ratio": -1.5e3}')]),
+    "booleans": (xml(("flag", "True")), "", [("f", '{"flag": true}')]),
+    "JSON": (
+        xml(("items", '["a", "b"]'), ("options", '{"a": {}}')),
+        "",
+        [("f", '{"items": ["a", "b"], "options": {"a": {}}}')],
+    ),
+    "Python": (xml(("options", "{'a': None, 'b': (1,)}")), "", [("f", '{"options": {"a": null, "b": [1]}}')]),
+    "null where it may be": (xml(("maybe", "None"), ("text", "null")), "", [("f", '{"maybe": null, "text": "null"}')]),
+    "one of several kinds": (xml(("either", "5"), ("maybe", "5")), "", [("f", '{"either": 5, "maybe": 5}')]),
+    "a string among several kinds": (xml(("either", '"5"')), "", [("f", '{"either": "\\"5\\""}')]),
+    "an enum": (xml(("unit", "c")), "", [("f", '{"unit": "c"}')]),
+    "a reference": (xml(("linked", '{"a": 1}')), "", [("f", '{"linked": {"a": 1}}')]),
+    "what does not fit is a string": (
+        xml(("count", "many"), ("ratio", "NaN"), ("items", "[1, "), ("flag", "1")),
+        "",
+        [("f", '{"count": "many", "ratio": "NaN", "items": "[1, ", "flag": "1"}')],
+    ),
+    "an unknown parameter": (xml(("other", "5")), "", [("f", '{"other": "5"}')]),
+    "an unknown function": (xml(("text", "5"), name="nobody"), "", [("nobody", '{"text": "5"}')]),
+    "a quote in a key": (xml(('a"b', "c")), "", [("f", '{"a\\"b": "c"}')]),
+    "no outer tag": ("<function=f>\n</function>\n</tool_call>", "", [("f", "{}")]),
+    "JSON in the tag": ('<function=f>{"count": 1}</function>', "", [("f", '{"count": 1}')]),
+    "tags in values": (
+        xml(("text", "</function></tool_call><tool_call>")),
+        "",
+        [("f", '{"text": "</function></tool_call><tool_call>"}')],
+    ),
+    "text instead of a parameter": ("<function=f>what?</function>", "what?</function>", [("f", "{}")]),
+    "no name": ("<function=></function>", "<function=></function>", []),
+    "JSON in the outer tag": ("<tool_call>{}</tool_call>", "<tool_call>{}</tool_call>", []),
+    "cut in the name": ("<tool_call>\n<function=f", "<tool_call>\n<function=f", []),
+    "cut in a key": ("<function=f><parameter=te", "<parameter=te", [("f", "")]),
+    "cut in a string": ("<function=f><parameter=text>\nab\n", "", [("f", '{"text": "ab')]),
+    "cut in a number": ("<function=f><parameter=count>\n12", "", [("f", '{"count": 12')]),
+    "cut in an end tag": ("<function=f><parameter=text>\nab\n</para", "", [("f", '{"text": "ab\\n</para')]),
+    "cut between parameters": ("<function=f><parameter=count>1</parameter>\n", "", [("f", '{"count": 1')]),
+}
+
+
+def glm(*arguments, name="f"):
+    inner = "".join(f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n" for key, value in arguments)
+    return f"<tool_call>{name}\n{inner}</tool_call>"
+
+
+GLM = {
+    "no call": ("Hello <tool_call> you", "Hello <tool_call> you", []),
+    "no arguments": ("<tool_call>f</tool_call>", "", [("f", "{}")]),
+    "several calls": (f"a {glm()}\n{glm(name='g')}", "a ", [("f", "{}"), ("g", "{}")]),
+    "values": (
+        glm(("text", "5"), ("count", "5"), ("options", '{"a": "</b>"}'), ("flag", "true")),
+        "",
+        [("f", '{"text": "5", "count": 5, "options": {"a": "</b>"}, "flag": true}')],
+    ),
+    "newlines are the value's": (glm(("text", "\na\n")), "", [("f", '{"text": "\\na\\n"}')]),
+    "no newlines": ("<tool_call>f<arg_key>count</arg_key><arg_value>1</arg_value></tool_call>", "", [("f", '{"count": 1}')]),
+    "no value": ("<tool_call>f<arg_key>count</arg_key></tool_call>", "<arg_key>count</arg_key>", [("f", "{}")]),
+    "JSON": ('<tool_call>{"name": "f"}</tool_call>', '<tool_call>{"name": "f"}</tool_call>', []),
+    "cut in the name": ("<tool_call>f", "<tool_call>f", []),
+    "cut in a key": ("<tool_call>f\n<arg_key>co", "<arg_key>co", [("f", "")]),
+    "cut in a value": ("<tool_call>f\n<arg_key>text</arg_key>\n<arg_value>ab", "", [("f", '{"text": "ab')]),
+}
+
+TABLES = {
+    "qwen3_coder": QWEN3,
+    "qwen3_xml": {title: QWEN3[title] for title in ("several calls", "numbers")},
+    "glm45": GLM,
+}
+ROWS = [pytest.param(name, *row, id=f"{name}: {title}") for name, table in TABLES.items() for title, row in table.items()]
+
+
+@pytest.mark.parametrize(("format_name", "text", "content", "calls"), ROWS)
+def test_output_means_the_same_in_every_chunking(format_name, text, content, calls):
+    check_reading(format_name, text, content, calls)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "int"}, "5"),
+        ({"type": ["float", "None"]}, "5"),
+        ({"anyOf": [{"type": "int"}]}, "5"),
+        ({"type": "str"}, '"5"'),
+        ({"anyOf": 5}, '"5"'),
+        ({"oneOf": True, "anyOf": [5]}, '"5"'),
+        ({"type": 5}, '"5"'),
+        (5, '"5"'),
+    ],
+)
+def test_schemas_by_other_rules_are_read_as_far_as_they_say_something(schema, value):
+    """Names of Python's types are understood; what is no schema says nothing, so the value is a string."""
+    tool = Tool("f", parameters={"type": "object", "properties": {"x": schema}})
+
+    turn = read(parser_of("qwen3_coder", [tool]), [xml(("x", "5"))])
+
+    assert shown(turn) == ("", [("f", f'{{"x": {value}}}')])
+
+
+def test_string_parameters_stream_while_they_are_written():
+    parser = parser_of("qwen3_coder")
+    parser.feed("<tool_call>\n<function=f>\n<parameter=text>\n")
+
+    pieces = [[piece.text for piece in parser.feed(chunk)] for chunk in ('a"', "b\n", "c")]
+
+    assert pieces == [['a\\"'], ["b"], ["\\nc"]]

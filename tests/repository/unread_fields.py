@@ -1,0 +1,93 @@
+"""The fields of tetrad.v1's messages that no code reads, by reason. `Message.*`: all fields of the message."""
+
+REFUSED = "A service refuses it with an error that names it."
+INSIDE_REFUSED = "It is part of a field that is refused, or of a method that answers UNIMPLEMENTED."
+NOT_SENT = "It is sent to peers that announce the capability for it, and no code announces that yet."
+NOT_SET = "Nothing sets it yet: what it would say does not exist."
+OTHERS_READ = "Programs of operators and clients read it; Tetrad's own services write it."
+BY_NAME = "It is read by getattr with its name, which types do not show."
+NOT_NEEDED = "The receiver gets the same in another field, or computes it."
+
+UNREAD: dict[str, str] = {
+    REFUSED: """
+        ChatRequest.kv_transfer_params_json ChatRequest.mm_processor_kwargs_json
+        ContentPart.audio ContentPart.image ContentPart.video
+        DetermineAvailableMemoryRequest.max_num_encoder_tokens
+        EncodeRequest.media EncodeRequest.mm_processor_kwargs_json
+        EngineCoreRequest.encoder_prompt_token_ids EngineCoreRequest.kv_transfer EngineCoreRequest.kv_transfer_params
+        EngineCoreRequest.mm_features
+        EngineCoreRequest.reasoning_ended
+        EngineCoreRequest.resumable EngineCoreRequest.session_id
+        GenerateRequest.kv_transfer_params_json GenerateRequest.media GenerateRequest.mm_processor_kwargs_json
+        InitializeKvCacheRequest.encoder_cache_size
+        LoadModelRequest.config_format LoadModelRequest.kv_connector LoadModelRequest.load_format
+        LoadModelRequest.revision
+        NewRequestData.mm_features NewRequestData.num_encoder_tokens
+        PoolingParams.extra_args PoolingParams.late_interaction
+        RenderChatRequest.media RenderChatRequest.mm_processor_kwargs_json
+        SchedulerOutput.block_copies SchedulerOutput.block_ids_to_zero
+        SchedulerOutput.encoder_inputs SchedulerOutput.freed_encoder_hashes
+        SchedulerOutput.kv_connector_metadata SchedulerOutput.kv_transfers
+    """,
+    INSIDE_REFUSED: """
+        EncoderInputs.* LateInteraction.* MediaItem.* MediaPart.* MultiModalFeature.*
+        RemoteRef.* SharedMemoryRef.*
+        KvConnectorConfig.* KvLease.* KvReceive.* KvTransferParams.* KvTransferPlan.* SpeculativeConfig.*
+        GetKvTransferEndpointResponse.agent GetKvTransferEndpointResponse.compatibility_hash
+        GetKvTransferEndpointResponse.engine_id GetKvTransferEndpointResponse.now_monotonic_s
+        GetKvTransferEndpointResponse.regions KvRegion.*
+        WorkerLifecycleServicePinLoraRequest.*
+        FinishWeightUpdateRequest.* FinishWeightUpdateResponse.* InitWeightTransferRequest.* UpdateWeightsRequest.*
+        WorkerLifecycleServiceFinishWeightUpdateRequest.* WorkerLifecycleServiceInitWeightTransferRequest.*
+        WorkerLifecycleServiceUpdateWeightsRequest.*
+    """,
+    NOT_SENT: """
+        ExecuteHello.capabilities SessionHello.capabilities KvTransferEvents.*
+    """,
+    NOT_SET: """
+        EngineCoreOutput.kv_transfer EngineCoreOutput.kv_transfer_params EngineCoreOutput.num_nans_in_logits
+        EngineCoreOutput.spec_decode_metrics EngineCoreOutput.trace_headers
+        EngineCoreOutputs.weight_version PrefillStats.num_external_cached_tokens
+        EngineInfo.encoder_cache_size EngineInfo.instance_id EngineInfo.kv_cache_size_bytes EngineInfo.kv_connector
+        EngineInfo.kv_role EngineInfo.max_media_bytes EngineInfo.modalities
+        EngineInfo.weight_version
+        SchedulerStats.connector_prefix_cache_hits SchedulerStats.connector_prefix_cache_queries
+        SchedulerStats.encoder_cache_usage SchedulerStats.mm_cache_hits SchedulerStats.mm_cache_queries
+        SchedulerStats.num_waiting_for_remote_kvs_reqs
+        ChatResponse.kv_transfer_params_json ChatResponse.weight_version GenerateResponse.kv_transfer_params_json
+        GenerateResponse.weight_version
+        Encoding.mm_features RenderChatResponse.mm_features GetInfoResponse.modalities
+        KvBlocksRemoved.group_index KvBlocksStored.extra_keys KvBlocksStored.group_index
+        KvCacheGroup.attention_chunk_size KvCacheGroup.head_size_v
+        KvCacheGroup.num_state_blocks
+        KvCacheGroup.sharing_layers
+        ModelInfo.first_layer ModelInfo.is_encoder_decoder ModelInfo.modalities ModelInfo.num_stage_layers
+        ModelInfo.supports_transcription ModelInfo.uses_mrope ModelInfo.weight_version ModalityInfo.*
+        WorkerLifecycleServiceGetInfoResponse.lora_limits
+    """,
+    OTHERS_READ: """
+        EngineInfo.data_parallel_size EngineInfo.schema_revision
+        EngineLoad.num_free_blocks EngineLoad.num_sessions IsSleepingResponse.is_sleeping ResetPrefixCacheResponse.success
+        WatchLoadResponse.load KvBlocksRemoved.medium
+        GetInfoResponse.pad_token_id GetInfoResponse.unk_token_id
+        InitializeKvCacheResponse.size_bytes
+        LoadModelResponse.loaded_bytes LoadModelResponse.total_bytes
+        Classification.* ClassifyResponse.* EmbedResponse.* ScoreResponse.*
+        ListModelsResponse.models ListModelsResponse.next_page_token TokenLogprobs.top ToolCallDelta.id
+        ModelInfo.architecture ModelInfo.num_layers ModelInfo.num_parameters
+        WarmUpResponse.completed WarmUpResponse.total
+        WorkerLifecycleServiceGetInfoResponse.contract_revision
+        WorkerLifecycleServiceGetInfoResponse.schema_revision
+    """,
+    BY_NAME: """
+        BatchedAnswer.render_chat ChatMessage.name ChatMessage.reasoning ChatMessage.tool_call_id
+        ChatRequest.add_generation_prompt ChatRequest.chat_template ChatRequest.include_reasoning
+        ChatRequest.parallel_tool_calls EngineInfo.contract_revision EngineInfo.priority_scheduling EngineInfo.supports_lora
+        SamplingParams.logprobs SamplingParams.temperature
+        TextOptions.detokenize TextOptions.skip_special_tokens TextOptions.spaces_between_special_tokens
+        TextOptions.stream_interval
+    """,
+    NOT_NEEDED: """
+        EngineCoreRequest.data_parallel_rank EngineCoreRequest.external_req_id SchedulerOutput.total_num_scheduled_tokens
+    """,
+}

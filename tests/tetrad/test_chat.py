@@ -1,0 +1,121 @@
+"""`tetrad chat` without a server: commands, messages of several lines, and what a turn sends and keeps."""
+
+import io
+import sys
+
+import pytest
+
+from tetrad.cli.talk.commands import run_command
+from tetrad.cli.talk.conversation import TalkConversation, TurnSpeed
+from tetrad.cli.talk.terminal import Terminal
+
+
+class Client:
+    """A server that answers with these pieces; an exception among them is raised."""
+
+    def __init__(self, *pieces):
+        self.pieces, self.bodies = pieces, []
+
+    def stream(self, path, body):
+        self.bodies.append(body)
+        for piece in self.pieces:
+            if isinstance(piece, BaseException):
+                raise piece
+            yield {"choices": [{"delta": {"content": piece}}]}
+        yield {"choices": [], "usage": {"completion_tokens": len(self.pieces)}}
+
+
+@pytest.fixture
+def conversation():
+    return TalkConversation(Client("Hel", "lo"), {"model": "m"})
+
+
+def test_a_turn_sends_the_conversation_and_keeps_the_answer(conversation):
+    heard = []
+    run_command("/system Be brief.", conversation)
+
+    speed = conversation.say("Hi", heard.append)
+    conversation.say("Ho", heard.append)
+
+    assert "".join(heard) == "HelloHello"
+    assert speed.num_tokens == 2
+    system = {"role": "system", "content": "Be brief."}
+    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}, {"role": "user", "content": "Ho"}]
+    assert conversation.client.bodies[1]["messages"] == [system, *turns]
+
+
+def test_an_answer_that_is_ended_is_kept_as_far_as_it_came():
+    conversation = TalkConversation(Client("Hel", KeyboardInterrupt()), {})
+
+    with pytest.raises(KeyboardInterrupt):
+        conversation.say("Hi", lambda _: None)
+
+    assert conversation.turns == [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hel"}]
+
+
+def test_a_message_without_an_answer_is_forgotten():
+    conversation = TalkConversation(Client(ValueError()), {})
+
+    with pytest.raises(ValueError):
+        conversation.say("Hi", lambda _: None)
+
+    assert conversation.turns == []
+
+
+@pytest.mark.parametrize(
+    ("line", "fields", "shown"),
+    [
+        ("/set temperature 0.5", {"temperature": 0.5}, "temperature = 0.5"),
+        ("/set max-tokens 7", {"max_tokens": 7}, "max_tokens = 7"),
+        ("/set stop END", {"stop": "END"}, 'stop = "END"'),
+        ("/set model x", {}, "model cannot be set"),
+        ("/set", {}, "No field is set."),
+        ("/sat", {}, "There is no command /sat"),
+    ],
+)
+def test_fields_are_set_by_a_command(conversation, line, fields, shown):
+    assert shown in run_command(line, conversation).shown
+    assert conversation.fields == {"model": "m", **fields}
+
+
+def test_a_field_is_unset_by_its_name_alone(conversation):
+    run_command("/set seed 3", conversation)
+
+    assert run_command("/set seed", conversation).shown == "seed is unset."
+    assert conversation.fields == {"model": "m"}
+
+
+def test_retry_sends_the_last_message_again_and_clear_forgets(conversation):
+    conversation.say("Hi", lambda _: None)
+
+    assert run_command("/retry", conversation).again == "Hi"
+    assert conversation.turns == []
+    conversation.say("Hi", lambda _: None)
+    run_command("/clear", conversation)
+    assert conversation.turns == []
+    assert run_command("/bye", conversation).ends
+
+
+def test_the_system_message_is_shown_and_removed(conversation):
+    run_command("/system Be brief.", conversation)
+
+    assert run_command("/system", conversation).shown == "System message: Be brief."
+    assert run_command("/system none", conversation).shown == "System message: none"
+    assert conversation.system == ""
+
+
+def test_quotation_marks_hold_a_message_of_several_lines(monkeypatch, tmp_path):
+    text = '"""one\ntwo\n"""\nthree\n"""four"""\n'
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    terminal = Terminal(tmp_path / "history")
+
+    with terminal.opened():
+        messages = [terminal.read_message() for _ in range(4)]
+
+    assert messages == ["one\ntwo", "three", "four", None]
+    assert not (tmp_path / "history").exists()
+
+
+def test_speed_is_tokens_behind_the_first_one_a_second():
+    assert str(TurnSpeed(11, 0.25, 2.0)) == "11 tokens, 5.0 tokens/s, first after 0.25 s"
+    assert str(TurnSpeed(1, 0.25, 0.0)) == "1 tokens, first after 0.25 s"

@@ -1,0 +1,36 @@
+"""Pairs of texts for cross-encoders: joined by the tokenizer's own template."""
+
+import pytest
+
+from tests.worker_svc.pooling.checkpoints import ENCODERS, save_encoder
+from tetrad.services.errors import InvalidRequest
+from tetrad.tokenizer_svc.loading.load import load_tokenizer
+
+CLS, SEP = 2, 3
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("bert")
+    save_encoder(directory, ENCODERS["bert"])
+    return load_tokenizer(str(directory))
+
+
+def test_a_pair_is_joined_by_special_tokens_and_its_second_text_is_of_type_1(bert):
+    encoded = bert.encode_pair("w0 w1", "w2 w3 w4")
+
+    assert encoded.token_ids == [CLS, 4, 5, SEP, 6, 7, 8, SEP]
+    assert encoded.type_boundary == 4
+
+
+def test_a_tokenizer_without_types_has_no_boundary(tokenizer):
+    assert tokenizer.encode_pair("a", "b").type_boundary is None
+
+
+def test_the_second_text_is_cut_to_the_limit(bert):
+    assert bert.encode_pair("w0 w1", "w2 w3 w4", max_tokens=6).token_ids == [CLS, 4, 5, SEP, 6, SEP]
+
+
+def test_a_first_text_that_fills_the_limit_is_refused(bert):
+    with pytest.raises(InvalidRequest, match=r"The first text of a pair has 5 tokens; the limit of the pair is 4\."):
+        bert.encode_pair("w0 w1", "w2 w3 w4", max_tokens=4)

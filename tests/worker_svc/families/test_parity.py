@@ -1,0 +1,117 @@
+"""Tiny models of every family, and of a few that transformers' code runs, give transformers' tokens.
+
+32 for each of 8 prompts, however steps are cut.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.worker_svc.conftest import Driver
+from tests.worker_svc.families.tiny_models import FAMILIES, FOREIGN, save_family
+from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.core.device import KvLayout, LoadRequest
+from tetrad.worker_svc.devices.cpu import CpuDevice
+
+NUM_TOKENS = 32
+PROMPTS = [np.random.default_rng(length).integers(3, 320, length).tolist() for length in (1, 5, 16, 17, 33, 70, 150, 1000)]
+LAYOUT = KvLayout(num_blocks=900, block_size=16, max_model_len=1100, max_num_seqs=16, max_num_batched_tokens=2048)
+
+
+@dataclass(frozen=True)
+class Case:
+    directory: Path
+    model: object
+    expected: list[list[int]]
+
+    def driver(self, *, keeps_passed: bool = False) -> Driver:
+        return Driver(self.model.make_runner(LAYOUT), LAYOUT, keeps_passed=keeps_passed)
+
+    def check(self, outputs: dict[int, list[int]]) -> None:
+        assert outputs == {handle: self.expected[handle] for handle in outputs}
+
+
+@pytest.fixture(scope="module")
+def torch_cpu() -> CpuDevice:
+    device = CpuDevice(WorkerSettings(threads=1, cpu_kernels="torch"))
+    device.set_up()
+    return device
+
+
+@pytest.fixture(scope="module", params=[*FAMILIES, *FOREIGN])
+def case(request, tmp_path_factory, load) -> Iterator[Case]:
+    directory = tmp_path_factory.mktemp(request.param)
+    reference = save_family(directory, request.param)
+    model = load(directory)
+    case = Case(directory, model, [])
+    drafts = generated(case.driver())
+    case.expected.extend(verified(reference, prompt, drafts[handle]) for handle, prompt in enumerate(PROMPTS))
+    case.check(drafts)
+    return case
+
+
+def generated(driver: Driver, chunk: int = 10_000) -> dict[int, list[int]]:
+    for handle, prompt in enumerate(PROMPTS):
+        driver.add(handle, prompt)
+    return driver.generate(NUM_TOKENS, chunk=chunk)
+
+
+@torch.inference_mode()
+def verified(reference: torch.nn.Module, prompt: list[int], draft: list[int]) -> list[int]:
+    """Return the most likely token at each place of a draft: until one differs, what transformers generates."""
+    logits = reference(torch.tensor([prompt + draft[:-1]])).logits[0, len(prompt) - 1 :]
+    return logits.argmax(-1).tolist()
+
+
+def test_on_torch(case, torch_cpu):
+    """The native kernels run most families; without them, as on a host that has no compiler, torch does."""
+    model = torch_cpu.load_model(LoadRequest(str(case.directory), case.directory), lambda *_: None)
+    driver = Driver(model.make_runner(LAYOUT), LAYOUT)
+
+    case.check(generated(driver, chunk=200))
+
+
+def test_alone(case):
+    driver = case.driver()
+    for handle, prompt in enumerate(PROMPTS):
+        driver.add(handle, prompt)
+        case.check({handle: driver.generate(NUM_TOKENS)[handle]})
+        driver.remove(handle)
+
+
+def test_in_chunks_of_48(case):
+    case.check(generated(case.driver(), chunk=48))
+
+
+def test_from_the_prefix_cache(case):
+    """All full blocks of each prompt are read where an earlier request has written them, but for the last token."""
+    driver = case.driver(keeps_passed=True)
+    generated(driver)
+    for handle, prompt in enumerate(PROMPTS):
+        num_full = (len(prompt) - 1) // LAYOUT.block_size
+        shared = [table[:num_full] for table in driver.requests[handle].tables] if num_full else None
+        driver.add(len(PROMPTS) + handle, prompt, shared=shared, computed=num_full * LAYOUT.block_size)
+
+    outputs = driver.generate(NUM_TOKENS)
+
+    case.check({handle: outputs[len(PROMPTS) + handle] for handle in range(len(PROMPTS))})
+
+
+def test_after_a_preemption(case):
+    driver = case.driver()
+    for handle, prompt in enumerate(PROMPTS):
+        driver.add(handle, prompt)
+    driver.generate(10)
+    for handle in range(0, len(PROMPTS), 2):
+        preempted = driver.remove(handle)
+        driver.step({handle + 1: 1})
+        resumed = driver.add(handle, PROMPTS[handle])
+        resumed.output, resumed.num_tokens = preempted.output, len(PROMPTS[handle]) + 10
+
+    outputs = driver.generate(NUM_TOKENS, chunk=48)
+
+    case.check({handle: output[:NUM_TOKENS] for handle, output in outputs.items()})

@@ -1,0 +1,61 @@
+"""A tiny model around a text model for every wrapper, as transformers saves it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.worker_svc.families.tiny_models import DELTA, DELTA_EXPERTS, EXPERTS, GEMMA, GEMMA4, SIZES, WINDOW
+
+_VISION = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+_VISION |= {"image_size": 28, "patch_size": 14}
+_QWEN = {"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 32, "out_hidden_size": 64}
+_QWEN3 = _QWEN | {"deepstack_visual_indexes": [0], "num_position_embeddings": 16}
+_MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+_QWEN3_MOE = EXPERTS | {"rope_parameters": _MROPE, "norm_topk_prob": True, "moe_intermediate_size": 24}
+_LLAMA4 = {
+    "num_hidden_layers": 4,
+    "num_local_experts": 2,
+    "intermediate_size_mlp": 80,
+    "interleave_moe_layer_step": 2,
+    "attention_chunk_size": WINDOW,
+    "floor_scale": 64,
+}
+WRAPPERS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
+    "gemma3": ("gemma3", GEMMA, _VISION),
+    "idefics3": ("idefics3", {"model_type": "llama"}, _VISION),
+    "internvl": ("internvl", {"model_type": "qwen2"}, _VISION | {"image_size": [28, 28], "patch_size": [14, 14]}),
+    "internvl of qwen3": ("internvl", {"model_type": "qwen3"}, _VISION | {"image_size": [28, 28], "patch_size": [14, 14]}),
+    "llama4": ("llama4", _LLAMA4, _VISION | {"vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}),
+    "llava": ("llava", {"model_type": "llama"}, _VISION | {"model_type": "clip_vision_model"}),
+    "mistral3": ("mistral3", {"model_type": "mistral", "sliding_window": WINDOW}, _VISION | {"head_dim": 16}),
+    "mistral3 of ministral3": ("mistral3", {"model_type": "ministral3"}, _VISION | {"head_dim": 16}),
+    "qwen2_vl": ("qwen2_vl", {"rope_parameters": _MROPE}, {"depth": 1, "embed_dim": 32, "hidden_size": 64, "num_heads": 2}),
+    "qwen2_5_vl": ("qwen2_5_vl", {"rope_parameters": _MROPE}, _QWEN),
+    "qwen3_5": ("qwen3_5", DELTA, _QWEN | {"num_position_embeddings": 16}),
+    "qwen3_5_moe": ("qwen3_5_moe", DELTA_EXPERTS, _QWEN | {"num_position_embeddings": 16}),
+    "qwen3_vl": ("qwen3_vl", {"rope_parameters": _MROPE | {"mrope_interleaved": True}}, _QWEN3),
+    "qwen3_vl_moe": ("qwen3_vl_moe", _QWEN3_MOE, _QWEN3),
+    "smolvlm": ("smolvlm", {"model_type": "llama"}, _VISION),
+}
+"""Name -> model_type, changes of the text model's SIZES, config of what reads images."""
+FOREIGN: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
+    "gemma4": ("gemma4", GEMMA4, _VISION | {"head_dim": 16}),
+}
+"""Wrappers whose text model transformers' code runs."""
+
+
+def save_wrapper(directory: Path, name: str) -> torch.nn.Module:
+    """Write a wrapper's model as transformers does, and return transformers' own."""
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    model_type, changes, vision = (dict(WRAPPERS) | dict(FOREIGN))[name]
+    torch.manual_seed(1)
+    config = AutoConfig.for_model(model_type, text_config=dict(SIZES | changes), vision_config=dict(vision), audio_config=None)
+    model = AutoModelForImageTextToText.from_config(config, attn_implementation="eager")
+    for key, parameter in model.named_parameters():
+        if "norm" in key and parameter.dim() == 1:
+            torch.nn.init.normal_(parameter, mean=1.0 if parameter.mean() > 0.5 else 0.1, std=0.2)
+    model.eval().save_pretrained(directory)
+    return model

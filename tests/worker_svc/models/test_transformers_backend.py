@@ -1,0 +1,184 @@
+"""Transformers backend: what it refuses and why, in one line, and a model's own code."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from tests.worker_svc.conftest import LAYOUT, Driver
+from tests.worker_svc.families.test_parity import verified
+from tests.worker_svc.families.tiny_models import SIZES, save_family
+from tests.worker_svc.models.own_code import has_run, save_own_code
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.attention.paged_metadata import Sight
+from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.core.device import LoadRequest
+from tetrad.worker_svc.devices.cpu import CpuDevice
+from tetrad.worker_svc.families.check import check_model
+from tetrad.worker_svc.models.transformers_backend.interface import UnservableError
+from tetrad.worker_svc.models.transformers_backend.sight import sees, sight_of
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Writes a tiny model of a type, or its config alone; returns the directory."""
+
+    def save_model(model_type, *, has_weights=True, **changes):
+        config = AutoConfig.for_model(model_type, **SIZES | changes)
+        if has_weights:
+            AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+        else:
+            from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+            config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type]]
+            config.save_pretrained(tmp_path)
+        return tmp_path
+
+    return save_model
+
+
+def change_config(directory, **changes):
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def check_refusal(load, directory, reason, **options):
+    with pytest.raises(ModelError, match=reason) as caught:
+        load(directory, **options)
+    assert "\n" not in caught.value.message
+    assert len(caught.value.message) < 400
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "reason"),
+    [
+        ("bloom", {"n_head": 4}, "does not call attention through transformers' AttentionInterface"),
+        ("bert", {}, "its mask is neither causal, a sliding window nor a chunk"),
+        ("bert", {"is_decoder": True, "add_cross_attention": True}, "it has cross attention"),
+        ("mamba", {"num_heads": 1}, "its layers keep states beside keys and values"),
+        ("doge", {}, "it changes the mask of its attention, as alibi does"),
+        ("helium", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "of type dynamic depends"),
+    ],
+)  # fmt: skip
+def test_models_that_are_more_than_attention_over_keys_are_refused_with_the_reason(model_type, changes, reason, save, load):
+    directory = save(model_type, has_weights=False, **changes)
+
+    check_refusal(load, directory, reason, random_weights=True)
+
+
+def test_a_state_that_only_the_code_knows_of_is_found_by_comparing_logits(tmp_path, load):
+    """The code says that each token is computed by itself, but adds a part of the one before."""
+    save_family(tmp_path, "helium")
+    code = """
+import torch
+from transformers import HeliumConfig, HeliumForCausalLM
+
+class ShiftedConfig(HeliumConfig):
+    model_type = "shifted"
+
+class ShiftedForCausalLM(HeliumForCausalLM):
+    config_class = ShiftedConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.model.layers[0].mlp.register_forward_hook(lambda _, __, x: x + torch.nn.functional.pad(x, (0, 0, 1, 0))[:, :-1])
+"""
+    (tmp_path / "shifted.py").write_text(code)
+    own = {"AutoConfig": "shifted.ShiftedConfig", "AutoModelForCausalLM": "shifted.ShiftedForCausalLM"}
+    change_config(tmp_path, model_type="shifted", architectures=["ShiftedForCausalLM"], auto_map=own)
+    device = CpuDevice(WorkerSettings(threads=1, trust_remote_code=True))
+
+    with pytest.raises(ModelError, match="its logits over KV pages differ from those of its own attention"):
+        device.load_model(LoadRequest("shifted", tmp_path), lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"quantization_config": {"quant_method": "awq"}}, "takes weights in floats alone"),
+        ({"vocab_size": 321}, r"Tensor lm_head.weight has shape \(320, 64\), but the config asks for \(321, 64\)"),
+        ({"num_hidden_layers": 4}, "no tensor model.layers.3.input_layernorm.weight, .* and 6 more"),
+        ({"num_hidden_layers": 2}, "tensors that HeliumForCausalLM does not use: model.layers.2.input_layernorm.weight"),
+        ({"hidden_act": "no such thing"}, "transformers cannot make HeliumForCausalLM: "),
+        ({"hidden_size": "wide"}, "transformers cannot make HeliumForCausalLM: "),
+        ({"architectures": ["FancyForCausalLM"]}, "no family, no plug-in and no causal model of transformers has this name"),
+    ],
+)
+def test_files_that_lie_are_refused_in_one_line(changes, reason, tmp_path, load):
+    save_family(tmp_path, "helium")
+    change_config(tmp_path, **changes)
+
+    check_refusal(load, tmp_path, reason)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"quantization": "int8"}, "Quantization 'int8' needs the native kernels"),
+        ({"dtype": "bfloat16"}, "dtype bfloat16 is not supported"),
+    ],
+)
+def test_options_that_the_backend_does_not_have_are_refused(options, reason, tmp_path, load):
+    save_family(tmp_path, "helium")
+
+    check_refusal(load, tmp_path, reason, **options)
+
+
+def test_the_gpu_does_not_run_transformers_code():
+    with pytest.raises(ModelError, match="which the cpu device alone does; use device cpu"):
+        check_model({"architectures": ["HeliumForCausalLM"], "model_type": "helium"}, "cuda")
+
+
+def test_random_weights_are_those_of_the_seed(save, load):
+    directory = save("helium", has_weights=False)
+
+    outputs = []
+    for seed in (1, 1, 2):
+        driver = Driver(load(directory, random_weights=True, seed=seed).make_runner(LAYOUT))
+        driver.add(0, range(5, 25))
+        outputs.append(driver.generate(8)[0])
+
+    assert outputs[0] == outputs[1] != outputs[2]
+
+
+def test_own_code_runs_only_where_it_is_trusted(tmp_path, load):
+    save_own_code(tmp_path)
+
+    check_refusal(load, tmp_path, "code that the model brings .* only in a worker with --trust-remote-code")
+
+    assert not has_run(tmp_path)
+
+
+def test_trusted_code_gives_its_own_tokens(tmp_path):
+    reference = save_own_code(tmp_path)
+    device = CpuDevice(WorkerSettings(threads=1, trust_remote_code=True))
+    prompt = list(range(3, 60))
+
+    driver = Driver(device.load_model(LoadRequest("doubled", tmp_path), lambda *_: None).make_runner(LAYOUT))
+    driver.add(0, prompt)
+    [output] = driver.generate(16, chunk=20).values()
+
+    assert output == verified(reference, prompt, output)
+    assert has_run(tmp_path)
+
+
+@pytest.mark.parametrize("sight", [Sight(None), Sight(24), Sight(1), Sight(None, 24), Sight(4096)])
+def test_the_sight_of_a_mask_function_is_found(sight):
+    size = sight.window or sight.chunk
+
+    assert sight_of(lambda _, __, query, key: sees(sight, int(query), int(key)), size) == sight
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda *_: torch.tensor(True),
+        lambda _, __, query, key: key < query,
+        lambda _, __, query, key: (key <= query) & (key > query - 23),
+        lambda _, __, query, key: torch.ones(9)[key] > 0,
+    ],
+)
+def test_other_mask_functions_are_refused(function):
+    with pytest.raises(UnservableError, match="mask"):
+        sight_of(function, 24)

@@ -1,0 +1,235 @@
+"""Stages of a pipeline bring what one rank brings, also with steps of different requests in flight."""
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.worker_svc.conftest import GREEDY, LAYOUT, Driver, tiny_config
+from tests.worker_svc.families.tiny_models import FAMILIES, save_family
+from tests.worker_svc.ranks.groups import Group, open_group
+from tests.worker_svc.ranks.test_tensor_parallel import PROMPTS, SEEDED, TOLERANCE, answers
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.core.plan import GrammarRows, StepResult, finished
+from tetrad.worker_svc.core.ranks import Stage
+from tetrad.worker_svc.families.check import check_config, check_ranks
+from tetrad.worker_svc.model_facts.stages import stage_config, stage_layers
+
+SHAPES = [(1, 2), (1, 3), (2, 2)]
+"""Shards and stages."""
+EVERY = bool(os.environ.get("TETRAD_TEST_ALL_FAMILIES"))
+CASES = (
+    [(name, shape) for name in FAMILIES for shape in SHAPES]
+    if EVERY
+    else [*(("llama", shape) for shape in SHAPES), ("qwen2_moe", (1, 3)), ("qwen2", (2, 2))]
+)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> dict[str, Path]:
+    """Each family is written once."""
+    directories: dict[str, Path] = {}
+    for name in dict.fromkeys(name for name, _ in CASES):
+        directories[name] = tmp_path_factory.mktemp("family")
+        save_family(directories[name], name)
+    return directories
+
+
+@pytest.mark.parametrize(("name", "shape"), CASES, ids=lambda case: str(case).replace(" ", ""))
+def test_tokens_are_those_of_one_rank_and_log_probabilities_within_a_tolerance(saved, load, name, shape, tmp_path):
+    alone = Driver(load(saved[name]).make_runner(LAYOUT), LAYOUT)
+    expected = answers(alone)
+
+    with open_group(tmp_path, *shape) as group:
+        together = Driver(group, group.load(saved[name]))
+        found = answers(together)
+
+    assert found == expected
+    for handle, request in alone.requests.items():
+        for (ids, values, _), (other_ids, other_values, _) in zip(
+            request.logprobs, together.requests[handle].logprobs, strict=True
+        ):
+            assert ids.tolist() == other_ids.tolist()
+            np.testing.assert_allclose(other_values, values, atol=TOLERANCE)
+
+
+def test_each_stage_reads_and_keeps_its_layers_alone(tiny_llama, load, tmp_path):
+    path, _ = tiny_llama
+    whole = load(path)
+
+    with open_group(tmp_path, 1, 3) as group:
+        group.load(path)
+        infos = [rank.worker.snapshot().model for rank in group.ranks]
+        blocks = [rank.worker.kv_groups(16)[0].block_size_bytes for rank in group.ranks]
+
+    assert sum(info.num_parameters for info in infos) == whole.info.num_parameters
+    assert blocks == [whole.kv_groups(16)[0].block_size_bytes // 3] * 3
+
+
+@pytest.mark.parametrize("options", [{"quantization": "int8"}, {}], ids=["int8", "float32"])
+def test_whole_layers_run_on_the_native_program_with_weights_as_on_one_rank(tiny_llama, load, tmp_path, options):
+    path, _ = tiny_llama
+    alone = load(path, **options)
+    driver = Driver(alone.make_runner(LAYOUT), LAYOUT)
+    driver.add(1, PROMPTS[0], SEEDED)
+    expected = driver.generate(20)[1]
+
+    with open_group(tmp_path, 1, 2) as group:
+        driver = Driver(group, group.load(path, **options))
+        driver.add(1, PROMPTS[0], SEEDED)
+        found = driver.generate(20)[1]
+        sizes = [rank.worker.snapshot().model.weights_size_bytes for rank in group.ranks]
+        [dtype] = {rank.worker.kv_groups(16)[0].dtype for rank in group.ranks}
+
+    assert found == expected
+    assert sum(sizes) == alone.info.weights_size_bytes
+    assert dtype == alone.kv_groups(16)[0].dtype
+
+
+class InTurns:
+    """Two drivers whose steps pass through the stages of one group at the same time."""
+
+    def __init__(self, group: Group, drivers: list[Driver]) -> None:
+        self._group, self._drivers = group, drivers
+        self._under_way: deque[tuple[Driver, object]] = deque()
+
+    def begin(self, driver: Driver, scheduled: dict[int, int], **extra: object) -> None:
+        plan = driver.plan(scheduled, **extra)
+        step = self._group.ranks[0].compute.run(self._group.begin, plan)
+        self._under_way.append((driver, step))
+
+    def end_one(self) -> StepResult:
+        driver, step = self._under_way.popleft()
+        return driver.take(self._group.ranks[0].compute.run(finished, step))
+
+    def run(self, num_tokens: int) -> None:
+        """Run both, each step planned before the result of the one before the last, as an engine core does."""
+        for _ in range(num_tokens):
+            for driver in self._drivers:
+                self.begin(driver, {handle: driver.remaining(handle) for handle in driver.requests})
+                if len(self._under_way) > 2:
+                    self.end_one()
+        while self._under_way:
+            self.end_one()
+
+
+@pytest.fixture
+def in_turns(tiny_llama, tmp_path) -> Iterator[tuple[InTurns, Driver, Driver]]:
+    with open_group(tmp_path, 1, 2) as group:
+        layout = group.load(tiny_llama[0])
+        first, second = Driver(group, layout), Driver(group, layout)
+        second._free, first._free = first._free[::2], first._free[1::2]
+        second._step_id = 1000
+        yield InTurns(group, [first, second]), first, second
+
+
+def test_steps_in_flight_bring_the_tokens_of_one_after_the_other(tiny_llama, load, in_turns):
+    turns, first, second = in_turns
+    alone = Driver(load(tiny_llama[0]).make_runner(LAYOUT), LAYOUT)
+    for handle, prompt in enumerate(PROMPTS):
+        for driver in (alone, second if handle else first):
+            driver.add(handle, prompt, SEEDED if handle == 1 else GREEDY)
+
+    turns.run(8)
+
+    expected = alone.generate(8)
+    assert first.requests[0].output == expected[0]
+    assert [second.requests[handle].output for handle in (1, 2)] == [expected[1], expected[2]]
+
+
+def test_a_request_that_leaves_while_its_step_is_under_way_disturbs_no_other(tiny_llama, load, in_turns):
+    """Its row is not given to a new request before its step is completed."""
+    turns, first, second = in_turns
+    alone = Driver(load(tiny_llama[0]).make_runner(LAYOUT), LAYOUT)
+    for handle, prompt in enumerate(PROMPTS):
+        alone.add(handle, prompt, GREEDY)
+    first.add(0, PROMPTS[0], GREEDY)
+    first.add(7, PROMPTS[1], GREEDY)
+
+    turns.begin(first, {0: len(PROMPTS[0]), 7: len(PROMPTS[1])})
+    second._removed.append(7)  # a plan that comes before the result of its step
+    for handle in (1, 2):
+        second.add(handle, PROMPTS[handle], GREEDY)
+    turns.begin(second, {1: len(PROMPTS[1]), 2: len(PROMPTS[2])})
+    turns.end_one()
+    first.requests.pop(7)
+    turns.end_one()
+    turns.run(5)
+
+    expected = alone.generate(6)
+    assert first.requests[0].output == expected[0]
+    assert [second.requests[handle].output for handle in (1, 2)] == [expected[1], expected[2]]
+
+
+def test_constraints_and_drafts_are_the_leaders_alone(tiny_llama, load, tmp_path):
+    """A mask allows one token; drafts of the right tokens are accepted."""
+    path, _ = tiny_llama
+    allowed = np.zeros((1, 10), np.uint32)
+    allowed[0, 77 // 32] = 1 << 77 % 32
+
+    def run(driver: Driver, following: list[int]) -> list[int]:
+        driver.add(1, [5, 6, 7], GREEDY)
+        driver.step({1: 3}, grammar=GrammarRows(np.array([1]), allowed))
+        driver.generate(4)
+        driver.verify({1: following})
+        driver.generate(8)
+        return driver.requests[1].output[:8]
+
+    expected = run(Driver(load(path).make_runner(LAYOUT), LAYOUT), [])
+    with open_group(tmp_path, 1, 2) as group:
+        driver = Driver(group, group.load(path))
+        found = run(driver, expected[4:7])
+
+    assert found[0] == 77
+    assert found == expected
+
+
+def test_a_stage_that_fails_fails_the_step_and_the_group_goes_on_when_it_has_met_again(tiny_llama, tmp_path):
+    path, _ = tiny_llama
+    with open_group(tmp_path, 1, 3) as group:
+        driver = Driver(group, group.load(path))
+        driver.add(1, PROMPTS[0], GREEDY)
+        before = list(driver.generate(4)[1])
+        part, group.ranks[1].worker._runner._part = group.ranks[1].worker._runner._part, None
+
+        with pytest.raises(Exception, match=r"closed|reset|lost"):
+            driver.step({1: 1})
+
+        group.ranks[1].worker._runner._part = part
+        leader = group.ranks[0]
+        leader.compute.run(leader.worker._runner.forget_all)
+        group.join()
+        driver = Driver(group, group.load(path))
+        driver.add(2, PROMPTS[0], GREEDY)
+        assert driver.generate(4)[2] == before
+
+
+def test_the_first_stage_has_fewer_layers_as_it_has_the_vocabulary():
+    small = check_config(tiny_config("LlamaForCausalLM", num_hidden_layers=12, vocab_size=2000), "cpu")
+
+    layers = [stage_layers(small, Stage(index, 3)) for index in range(3)]
+
+    assert [each.start for each in layers[1:]] == [each.stop for each in layers[:-1]]
+    assert (layers[0].start, layers[-1].stop) == (0, 12)
+    assert 0 < len(layers[0]) < len(layers[1])
+    assert stage_config(small, Stage(2, 3)).num_layers == len(layers[2])
+
+
+@pytest.mark.parametrize("num_stages", [4, 64])
+def test_more_stages_than_layers_are_refused(num_stages):
+    with pytest.raises(ModelError, match=f"pipeline_parallel_size {num_stages} exceeds this model's 3 layers"):
+        check_ranks(tiny_config("LlamaForCausalLM"), 1, num_stages)
+
+
+@pytest.mark.parametrize("num_layers", [3, 4, 7, 30])
+@pytest.mark.parametrize("num_stages", [1, 2, 3])
+def test_stages_have_every_layer_once(num_layers, num_stages):
+    config = check_config(tiny_config("LlamaForCausalLM", num_hidden_layers=num_layers), "cpu")
+
+    layers = [stage_layers(config, Stage(index, num_stages)) for index in range(num_stages)]
+
+    assert [layer for each in layers for layer in each] == list(range(num_layers))
+    assert all(layers)

@@ -1,0 +1,143 @@
+"""Ranks that compute a model together bring what one rank brings, for models of many kinds."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.worker_svc.conftest import GREEDY, LAYOUT, Driver
+from tests.worker_svc.families.tiny_models import FAMILIES, save_family
+from tests.worker_svc.ranks.groups import open_group
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec
+
+SIX = ("llama", "qwen3", "gpt_oss", "qwen2_moe", "deepseek_v3", "olmo2")
+"""Grouped queries, norms of heads, experts with sinks and biases, shared experts, latent attention, norms over all heads."""
+EVERY = bool(os.environ.get("TETRAD_TEST_ALL_FAMILIES"))
+SEEDED = SamplingSpec(temperature=0.9, top_p=0.9, seed=7, num_logprobs=3)
+PROMPTS = [list(range(5, 45)), [9, 8, 7], list(range(60, 77))]
+TOLERANCE = 1e-4
+
+
+@pytest.fixture(scope="module", params=FAMILIES if EVERY else SIX)
+def family(request, tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("family")
+    save_family(directory, request.param)
+    return directory
+
+
+def answers(driver: Driver) -> dict[int, list[int]]:
+    """Run three prompts in chunks, one of them preempted on its way, greedy and seeded."""
+    for handle, prompt in enumerate(PROMPTS):
+        driver.add(handle, prompt, SEEDED if handle == 1 else SamplingSpec(temperature=0.0, num_logprobs=3))
+    driver.generate(4, chunk=16)
+    preempted = driver.remove(2)
+    again = driver.add(2, preempted.prompt + preempted.output, preempted.sampling)
+    driver.generate(4, chunk=16)
+    return {0: driver.requests[0].output, 1: driver.requests[1].output, 2: preempted.output + again.output}
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_tokens_are_those_of_one_rank_and_log_probabilities_within_a_tolerance(family, load, size, tmp_path):
+    alone = Driver(load(family).make_runner(LAYOUT), LAYOUT)
+    expected = answers(alone)
+
+    with open_group(tmp_path, size) as group:
+        layout = group.load(family)
+        together = Driver(group, layout)
+        found = answers(together)
+
+    assert found == expected
+    for handle, request in alone.requests.items():
+        for (ids, values, _), (other_ids, other_values, _) in zip(
+            request.logprobs, together.requests[handle].logprobs, strict=True
+        ):
+            assert ids.tolist() == other_ids.tolist()
+            np.testing.assert_allclose(other_values, values, atol=TOLERANCE)
+
+
+def test_each_rank_reads_and_keeps_its_part_alone(tiny_llama, load, tmp_path):
+    path, _ = tiny_llama
+    whole = load(path)
+
+    with open_group(tmp_path, 2) as group:
+        group.load(path)
+        infos = [rank.worker.snapshot().model for rank in group.ranks]
+        [groups] = {rank.worker.kv_groups(16) for rank in group.ranks}
+
+    assert all(info.weights_size_bytes < 0.52 * whole.info.weights_size_bytes for info in infos)
+    assert groups[0].block_size_bytes == whole.kv_groups(16)[0].block_size_bytes // 2
+
+
+def test_constraints_and_drafts_are_the_leaders_alone(tiny_llama, load, tmp_path):
+    """A mask allows one token; drafts of the right tokens are accepted."""
+    path, _ = tiny_llama
+    allowed = np.zeros((1, 10), np.uint32)
+    allowed[0, 77 // 32] = 1 << 77 % 32
+
+    def run(driver: Driver) -> list[int]:
+        driver.add(1, [5, 6, 7], GREEDY)
+        driver.step({1: 3}, grammar=GrammarRows(np.array([1]), allowed))
+        driver.generate(4)
+        following = list(expected[4:7]) if expected else []
+        driver.verify({1: following})
+        driver.generate(8)
+        return driver.requests[1].output
+
+    expected: list[int] = []
+    expected = run(Driver(load(path).make_runner(LAYOUT), LAYOUT))
+    with open_group(tmp_path, 2) as group:
+        group.load(path)
+        found = run(Driver(group, LAYOUT))
+
+    assert found[0] == 77
+    assert found[:8] == expected[:8]
+
+
+def test_a_group_that_was_rebuilt_goes_on_with_the_weights_that_it_has(tiny_llama, tmp_path):
+    path, _ = tiny_llama
+    with open_group(tmp_path, 2) as group:
+        group.load(path)
+        driver = Driver(group, LAYOUT)
+        driver.add(1, PROMPTS[0], GREEDY)
+        before = list(driver.generate(4)[1])
+        models = [rank.worker._model for rank in group.ranks]
+
+        group.ranks[1].worker._device._ranks.disconnect()
+        with pytest.raises(Exception, match=r"closed|reset|lost"):
+            driver.step({1: 1})
+        group.join()
+        group.load(path)
+
+        driver = Driver(group, LAYOUT)
+        for rank in group.ranks:
+            rank.worker._runner.forget_all()
+        driver.add(2, PROMPTS[0], GREEDY)
+        assert driver.generate(4)[2] == before
+        assert [rank.worker._model for rank in group.ranks] == models
+
+
+def test_an_order_that_fails_on_a_member_fails_the_leaders_step(tiny_llama, tmp_path):
+    path, _ = tiny_llama
+    with open_group(tmp_path, 2) as group:
+        group.load(path)
+        group.ranks[1].worker._runner._part = None  # whatever a device may raise
+
+        driver = Driver(group, LAYOUT)
+        driver.add(1, PROMPTS[0], GREEDY)
+        with pytest.raises(RuntimeError, match=r"closed|reset"):
+            driver.step({1: 40})
+
+
+@pytest.mark.parametrize(("size", "sizes"), [(4, "1, 2, 3, 6"), (5, "1, 2, 3, 6")])
+def test_a_size_that_does_not_divide_is_refused_with_those_that_do(save_tiny_model, tmp_path, size, sizes):
+    from tests.worker_svc.conftest import tiny_config
+    from tetrad.worker_svc.families.check import check_config
+    from tetrad.worker_svc.model_facts.sharding import check_size
+
+    config = check_config(tiny_config("LlamaForCausalLM", num_key_value_heads=6), "cpu")
+
+    check_size(config, 2)
+    with pytest.raises(ModelError, match=f"tensor_parallel_size {size} does not divide .* It may be: {sizes}\\."):
+        check_size(config, size)

@@ -1,0 +1,210 @@
+"""Requests of several adapters and of the base model in one batch bring the tokens of merged checkpoints."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from tests.lora_files import merged, save_lora
+from tests.worker_svc.families.tiny_models import save_family
+from tetrad.services.errors import ModelError, NotFound, TetradError
+from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.core.device import LoadRequest
+from tetrad.worker_svc.core.lora import LoraLimits
+from tetrad.worker_svc.core.plan import PromptEmbeds, SamplingSpec
+from tetrad.worker_svc.devices.cpu import CpuDevice
+from tetrad.worker_svc.native.loras import NativeLoras
+
+PROMPTS = [np.random.default_rng(length).integers(3, 320, length).tolist() for length in (1, 5, 17, 70, 40, 33)]
+LIMITS = LoraLimits(max_loras=4, max_lora_rank=16, max_cpu_loras=4)
+EVERYTHING = "q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj|lm_head|embed_tokens"
+NUM_TOKENS = 16
+LOGPROBS = SamplingSpec(temperature=0.0, num_logprobs=0, num_prompt_logprobs=0)
+
+
+@pytest.fixture(scope="module", params=["auto", "torch"])
+def load_adapted(request):
+    device = CpuDevice(WorkerSettings(threads=1, cpu_kernels=request.param))
+    device.set_up()
+    return lambda path, **options: device.load_model(LoadRequest(str(path), path, loras=LIMITS, **options), lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def adapted(load_adapted, tiny_llama, tmp_path_factory):
+    """The tiny model with two adapters: A of rank 8 on everything, B of rank 16 on other modules."""
+    directory = tmp_path_factory.mktemp("adapters")
+    path, reference = tiny_llama
+    a = save_lora(directory / "a", reference, EVERYTHING, rank=8, seed=1)
+    fields = {"rank": 16, "alpha": 8, "seed": 2, "use_rslora": True, "dtype": torch.bfloat16}
+    b = save_lora(directory / "b", reference, "k_proj|up_proj|o_proj", **fields)
+    model = load_adapted(path)
+    for lora_id, its in ((1, a), (2, b)):
+        model.loras.install(lora_id, model.loras.read(its))
+    return model, {0: reference, 1: merged(reference, a), 2: merged(reference, b)}
+
+
+@pytest.mark.parametrize("chunk", [7, 1000])
+def test_mixed_batch_equals_merged_checkpoints(chunk, adapted, make_driver, assert_greedy):
+    model, references = adapted
+    driver = make_driver(model)
+    for handle, prompt in enumerate(PROMPTS * 2):
+        driver.add(handle, prompt, LOGPROBS, lora_id=handle % 3)
+
+    outputs = driver.generate(NUM_TOKENS, chunk=chunk)
+
+    for handle, prompt in enumerate(PROMPTS * 2):
+        expected = assert_greedy(references[handle % 3], prompt, outputs[handle])
+        found = [values[0] for _, values, _ in driver.requests[handle].logprobs]
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+        if len(prompt) > 1:
+            _check_prompt_logprobs(references[handle % 3], prompt, driver.requests[handle])
+
+
+@torch.inference_mode()
+def _check_prompt_logprobs(reference, prompt, request):
+    expected = reference(torch.tensor([prompt])).logits[0].log_softmax(-1)[range(len(prompt) - 1), prompt[1:]]
+    [(_, _, found)] = request.prompt_logprobs
+    np.testing.assert_allclose(found[:, 0], expected, atol=1e-4)
+
+
+def test_native_kernels_apply_adapters(tiny_llama):
+    device = CpuDevice(WorkerSettings(threads=1, cpu_kernels="native"))
+    device.set_up()
+
+    model = device.load_model(LoadRequest(str(tiny_llama[0]), tiny_llama[0], loras=LIMITS), lambda *_: None)
+
+    assert isinstance(model.loras, NativeLoras)
+
+
+def test_seeded_tokens_do_not_depend_on_the_batch(adapted, make_driver):
+    model, _ = adapted
+    sampling = SamplingSpec(temperature=1.0, seed=7)
+    together = make_driver(model)
+    for handle, prompt in enumerate(PROMPTS):
+        together.add(handle, prompt, sampling, lora_id=handle % 3)
+    outputs = together.generate(NUM_TOKENS)
+
+    for handle, prompt in enumerate(PROMPTS):
+        alone = make_driver(model)
+        alone.add(handle, prompt, sampling, lora_id=handle % 3)
+
+        assert alone.generate(NUM_TOKENS)[handle] == outputs[handle]
+
+
+def test_request_without_its_adapter_fails_alone(adapted, make_driver, assert_greedy):
+    model, references = adapted
+    driver = make_driver(model)
+    driver.add(0, PROMPTS[1], lora_id=9)
+    driver.add(1, PROMPTS[1], lora_id=1)
+
+    result = driver.runner.execute(driver.plan({0: 5, 1: 5}))
+
+    [(handle, error)] = result.failures
+    assert (handle, error.reason) == (0, "LORA_NOT_LOADED")
+    assert result.handles.tolist() == [1]
+    assert_greedy(references[1], PROMPTS[1], result.token_ids.tolist())
+
+
+@pytest.mark.parametrize(
+    ("family", "modules"),
+    [
+        ("phi3", "qkv_proj|gate_up_proj|o_proj|down_proj"),
+        ("qwen3", EVERYTHING),
+        ("gpt2", "c_attn|c_proj|c_fc|lm_head|wte"),
+        ("deepseek_v3", "q_a_proj|q_b_proj|kv_a_proj_with_mqa|o_proj|shared_experts.up_proj"),
+        ("qwen2_moe", "q_proj|v_proj|o_proj|shared_expert.up_proj|shared_expert.down_proj"),
+    ],
+)
+def test_fused_and_renamed_modules(family, modules, load_adapted, tmp_path, make_driver, assert_greedy):
+    reference = save_family(tmp_path / "model", family)
+    adapter = save_lora(
+        tmp_path / "adapter", reference, modules, rank=4, rank_pattern={"o_proj": 8}, alpha_pattern={"o_proj": 4}
+    )
+    model = load_adapted(tmp_path / "model")
+    model.loras.install(5, model.loras.read(adapter))
+    driver = make_driver(model)
+    for handle, prompt in enumerate(PROMPTS):
+        driver.add(handle, prompt, lora_id=5 * (handle % 2))
+
+    outputs = driver.generate(NUM_TOKENS)
+
+    changed = merged(reference, adapter)
+    for handle, prompt in enumerate(PROMPTS):
+        assert_greedy(changed if handle % 2 else reference, prompt, outputs[handle])
+
+
+def test_prompt_embeds_bring_the_tokens_of_their_ids(adapted, tiny_llama, make_driver, assert_greedy):
+    model, references = adapted
+    table = tiny_llama[1].get_input_embeddings().weight.detach().numpy()
+    driver = make_driver(model)
+    for handle, prompt in enumerate(PROMPTS):
+        positions = np.arange(0, len(prompt), 1 + handle % 2)
+        embeds = PromptEmbeds(positions, table[np.array(prompt)[positions]])
+        masked = [0 if place in positions else token for place, token in enumerate(prompt)]
+        driver.add(handle, masked, prompt_embeds=embeds, lora_id=2 * (handle % 2))
+
+    outputs = driver.generate(NUM_TOKENS, chunk=9)
+
+    for handle, prompt in enumerate(PROMPTS):
+        assert_greedy(references[2 * (handle % 2)], prompt, outputs[handle])
+
+
+def test_int8_base_keeps_its_own_error_only(tiny_llama, tmp_path, make_driver):
+    """Beside an adapter, quantized weights differ from the float ones by no more than without."""
+    path, reference = tiny_llama
+    adapter = save_lora(tmp_path, reference, "q_proj|down_proj|up_proj|lm_head", seed=3)
+    device = CpuDevice(WorkerSettings(threads=1, cpu_kernels="native"))
+    device.set_up()
+    errors = []
+    for lora_id, expected in ((0, reference), (1, merged(reference, adapter))):
+        model = device.load_model(LoadRequest(str(path), path, quantization="int8", loras=LIMITS), lambda *_: None)
+        model.loras.install(1, model.loras.read(adapter))
+        driver = make_driver(model)
+        driver.add(0, PROMPTS[3], LOGPROBS, lora_id=lora_id)
+        driver.generate(1)
+        with torch.inference_mode():
+            logprobs = expected(torch.tensor([PROMPTS[3]])).logits[0].log_softmax(-1)[range(69), PROMPTS[3][1:]]
+        errors.append(float(np.abs(driver.requests[0].prompt_logprobs[0][2][:, 0] - logprobs.numpy()).mean()))
+
+    assert errors[1] < 1.5 * errors[0]
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"use_dora": True}, "DoRA"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+        ({"bias": "all"}, "bias"),
+        ({"init_lora_weights": "pissa"}, "pissa"),
+        ({"peft_type": "IA3"}, "IA3"),
+        ({"r": None}, "lacks r"),
+        ({"r": 3}, "rank 8, but adapter_config.json says 3"),
+    ],
+)
+def test_adapter_that_cannot_be_used_is_refused_by_name(config, text, adapted, tiny_llama, tmp_path):
+    save_lora(tmp_path, tiny_llama[1], "q_proj")
+    path = tmp_path / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+
+    with pytest.raises(ModelError, match=text):
+        adapted[0].loras.read(tmp_path)
+
+
+def test_wrong_files_are_refused(adapted, tiny_llama, tmp_path, save_tiny_model):
+    loras = adapted[0].loras
+    cases: dict[str, tuple[type[TetradError], str]] = {}
+    save_lora(tmp_path / "large", tiny_llama[1], "q_proj", rank=32)
+    cases["large"] = ModelError, "rank 32; the limit is 16"
+    other = save_tiny_model(tmp_path / "model", "LlamaForCausalLM", {"hidden_size": 120})
+    save_lora(tmp_path / "other", other, "q_proj")
+    cases["other"] = ModelError, "another base model"
+    save_lora(tmp_path / "norms", torch.nn.ModuleDict({"extra": torch.nn.Linear(4, 4)}), "extra")
+    cases["norms"] = ModelError, "does not have"
+    cases["absent"] = NotFound, "no adapter"
+    save_lora(tmp_path / "broken", tiny_llama[1], "q_proj")
+    (tmp_path / "broken" / "adapter_model.safetensors").write_bytes(b"no tensors")
+    cases["broken"] = ModelError, "not a whole safetensors file"
+    for name, (kind, text) in cases.items():
+        with pytest.raises(kind, match=text):
+            loras.read(tmp_path / name)

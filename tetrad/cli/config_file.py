@@ -1,0 +1,130 @@
+"""Config file: the options of a command as YAML, read before its flags and printed back.
+
+Keys are the flags' names without the dashes in front (`max-num-seqs` or `max_num_seqs`). Values are checked as those of flags
+are. A flag overrides the file; the file overrides TETRAD_* variables. Knows parsers, no option by its meaning other than MODEL.
+"""
+
+import argparse
+import difflib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tetrad.services.errors import InvalidRequest
+
+_OWN = ("help", "config", "print_config")
+_MODEL = "model"
+_NAMED_MODEL = "named_model"
+
+
+def add_config_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--config` and `--print-config`."""
+    text = "YAML file with options, by the names of their flags without dashes in front. Flags override it."
+    parser.add_argument("--config", type=Path, default=None, metavar="FILE", help=text)
+    text = "Print every option with its value as YAML, a file for --config, and exit."
+    parser.add_argument("--print-config", action="store_true", help=text)
+
+
+def parse_with_config(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options that flags and the file give; a wrong flag ends the process, as command lines do.
+
+    Raises:
+        InvalidRequest: the file cannot be read, or a key or value in it is wrong.
+    """
+    path = parser.parse_args(arguments).config
+    if path is None:
+        return parser.parse_args(arguments)
+    given = _read(path, _options(parser))
+    model = given.pop(_MODEL, None)
+    parser.set_defaults(**_checked(parser, path, given))
+    options = parser.parse_args(arguments)
+    if options.model is None and getattr(options, _NAMED_MODEL, None) is None and model is not None:
+        options.model = str(model)
+    return options
+
+
+def config_text(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
+    """Return the options as YAML, each with what it means; those that are unset are null."""
+    return "".join(
+        f"{_comment(action)}{yaml.safe_dump({name: _plain(name, options)}, sort_keys=False, allow_unicode=True)}"
+        for name, action in _options(parser).items()
+    )
+
+
+def _options(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+    """Return the options by their names, as `max_num_seqs`."""
+    actions = {action.dest: action for action in parser._actions if action.dest not in (*_OWN, _NAMED_MODEL)}  # noqa: SLF001
+    return {_MODEL: actions.pop(_MODEL), **actions} if _MODEL in actions else actions
+
+
+def _read(path: Path, known: Mapping[str, argparse.Action]) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"--config {path} cannot be read: {error}.", field="config") from error
+    except yaml.YAMLError as error:
+        raise InvalidRequest(f"--config {path} is not YAML: {' '.join(str(error).split())}.", field="config") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise InvalidRequest(f"--config {path} must hold options, one `name: value` in each line.", field="config")
+    found = {}
+    for key, value in content.items():
+        name = str(key).replace("-", "_")
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean {close[0]}?" if close else " --print-config lists the options."
+            raise InvalidRequest(f"--config {path}: there is no option {key!r}.{hint}", field="config")
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def _checked(parser: argparse.ArgumentParser, path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values as flags would have given them."""
+    options = _options(parser)
+    checked = {}
+    parser.exit_on_error = False
+    try:
+        for name, value in given.items():
+            checked[name] = getattr(parser.parse_args(list(_flags(options[name], value))), name)
+    except argparse.ArgumentError as error:
+        raise InvalidRequest(f"--config {path}: {name}: {error.message}.", field="config") from error
+    finally:
+        parser.exit_on_error = True
+    return checked
+
+
+def _flags(action: argparse.Action, value: Any) -> Iterator[str]:
+    flag = action.option_strings[0]
+    if isinstance(action, argparse.BooleanOptionalAction):
+        if not isinstance(value, bool):
+            raise argparse.ArgumentError(None, f"must be true or false, got {value!r}")
+        yield flag if value else f"--no-{flag.removeprefix('--')}"
+    elif isinstance(value, list):
+        if action.nargs == "+":
+            yield from (flag, *map(str, value))
+        else:
+            yield from (f"{flag}={each}" for each in value)
+    elif isinstance(value, bool) or not isinstance(value, str | int | float | dict):
+        raise argparse.ArgumentError(None, f"takes no such value: {value!r}")
+    else:
+        yield f"{flag}={json.dumps(value) if isinstance(value, dict) else value}"
+
+
+def _plain(name: str, options: argparse.Namespace) -> Any:
+    value = getattr(options, name)
+    if name == _MODEL and value is None:
+        value = getattr(options, _NAMED_MODEL, None)
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value) if isinstance(value, Path) else value
+
+
+def _comment(action: argparse.Action) -> str:
+    lines = (action.help or "").replace("%%", "%").replace("%(default)s", str(action.default)).splitlines()
+    choices = [f"One of {', '.join(map(str, action.choices))}."] if action.choices else []
+    return "".join(f"# {line}\n" for line in (*lines, *choices))

@@ -1,0 +1,1 @@
+"""Models of this machine: `tetrad pull`, `tetrad list`, `tetrad show`."""

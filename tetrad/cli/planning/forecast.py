@@ -1,0 +1,180 @@
+"""Forecast: memory, tokens that fit, and the rates that a roofline allows, for one split of a model over GPUs.
+
+A roofline is an upper limit: a step takes as long as its memory traffic or its products, whichever is slower, and its messages
+between GPUs come on top. No overlap, no time of launching, planning or sampling is counted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tetrad.cli.planning.gpu_types import GpuType
+from tetrad.cli.planning.number_types import WeightBytes
+from tetrad.cli.planning.splits import Split, stages_of
+from tetrad.cli.planning.stage import Stage, Step
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.core.ranks import Shard
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.model_facts.sharding import check_size, shard_config
+
+_ACTIVATION_BYTES = 2
+_LOGIT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is asked of the GPUs.
+
+    Attributes:
+        context: tokens that a running request has, on average.
+        num_requests: that run at a time, on all engines together.
+        max_num_batched_tokens: of a step.
+        max_num_seqs: of an engine.
+        utilization: the share of a GPU's memory that may be used.
+    """
+
+    context: int
+    num_requests: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    utilization: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Speed at a number of requests.
+
+    Attributes:
+        num_requests: that run, on all engines.
+        tokens_per_s: of all of them.
+        step_seconds: between two tokens of one request.
+        link_seconds: the part of it in which GPUs exchange values.
+    """
+
+    num_requests: int
+    tokens_per_s: float
+    step_seconds: float
+    link_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The figures of one split; memory is that of the rank with the least room.
+
+    Attributes:
+        split: whose figures these are.
+        weights_bytes: of that rank.
+        kv_bytes: what is left for the cache there; negative: so much is missing.
+        kv_tokens: that fit into the caches of all engines, in requests of the workload's context.
+        link_bytes: that a GPU sends for each token of a decode.
+        one, many: rates of one request and of the workload's; None: the model does not fit.
+        prompt_tokens_per_s: of all engines together; None: the model does not fit.
+    """
+
+    split: Split
+    weights_bytes: float
+    kv_bytes: float
+    kv_tokens: int
+    link_bytes: float
+    one: Rate | None
+    many: Rate | None
+    prompt_tokens_per_s: float | None
+
+
+def forecast(
+    config: ModelConfig, split: Split, gpu: GpuType, workload: Workload, *, weights: WeightBytes, cache_bytes: float
+) -> Forecast:
+    """Return the figures of a split.
+
+    Raises:
+        ModelError: the model cannot be cut like this.
+    """
+    check_size(config, split.tensor)
+    if split.pipeline > config.num_layers:
+        raise ModelError(f"pipeline_parallel_size {split.pipeline} is more than this model's {config.num_layers} layers.")
+    sharded = shard_config(config, Shard(split.tensor - 1, split.tensor))
+    stages = [
+        Stage(sharded, layers, weights, cache_bytes=cache_bytes) for layers in stages_of(config.num_layers, split.pipeline)
+    ]
+    engine = _Engine(config, stages, split, gpu)
+    num_rows = min(workload.max_num_seqs, workload.max_num_batched_tokens)
+    free = {
+        stage: gpu.memory_bytes * workload.utilization
+        - stage.weights_bytes
+        - stage.step_bytes(workload.max_num_batched_tokens, num_rows)
+        for stage in stages
+    }
+    least = min(stages, key=lambda stage: _requests_in(stage, free[stage], workload.context))
+    num_fitting = _requests_in(least, free[least], workload.context)
+    found = Forecast(
+        split,
+        least.weights_bytes,
+        free[least],
+        max(0, int(num_fitting * workload.context)) * split.data,
+        engine.link_bytes,
+        None,
+        None,
+        None,
+    )
+    running = min(workload.num_requests, int(num_fitting) * split.data, workload.max_num_seqs * split.data)
+    if min(free.values()) <= 0 or running < 1:
+        return found
+    return replace(
+        found,
+        one=engine.decode(1, workload.context),
+        many=engine.decode(running, workload.context),
+        prompt_tokens_per_s=engine.prefill(workload),
+    )
+
+
+def _requests_in(stage: Stage, size_bytes: float, context: int) -> float:
+    """Return how many requests of a context a cache holds; without a cache, any number."""
+    each = stage.cache_bytes_of(context)
+    return size_bytes / each if each else float("inf")
+
+
+class _Engine:
+    """Times of one engine's steps: its stages, and the exchanges within and between them."""
+
+    def __init__(self, config: ModelConfig, stages: Sequence[Stage], split: Split, gpu: GpuType) -> None:
+        self._config, self._stages, self._split, self._gpu = config, stages, split, gpu
+
+    @property
+    def link_bytes(self) -> float:
+        """Bytes that one GPU sends for each token of a decode: the most of any stage."""
+        hidden, ranks = self._config.hidden_size * _ACTIVATION_BYTES, self._split.tensor
+        ring = 2 * (ranks - 1) / ranks * hidden
+        logits = self._config.vocab_size / ranks * _LOGIT_BYTES if ranks > 1 else 0
+        return max(
+            stage.num_sums * ring + (logits if stage.is_last else hidden / ranks if len(self._stages) > 1 else 0)
+            for stage in self._stages
+        )
+
+    def decode(self, num_requests: int, context: int) -> Rate:
+        """Return the rate of so many requests: engines share them, and each lets all its stages work at a time."""
+        per_engine = -(-num_requests // self._split.data)
+        in_a_stage = -(-per_engine // len(self._stages))
+        step = Step(in_a_stage, in_a_stage, context)
+        link = [self._link_seconds(stage, step) for stage in self._stages]
+        seconds = [self._work_seconds(stage, step) + each for stage, each in zip(self._stages, link, strict=True)]
+        # A token passes all stages before the next one; with fewer requests than stages, some stages wait.
+        round_seconds = max(sum(seconds), max(seconds) * -(-per_engine // in_a_stage))
+        return Rate(num_requests, num_requests / round_seconds, round_seconds, sum(link))
+
+    def prefill(self, workload: Workload) -> float:
+        """Return the prompt tokens a second of all engines: steps as full as they may be, stages filled."""
+        num_prompts = max(1, workload.max_num_batched_tokens // workload.context)
+        step = Step(workload.max_num_batched_tokens, num_prompts, workload.context / 2)
+        slowest = max(self._work_seconds(stage, step) + self._link_seconds(stage, step) for stage in self._stages)
+        return self._split.data * step.num_tokens / slowest
+
+    def _work_seconds(self, stage: Stage, step: Step) -> float:
+        return self._gpu.compute_seconds(stage.read_bytes(step), stage.flops(step))
+
+    def _link_seconds(self, stage: Stage, step: Step) -> float:
+        ranks, hidden = self._split.tensor, step.num_tokens * self._config.hidden_size * _ACTIVATION_BYTES
+        seconds = stage.num_sums * self._gpu.all_reduce_seconds(hidden, ranks)
+        if stage.is_last and ranks > 1:  # parts of the logits go to the rank that samples
+            seconds += self._gpu.send_seconds(step.num_requests * self._config.vocab_size / ranks * _LOGIT_BYTES)
+        if len(self._stages) > 1:  # hidden states to the next stage; from the last one, ids to the first
+            seconds += self._gpu.send_seconds(0 if stage.is_last else hidden / ranks)
+        return seconds

@@ -1,0 +1,1 @@
+"""Servers: commands about the running servers of this user on this machine."""

@@ -1,0 +1,68 @@
+"""`tetrad logs`: shows the last lines that a running server's services wrote, and follows them."""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tetrad.cli.options import new_parser
+from tetrad.cli.servers.running import chosen_server, running_servers
+from tetrad.services.command_line import CommandLineParser
+from tetrad.services.errors import InvalidRequest
+from tetrad.stack_log import log_path, read_lines, service_of
+
+_LOOK_EVERY_S = 0.2
+
+
+def run(arguments: list[str]) -> int:
+    """Print the lines."""
+    options = make_parser().parse_args(arguments)
+    if options.lines < 0:
+        raise InvalidRequest(f"--lines must not be negative, got {options.lines}.", field="lines")
+    server = chosen_server(running_servers(), options.url)
+    # Opened first: lines that are written meanwhile are shown twice rather than never.
+    following = new_lines(log_path(server.directory)) if options.follow else iter(())
+    lines = [line for line in read_lines(server.directory) if _is_wanted(line, options.service)]
+    for line in lines[len(lines) - min(options.lines, len(lines)) :]:
+        print(line)
+    for line in following:
+        if _is_wanted(line, options.service):
+            print(line, flush=True)
+    return 0
+
+
+def make_parser() -> CommandLineParser:
+    """Return the command's parser."""
+    text = "Show what the services of a running server have written. --log-level of `tetrad serve` says how much."
+    parser = new_parser("logs", text)
+    parser.add_argument("--url", default=None, help="URL of the server. Unset: the only one that runs.")
+    parser.add_argument("--service", default=None, metavar="NAME", help="Only lines of this service, such as worker.")
+    parser.add_argument("-n", "--lines", type=int, default=50, metavar="N", help="Number of lines.")
+    parser.add_argument("-f", "--follow", action="store_true", help="Go on with new lines until the server ends, or Ctrl-C.")
+    return parser
+
+
+def new_lines(path: Path) -> Iterator[str]:
+    """Yield the lines that are written from now on, until the server's directory is gone."""
+    with contextlib.ExitStack() as opened:
+        file = opened.enter_context(path.open(errors="replace")) if path.exists() else None
+        if file is not None:
+            file.seek(0, os.SEEK_END)
+        rest = ""
+        while True:
+            while file is not None and (text := file.readline()):
+                rest += text
+                if rest.endswith("\n"):
+                    yield rest.rstrip("\n")
+                    rest = ""
+            if not path.parent.exists():
+                return
+            if path.exists() and (file is None or path.stat().st_ino != os.fstat(file.fileno()).st_ino):
+                file = opened.enter_context(path.open(errors="replace"))
+            else:
+                time.sleep(_LOOK_EVERY_S)
+
+
+def _is_wanted(line: str, service: str | None) -> bool:
+    return service is None or service_of(line) == service

@@ -1,0 +1,45 @@
+"""Running servers: finds those of this user on this machine, by the directories of their stacks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tetrad.private_directory import private_directories
+from tetrad.services.errors import InvalidRequest, NotFound
+from tetrad.stack_url import is_same_server, read_url
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A stack that serves.
+
+    Attributes:
+        directory: of its sockets.
+        url: of its HTTP server.
+    """
+
+    directory: Path
+    url: str
+
+
+def running_servers() -> list[RunningServer]:
+    """Return all servers; stacks of programs, which have no URL, are none."""
+    found = [RunningServer(directory, read_url(directory)) for directory in private_directories()]
+    return [server for server in found if server.url]
+
+
+def chosen_server(servers: Sequence[RunningServer], url: str | None) -> RunningServer:
+    """Return the server at a URL, or the only one.
+
+    Raises:
+        NotFound: there is none.
+        InvalidRequest: there are several, and no URL says which.
+    """
+    fitting = [server for server in servers if url is None or is_same_server(server.url, url)]
+    if not fitting:
+        where = "runs on this machine" if url is None else f"of this machine is at {url}"
+        raise NotFound(f"No server {where}. `tetrad ps` lists them.")
+    if len(fitting) > 1:
+        text = f"Several servers run: {', '.join(server.url for server in fitting)}. Choose one with --url."
+        raise InvalidRequest(text, field="url")
+    return fitting[0]

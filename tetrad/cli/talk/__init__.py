@@ -1,0 +1,1 @@
+"""Talk: the parts of `tetrad chat`: the terminal, the commands, the conversation."""

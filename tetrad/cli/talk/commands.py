@@ -1,0 +1,92 @@
+"""Talk commands: the lines of a chat that begin with a slash. Change the conversation and return what to print."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tetrad.cli.talk.conversation import TalkConversation
+
+_SETTABLE = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "seed", "repetition_penalty", "presence_penalty", "stop")
+
+HELP = f"""\
+/system TEXT     set the system message; without TEXT: show it; `none` removes it
+/set NAME VALUE  set a sampling field ({", ".join(_SETTABLE)}); without VALUE: unset it; without NAME: show all
+/retry           answer the last message again
+/clear           forget the conversation
+/help            show this list
+/bye             end; so does Ctrl-D
+A line of three quotation marks begins and ends a message of several lines. Ctrl-C ends an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a command leads to.
+
+    Attributes:
+        shown: text to print; empty: none.
+        again: a message to send; empty: none.
+        ends: whether the chat is over.
+    """
+
+    shown: str = ""
+    again: str = ""
+    ends: bool = False
+
+
+def run_command(line: str, conversation: TalkConversation) -> Done:
+    """Run a line that begins with a slash; a wrong one is answered with what is wrong."""
+    name, _, rest = line.strip().partition(" ")
+    command = _COMMANDS.get(name)
+    if command is None:
+        return Done(f"There is no command {name}; /help lists them.")
+    return command(conversation, rest.strip())
+
+
+def _system(conversation: TalkConversation, text: str) -> Done:
+    if text:
+        conversation.system = "" if text == "none" else text
+    return Done(f"System message: {conversation.system or 'none'}")
+
+
+def _set(conversation: TalkConversation, text: str) -> Done:
+    name, _, value = text.partition(" ")
+    if not name:
+        shown = {each: conversation.fields[each] for each in _SETTABLE if each in conversation.fields}
+        return Done("\n".join(f"{each} = {json.dumps(value)}" for each, value in shown.items()) or "No field is set.")
+    name = name.replace("-", "_")
+    if name not in _SETTABLE:
+        return Done(f"{name} cannot be set; {', '.join(_SETTABLE)} can.")
+    if not value.strip():
+        conversation.fields.pop(name, None)
+        return Done(f"{name} is unset.")
+    conversation.fields[name] = _value(value.strip())
+    return Done(f"{name} = {json.dumps(conversation.fields[name])}")
+
+
+def _retry(conversation: TalkConversation, _: str) -> Done:
+    again = conversation.retract()
+    return Done(again=again) if again else Done("There is no message to answer again.")
+
+
+def _clear(conversation: TalkConversation, _: str) -> Done:
+    conversation.turns.clear()
+    return Done("The conversation is empty.")
+
+
+def _value(text: str) -> Any:
+    """Return what a value is in JSON; what is none is a text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+_COMMANDS: dict[str, Callable[[TalkConversation, str], Done]] = {
+    "/system": _system,
+    "/set": _set,
+    "/retry": _retry,
+    "/clear": _clear,
+    "/help": lambda *_: Done(HELP),
+    "/bye": lambda *_: Done(ends=True),
+}

@@ -1,0 +1,85 @@
+"""TalkConversation: the messages of a chat, how its answers are sampled, and one turn with the server."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tetrad.cli.http_client import HttpClient
+
+Message = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSpeed:
+    """How fast an answer came.
+
+    Attributes:
+        num_tokens: generated, as the server counts them.
+        first_s: seconds to the first piece.
+        rest_s: seconds from the first piece to the last.
+    """
+
+    num_tokens: int
+    first_s: float
+    rest_s: float
+
+    def __str__(self) -> str:
+        rate = f", {(self.num_tokens - 1) / self.rest_s:.1f} tokens/s" if self.num_tokens > 1 and self.rest_s > 0 else ""
+        return f"{self.num_tokens} tokens{rate}, first after {self.first_s:.2f} s"
+
+
+@dataclass
+class TalkConversation:
+    """A conversation with a server's model.
+
+    Args:
+        client: of the server.
+        fields: of each request besides its messages.
+        system: the system message; empty: none.
+    """
+
+    client: HttpClient
+    fields: dict[str, Any]
+    system: str = ""
+    turns: list[Message] = field(default_factory=list)
+
+    def say(self, text: str, on_text: Callable[[str], None]) -> TurnSpeed:
+        """Send a message and tell the answer as it comes. Interrupted, the conversation keeps what has come.
+
+        Args:
+            text: the message.
+            on_text: takes each new piece of the answer.
+        """
+        self.turns.append({"role": "user", "content": text})
+        started = first = last = time.monotonic()
+        num_tokens = 0
+        answer: list[str] = []
+        try:
+            for event in self.client.stream("/v1/chat/completions", self._body()):
+                for choice in event.get("choices", ()):
+                    delta = choice["delta"].get("content") or ""
+                    if delta:
+                        last = time.monotonic()
+                        first = last if not answer else first
+                        answer.append(delta)
+                        on_text(delta)
+                num_tokens = (event.get("usage") or {}).get("completion_tokens", num_tokens)
+        finally:
+            if answer:
+                self.turns.append({"role": "assistant", "content": "".join(answer)})
+            else:
+                self.turns.pop()
+        return TurnSpeed(num_tokens, first - started, last - first)
+
+    def retract(self) -> str:
+        """Remove the last message and its answer; return the message, empty if there is none."""
+        while self.turns:
+            turn = self.turns.pop()
+            if turn["role"] == "user":
+                return turn["content"]
+        return ""
+
+    def _body(self) -> dict[str, Any]:
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        return {**self.fields, "messages": [*system, *self.turns], "stream_options": {"include_usage": True}}

@@ -1,0 +1,65 @@
+"""Terminal: reads the messages of a chat, with a history that is kept and messages of several lines."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+_QUOTES = '"""'
+_MAX_LINES = 1000
+
+
+class Terminal:
+    """Where messages come from.
+
+    Args:
+        history: file of the lines that were typed, for the arrow keys; used if both ends are a terminal.
+    """
+
+    def __init__(self, history: Path) -> None:
+        self._history = history
+        self.is_interactive = sys.stdin.isatty() and sys.stdout.isatty()
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        """Use the history meanwhile, and keep it at the end; without a terminal, or readline, there is none."""
+        if not self.is_interactive:
+            yield
+            return
+        try:
+            import readline
+        except ImportError:
+            yield
+            return
+        readline.set_history_length(_MAX_LINES)
+        with contextlib.suppress(OSError):
+            readline.read_history_file(self._history)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                self._history.parent.mkdir(parents=True, exist_ok=True)
+                self._history.touch(mode=0o600)
+                readline.write_history_file(self._history)
+
+    def read_message(self) -> str | None:
+        """Return the next message; None at the end of the input."""
+        try:
+            line = self._read("> ")
+            if not line.strip().startswith(_QUOTES):
+                return line.strip()
+            lines = [line.strip().removeprefix(_QUOTES)]
+            while not lines[-1].rstrip().endswith(_QUOTES):
+                lines.append(self._read(". "))
+        except EOFError:
+            return None
+        lines[-1] = lines[-1].rstrip().removesuffix(_QUOTES)
+        return "\n".join(lines).strip()
+
+    def note(self, text: str) -> None:
+        """Show a remark about the chat, which is no part of it; only to people."""
+        if self.is_interactive:
+            print(f"\x1b[2m{text}\x1b[0m")
+
+    def _read(self, prompt: str) -> str:
+        return input(prompt if self.is_interactive else "")

@@ -1,0 +1,1 @@
+"""Conversations: chat templates, rendered in a process of their own."""

@@ -1,0 +1,183 @@
+"""Chat templates: compile once, render within an output limit.
+
+Runs in the renderer's process, which the caller limits in time and memory; this file has the limits within Jinja: no
+attributes of Python objects, no changes to arguments, a bounded number of characters. Filters, globals and the handling of
+`continue_final_message` are those of transformers, for which templates are written.
+"""
+
+import copy
+import datetime
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.ext
+from jinja2 import nodes
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from tetrad.tokenizer_svc.chat.messages import ChatError, Message, flatten_content
+from tetrad.tokenizer_svc.chat.template_facts import facts_of
+
+_FIELD = "chat_template"
+_MAX_TEMPLATE_CHARS = 256 << 10
+"""Some ten times the longest that models have. Compiled, a template takes up to a hundred times its size."""
+_MAX_ERROR_CHARS = 1000
+"""A template may raise a text of any length, and an error travels in the headers of its answer."""
+_CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+
+
+class CompiledTemplate:
+    """A template ready to render.
+
+    Args:
+        source: Jinja text. ChatError if it is not.
+
+    Attributes:
+        source: the text.
+        facts: what conversations are to be adapted to.
+    """
+
+    def __init__(self, source: str) -> None:
+        if len(source) > _MAX_TEMPLATE_CHARS:
+            text = f"The chat template has {len(source)} characters, the limit is {_MAX_TEMPLATE_CHARS}."
+            raise ChatError(text, _FIELD)
+        environment = _environment()
+        try:
+            tree = environment.parse(source)
+            self._template = environment.from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            message = (error.message or "")[:_MAX_ERROR_CHARS]
+            raise ChatError(f"The chat template is not valid: line {error.lineno}: {message}", _FIELD) from error
+        except (
+            SyntaxError,
+            ValueError,
+        ) as error:  # of the Python it becomes: loops nested too deeply, long numbers
+            message = str(error)[:_MAX_ERROR_CHARS]
+            raise ChatError(f"The chat template cannot be compiled: {message}", _FIELD) from error
+        self.source = source
+        self.facts = facts_of(source, tree)
+
+    def render(
+        self,
+        messages: list[Message],
+        variables: Mapping[str, Any],
+        *,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        max_chars: int,
+    ) -> str:
+        """Return the prompt.
+
+        Args:
+            messages: checked; changed to the shape that the template reads.
+            variables: tools, documents, special tokens and whatever else it may name.
+            add_generation_prompt: end with the opening of an assistant turn.
+            continue_final_message: leave the last message open.
+            max_chars: longest prompt.
+
+        Raises:
+            ChatError: with the template's own words if it refuses, or its fault.
+        """
+        if not self.facts.reads_parts:
+            flatten_content(messages)
+        final = _open_final_message(messages) if continue_final_message else None
+        prompt = self._run(
+            {**variables, "messages": messages, "add_generation_prompt": add_generation_prompt}, max_chars=max_chars
+        )
+        return prompt if final is None else _cut_after_final_message(prompt, final)
+
+    def _run(self, variables: Mapping[str, Any], *, max_chars: int) -> str:
+        blocks, num_chars = [], 0
+        try:
+            for block in self._template.generate(variables):
+                num_chars += len(block)
+                if num_chars > max_chars:
+                    break
+                blocks.append(block)
+        except jinja2.TemplateError as error:
+            raise ChatError((error.message or type(error).__name__)[:_MAX_ERROR_CHARS], _FIELD) from error
+        except MemoryError:
+            compile_template.cache_clear()  # what others sent must not be what is missing for the next
+            raise ChatError("The chat template needs more memory than it may use.", _FIELD) from None
+        except Exception as error:  # a template can fail in any way that Python can
+            message = f"{type(error).__name__}: {error}"[:_MAX_ERROR_CHARS]
+            raise ChatError(f"The chat template failed: {message}", _FIELD) from error
+        if num_chars > max_chars:
+            raise ChatError(f"The chat template writes more than {max_chars} characters, the longest prompt.", _FIELD)
+        return "".join(blocks)
+
+
+@lru_cache(maxsize=8)
+def compile_template(source: str) -> CompiledTemplate:
+    """Return the compiled template, from a small cache."""
+    return CompiledTemplate(source)
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %} ... {% endgeneration %}` marks the assistant's tokens for training; here it writes its body."""
+
+    tags = {"generation"}  # noqa: RUF012 - Jinja's declaration
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """Return the body alone."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter would escape for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.datetime.now().astimezone().strftime(pattern)
+
+
+def _open_final_message(messages: list[Message]) -> str:
+    """Put a tag at the end of the last message's text and return the text without it."""
+    final = messages[-1] = copy.deepcopy(messages[-1])
+    content = final.get("content")
+    if isinstance(content, list):
+        for part in reversed(content):
+            if isinstance(part, dict) and isinstance(part.get("text"), str):
+                text: str = part["text"]
+                part["text"] = text + _CONTINUE_TAG
+                return text
+    if isinstance(content, str):
+        final["content"] = content + _CONTINUE_TAG
+        return content
+    raise ChatError("continue_final_message is set, but the last message has no text to continue.", "messages_json")
+
+
+def _cut_after_final_message(prompt: str, final: str) -> str:
+    tag = _CONTINUE_TAG.strip()
+    if final.strip() not in prompt or tag not in prompt:
+        raise ChatError(
+            "continue_final_message is set, but the chat template does not write the last message as it is.", _FIELD
+        )
+    cut = prompt.rindex(tag)
+    # A template that strips messages removed the tag's own space, and would have removed the text's.
+    return prompt[:cut] if prompt.startswith(_CONTINUE_TAG, cut) else prompt[:cut].rstrip()

@@ -1,0 +1,76 @@
+"""`python -m tetrad.tokenizer_svc.chat.template_process BYTES SECONDS`: renders chat templates, one request at a time.
+
+A template is an untrusted program. It runs in this process, which the parent kills after a time limit and the system limits in
+memory, and never blocks the parent's event loop. Requests and answers are JSON; see services/sandbox/process.py.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from tetrad.services.sandbox.process import serve_frames
+from tetrad.tokenizer_svc.chat.messages import (
+    ChatError,
+    Message,
+    parse_kwargs,
+    parse_messages,
+    parse_optional_objects,
+    rename_developers,
+    write_arguments,
+)
+from tetrad.tokenizer_svc.chat.template import CompiledTemplate, compile_template
+from tetrad.tokenizer_svc.chat.tools_in_words import describe_tools, write_calls_and_results
+
+
+def answer(request: dict[str, Any]) -> dict[str, str]:
+    """Return {"prompt"} or {"error", "field"} for a request as chat.py writes it."""
+    try:
+        return {"prompt": render(request)}
+    except ChatError as error:
+        return {"error": error.message, "field": error.field}
+    except MemoryError:
+        compile_template.cache_clear()
+        return {"error": "The conversation needs more memory than rendering may use.", "field": "messages_json"}
+    except RecursionError:
+        return {"error": "The conversation or its template is nested too deeply.", "field": "messages_json"}
+
+
+def render(request: dict[str, Any]) -> str:
+    """Return the prompt of a request; ChatError if there is none."""
+    messages = parse_messages(request["messages_json"])
+    tools = parse_optional_objects(request["tools_json"], "tools_json")
+    documents = parse_optional_objects(request["documents_json"], "documents_json")
+    kwargs = parse_kwargs(request["chat_template_kwargs_json"])
+    templates: dict[str, str] = request["templates"]
+    source = templates.get("tool_use", templates["default"]) if tools else templates["default"]
+    template = compile_template(source)
+    _adapt(messages, tools, template)
+    return template.render(
+        messages,
+        {"tools": tools, "documents": documents, **request["special_tokens"], **kwargs},
+        add_generation_prompt=request["add_generation_prompt"],
+        continue_final_message=request["continue_final_message"],
+        max_chars=request["max_chars"],
+    )
+
+
+def _adapt(messages: list[Message], tools: list[dict[str, Any]] | None, template: CompiledTemplate) -> None:
+    """Put into words, or into another form, what the template cannot take."""
+    facts = template.facts
+    if not facts.knows_developers:
+        rename_developers(messages)
+    if facts.joins_arguments:
+        write_arguments(messages)
+    if not facts.knows_calls:
+        write_calls_and_results(messages)
+    if tools and not facts.knows_tools:
+        describe_tools(messages, tools, template.source)
+
+
+def prepare(_: bytes) -> Callable[[bytes], bytes]:
+    """Return what answers requests with {"prompt"} or {"error", "field"}."""
+    return lambda request: json.dumps(answer(json.loads(request))).encode()
+
+
+if __name__ == "__main__":
+    serve_frames(prepare)

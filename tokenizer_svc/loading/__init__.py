@@ -1,0 +1,1 @@
+"""Tokenizers from directories and from GGUF files."""

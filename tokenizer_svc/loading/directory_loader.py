@@ -1,0 +1,137 @@
+"""Directory loader: loads a tokenizer from a Hugging Face model directory.
+
+Called by loading.py. tokenizer.json is loaded straight into the Rust library: transformers would import torch where it is
+installed, and take seconds. Only a directory without tokenizer.json goes through AutoTokenizer, which converts it.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as RustTokenizer
+
+from tetrad.services.errors import ModelError, one_line
+from tetrad.services.models.model_directory import list_model_files, read_model_json, read_model_text
+from tetrad.tokenizer_svc.tokenizer.facts import LoadedTokenizer, SpecialTokens
+
+# transformers writes 10^30 for "no limit".
+_UNLIMITED = 1 << 31
+_MORE_TEMPLATES = "additional_chat_templates"
+_SENTENCE_TRANSFORMERS = "config_sentence_transformers.json"
+_LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+
+
+def load_directory(path: Path, model_path: Path) -> LoadedTokenizer:
+    """Return the tokenizer in a directory.
+
+    Args:
+        path: where tokenizer.json and tokenizer_config.json are.
+        model_path: where config.json and the other files about the model are, if it is a directory; else `path` is looked at.
+
+    Raises:
+        ModelError: a file is missing, not JSON, or not a tokenizer.
+    """
+    tokenizer_config = _load_json(path, "tokenizer_config.json")
+    facts_path = model_path if model_path.is_dir() else path
+    config = _load_json(facts_path, "config.json") or _load_json(path, "config.json")
+    generation_config = _load_json(facts_path, "generation_config.json") or _load_json(path, "generation_config.json")
+    special_map = _load_json(path, "special_tokens_map.json") | tokenizer_config
+    special = SpecialTokens(*(_token_text(special_map.get(f"{role}_token")) for role in ("bos", "eos", "pad", "unk")))
+    rust = _load_rust(path)
+    _mark_special(rust, special, tokenizer_config)
+    return LoadedTokenizer(
+        rust=rust,
+        special=special,
+        eos_token_ids=_eos_token_ids(rust, special, generation_config, config),
+        chat_templates=_load_chat_templates(path, tokenizer_config),
+        max_length=_max_length(tokenizer_config, config),
+        config=config,
+        generation_config=generation_config,
+        prompts=_prompts(_load_json(facts_path, _SENTENCE_TRANSFORMERS) or _load_json(path, _SENTENCE_TRANSFORMERS)),
+    )
+
+
+def _prompts(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return sentence-transformers' prompts by name; what is no text is none."""
+    prompts = config.get("prompts")
+    named = prompts.items() if isinstance(prompts, dict) else ()
+    return {name: text for name, text in named if isinstance(text, str)}
+
+
+def _load_rust(path: Path) -> RustTokenizer:
+    text = read_model_text(path, "tokenizer.json")
+    if text is None:
+        return _convert(path)
+    file = path / "tokenizer.json"
+    try:
+        rust = RustTokenizer.from_str(text)
+    except Exception as error:  # the Rust library raises bare Exception
+        raise ModelError(f"{file} is not a tokenizer: {one_line(error)}.", field="model") from error
+    rust.no_truncation()
+    rust.no_padding()
+    return rust
+
+
+def _convert(path: Path) -> RustTokenizer:
+    try:
+        from transformers import AutoTokenizer
+
+        backend = AutoTokenizer.from_pretrained(str(path), local_files_only=True, trust_remote_code=False).backend_tokenizer
+    except Exception as error:  # transformers raises whatever its converters do
+        reason = one_line(error)
+        raise ModelError(f"{path} has no tokenizer.json, and none can be made of it: {reason}.", field="model") from error
+    return RustTokenizer.from_str(backend.to_str())
+
+
+def _mark_special(rust: RustTokenizer, special: SpecialTokens, tokenizer_config: Mapping[str, Any]) -> None:
+    """Make tokens special that only tokenizer_config.json calls so, as transformers does; none gets a new id."""
+    more = tokenizer_config.get("additional_special_tokens")
+    more = more if isinstance(more, list) else []
+    texts = [*special.named().values(), *filter(None, (_token_text(token) for token in more))]
+    known = {token.content for token in rust.get_added_tokens_decoder().values() if token.special}
+    missing = [text for text in texts if text not in known and rust.token_to_id(text) is not None]
+    rust.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in missing])
+
+
+def _eos_token_ids(
+    rust: RustTokenizer, special: SpecialTokens, generation_config: Mapping[str, Any], config: Mapping[str, Any]
+) -> tuple[int, ...]:
+    """Return generation_config's list, or config.json's; the tokenizer's own EOS is always among them."""
+    listed = generation_config.get("eos_token_id", config.get("eos_token_id"))
+    ids = listed if isinstance(listed, list) else [listed]
+    own = rust.token_to_id(special.eos) if special.eos is not None else None
+    return tuple(dict.fromkeys(token_id for token_id in (own, *ids) if isinstance(token_id, int) and token_id >= 0))
+
+
+def _load_chat_templates(path: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the templates by name; files of their own win over tokenizer_config.json."""
+    found = tokenizer_config.get("chat_template")
+    templates: dict[str, str] = {}
+    if isinstance(found, str):
+        templates["default"] = found
+    elif isinstance(found, list):
+        named = [(entry.get("name"), entry.get("template")) for entry in found if isinstance(entry, dict)]
+        templates = {name: text for name, text in named if isinstance(name, str) and isinstance(text, str)}
+    for file in list_model_files(path, "*.jinja", folder=_MORE_TEMPLATES):
+        templates[file.stem] = read_model_text(path / _MORE_TEMPLATES, file.name) or ""
+    own = read_model_text(path, "chat_template.jinja")
+    return templates if own is None else templates | {"default": own}
+
+
+def _max_length(tokenizer_config: Mapping[str, Any], config: Mapping[str, Any]) -> int | None:
+    text_config = config.get("text_config")
+    nested = text_config if isinstance(text_config, dict) else {}
+    found = [config.get(key, nested.get(key)) for key in _LENGTH_KEYS] + [tokenizer_config.get("model_max_length")]
+    return next((int(value) for value in found if isinstance(value, (int, float)) and 0 < value < _UNLIMITED), None)
+
+
+def _token_text(token: object) -> str | None:
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
+
+
+def _load_json(directory: Path, name: str) -> dict[str, Any]:
+    """Return a JSON object, {} if there is no such file."""
+    return read_model_json(directory, name) or {}

@@ -1,0 +1,64 @@
+r"""Pre-tokenizers: the patterns by which a byte-level BPE splits text before merging, by the name in `tokenizer.ggml.pre`.
+
+Called by gguf_loader. The patterns are those of the models' own tokenizer.json; names that share one stand in one row. An
+unknown name is an error: with wrong splits a model answers badly, without a visible reason.
+"""
+
+from collections.abc import Iterable
+
+from tokenizers import Regex, pre_tokenizers
+
+from tetrad.services.errors import ModelError
+
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_LLAMA3 = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN2 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LOWER_WORD = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+_UPPER_WORD = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+_SYMBOLS_AND_SPACE = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_TEKKEN = rf"{_LOWER_WORD}|{_UPPER_WORD}|\p{{N}}|{_SYMBOLS_AND_SPACE}"
+_GPT4O = rf"{_LOWER_WORD}{_CONTRACTIONS}?|{_UPPER_WORD}{_CONTRACTIONS}?|\p{{N}}{{1,3}}|{_SYMBOLS_AND_SPACE}"
+
+_PATTERNS: dict[str, str] = {
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "smaug-bpe", "dbrx", "lfm2"), _LLAMA3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2", "hunyuan", "megrez"), _QWEN2),
+    **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
+    "tekken": _TEKKEN,
+}
+_SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone")
+_PLAIN = ("default", "gpt-2", "gpt2", "mpt", "olmo", "jais", "phi-2", "roberta-bpe", "granite-docling")
+
+IGNORES_MERGES = frozenset(("llama-bpe", "llama3", "llama-v3", "falcon3", "lfm2", "tekken"))
+"""A word that is in the vocabulary is one token, even if no merges lead to it."""
+
+ADDS_BOS = frozenset(("llama-bpe", "llama3", "llama-v3", "falcon3", "lfm2", "tekken"))
+"""BOS is added unless the file says otherwise."""
+
+NORMALIZES_NFC = frozenset(("qwen2", "deepseek-r1-qwen", "megrez"))
+"""Text is brought to Unicode's composed form first."""
+
+
+def byte_level_pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:
+    """Return the pre-tokenizer called `name`; it also maps bytes to the vocabulary's letters. ModelError if unknown."""
+    if name in _PLAIN:
+        return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    if name in _SINGLE_DIGITS:
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        return pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
+    if name in _PATTERNS:
+        split = pre_tokenizers.Split(Regex(_PATTERNS[name]), behavior="isolated")
+        return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    raise ModelError(
+        f"Pre-tokenizer {name!r} is not supported; supported are {_listed(known_pre_tokenizers())}.", field="model"
+    )
+
+
+def known_pre_tokenizers() -> tuple[str, ...]:
+    """Return the names that `byte_level_pre_tokenizer` takes, in alphabetical order."""
+    return tuple(sorted((*_PLAIN, *_SINGLE_DIGITS, *_PATTERNS)))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,64 @@
+"""Service: loads one tokenizer and serves it until it is stopped. The one place that knows all parts."""
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from tetrad.services.log import get_logger
+from tetrad.services.observability.metrics import shown
+from tetrad.services.observability.tracer import open_tracer
+from tetrad.services.rpc.carrier import GRPC, Carrier
+from tetrad.services.rpc.server import Server
+from tetrad.tokenizer_svc.api.servicer import TokenizerServicer
+from tetrad.tokenizer_svc.chat.renderer import ChatLimits, ChatRenderer
+from tetrad.tokenizer_svc.config import TokenizerSettings
+from tetrad.tokenizer_svc.loading.load import load_tokenizer
+from tetrad.tokenizer_svc.observability.metrics import TokenizerMetrics
+from tetrad.v1 import tokenizer_pb2_grpc
+
+log = get_logger()
+
+
+async def serve(settings: TokenizerSettings, shutdown: asyncio.Event, *, carrier: Carrier = GRPC) -> None:
+    """Serve the calls of a carrier until `shutdown` is set, then drain.
+
+    Raises NotFound or ModelError if there is no tokenizer to serve.
+    """
+    started = time.monotonic()
+    load = partial(load_tokenizer, settings.model, settings.tokenizer, chat_template=settings.chat_template)
+    tokenizer = await asyncio.to_thread(load)
+    limits = ChatLimits(settings.chat_template_timeout_s, settings.chat_template_memory_bytes, settings.max_text_bytes)
+    chat = ChatRenderer(tokenizer.facts, limits)
+    pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="encode")
+    metrics = TokenizerMetrics()
+    tracer = open_tracer("tokenizer", settings.otlp_endpoint)
+    servicer = TokenizerServicer(
+        tokenizer,
+        chat,
+        pool,
+        model=settings.model,
+        max_text_bytes=settings.max_text_bytes,
+        max_message_bytes=settings.max_message_bytes,
+        max_pending_text_bytes=settings.max_pending_text_bytes,
+        long_text_threads=max(1, settings.threads // 2),
+        metrics=metrics,
+        tracer=tracer,
+    )
+    register = partial(tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server, servicer)
+    server = Server(settings, {"tetrad.v1.TokenizerService": register}, carrier=carrier)
+    try:
+        await chat.start()
+        await server.start()
+        log.info("tokenizer.loaded", model=settings.model, vocab_size=tokenizer.vocab_size, hash=tokenizer.hash)
+        await server.health.set_ready(True)
+        log.info("tokenizer.ready", seconds=round(time.monotonic() - started, 3))
+        with shown(metrics.registry):
+            await shutdown.wait()
+            await server.drain(servicer.drain)
+    finally:
+        await server.stop()
+        await chat.close()
+        pool.shutdown(wait=False, cancel_futures=True)
+        servicer.close()
+        await asyncio.to_thread(tracer.close)

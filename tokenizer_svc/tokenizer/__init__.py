@@ -1,0 +1,1 @@
+"""The tokenizer: text to ids, ids to text, and its files."""

@@ -1,0 +1,186 @@
+"""Detokenizers: convert ids to text, one object per request; incomplete characters are held back.
+
+Called by DetokenizeStream on the event loop. The deltas of any split of a sequence add up to the `decode` of the whole. Ids
+outside the vocabulary have no text, as in `decode` of the Rust library: models often have more rows in their output layer than
+tokens.
+"""
+
+import codecs
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Protocol
+
+from tokenizers import Tokenizer as RustTokenizer
+from tokenizers import decoders
+
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+# An unfinished character is at most three bytes, and each shows as one U+FFFD.
+_MAX_HELD_BACK = 3
+# Enough for an unfinished character and the token before it; also what a decoder needs to know that text went before.
+_CONTEXT_TOKENS = 8
+# Bytes that never become a character are not held back for ever.
+_MAX_WINDOW_TOKENS = 32
+
+
+class Detokenizer(Protocol):
+    """The text of one request."""
+
+    def append(self, token_ids: Sequence[int]) -> str:
+        """Return the text that these ids complete."""
+        ...
+
+    def flush(self) -> str:
+        """Return what was held back, with U+FFFD for what never became a character."""
+        ...
+
+
+class DetokenizerFactory:
+    """Opens detokenizers that fit a tokenizer's decoder.
+
+    Args:
+        rust: the tokenizer; decoded with, never changed.
+        special_token_ids: ids without text when special tokens are skipped.
+    """
+
+    def __init__(self, rust: RustTokenizer, special_token_ids: Sequence[int]) -> None:
+        self._rust = rust
+        self._special = frozenset(special_token_ids)
+        self._all_pieces = Pieces(rust, frozenset())
+        self._plain_pieces = Pieces(rust, self._special)
+
+    def open(
+        self, context_token_ids: Sequence[int], *, skip_special_tokens: bool, spaces_between_special_tokens: bool
+    ) -> Detokenizer:
+        """Return a detokenizer of what follows the context, of which only the end matters."""
+        context = context_token_ids[-_CONTEXT_TOKENS:]
+        if self._is_byte_level:
+            return ByteDetokenizer(self._plain_pieces if skip_special_tokens else self._all_pieces, context)
+        verbatim = frozenset() if skip_special_tokens or spaces_between_special_tokens else self._special
+        skipped = self._special if skip_special_tokens else frozenset()
+        return WindowDetokenizer(self._rust, context, skipped=skipped, verbatim=verbatim)
+
+    @cached_property
+    def _is_byte_level(self) -> bool:
+        return isinstance(self._rust.decoder, decoders.ByteLevel)
+
+
+class Pieces(dict[int, bytes]):
+    """The bytes of each token of a byte-level vocabulary, looked up when first needed and shared by all requests."""
+
+    def __init__(self, rust: RustTokenizer, skipped: frozenset[int]) -> None:
+        super().__init__()
+        self._rust = rust
+        self._skipped = skipped
+
+    def __missing__(self, token_id: int) -> bytes:
+        token = None if token_id in self._skipped else self._rust.id_to_token(token_id)
+        if token is None:
+            return b""
+        piece = self[token_id] = _bytes_of(token)
+        return piece
+
+
+class ByteDetokenizer:
+    """For byte-level vocabularies: tokens are bytes, and an incremental UTF-8 decoder holds back unfinished ones."""
+
+    def __init__(self, pieces: Pieces, context_token_ids: Sequence[int]) -> None:
+        self._pieces = pieces
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self.append(context_token_ids)
+
+    def append(self, token_ids: Sequence[int]) -> str:
+        """Return the text that these ids complete."""
+        pieces = self._pieces
+        return self._decode(b"".join([pieces[token_id] for token_id in token_ids]))
+
+    def flush(self) -> str:
+        """Return U+FFFD if bytes were held back."""
+        return self._decode(b"", final=True)
+
+
+class WindowDetokenizer:
+    """For every other decoder: decodes a few tokens before the new ones together with them, and takes what is more.
+
+    The tokens before tell the decoder that this is not the start of a text, where it would strip a space.
+
+    Args:
+        skipped: special tokens that have no text.
+        verbatim: special tokens that are written as they are, without the decoder's space between two of them.
+    """
+
+    def __init__(
+        self, rust: RustTokenizer, context_token_ids: Sequence[int], *, skipped: frozenset[int], verbatim: frozenset[int]
+    ) -> None:
+        self._rust = rust
+        self._skipped = skipped
+        self._verbatim = verbatim
+        self._window: list[int] = []
+        self._emitted = ""  # what of the window's text was given out
+        self._clean = 0  # how many of the window's tokens had a complete text the last time
+        self._last_was_verbatim = False
+        self.append(context_token_ids)
+
+    def append(self, token_ids: Sequence[int]) -> str:
+        """Return the text that these ids complete."""
+        # One by one: what is held back must not depend on how the ids were split.
+        return "".join([self._append_one(token_id) for token_id in token_ids])
+
+    def flush(self) -> str:
+        """Return what was held back, with U+FFFD for unfinished characters."""
+        return self._advance(self._text(), held_back=0)
+
+    def _append_one(self, token_id: int) -> str:
+        token = self._rust.id_to_token(token_id)
+        if token is None or token_id in self._skipped:
+            return ""
+        after_verbatim, self._last_was_verbatim = self._last_was_verbatim, token_id in self._verbatim
+        if after_verbatim and self._last_was_verbatim:
+            self._restart(token_id)
+            self._emitted = self._text()
+            return token
+        self._window.append(token_id)
+        text = self._text()
+        held_back = min(_MAX_HELD_BACK, len(text) - len(text.rstrip(_REPLACEMENT)))
+        return self._advance(text, 0 if len(self._window) > _MAX_WINDOW_TOKENS else held_back)
+
+    def _text(self) -> str:
+        text = self._decode()
+        if not text.startswith(self._emitted):
+            # The decoder writes U+FFFD for a whole run of bytes while its last character is unfinished, and so takes back
+            # characters that were complete. They were given out; what is new stands alone.
+            self._restart(self._window[-1])
+            text = self._decode()
+        return text
+
+    def _advance(self, text: str, held_back: int) -> str:
+        delta = text[len(self._emitted) : len(text) - held_back]
+        self._emitted += delta
+        if not held_back:
+            if len(self._window) > _CONTEXT_TOKENS:
+                self._window = self._window[self._clean :]
+                self._emitted = self._decode()
+            self._clean = len(self._window)
+        return delta
+
+    def _restart(self, token_id: int) -> None:
+        self._window, self._emitted, self._clean = [token_id], "", 0
+
+    def _decode(self) -> str:
+        return self._rust.decode(self._window, skip_special_tokens=False)
+
+
+def _byte_of_letter() -> dict[str, int]:
+    """Return GPT-2's alphabet: printable bytes stand for themselves, the others for letters from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_OF_LETTER = _byte_of_letter()
+
+
+def _bytes_of(token: str) -> bytes:
+    try:
+        return bytes([_BYTE_OF_LETTER[letter] for letter in token])
+    except KeyError:  # an added token, written as itself
+        return token.encode()

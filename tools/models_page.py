@@ -1,0 +1,234 @@
+"""Writes docs/models.md from the registry of families: `python tools/models_page.py > docs/models.md`.
+
+What a family has beyond Llama follows from the defaults of its config class in transformers; which program runs it on a
+device, from the traits that the programs name. A test holds the page to what this writes.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tetrad.worker_svc.checkpoint.gguf_architectures import ARCHITECTURES as GGUF
+from tetrad.worker_svc.cuda.decoder import TRAITS as KERNEL_TRAITS
+from tetrad.worker_svc.cuda.torch_decoder import NOT_ON_GPU
+from tetrad.worker_svc.devices.cuda import MAX_HEAD_DIM
+from tetrad.worker_svc.devices.decoder_pooling import TASKS_OF_CLASSIFIERS
+from tetrad.worker_svc.families.encoders import ENCODERS, family_of
+from tetrad.worker_svc.families.pooling import KINDS
+from tetrad.worker_svc.families.registry import FAMILIES, WRAPPERS, read_config
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.model_facts.quantization import CHECKPOINT_METHODS, HOST_METHODS
+from tetrad.worker_svc.model_facts.tensor_names import Stored
+from tetrad.worker_svc.model_facts.traits import Trait, traits_of
+from tetrad.worker_svc.native.decoder import TRAITS as NATIVE_TRAITS
+from tetrad.worker_svc.quantization.online import ONLINE
+
+_PAGE = """# Models
+
+Written by `tools/models_page.py` from the registry of families, [registry.py](../worker_svc/families/registry.py).
+
+A family is a description of its models: what each layer is made of, and where a checkpoint has its tensors. Programs are built
+from it. On the CPU the native program ([kernels.md](kernels.md)) and on a GPU the kernels' program ([cuda.md](cuda.md)) compute
+the descriptions whose traits they know; every other model runs through the torch decoder on that device, slower and with the
+same tokens. The worker's log line `model.runs_on_torch` names the traits. The table shows models with the usual values of their
+family's config.
+
+- **CPU, GPU**: the program that runs it; –: none, since the GPU's kernels do not compute it.
+- **GGUF**: the architecture of GGUF files that are read as this family.
+- **Quantizations, CPU**: `int8` at load, with the native program alone; a GGUF file's own types, and quantized checkpoints
+  ({host_methods}) where each matrix is stored by itself: the native program multiplies their quanta, torch dequantizes them.
+- **Quantizations, GPU**: {online} at load, and quantized checkpoints ({methods}) where each matrix is stored by itself.
+
+A family is added as a function in [worker_svc/families](../worker_svc/families), an entry of the registry, and a tiny model in
+[tiny_models.py](../tests/worker_svc/families/tiny_models.py), whose tokens a test compares with those of transformers.
+
+A config with a value that changes results and that its family does not read is refused in one line, and so are a tensor that is
+missing or has another shape, and a tensor that nothing reads.
+
+| family | architecture | CPU | GPU | GGUF | quantizations, CPU | quantizations, GPU | beyond Llama |
+|---|---|---|---|---|---|---|---|
+"""
+_OTHERS = """
+## Other models
+
+Any other causal model of [transformers](https://huggingface.co/docs/transformers) runs on the CPU device through transformers'
+own modelling code, over Tetrad's KV pages and with its sampler
+([transformers_backend](../worker_svc/models/transformers_backend)): in float32, slower than a family, with the same tokens. The
+worker's log line `model.runs_on_transformers` says so. At load the worker compares the logits over KV pages with those of the
+model's own attention, on sequences that are computed in chunks. A model that needs more than attention over keys and values
+(cross attention, states, alibi, masks of its own), or whose code does not call attention through transformers'
+`AttentionInterface`, is refused in one line with the reason.
+
+A checkpoint that brings its own code (`auto_map` in its config.json) runs only with `--trust-remote-code`, or
+`LLM(model, trust_remote_code=True)`. The code then runs in the worker, with the rights of the worker's user; no other service
+imports it. The tokenizer needs files that are read without code, such as tokenizer.json.
+
+## Plug-ins
+
+An installed package adds a family by an entry point of the group `tetrad.models`: the architecture's name, as config.json has
+it, and a function like those of [worker_svc/families](../worker_svc/families). A family of the table cannot be replaced. Every
+device runs the description as it runs the others. This package adds InternLM2, a Llama with fused queries, keys and values:
+
+```toml
+# pyproject.toml
+[project]
+name = "tetrad-internlm2"
+version = "1.0"
+
+[project.entry-points."tetrad.models"]
+InternLM2ForCausalLM = "tetrad_internlm2:internlm2"
+```
+
+```python
+# tetrad_internlm2.py
+from dataclasses import replace
+
+from tetrad.worker_svc.families.decoder import decoder
+from tetrad.worker_svc.families.values import Values
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored, TensorNames
+
+
+def internlm2(values: Values) -> ModelConfig:
+    config = decoder(values)  # Llama with the sizes of config.json
+    dim, groups = config.head_dim, config.num_kv_heads
+    queries = config.num_heads // groups * dim
+    size = queries + 2 * dim  # rows of a group in the fused matrix: queries, keys, values
+    in_layer = {
+        "self_attn.q_proj": Stored("attention.wqkv", rows=Rows(groups, size, 0, queries)),
+        "self_attn.k_proj": Stored("attention.wqkv", rows=Rows(groups, size, queries, queries + dim)),
+        "self_attn.v_proj": Stored("attention.wqkv", rows=Rows(groups, size, queries + dim, size)),
+        "self_attn.o_proj": Stored("attention.wo"),
+        "mlp.gate_proj": Stored("feed_forward.w1"),
+        "mlp.up_proj": Stored("feed_forward.w3"),
+        "mlp.down_proj": Stored("feed_forward.w2"),
+        "input_layernorm": Stored("attention_norm"),
+        "post_attention_layernorm": Stored("ffn_norm"),
+    }
+    in_model = {"model.embed_tokens": Stored("model.tok_embeddings"), "lm_head": Stored("output")}
+    return replace(config, tensors=TensorNames(in_layer=in_layer, in_model=in_model))
+```
+"""
+_WRAPPERS = """
+## Models that read images
+
+Of these the text model is served, from the files of the whole model; the rest of the files is not read. A request with an image
+is refused in one line. Their text model runs as its family does on each device. Other `...ForConditionalGeneration` models
+whose text model transformers has, such as Gemma 4, run as [other models](#other-models) do.
+
+| family | architecture |
+|---|---|
+"""
+_GRANITE = {"embedding_multiplier": 12.0, "attention_multiplier": 0.015625, "residual_multiplier": 0.22, "logits_scaling": 8.0}
+_NEEDED: dict[str, dict[str, Any]] = {
+    "DeepseekV2ForCausalLM": {"num_experts_per_tok": 6},
+    "Glm4MoeForCausalLM": {"head_dim": 128},
+    "GraniteForCausalLM": _GRANITE,
+    "GraniteMoeForCausalLM": _GRANITE,
+    "Lfm2ForCausalLM": {"layer_types": ["conv", "full_attention"] * 16},
+    "MinistralForCausalLM": {"head_dim": 128},
+}
+"""Values for which a config class has no default, or one that no model has."""
+
+
+_POOLING = """
+## Models that pool
+
+Encoders and decoders make embeddings, classes and scores ([pooling.md](pooling.md)) on the CPU
+device. Encoders run in float32, by [encoder.py](../worker_svc/models/encoder.py). Every decoder of the table above pools by its
+program there: as an embedder, with `--runner pooling` or with a `modules.json` beside its weights, and as the variants below.
+With `--runner generate --convert embed` it generates and embeds.
+
+| architecture of a decoder ends in | tasks |
+|---|---|
+{variants}
+| encoder | architectures |
+|---|---|
+"""
+_TASKS_OF_KINDS = {"embed": ("embed", "token_embed"), **TASKS_OF_CLASSIFIERS}
+
+
+def page() -> str:
+    """Return docs/models.md."""
+    rows = sorted(_row(architecture) for architecture in FAMILIES)
+    methods = {"methods": _listed(CHECKPOINT_METHODS), "host_methods": _listed(HOST_METHODS)}
+    encoders = [f"| {family} | {_listed(names)} |\n" for family, names in _encoders().items()]
+    return "".join(
+        [
+            _PAGE.format(online=_listed(sorted(ONLINE)), **methods),
+            *rows,
+            _WRAPPERS,
+            *_wrapper_rows(),
+            _OTHERS,
+            _POOLING.format(variants=_variants()),
+            *encoders,
+        ]
+    )
+
+
+def _variants() -> str:
+    return "".join(f"| `{end}` | {_listed(_TASKS_OF_KINDS[kind])} |\n" for end, kind in KINDS.items())
+
+
+def _wrapper_rows() -> list[str]:
+    return sorted(f"| {family.title} | `{architecture}` |\n" for architecture, family in WRAPPERS.items())
+
+
+def _encoders() -> dict[str, list[str]]:
+    """Return family -> architectures of encoders."""
+    found: dict[str, list[str]] = {}
+    for architecture in ENCODERS:
+        found.setdefault(family_of(architecture), []).append(architecture)
+    return found
+
+
+def _row(architecture: str) -> str:
+    config = _usual_config(architecture)
+    traits = traits_of(config)
+    on_gpu = "kernels" if traits <= KERNEL_TRAITS else "–" if traits & NOT_ON_GPU or config.head_dim > MAX_HEAD_DIM else "torch"
+    is_native = traits <= NATIVE_TRAITS
+    gguf = [name for name, known in GGUF.items() if architecture in (*known.names, known.mixture)]
+    cells = (
+        FAMILIES[architecture].title,
+        f"`{architecture}`",
+        "native" if is_native else "torch",
+        on_gpu,
+        ", ".join(f"`{name}`" for name in gguf) or "–",
+        ", ".join(_on_host(is_native=is_native, has_gguf=bool(gguf), has_checkpoints=_has_plain_matrices(config))) or "–",
+        "–" if on_gpu == "–" else "at load, checkpoints" if _has_plain_matrices(config) else "at load",
+        ", ".join(sorted(traits)) or "–",
+    )
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _on_host(*, is_native: bool, has_gguf: bool, has_checkpoints: bool) -> Iterator[str]:
+    if is_native:
+        yield "int8"
+    if has_gguf:
+        yield "GGUF"
+    if has_checkpoints:
+        yield "checkpoints"
+
+
+def _usual_config(architecture: str) -> ModelConfig:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    # Of several types with one architecture, the first ones are models that wrap a text model.
+    [*_, model_type] = [kind for kind, name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items() if name == architecture]
+    values = CONFIG_MAPPING[model_type](**_NEEDED.get(architecture, {})).to_dict()
+    return read_config(values | {"architectures": [architecture]})
+
+
+def _has_plain_matrices(config: ModelConfig) -> bool:
+    matrices = (stored for name, stored in config.tensors.in_layer.items() if name.endswith("_proj"))
+    return all(stored == Stored(stored.name) for stored in matrices) and not any(
+        trait in traits_of(config) for trait in (Trait.EXPERTS,)
+    )
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+if __name__ == "__main__":
+    print(page(), end="")  # noqa: T201 - what this program is for

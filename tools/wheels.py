@@ -1,0 +1,86 @@
+"""Builds the wheels of tetrad and tetrad-client into dist/. Run by `make wheel`.
+
+On x86-64 with a C++ compiler, tetrad's wheel has the native kernels for each kind of processor
+(worker_svc/native/library.py chooses one at start) and is tagged with the glibc that they need:
+manylinux_X_Y_x86_64. Elsewhere, or with --no-kernels, it is the pure wheel, whose kernels are compiled
+when a model is first loaded. Builds from a copy of the tracked files, so that nothing else gets in.
+"""
+
+import argparse
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+_CLIENT = Path("clients/python")
+
+
+def main() -> None:
+    """Build both wheels and name them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where the wheels go")
+    parser.add_argument("--no-kernels", action="store_true", help="build the pure wheel")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        source = Path(scratch) / "source"
+        copy_tracked_files(source)
+        tag = None if options.no_kernels else add_kernels(source)
+        for directory, platform_tag in ((source, tag), (source / _CLIENT, None)):
+            sys.stdout.write(f"{build_wheel(directory, options.out.resolve(), platform_tag)}\n")
+
+
+def copy_tracked_files(target: Path) -> None:
+    """Copy what git tracks, links as links."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, listed.split("\0")):
+        original, copy = ROOT / name, target / name
+        if original.is_symlink() or original.is_file():  # a tracked file may be deleted
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(original, copy, follow_symlinks=False)
+
+
+def add_kernels(source: Path) -> str | None:
+    """Compile the kernels into a copy of the sources; return the wheel's platform tag, None where there are none."""
+    if platform.machine() != "x86_64" or not any(map(shutil.which, ("g++", "clang++", "c++"))):
+        sys.stderr.write(
+            "wheels: this is no x86-64 machine with a C++ compiler: the wheel has no compiled kernels. Each machine that"
+            " it is installed on needs a compiler, or decoding on a CPU is about 8 times slower.\n"
+        )
+        return None
+    environment = os.environ | {"PYTHONPATH": str(source)}
+    command = [sys.executable, "-m", "tetrad.worker_svc.native.build"]
+    made = subprocess.run(command, cwd=source, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
+    major, minor = max(version for path in made for version in _glibc_versions(Path(path)))
+    return f"manylinux_{major}_{minor}_x86_64"
+
+
+def build_wheel(source: Path, out: Path, platform_tag: str | None) -> Path:
+    """Build a source directory's wheel; return its path."""
+    options = [f"-C--build-option=--plat-name={platform_tag}"] if platform_tag else []
+    before = set(_wheels(out))
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", *options, "--outdir", str(out), str(source)]
+    result = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
+    if result.returncode:
+        sys.exit(result.stdout[-4000:] + result.stderr[-4000:])
+    name = re.search(r"Successfully built (\S+\.whl)", result.stdout)
+    [path] = {out / name[1]} if name else set(_wheels(out)) - before
+    return path
+
+
+def _wheels(directory: Path) -> Iterable[Path]:
+    return directory.glob("*.whl")
+
+
+def _glibc_versions(library: Path) -> set[tuple[int, int]]:
+    """Return the versions of glibc's symbols that a library needs, by their names in its version table."""
+    return {(int(major), int(minor)) for major, minor in re.findall(rb"\0GLIBC_(\d+)\.(\d+)", library.read_bytes())}
+
+
+if __name__ == "__main__":
+    main()

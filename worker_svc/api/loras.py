@@ -1,0 +1,40 @@
+"""LoRA loading: reads adapters beside the compute thread and installs them between steps.
+
+Called by the lifecycle service, on the event loop. Files are read and packed on a thread of their own, one adapter at a time,
+so that no step waits for a disk; the compute thread only puts a finished adapter in its place.
+"""
+
+from pathlib import Path
+
+from tetrad.services.log import get_logger
+from tetrad.worker_svc.worker.compute_thread import ComputeThread
+from tetrad.worker_svc.worker.worker import Worker
+
+log = get_logger()
+
+
+class LoraLoading:
+    """The adapters of a worker, as its engine core loads and unloads them.
+
+    Args:
+        worker, compute: the worker and the thread that owns it.
+    """
+
+    def __init__(self, worker: Worker, compute: ComputeThread) -> None:
+        self._worker, self._compute = worker, compute
+        self._reading: ComputeThread | None = None  # started with the first adapter
+
+    async def install(self, lora_id: int, path: str) -> bytes:
+        """Install an adapter and return the hash of its files; NotFound or ModelError if it cannot be used."""
+        loras = await self._compute.submit(self._worker.model_loras)
+        self._reading = self._reading or ComputeThread("adapters")
+        packed = await self._reading.submit(loras.read, Path(path))
+        await self._compute.submit(loras.install, lora_id, packed)
+        log.info("lora.loaded", lora_id=lora_id, path=path)
+        return packed.digest
+
+    async def unload(self, lora_id: int) -> None:
+        """Forget an adapter; one that is not loaded is no error."""
+        loras = await self._compute.submit(self._worker.model_loras)
+        await self._compute.submit(loras.remove, lora_id)
+        log.info("lora.unloaded", lora_id=lora_id)

@@ -1,0 +1,192 @@
+"""Canonical names: maps the tensors of a checkpoint to the names and forms that programs read.
+
+See model_facts/tensor_names.py.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.checkpoint.source import DOWNLOAD_AGAIN, QuantizedMatrix, QuantizedTensor, WeightSource
+from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
+from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored, TensorNames
+
+_IN_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+_EXPERT = re.compile(r"(?<=\.experts\.)\d+(?=\.)")
+
+
+class _Place(NamedTuple):
+    """The name of a tensor of the files, what is done to it, and which expert's part is meant."""
+
+    name: str
+    stored: Stored | None
+    expert: int = 0
+    is_weight: bool = True
+
+
+class CanonicalSource(WrappedSource):
+    """A WeightSource over another one.
+
+    Args:
+        source: the files.
+        names: those of the model's family.
+    """
+
+    def __init__(self, source: WeightSource, names: TensorNames) -> None:
+        super().__init__(source)
+        self._names = names
+        embeddings = names.in_model.get("model.embed_tokens", Stored("model.embed_tokens"))
+        found = [prefix for prefix in names.prefixes if source.has(f"{prefix}{embeddings.name}.weight")]
+        self._prefix = (found or names.prefixes)[0]
+
+    def has(self, name: str) -> bool:
+        """Return whether the files have this tensor, or one that it is a part of."""
+        return self._source.has(self._place(name).name)
+
+    def unread(self) -> list[str]:
+        """Return the tensors of the files of which no part has been loaded, by their names there."""
+        names = self._names
+        return [
+            name for name in self._source.unread() if not (name.endswith(names.ignored) or name.startswith(names.unused_layers))
+        ]
+
+    def load(self, name: str) -> tuple[torch.Tensor, int]:
+        """Return the canonical tensor in float32 and its bytes as stored."""
+        place = self._place(name)
+        if place.stored is None:
+            return self._source.load(place.name)
+        found = self._load_expert(place)
+        if found is not None:
+            matrix, stored_bytes = found
+            return matrix.dequantized(), stored_bytes
+        part = _part(self._source.load_stored(place.name), place)
+        return part.to(torch.float32, copy=True), part.nbytes
+
+    def load_stored(self, name: str) -> torch.Tensor:
+        """Return the canonical tensor in the type it is stored in; those that a number changes come in float32."""
+        place = self._place(name)
+        found = self._load_expert(place)
+        if found is not None:
+            return found[0].dequantized()
+        stored = self._source.load_stored(place.name)
+        return stored if place.stored is None else _part(stored, place)
+
+    def load_quantized(self, name: str) -> tuple[QuantizedMatrix, int] | None:
+        """Return a packed matrix, or its rows that are the canonical tensor's, and its bytes; None if it is in floats."""
+        return self._load_quantized(self._place(name))
+
+    def _load_expert(self, place: _Place) -> tuple[QuantizedTensor, int] | None:
+        """Return one expert of a quantized stack of a GGUF file; None if the tensor is another one."""
+        if place.stored is None or not place.stored.is_stacked or not place.is_weight:
+            return None
+        found = self._load_quantized(place)
+        return (found[0], found[1]) if found is not None and isinstance(found[0], QuantizedTensor) else None
+
+    def _load_quantized(self, place: _Place) -> tuple[QuantizedMatrix, int] | None:
+        stored = place.stored
+        if stored is not None and (stored.is_row or stored.is_transposed or stored.columns or stored.plus or stored.times != 1):
+            return None
+        found = self._source.load_quantized(place.name)
+        if found is None or stored is None:
+            return found
+        whole, stored_bytes = found
+        part = whole.of_rows(lambda tensor: _part(tensor, place))
+        return part, stored_bytes * part.shape[0] // whole.shape[0]
+
+    def _place(self, name: str) -> _Place:
+        found = _IN_LAYER.fullmatch(name)
+        if found is None:
+            stem, _, kind = name.rpartition(".")
+            stored = self._names.in_model.get(stem)
+            if stored is None:
+                return _Place(name, None)
+            return _Place(f"{self._prefix}{stored.name}{_ending(stored, kind)}", stored, is_weight=kind == "weight")
+        number, rest = found.groups()
+        layer = f"{self._prefix}{self._names.layers}.{number}"
+        whole = self._names.in_layer.get(rest)
+        if whole is not None:
+            return _Place(f"{layer}.{whole.name}", whole)
+        stem, _, kind = rest.rpartition(".")
+        expert = _EXPERT.search(stem)
+        stored = self._names.in_layer.get(_EXPERT.sub("{expert}", stem))
+        if stored is None:
+            return _Place(f"{layer}.{rest}", None)
+        index = int(expert.group()) if expert else 0
+        place = self._in_layer(layer, stored, index, kind)
+        if stored.otherwise is None or self._source.has(place.name):
+            return place
+        return self._in_layer(layer, stored.otherwise, index, kind)
+
+    def _in_layer(self, layer: str, stored: Stored, expert: int, kind: str) -> _Place:
+        name = f"{layer}.{stored.name.format(expert=expert)}{_ending(stored, kind)}"
+        return _Place(name, stored, expert, kind == "weight")
+
+
+def stored_names(names: TensorNames, name: str) -> Iterator[tuple[Stored | None, str]]:
+    """Yield the names that a canonical module may have in the files, and what is done to its rows; None: nothing."""
+    found = _IN_LAYER.fullmatch(name)
+    if found is None:
+        stored, own = names.in_model.get(name), name
+    else:
+        number, rest = found.groups()
+        stored, own = names.in_layer.get(rest), f"{names.layers}.{number}.{rest}"
+        if stored is not None:
+            own = f"{names.layers}.{number}.{stored.name}"
+    if found is None and stored is not None:
+        own = stored.name
+    is_whole = found is None and stored is None
+    for prefix in ("",) if is_whole else names.prefixes:
+        yield stored, f"{prefix}{own}"
+
+
+def canonical_rows(tensor: torch.Tensor, name: str, stored: Stored) -> torch.Tensor:
+    """Return the canonical module's rows of a matrix that has the rows of the stored one."""
+    return _part(tensor, _Place(name, stored, is_weight=False))
+
+
+def _ending(stored: Stored, kind: str) -> str:
+    return {"weight": stored.weight, "bias": stored.bias}.get(kind, f".{kind}")
+
+
+def _part(tensor: torch.Tensor, place: _Place) -> torch.Tensor:
+    """Return what a tensor of the files holds of the canonical one."""
+    stored = place.stored
+    assert stored is not None
+    if stored.is_stacked:
+        if place.expert >= len(tensor):
+            raise ModelError(f"Tensor {place.name} has {len(tensor)} experts, but the config asks for more. {DOWNLOAD_AGAIN}")
+        tensor = tensor[place.expert]
+    is_transposed = stored.is_transposed or (stored.columns is not None and tensor.shape[-1] != stored.columns)
+    if is_transposed and place.is_weight:
+        tensor = tensor.T
+    if stored.rows is not None:
+        tensor = _rows(tensor, place.name, stored.rows)
+    if stored.is_row:
+        tensor = tensor.reshape(1, -1)
+    if stored.is_flat:
+        tensor = tensor.flatten()
+    if stored.paired is not None:
+        tensor = tensor[_halves(place.name, len(tensor), *stored.paired)]
+    if stored.times != 1:
+        tensor = tensor.float() * stored.times
+    return tensor.float() + stored.plus if stored.plus and place.is_weight else tensor
+
+
+def _rows(tensor: torch.Tensor, name: str, rows: Rows) -> torch.Tensor:
+    if len(tensor) != rows.groups * rows.size:
+        asked = rows.groups * rows.size
+        raise ModelError(f"Tensor {name} has {len(tensor)} rows, but the config asks for {asked}. {DOWNLOAD_AGAIN}")
+    groups = tensor.reshape(rows.groups, rows.size, *tensor.shape[1:])
+    return groups[:, rows.first : rows.end].flatten(0, 1)
+
+
+def _halves(name: str, num_rows: int, head_dim: int, turned: int) -> torch.Tensor:
+    """Return the order of rows that takes the pairs of each head apart: the inverse of layers.rotary.interleave_heads."""
+    if num_rows % head_dim:
+        raise ModelError(f"Tensor {name} has {num_rows} rows, which heads of {head_dim} do not divide.")
+    heads = torch.arange(num_rows).view(-1, head_dim)
+    pairs = heads[:, :turned].view(len(heads), -1, 2).transpose(1, 2).flatten(1)
+    return torch.cat([pairs, heads[:, turned:]], 1).flatten()

@@ -1,0 +1,90 @@
+"""Model directory: config.json and files of weights, safetensors or PyTorch's own, as a WeightSource.
+
+Files are mapped, not read whole.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.checkpoint.model_config import read_config_file
+from tetrad.worker_svc.checkpoint.safetensors_file import SafetensorsFile
+from tetrad.worker_svc.checkpoint.shards import find_shards
+from tetrad.worker_svc.checkpoint.torch_file import TorchFile
+
+OpenFile = Callable[[Path], "TensorFile"]
+_LAYOUTS: tuple[tuple[str, str, OpenFile], ...] = (
+    ("model.safetensors.index.json", "*.safetensors", SafetensorsFile),
+    ("pytorch_model.bin.index.json", "pytorch_model*.bin", TorchFile),
+)
+"""Names of the index and of the files; the first kind that there is counts."""
+
+
+class TensorFile(Protocol):
+    """One opened file."""
+
+    def names(self) -> Iterable[str]:
+        """Return the names of its tensors."""
+
+    def get(self, name: str) -> torch.Tensor:
+        """Return a tensor, perhaps the mapped file itself; ModelError if it cannot be read."""
+
+
+class DirectorySource:
+    """A WeightSource over a Hugging Face model directory.
+
+    Raises ModelError when a file is missing, truncated or not what it says.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.config: Mapping[str, Any] = read_config_file(directory)
+        paths, open_file = _find_files(directory)
+        files = {path.name: open_file(path) for path in paths}
+        self._file_of = {name: file for file in files.values() for name in file.names()}
+        self._unread = set(self._file_of)
+        self.total_bytes = sum((directory / name).stat().st_size for name in files)
+
+    @property
+    def stored_type(self) -> str:
+        """The quantization's name, or what config.json says of floats."""
+        quantization = self.config.get("quantization_config")
+        if isinstance(quantization, Mapping):
+            return str(quantization.get("quant_method", ""))
+        return str(self.config.get("dtype") or self.config.get("torch_dtype") or "")
+
+    def has(self, name: str) -> bool:
+        """Return whether one of the files has this tensor."""
+        return name in self._file_of
+
+    def unread(self) -> list[str]:
+        """Return the tensors that have not been loaded."""
+        return sorted(self._unread)
+
+    def load(self, name: str) -> tuple[torch.Tensor, int]:
+        """Return the tensor in float32 and its bytes as stored."""
+        stored = self.load_stored(name)
+        # The floats of one byte mean nothing without their scales.
+        if not stored.is_floating_point() or stored.itemsize == 1:
+            found = str(stored.dtype).removeprefix("torch.")
+            raise ModelError(f"Tensor {name} is of type {found}; the config names no quantization that explains it.")
+        # A tensor of the mapped file keeps the file's pages in use: always a copy of our own.
+        return stored.to(torch.float32, copy=True), stored.numel() * stored.itemsize
+
+    def load_stored(self, name: str) -> torch.Tensor:
+        """Return the tensor of the mapped file."""
+        stored = self._file_of[name].get(name)
+        self._unread.discard(name)
+        return stored
+
+    def load_quantized(self, name: str) -> None:
+        """Return None: what is quantized is unpacked from several tensors (unpacked.py)."""
+
+
+def _find_files(directory: Path) -> tuple[list[Path], OpenFile]:
+    for index, pattern, open_file in _LAYOUTS:
+        if paths := find_shards(directory, index, pattern):
+            return paths, open_file
+    raise ModelError(f"{directory} lacks any {' or '.join(pattern for _, pattern, _ in _LAYOUTS)} file.")

@@ -1,0 +1,27 @@
+"""Shards: the files of weights in a model's directory, one or several under an index."""
+
+from pathlib import Path
+
+from tetrad.services.errors import ModelError
+from tetrad.services.models.model_directory import find_model_file, list_model_files, read_model_json
+
+_MAX_NAMED = 10
+
+
+def find_shards(directory: Path, index_name: str, pattern: str) -> list[Path]:
+    """Return the files that an index names, or without one those that match a pattern; none if there are none.
+
+    Raises:
+        ModelError: the index is broken, or names files that are not there.
+    """
+    index = read_model_json(directory, index_name)
+    if index is None:
+        return list_model_files(directory, pattern, is_weights=True)
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise ModelError(f"{directory / index_name} is not an index of files of weights.")
+    found = {name: find_model_file(directory, name, is_weights=True) for name in sorted(set(weight_map.values()))}
+    missing = [repr(name[:100]) for name, path in found.items() if path is None][:_MAX_NAMED]
+    if missing or not found:
+        raise ModelError(f"{directory} lacks {', '.join(missing) or 'any file named by its index'}.")
+    return [path for path in found.values() if path is not None]

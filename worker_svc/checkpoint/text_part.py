@@ -1,0 +1,62 @@
+"""Text part: the tensors of a text model inside a larger one, by the names that the text model alone would give them."""
+
+from collections.abc import Sequence
+
+import torch
+
+from tetrad.worker_svc.checkpoint.source import QuantizedMatrix, WeightSource
+from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
+from tetrad.worker_svc.model_facts.tensor_names import TextPart
+
+_MODEL, _HEAD = "model.", "lm_head."
+
+
+class TextPartSource(WrappedSource):
+    """A WeightSource over another one.
+
+    Args:
+        source: the files.
+        parts: where the text model may be; the first one counts whose embeddings are there.
+    """
+
+    def __init__(self, source: WeightSource, parts: Sequence[TextPart]) -> None:
+        super().__init__(source)
+        found = [part for part in parts if source.has(f"{part.model}embed_tokens.weight")]
+        self._part = (found or parts)[0]
+
+    def has(self, name: str) -> bool:
+        """Return whether the files have this tensor."""
+        return self._source.has(self._inside(name))
+
+    def unread(self) -> list[str]:
+        """Return the tensors of the text model that have not been loaded."""
+        return [name for name in self._source.unread() if name.startswith(tuple(self._part)) and self._is_text(name)]
+
+    def names(self) -> list[str]:
+        """Return the tensors of the text model that have not been loaded, by the names that it would give them alone."""
+        model, head = self._part
+        return [
+            _MODEL + name.removeprefix(model) if name.startswith(model) else _HEAD + name.removeprefix(head)
+            for name in self.unread()
+        ]
+
+    def load(self, name: str) -> tuple[torch.Tensor, int]:
+        """Return the tensor in float32 and its bytes as stored."""
+        return self._source.load(self._inside(name))
+
+    def load_stored(self, name: str) -> torch.Tensor:
+        """Return the tensor in the type it is stored in."""
+        return self._source.load_stored(self._inside(name))
+
+    def load_quantized(self, name: str) -> tuple[QuantizedMatrix, int] | None:
+        """Return the matrix as it is stored and its bytes."""
+        return self._source.load_quantized(self._inside(name))
+
+    def _inside(self, name: str) -> str:
+        if name.startswith(_MODEL):
+            return self._part.model + name.removeprefix(_MODEL)
+        return self._part.head + name.removeprefix(_HEAD) if name.startswith(_HEAD) else name
+
+    def _is_text(self, name: str) -> bool:
+        # A text model at the top of the files lies beside the other parts.
+        return self._part.model != _MODEL or not name.startswith(("model.visual.", "model.vision_"))

@@ -1,0 +1,70 @@
+"""Unpacked source: the matrices of a quantized checkpoint under the names that they would have in floats."""
+
+import torch
+
+from tetrad.worker_svc.checkpoint.source import WeightSource
+from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
+from tetrad.worker_svc.packed_weights.files import StoredTensors
+from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix, rounded
+from tetrad.worker_svc.packed_weights.reader import Packed, Reader
+
+_WEIGHT = ".weight"
+
+
+class UnpackedSource(WrappedSource):
+    """A WeightSource over another one. Matrices that the checkpoint left in floats pass through.
+
+    Args:
+        source: the files.
+        reader: of the checkpoint's format.
+    """
+
+    def __init__(self, source: WeightSource, reader: Reader) -> None:
+        super().__init__(source)
+        self._reader = reader
+
+    def has(self, name: str) -> bool:
+        """Return whether the files have this tensor, or keep it packed."""
+        return self._source.has(name) or self._is_packed(name)
+
+    def load(self, name: str) -> tuple[torch.Tensor, int]:
+        """Return the tensor in float32 and its bytes as stored."""
+        if not self._is_packed(name):
+            return self._source.load(name)
+        packed, stored_bytes = self._read(name)
+        return (packed.dequantized() if isinstance(packed, GroupedMatrix) else packed), stored_bytes
+
+    def load_stored(self, name: str) -> torch.Tensor:
+        """Return the tensor in the type it is stored in; a packed matrix in float32."""
+        return self.load(name)[0] if self._is_packed(name) else self._source.load_stored(name)
+
+    def load_quantized(self, name: str) -> tuple[GroupedMatrix, int] | None:
+        """Return a packed matrix and its bytes as stored; a matrix without contiguous groups is rounded to 8 bits."""
+        if not self._is_packed(name):
+            return None
+        packed, stored_bytes = self._read(name)
+        grouped = packed if isinstance(packed, GroupedMatrix) else rounded(packed)
+        return None if grouped is None else (grouped, stored_bytes)
+
+    def _is_packed(self, name: str) -> bool:
+        return name.endswith(_WEIGHT) and self._reader.reads(self._source, name.removesuffix(_WEIGHT))
+
+    def _read(self, name: str) -> tuple[Packed, int]:
+        files = _Counted(self._source)
+        return self._reader.read(files, name.removesuffix(_WEIGHT)), files.num_bytes
+
+
+class _Counted:
+    """StoredTensors that adds up the bytes of what is loaded."""
+
+    def __init__(self, files: StoredTensors) -> None:
+        self._files = files
+        self.num_bytes = 0
+
+    def has(self, name: str) -> bool:
+        return self._files.has(name)
+
+    def load_stored(self, name: str) -> torch.Tensor:
+        stored = self._files.load_stored(name)
+        self.num_bytes += stored.nbytes
+        return stored

@@ -1,0 +1,54 @@
+"""Wrapped source: the base of sources that change what another one gives."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tetrad.worker_svc.checkpoint.source import QuantizedMatrix, WeightSource
+
+
+class WrappedSource:
+    """A WeightSource that has what another one has. Those derived from it change names, shapes or forms.
+
+    Args:
+        source: the files.
+    """
+
+    def __init__(self, source: WeightSource) -> None:
+        self._source = source
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """In the form of config.json."""
+        return self._source.config
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all tensors as stored."""
+        return self._source.total_bytes
+
+    @property
+    def stored_type(self) -> str:
+        """As the files have them."""
+        return self._source.stored_type
+
+    def has(self, name: str) -> bool:
+        """See WeightSource."""
+        return self._source.has(name)
+
+    def unread(self) -> list[str]:
+        """See WeightSource."""
+        return self._source.unread()
+
+    def load(self, name: str) -> tuple[torch.Tensor, int]:
+        """See WeightSource."""
+        return self._source.load(name)
+
+    def load_stored(self, name: str) -> torch.Tensor:
+        """See WeightSource."""
+        return self._source.load_stored(name)
+
+    def load_quantized(self, name: str) -> tuple[QuantizedMatrix, int] | None:
+        """See WeightSource."""
+        return self._source.load_quantized(name)

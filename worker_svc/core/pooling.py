@@ -1,0 +1,102 @@
+"""Pooling spec: what one pooling request asks for, and the check that the model has it. Knows nothing of tensors."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tetrad.services.errors import InvalidRequest, Unsupported
+
+Task = Literal["embed", "classify", "token_embed", "token_classify"]
+TASKS: tuple[Task, ...] = ("embed", "classify", "token_embed", "token_classify")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingSpec:
+    """What to make of a prompt's hidden states.
+
+    Attributes:
+        task: the kind of answer.
+        use_activation: normalise the embedding, or make probabilities of logits. None: as the model's files say.
+        dimensions: length of the embedding; None: the model's.
+        token_type_boundary: first token of type 1, for pairs of texts; None: all are of type 0.
+        step_tag_id: only rows whose prompt token is this one are answered; None: the model's.
+        returned_token_ids: columns of the logits that are answered, by index; empty: the model's.
+    """
+
+    task: Task
+    use_activation: bool | None = None
+    dimensions: int | None = None
+    token_type_boundary: int | None = None
+    step_tag_id: int | None = None
+    returned_token_ids: tuple[int, ...] = ()
+
+    def with_defaults(self, defaults: "PoolingSpec") -> "PoolingSpec":
+        """Return the same with the values of another one where this has none."""
+        embeds = self.task in ("embed", "token_embed")
+        return replace(
+            self,
+            dimensions=defaults.dimensions if embeds and self.dimensions is None else self.dimensions,
+            step_tag_id=defaults.step_tag_id if self.step_tag_id is None else self.step_tag_id,
+            returned_token_ids=self.returned_token_ids or defaults.returned_token_ids,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingFacts:
+    """What a loaded model pools.
+
+    Attributes:
+        tasks: that it has, the default first.
+        embedding_size: length of an embedding; 0: it makes none.
+        matryoshka: lengths that embeddings may be shortened to; empty: every one; None: they may not.
+        labels: names of its classes; empty: it does not classify.
+        is_causal: a token sees those before it only.
+        needs_all_tokens: answers are made of all tokens' hidden states, so no cached prefix may be left out.
+        generates: the model generates as well.
+        has_steps: answers of tokens are limited to marked ones (vLLM's STEP pooling).
+    """
+
+    tasks: tuple[Task, ...]
+    embedding_size: int
+    matryoshka: tuple[int, ...] | None
+    labels: tuple[str, ...]
+    is_causal: bool
+    needs_all_tokens: bool = False
+    generates: bool = False
+    has_steps: bool = False
+
+    def check(self, spec: PoolingSpec) -> None:
+        """Unsupported or InvalidRequest, with vLLM's texts, for what the model does not have."""
+        if spec.task not in self.tasks:
+            raise Unsupported(f"Unsupported task: {spec.task!r} Supported tasks: {list(self.tasks)}.", field="task")
+        if not self.has_steps:
+            for name, given in (("step_tag_id", spec.step_tag_id), ("returned_token_ids", spec.returned_token_ids or None)):
+                if given is not None:
+                    raise InvalidRequest(f"{name} needs a model whose pooling type is STEP.", field=name)
+        if max(spec.returned_token_ids, default=0) >= (len(self.labels) or 1):
+            raise InvalidRequest(
+                f"returned_token_ids must be below the model's {len(self.labels)} columns, got {max(spec.returned_token_ids)}.",
+                field="returned_token_ids",
+            )
+        if spec.dimensions is None:
+            return
+        if spec.task not in ("embed", "token_embed"):
+            raise InvalidRequest(
+                f"Task {spec.task!r} only supports ['use_activation'] parameters, does not support ['dimensions'] parameters",
+                field="dimensions",
+            )
+        if self.matryoshka is None:
+            raise InvalidRequest(
+                "The model does not support Matryoshka embeddings; dimensions must be unset "
+                f"(received dimensions={spec.dimensions}).",
+                field="dimensions",
+            )
+        if self.matryoshka and spec.dimensions not in self.matryoshka:
+            raise InvalidRequest(
+                f"The model only supports Matryoshka dimensions {list(self.matryoshka)}, got {spec.dimensions}.",
+                field="dimensions",
+            )
+        if not 1 <= spec.dimensions <= self.embedding_size:
+            raise InvalidRequest(
+                f"The model only supports dimensions in range [1, {self.embedding_size}], got {spec.dimensions}.",
+                field="dimensions",
+            )

@@ -1,0 +1,25 @@
+"""Scales of a KV cache in fp8, as checkpoints have them beside the matrices that make keys and values."""
+
+import torch
+
+from tetrad.worker_svc.layers.parameters import Parameters
+
+_PLACES = ("{kind}_scale", "attn.{kind}_scale", "{kind}_proj.{kind}_scale")
+"""Where different tools have written them."""
+
+
+def cache_scales(parameters: Parameters, prefix: str, dtype: torch.dtype) -> tuple[float, float]:
+    """Return what a layer's stored keys and values are multiplied by; 1 where the checkpoint has none, or the cache needs none.
+
+    Args:
+        parameters: of the model.
+        prefix: of the layer's attention.
+        dtype: of the cache.
+    """
+    return (_scale(parameters, prefix, "k"), _scale(parameters, prefix, "v")) if dtype.itemsize == 1 else (1.0, 1.0)
+
+
+def _scale(parameters: Parameters, prefix: str, kind: str) -> float:
+    names = (f"{prefix}.{place.format(kind=kind)}" for place in _PLACES)
+    found = [name for name in names if parameters.has(name)]
+    return parameters.scalar(found[0]) if found else 1.0

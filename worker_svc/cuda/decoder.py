@@ -1,0 +1,138 @@
+"""The decoder on the device's kernels: the computation of models/decoder.py, each layer in eight launches.
+
+`x` is what the next product reads, normed; `residual` is the stream that layers add to, which happens in the norm behind them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tetrad.worker_svc.attention.interface import AttentionShape
+from tetrad.worker_svc.cuda.attention import DeviceStep
+from tetrad.worker_svc.cuda.cache_scales import cache_scales
+from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
+from tetrad.worker_svc.cuda.linears import DeviceLinears
+from tetrad.worker_svc.kernels.activation import silu_mul
+from tetrad.worker_svc.kernels.rms_norm import add_rms_norm, rms_norm
+from tetrad.worker_svc.kernels.rotate_and_cache import rotate_and_cache
+from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
+from tetrad.worker_svc.kv_cache.layer_groups import group_layers, group_of_layers
+from tetrad.worker_svc.layers.linear import Linear
+from tetrad.worker_svc.layers.rotary import interleave_heads, rotary_of
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.model_facts.traits import Trait
+
+TRAITS = frozenset({Trait.WINDOWS, Trait.HEAD_NORMS, Trait.SCALE, Trait.SOFTCAP, Trait.SINKS})
+"""The traits beyond Llama that this program supports."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    shape: AttentionShape
+    input_norm: torch.Tensor
+    qkv: Linear
+    head_norms: tuple[torch.Tensor, torch.Tensor] | None  # of queries and keys
+    output: Linear
+    mlp_norm: torch.Tensor
+    gate_up: Linear
+    down: Linear
+
+
+class KernelDecoder:
+    """A decoder with no other traits than TRAITS; stateless between steps. See DeviceModel.
+
+    Args:
+        config: of the model.
+        linears: brings them to the device.
+        kv_cache_dtype: of keys and values.
+        offload: has the layers that are not on the device.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        linears: DeviceLinears,
+        kv_cache_dtype: torch.dtype,
+        offload: WeightOffload,
+    ) -> None:
+        self.config, self.offload = config, offload
+        groups = group_layers(config.layer_windows)
+        self._group_of_layers = group_of_layers(groups)
+        self.kv_cache_spec = KvCacheSpec(groups, config.num_kv_heads, config.head_dim, kv_cache_dtype)
+        self._embedding = linears.embedding("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+        self.dtype = self._embedding.dtype
+        self._layers: list[_Layer] = []
+        for index in range(config.num_layers):
+            first = len(linears.tensors)
+            self._layers.append(_read_layer(config, linears, index, kv_cache_dtype))
+            offload.take(self._layers[-1], linears.tensors[first:])
+        self._norm = linears.vector("model.norm.weight", config.hidden_size)
+        table = self._embedding if config.tie_word_embeddings or not linears.has("lm_head.weight") else None
+        self._head = linears.output("lm_head", table, config.vocab_size, config.hidden_size)
+        [rope] = config.ropes
+        assert rope is not None, "a model without rotation has a trait that is not this program's"
+        self._rotary = rotary_of(rope.dim, rope.theta, rope.scaling).to(self._embedding.device)
+
+    def forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, caches: list[torch.Tensor], metadata: Sequence[DeviceStep]
+    ) -> torch.Tensor:
+        """Return the normed hidden states [T, hidden] behind the last layer; writes the caches."""
+        config = self.config
+        cos_sin = self._rotary.cos_sin(positions)
+        residual = self._embedding.index_select(0, token_ids)
+        x = rms_norm(residual, self._layers[0].input_norm, config.norm_eps)
+        following = [layer.input_norm for layer in self._layers[1:]] + [self._norm]
+        steps = [metadata[group] for group in self._group_of_layers]
+        for layer, cache, next_norm, step in zip(self.offload.each(self._layers), caches, following, steps, strict=True):
+            qkv = layer.qkv(x)
+            rotate_and_cache(
+                qkv,
+                cos_sin,
+                step.kv_slots,
+                cache,
+                config.num_heads,
+                key_scale=layer.shape.key_scale,
+                value_scale=layer.shape.value_scale,
+                head_norms=layer.head_norms,
+                eps=config.norm_eps,
+            )
+            query = qkv[:, : config.num_heads * config.head_dim].view(len(qkv), config.num_heads, config.head_dim)
+            attended = step.attention.attend(query, cache, step.parts, layer.shape)
+            x = add_rms_norm(layer.output(attended), residual, layer.mlp_norm, config.norm_eps)
+            x = layer.down(silu_mul(layer.gate_up(x)))
+            x = add_rms_norm(x, residual, next_norm, config.norm_eps)
+        return x
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return [N, vocab_size] float32 for hidden states [N, hidden]."""
+        return self._head(hidden)
+
+
+def _read_layer(config: ModelConfig, linears: DeviceLinears, index: int, kv_cache_dtype: torch.dtype) -> _Layer:
+    layer, prefix = config.layers[index], f"model.layers.{index}"
+    hidden, dim, size = config.hidden_size, config.head_dim, layer.intermediate_size
+    query_size, key_size = config.num_heads * dim, config.num_kv_heads * dim
+    attention, mlp, rotary_dim = f"{prefix}.self_attn", f"{prefix}.mlp", layer.rope.dim if layer.rope else 0
+    heads = [(f"{attention}.q_proj", query_size), (f"{attention}.k_proj", key_size), (f"{attention}.v_proj", key_size)]
+    sinks = linears.vector(f"{attention}.sinks", config.num_heads).float() if config.has_sinks else None
+    scales = cache_scales(linears, attention, kv_cache_dtype)
+    gates = [(f"{mlp}.gate_proj", size), (f"{mlp}.up_proj", size)]
+    return _Layer(
+        shape=AttentionShape(config.attention_scale, layer.window, config.attention_softcap, sinks, *scales),
+        input_norm=linears.vector(f"{prefix}.input_layernorm.weight", hidden),
+        qkv=linears.linear(heads, hidden, rotated=(True, True, False), head_dim=dim, rotary_dim=rotary_dim),
+        head_norms=_head_norms(config, linears, attention, rotary_dim) if config.head_norms == "head" else None,
+        output=linears.linear([(f"{attention}.o_proj", hidden)], query_size),
+        mlp_norm=linears.vector(f"{prefix}.post_attention_layernorm.weight", hidden),
+        gate_up=linears.linear(gates, hidden),
+        down=linears.linear([(f"{mlp}.down_proj", hidden)], size),
+    )
+
+
+def _head_norms(config: ModelConfig, linears: DeviceLinears, prefix: str, rotary_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+    query, key = (
+        interleave_heads(linears.vector(f"{prefix}.{name}_norm.weight", config.head_dim), config.head_dim, rotary_dim)
+        for name in "qk"
+    )
+    return query, key

@@ -1,0 +1,41 @@
+"""Model interface on a device: the methods that the CUDA runner calls, whichever program runs the model."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from tetrad.worker_svc.cuda.attention import DeviceStep
+from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
+from tetrad.worker_svc.model_facts.config import ModelConfig
+
+
+class DeviceModel(Protocol):
+    """A loaded decoder; stateless between steps. It only queues work for the device."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's description."""
+
+    @property
+    def kv_cache_spec(self) -> KvCacheSpec:
+        """The shape of its KV cache."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of hidden states."""
+
+    def forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, caches: list[torch.Tensor], metadata: Sequence[DeviceStep]
+    ) -> torch.Tensor:
+        """Return the last layer's hidden states [T, hidden] of tokens [T] int32; writes the caches.
+
+        Args:
+            token_ids: [T] int32.
+            positions: [T] int32.
+            caches: a layer's [num_blocks, block_size, 2, num_kv_heads, head_dim] each.
+            metadata: of the step, for each KV group.
+        """
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return [N, vocab_size] float32 for hidden states [N, hidden]."""

@@ -1,0 +1,143 @@
+"""Encoder model: loads an encoder with its pooler, as a device's LoadedModel."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.checkpoint.pooler_config import PoolerConfig, PoolingType, read_pooler_config
+from tetrad.worker_svc.checkpoint.pooler_overrides import override_pooler
+from tetrad.worker_svc.core.device import KvGroup, KvLayout, LoadRequest, ModelInfo
+from tetrad.worker_svc.core.pooling import Task
+from tetrad.worker_svc.devices.poolers import Classifier, Pooling, class_pooling, embedding_pooling
+from tetrad.worker_svc.families.encoders import COLBERT, pooled_size, read_encoder_config
+from tetrad.worker_svc.layers.linear import PackedLinear, PlainLinear, can_pack
+from tetrad.worker_svc.layers.pooling_heads import Layer
+from tetrad.worker_svc.model_facts.encoder import EncoderConfig
+from tetrad.worker_svc.models.encoder import ACTIVATION_FUNCTIONS, Encoder
+from tetrad.worker_svc.models.encoder_weights import EncoderWeights
+from tetrad.worker_svc.models.packed_prompts import PackedEncoder
+from tetrad.worker_svc.native.encoder import NativeEncoder
+from tetrad.worker_svc.native.team import Team
+from tetrad.worker_svc.runner.encoder_runner import EncoderRunner
+
+_FLOAT32_BYTES = 4
+_POOLED = ("Bert", "NomicBert", "Gte", "New")
+"""Families whose classifier reads BERT's pooler."""
+_WITHOUT_EFFECT = (
+    "position_ids",
+    "pooler.dense.weight",
+    "pooler.dense.bias",
+    "cls.",
+    "lm_head.",
+    "vocab_transform.",
+    "vocab_projector.",
+    "vocab_layer_norm.",
+    "decoder.",
+    "head.",
+)
+"""Parts of the names of tensors that serve training, or heads that no task here reads."""
+
+
+class EncoderModel:
+    """A LoadedModel without a KV cache."""
+
+    def __init__(self, encoder: PackedEncoder, pooling: Pooling, info: ModelInfo) -> None:
+        self._encoder, self._pooling = encoder, pooling
+        self.info, self.loras = info, None
+
+    def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:  # noqa: ARG002 - as LoadedModel
+        """Return no group: nothing is cached."""
+        return ()
+
+    def make_runner(self, layout: KvLayout) -> EncoderRunner:
+        """Return what runs steps; nothing is allocated."""
+        return EncoderRunner(self._encoder, self._pooling.pooler, self._pooling.facts, layout)
+
+    def sleep(self) -> None:
+        """Do nothing: host memory is where the weights are."""
+
+    def wake_up(self) -> None:
+        """Do nothing."""
+
+
+def load_encoder(
+    request: LoadRequest, config: Mapping[str, Any], weights: WeightLoader, team: Team | None, *, stored_type: str
+) -> EncoderModel:
+    """Return an encoder with its weights and its pooler; ModelError if the files cannot be served.
+
+    Args:
+        request: which model.
+        config: of config.json.
+        weights: of its files.
+        team: runs the native kernels; None: torch computes.
+        stored_type: of most weights.
+    """
+    facts = read_encoder_config(config)
+    pools = override_pooler(read_pooler_config(request.path, config, "CLS"), request.pooler_config_json)
+    tensors = EncoderWeights(facts, weights)
+    encoder: PackedEncoder
+    if team is None:
+        encoder = Encoder(facts, tensors, PackedLinear if can_pack() else PlainLinear)
+    else:
+        encoder = NativeEncoder(facts, tensors, team)
+    pooling = _pooling(config, facts, pools, weights, tensors.prefix)
+    weights.check_all_read(facts.architecture, without_effect=_WITHOUT_EFFECT)
+    longest = min(facts.max_position_embeddings, pools.max_tokens or facts.max_position_embeddings)
+    info = ModelInfo(
+        model=request.model,
+        architecture=facts.architecture,
+        vocab_size=facts.vocab_size,
+        max_position_embeddings=longest,
+        dtype="float32",
+        num_parameters=weights.num_parameters,
+        weights_size_bytes=weights.num_parameters * _FLOAT32_BYTES,
+        num_layers=facts.num_layers,
+        hidden_size=facts.hidden_size,
+        weights_dtype=stored_type,
+        pooling=pooling.facts,
+    )
+    return EncoderModel(encoder, pooling, info)
+
+
+def _pooling(
+    config: Mapping[str, Any], facts: EncoderConfig, pools: PoolerConfig, weights: WeightLoader, prefix: str
+) -> Pooling:
+    if facts.is_sequence_classifier or facts.is_token_classifier:
+        task: Task = "classify" if facts.is_sequence_classifier else "token_classify"
+        classifier = Classifier.of(config, _classifier(facts, weights, prefix), facts.labels, (task,))
+        # A classifier's own layers read the first token, whatever modules.json says of embeddings.
+        pooling: PoolingType = "MEAN" if facts.classifies_mean else "CLS"
+        return class_pooling(replace(pools, pooling=pooling), classifier, is_causal=False)
+    if facts.architecture == COLBERT:
+        size = pooled_size(config)
+        projection = PlainLinear(weights.get("linear.weight", (size, facts.hidden_size)), None)
+        return embedding_pooling(pools, size, is_causal=False, tasks=("token_embed",), projection=[projection])
+    return embedding_pooling(pools, facts.hidden_size, is_causal=False)
+
+
+def _classifier(facts: EncoderConfig, weights: WeightLoader, prefix: str) -> list[Layer]:
+    """Return the layers from a row to the logits, as transformers' classes of the family have them."""
+    hidden, num_labels = facts.hidden_size, len(facts.labels)
+
+    def linear(name: str, num_outputs: int) -> Layer:
+        bias = weights.get(f"{name}.bias", (num_outputs,)) if weights.has(f"{name}.bias") else None
+        return PlainLinear(weights.get(f"{name}.weight", (num_outputs, hidden)), bias)
+
+    if facts.family == "ModernBert":
+        bias = weights.get("head.norm.bias", (hidden,)) if weights.has("head.norm.bias") else None
+        norm = partial(F.layer_norm, normalized_shape=(hidden,), weight=weights.get("head.norm.weight", (hidden,)))
+        norm = partial(norm, bias=bias, eps=facts.norm_eps)
+        activation = ACTIVATION_FUNCTIONS[facts.activation]
+        return [linear("head.dense", hidden), activation, norm, linear("classifier", num_labels)]
+    if facts.is_token_classifier:
+        return [linear("classifier", num_labels)]
+    if facts.family in _POOLED:
+        return [linear(f"{prefix}pooler.dense", hidden), torch.tanh, linear("classifier", num_labels)]
+    if facts.family == "DistilBert":
+        return [linear("pre_classifier", hidden), torch.relu, linear("classifier", num_labels)]
+    return [linear("classifier.dense", hidden), torch.tanh, linear("classifier.out_proj", num_labels)]

@@ -1,0 +1,70 @@
+"""Model check: whether a device can run a model, as far as its config.json says. Never imports torch.
+
+Called by the devices when they load a model, and before a model's weights are downloaded: both refuse the same with the same
+line.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.families.encoders import check_encoder, is_encoder
+from tetrad.worker_svc.families.foreign import foreign_model
+from tetrad.worker_svc.families.pooling import generator_of
+from tetrad.worker_svc.families.registry import FAMILIES, find_family, read_config, supported_config
+from tetrad.worker_svc.families.values import architecture_of
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.model_facts.quantization import check_host_method
+from tetrad.worker_svc.model_facts.sharding import check_size
+from tetrad.worker_svc.model_facts.stages import check_stages
+
+
+def check_config(config: Mapping[str, Any], device: str) -> ModelConfig:
+    """Return the facts of a decoder that a family describes; ModelError if the device cannot run it.
+
+    Args:
+        config: of config.json.
+        device: "cpu", "cuda" or "sim", which needs no weights; or "auto": refused is what neither of the first two runs.
+    """
+    if device == "sim":
+        return read_config(config)
+    if device == "cpu" or (device == "auto" and not may_have_gpu()):
+        check_host_method(config.get("quantization_config"))
+    return supported_config(config)
+
+
+def check_model(config: Mapping[str, Any], device: str, *, trusts_code: bool = False) -> None:
+    """ModelError if the device cannot run a model, whether a family, an encoder or transformers' code.
+
+    Args:
+        config, device: see check_config.
+        trusts_code: whether code that the model brings may run.
+    """
+    if is_encoder(config):
+        check_encoder(config, device)
+    elif generator_of(architecture_of(config), FAMILIES) is not None and device not in ("cpu", "auto"):
+        raise ModelError(f"Architecture {architecture_of(config)} runs on the cpu device only; start with --device cpu.")
+    elif device == "sim" or find_family(architecture_of(config)):
+        check_config(config, device)
+    else:
+        foreign_model(config, device, trusts_code=trusts_code)
+
+
+def check_ranks(config: Mapping[str, Any], num_shards: int, num_stages: int = 1) -> None:
+    """ModelError if a model, which a device can run, cannot be cut into so many shards of so many stages."""
+    if num_shards == num_stages == 1:
+        return
+    option = f"pipeline_parallel_size {num_stages}" if num_stages > 1 else f"tensor_parallel_size {num_shards}"
+    if is_encoder(config):
+        raise ModelError(f"{option}: an encoder runs on one worker; use 1.")
+    if find_family(architecture_of(config)) is None:
+        raise ModelError(f"{option}: a model that transformers' code runs has one worker; use 1.")
+    facts = read_config(config)
+    check_size(facts, num_shards)
+    check_stages(facts, num_stages)
+
+
+def may_have_gpu() -> bool:
+    """Return whether the machine shows a device of NVIDIA's driver; only torch knows whether it can be used."""
+    return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()

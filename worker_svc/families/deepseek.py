@@ -1,0 +1,53 @@
+"""DeepSeek V2 and V3, and models in their shape: latent attention, dense layers first, experts in groups and shared ones."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.families.decoder import decoder
+from tetrad.worker_svc.families.experts import with_deepseek_experts
+from tetrad.worker_svc.families.values import Values
+from tetrad.worker_svc.model_facts.config import Latent, ModelConfig
+
+_ROUTERS = {"greedy": "softmax", "group_limited_greedy": "grouped_softmax"}
+
+
+def deepseek_v2(values: Values) -> ModelConfig:
+    """DeepSeek V2 and V2 Lite; their weights of experts are not divided by their sum, whatever norm_topk_prob says."""
+    router = values.choose("topk_method", known=_ROUTERS, default="greedy")
+    return with_deepseek_experts(_latent(values), values, router=router, is_renormalized=False)
+
+
+def deepseek_v3(values: Values) -> ModelConfig:
+    """DeepSeek V3, R1, Kimi K2; the layers behind the last, which predict several tokens, are not used."""
+    config = with_deepseek_experts(_latent(values), values, router="grouped_sigmoid")
+    num_unused = int(values.get("num_nextn_predict_layers", default=0))
+    unused = tuple(f"model.layers.{config.num_layers + index}." for index in range(num_unused))
+    return replace(config, tensors=replace(config.tensors, unused_layers=unused))
+
+
+def _latent(values: Values) -> ModelConfig:
+    if not values.get("rope_interleave", default=True):
+        raise ModelError("The model's config has rope_interleave false, which is not supported.")
+    values.ignore("head_dim", "num_key_value_heads")
+    latent = Latent(
+        query_rank=int(values.get("q_lora_rank", default=0)),
+        rank=int(values.need("kv_lora_rank")),
+        plain_dim=int(values.need("qk_nope_head_dim")),
+        rotary_dim=int(values.need("qk_rope_head_dim")),
+        value_dim=int(values.need("v_head_dim")),
+    )
+    config = decoder(values, head_dim=latent.rotary_dim)
+    [rope] = config.ropes
+    scale = (latent.plain_dim + latent.rotary_dim) ** -0.5 * _gain(rope.scaling if rope else None) ** 2
+    return replace(config, num_kv_heads=1, head_dim=latent.rank + latent.rotary_dim, attention_scale=scale, latent=latent)
+
+
+def _gain(scaling: Mapping[str, Any] | None) -> float:
+    """Return by how much YaRN lets queries and keys grow, as DeepSeek does it: in the scale of attention."""
+    if not scaling or not scaling.get("mscale_all_dim"):
+        return 1.0
+    factor = float(scaling["factor"])
+    return 0.1 * float(scaling["mscale_all_dim"]) * math.log(factor) + 1 if factor > 1 else 1.0

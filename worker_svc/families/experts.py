@@ -1,0 +1,105 @@
+"""Mixtures of experts: Mixtral, OLMoE, Granite MoE, gpt-oss, GLM-4.5."""
+
+from dataclasses import replace
+from typing import Any
+
+from tetrad.worker_svc.families.decoder import QKV, decoder
+from tetrad.worker_svc.families.llama import granite
+from tetrad.worker_svc.families.values import FULL, SLIDING, Values
+from tetrad.worker_svc.model_facts.config import Experts, ModelConfig
+from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored
+
+_PARTS = ("gate_proj", "up_proj", "down_proj")
+
+
+def mixtral(values: Values) -> ModelConfig:
+    """Mixtral: eight experts, two of them chosen."""
+    config = decoder(values, default_kind=SLIDING)
+    names = {"mlp.router": Stored("block_sparse_moe.gate")}
+    for part, stored in zip(_PARTS, ("w1", "w3", "w2"), strict=True):
+        names[f"mlp.experts.{{expert}}.{part}"] = Stored(f"block_sparse_moe.experts.{{expert}}.{stored}")
+    return _mixture(config, values, names)
+
+
+def olmoe(values: Values) -> ModelConfig:
+    """OLMoE: queries and keys are normed over all their heads."""
+    is_renormalized = bool(values.get("norm_topk_prob", default=False))
+    config = decoder(values, head_norms="whole")
+    return _mixture(config, values, {"mlp.router": Stored("mlp.gate")}, is_renormalized=is_renormalized)
+
+
+def granite_moe(values: Values) -> ModelConfig:
+    """Granite 3 MoE: one tensor for all experts; weights are those of a softmax over the chosen."""
+    return granite_experts(granite(values), values)
+
+
+def granite_experts(config: ModelConfig, values: Values, **changes: Any) -> ModelConfig:
+    """Return the config with Granite's experts; `changes` are those of the experts."""
+    size = config.layers[0].intermediate_size
+    inside, outside = "block_sparse_moe.input_linear", "block_sparse_moe.output_linear"
+    names = {
+        "mlp.router": Stored("block_sparse_moe.router.layer"),
+        "mlp.experts.{expert}.gate_proj": Stored(inside, is_stacked=True, rows=Rows(1, 2 * size, 0, size)),
+        "mlp.experts.{expert}.up_proj": Stored(inside, is_stacked=True, rows=Rows(1, 2 * size, size, 2 * size)),
+        "mlp.experts.{expert}.down_proj": Stored(outside, is_stacked=True),
+    }
+    return _mixture(config, values, names, router="softmax_chosen", is_renormalized=False, **changes)
+
+
+def gpt_oss(values: Values) -> ModelConfig:
+    """gpt-oss: sinks, a window in every other layer, biases everywhere, rows of gate and up by turns."""
+    kinds = values.layer_kinds([FULL if index % 2 else SLIDING for index in range(values.num_layers())])
+    config = decoder(values, kinds=kinds, has_sinks=True, biases=QKV | {"o_proj", "router", *_PARTS})
+    size = config.layers[0].intermediate_size
+    stacked: dict[str, Any] = {"is_stacked": True, "is_transposed": True, "weight": "", "bias": "_bias"}
+    inside = "mlp.experts.gate_up_proj"
+    names = {
+        "mlp.experts.{expert}.gate_proj": Stored(inside, rows=Rows(size, 2, 0, 1), **stacked),
+        "mlp.experts.{expert}.up_proj": Stored(inside, rows=Rows(size, 2, 1, 2), **stacked),
+        "mlp.experts.{expert}.down_proj": Stored("mlp.experts.down_proj", **stacked),
+    }
+    clamp = float(values.get("swiglu_limit", default=7.0))
+    return _mixture(config, values, names, router="softmax_chosen", is_renormalized=False, clamp=clamp)
+
+
+def glm4_moe(values: Values) -> ModelConfig:
+    """GLM-4.5: half of a head turns, dense layers first, DeepSeek V3's router."""
+    head_norms = "head" if values.get("use_qk_norm") else "none"
+    config = decoder(values, rope={"share": 0.5}, head_norms=head_norms)
+    return with_deepseek_experts(replace(config, biases=config.biases & QKV), values, router="grouped_sigmoid")
+
+
+def with_deepseek_experts(config: ModelConfig, values: Values, **changes: Any) -> ModelConfig:
+    """Return the config with experts as DeepSeek's configs describe them: dense layers first, some shared experts."""
+    size = int(values.need("moe_intermediate_size"))
+    experts = Experts(
+        num_experts=int(values.need("n_routed_experts", "num_local_experts")),
+        num_chosen=int(values.need("num_experts_per_tok")),
+        intermediate_size=size,
+        is_renormalized=bool(values.get("norm_topk_prob", default=True)),
+        scale=float(values.get("routed_scaling_factor", default=1.0)),
+        num_groups=int(values.get("n_group", default=1)),
+        num_chosen_groups=int(values.get("topk_group", default=1)),
+        shared_size=size * int(values.get("n_shared_experts", default=0)),
+    )
+    num_dense = int(values.get("first_k_dense_replace", default=0))
+    experts = replace(experts, **changes)
+    layers = [layer if index < num_dense else replace(layer, experts=experts) for index, layer in enumerate(config.layers)]
+    names = {
+        "mlp.router": Stored("mlp.gate"),
+        "mlp.router_correction": Stored("mlp.gate.e_score_correction_bias"),
+    } | {f"mlp.shared_expert.{part}": Stored(f"mlp.shared_experts.{part}") for part in _PARTS}
+    in_layer = dict(config.tensors.in_layer) | names
+    return replace(config, layers=tuple(layers), tensors=replace(config.tensors, in_layer=in_layer))
+
+
+def _mixture(config: ModelConfig, values: Values, names: dict[str, Stored], **changes: Any) -> ModelConfig:
+    """Return the config with experts in place of every MLP."""
+    facts: dict[str, Any] = {
+        "num_experts": int(values.need("num_local_experts", "num_experts")),
+        "num_chosen": int(values.need("num_experts_per_tok")),
+        "intermediate_size": config.layers[0].intermediate_size,
+    }
+    experts = Experts(**facts | changes)
+    layers = tuple(replace(layer, experts=experts) for layer in config.layers)
+    return replace(config, layers=layers, tensors=replace(config.tensors, in_layer=names))

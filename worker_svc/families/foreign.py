@@ -1,0 +1,103 @@
+"""Foreign models: architectures that no family describes, but that transformers' modelling code or the model's own one knows.
+
+The worker runs them through the transformers backend (models/transformers_backend). This file finds out whether there is such
+code without running it. Never imports torch or transformers.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.families.values import architecture_of
+
+CODE_CLASS = "AutoModelForCausalLM"
+"""Key of auto_map for a model's own code."""
+_MAPPING = re.compile(r"^MODEL_FOR_CAUSAL_LM_MAPPING_NAMES\b.*?^\)", re.MULTILINE | re.DOTALL)
+_ENTRY = re.compile(r'\(\s*"([^"]+)",\s*"([^"]+)"\s*\)')
+_WRAPPER = "ForConditionalGeneration"
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """Whose code runs a model.
+
+    Attributes:
+        architecture: of config.json.
+        model_type: transformers' name of its config; empty of a model with its own code.
+        is_own_code: the model's files bring it.
+        is_inside: it is the text model of a larger one, whose text_config is its config.
+    """
+
+    architecture: str
+    model_type: str
+    is_own_code: bool = False
+    is_inside: bool = False
+
+
+def foreign_model(config: Mapping[str, Any], device: str, *, trusts_code: bool) -> Foreign:
+    """Return whose code runs a model that no family describes; ModelError if nothing does, or if it may not.
+
+    Args:
+        config: of config.json.
+        device: "cpu", "cuda" or "auto".
+        trusts_code: whether code that a model brings may run.
+    """
+    architecture = architecture_of(config)
+    foreign = _with_code(config, architecture)
+    if foreign is None:
+        raise ModelError(
+            f"Architecture {architecture[:80]} is not supported: no family, no plug-in and no causal model of transformers has "
+            "this name. docs/models.md lists the families and shows how a plug-in adds one."
+        )
+    if foreign.is_own_code and not trusts_code:
+        raise ModelError(
+            f"Architecture {architecture[:80]} is code that the model brings (auto_map in config.json); it runs only in a "
+            "worker with --trust-remote-code. Read that code first."
+        )
+    if device == "cuda":
+        raise ModelError(
+            f"{architecture[:80]} runs through transformers' code, which the cpu device alone does; use device cpu."
+        )
+    if config.get("quantization_config") is not None:
+        raise ModelError(f"{architecture[:80]} runs through transformers' code, which takes weights in floats alone.")
+    return foreign
+
+
+def no_description(config: Mapping[str, Any]) -> ModelError:
+    """Return the error of a model without a family, where only families can run."""
+    try:
+        foreign_model(config, "cuda", trusts_code=True)
+    except ModelError as error:
+        return error
+    raise AssertionError("the cuda device runs no foreign model")
+
+
+def _with_code(config: Mapping[str, Any], architecture: str) -> Foreign | None:
+    model_type = config.get("model_type")
+    known = _causal_models()
+    if (model_type, architecture) in known and not architecture.endswith(_WRAPPER):
+        return Foreign(architecture, str(model_type))
+    text_config = config.get("text_config")
+    text_type = text_config.get("model_type") if isinstance(text_config, Mapping) else None
+    if architecture.endswith(_WRAPPER) and any(text_type == known_type for known_type, _ in known):
+        return Foreign(architecture, str(text_type), is_inside=True)
+    own = config.get("auto_map")
+    if isinstance(own, Mapping) and isinstance(own.get(CODE_CLASS), str):
+        return Foreign(architecture, "", is_own_code=True)
+    return None
+
+
+@cache
+def _causal_models() -> frozenset[tuple[str, str]]:
+    """Return (model type, architecture) of transformers' causal models, as its source text lists them."""
+    spec = find_spec("transformers")
+    if spec is None or spec.origin is None:
+        return frozenset()
+    text = (Path(spec.origin).parent / "models/auto/modeling_auto.py").read_text()
+    found = _MAPPING.search(text)
+    return frozenset(_ENTRY.findall(found.group())) if found else frozenset()

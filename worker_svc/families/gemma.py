@@ -1,0 +1,79 @@
+"""Gemma: norms that multiply by 1 + w, embeddings times the root of their size, norms before and after each branch (2, 3)."""
+
+from dataclasses import replace
+
+from tetrad.worker_svc.families.decoder import decoder
+from tetrad.worker_svc.families.values import FULL, SLIDING, Values
+from tetrad.worker_svc.model_facts.config import ModelConfig, Rope
+from tetrad.worker_svc.model_facts.tensor_names import Stored, TensorNames
+
+_EVERY_SIXTH = 6
+_GLOBAL_THETA, _LOCAL_THETA = 1e6, 1e4
+
+
+def gemma(values: Values) -> ModelConfig:
+    """Gemma 1. Files that say "gelu" mean its approximation by tanh."""
+    config = decoder(values, is_tied=True, activation="gelu_tanh")
+    names = ("input_layernorm", "post_attention_layernorm")
+    return _with_factors(config, {name: name for name in names})
+
+
+def gemma2(values: Values) -> ModelConfig:
+    """Gemma 2: every other layer has a window, scores and logits are capped."""
+    kinds = values.layer_kinds([FULL if index % 2 else SLIDING for index in range(values.num_layers())])
+    config = decoder(
+        values,
+        kinds=kinds,
+        is_tied=True,
+        default_activation="gelu_pytorch_tanh",
+        has_norms_after=True,
+        attention_scale=_scale(values),
+        attention_softcap=float(values.get("attn_logit_softcapping", default=0.0)),
+        logit_softcap=float(values.get("final_logit_softcapping", default=0.0)),
+    )
+    return _with_factors(config, _SANDWICH)
+
+
+def gemma3(values: Values) -> ModelConfig:
+    """Gemma 3: every sixth layer sees all keys, the others have a window and a rotary embedding of their own."""
+    values.ignore("use_bidirectional_attention")  # it changes what loads the model, not its description
+    pattern = int(values.get("sliding_window_pattern", default=_EVERY_SIXTH))
+    kinds = values.layer_kinds([SLIDING if (index + 1) % pattern else FULL for index in range(values.num_layers())])
+    config = decoder(
+        values,
+        kinds=kinds,
+        rope={"theta": _GLOBAL_THETA},
+        is_tied=True,
+        default_activation="gelu_pytorch_tanh",
+        has_norms_after=True,
+        head_norms="head",
+        attention_scale=_scale(values),
+        attention_softcap=float(values.get("attn_logit_softcapping", default=0.0)),
+        logit_softcap=float(values.get("final_logit_softcapping", default=0.0)),
+    )
+    if not values.get("rope_parameters"):  # older files have one base for each kind, and a scaling for the global one
+        local = Rope(config.head_dim, float(values.get("rope_local_base_freq", default=_LOCAL_THETA)))
+        config = replace(config, layers=tuple(replace(each, rope=local) if each.window else each for each in config.layers))
+    return _with_factors(config, _SANDWICH | {"self_attn.q_norm": "self_attn.q_norm", "self_attn.k_norm": "self_attn.k_norm"})
+
+
+_SANDWICH = {
+    "input_layernorm": "input_layernorm",
+    "self_attn.output_norm": "post_attention_layernorm",
+    "post_attention_layernorm": "pre_feedforward_layernorm",
+    "mlp.output_norm": "post_feedforward_layernorm",
+}
+
+
+def _scale(values: Values) -> float:
+    scale: float = float(values.need("query_pre_attn_scalar")) ** -0.5
+    return scale
+
+
+def _with_factors(config: ModelConfig, norms: dict[str, str]) -> ModelConfig:
+    """Return the config of a model whose norms multiply by 1 + w, and whose embeddings are scaled."""
+    names = TensorNames(
+        in_layer={name: Stored(stored, plus=1.0) for name, stored in norms.items()},
+        in_model={"model.norm": Stored("model.norm", plus=1.0)},
+    )
+    return replace(config, embedding_multiplier=config.hidden_size**0.5, tensors=names)

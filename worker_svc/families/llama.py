@@ -1,0 +1,92 @@
+"""Llama, and the models that differ from it by little: a window, biases, layers without rotation, multipliers."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.families.decoder import QKV, decoder
+from tetrad.worker_svc.families.values import SLIDING, Values
+from tetrad.worker_svc.model_facts.config import ModelConfig, QueryScaling
+from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored, TensorNames
+
+_NO_ROPE_INTERVAL = 4
+
+
+def llama(values: Values) -> ModelConfig:
+    """Llama 2 and 3."""
+    return decoder(values)
+
+
+def mistral(values: Values) -> ModelConfig:
+    """Mistral: a window in all layers. Ministral: in those that layer_types names."""
+    return decoder(values, default_kind=SLIDING)
+
+
+def ministral3(values: Values) -> ModelConfig:
+    """Ministral 3: queries grow with their position."""
+    parameters = values.get("rope_parameters", default={})
+    config = decoder(values, default_kind=SLIDING)
+    if not parameters.get("llama_4_scaling_beta"):
+        return config
+    values.ignore("llama_4_scaling_beta")
+    scaling = QueryScaling(float(parameters["llama_4_scaling_beta"]), float(parameters["original_max_position_embeddings"]))
+    return replace(config, layers=tuple(replace(layer, query_scaling=scaling) for layer in config.layers))
+
+
+def phi3(values: Values) -> ModelConfig:
+    """Phi-3 and Phi-4: fused matrices, part of a head turns."""
+    config = decoder(values, default_kind=SLIDING)
+    return replace(config, tensors=TensorNames(in_layer=fused_qkv(config) | fused_gate_up(config)))
+
+
+def smollm3(values: Values) -> ModelConfig:
+    """SmolLM3: every fourth layer does not turn."""
+    config = decoder(values, is_tied=True)
+    interval = int(values.get("no_rope_layer_interval", default=_NO_ROPE_INTERVAL))
+    default = [(number + 1) % interval != 0 for number in range(config.num_layers)]
+    turns = values.get("no_rope_layers", default=default)
+    if len(turns) != config.num_layers:
+        raise ModelError(f"The model's config has no_rope_layers for {len(turns)} of {config.num_layers} layers.")
+    layers = [layer if turn else replace(layer, rope=None) for layer, turn in zip(config.layers, turns, strict=True)]
+    return replace(config, layers=tuple(layers))
+
+
+def granite(values: Values, kinds: Sequence[str] | None = None) -> ModelConfig:
+    """Granite 3: multipliers. `kinds`: see decoder."""
+    return decoder(
+        values,
+        kinds=kinds,
+        attention_scale=float(values.get("attention_multiplier", default=1.0)),
+        embedding_multiplier=float(values.get("embedding_multiplier", default=1.0)),
+        residual_multiplier=float(values.get("residual_multiplier", default=1.0)),
+        logit_multiplier=1 / float(values.get("logits_scaling", default=1.0)),
+    )
+
+
+def seed_oss(values: Values) -> ModelConfig:
+    """Seed-OSS: biases of queries, keys and values, and an own switch for that of the output."""
+    config = decoder(values)
+    biases = (config.biases & QKV) | ({"o_proj"} if values.get("attention_out_bias") else frozenset())
+    return replace(config, biases=biases | (config.biases - QKV - {"o_proj"}))
+
+
+def arcee(values: Values) -> ModelConfig:
+    """AFM: an MLP without a gate."""
+    return decoder(values, default_activation="relu2", is_gated=False)
+
+
+def fused_qkv(config: ModelConfig, name: str = "self_attn.qkv_proj") -> dict[str, Stored]:
+    """Return where a matrix of queries, then keys, then values has each of them."""
+    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    size = query + 2 * key
+    ends = {"q": (0, query), "k": (query, query + key), "v": (query + key, size)}
+    return {f"self_attn.{part}_proj": Stored(name, rows=Rows(1, size, *rows)) for part, rows in ends.items()}
+
+
+def fused_gate_up(config: ModelConfig, name: str = "mlp.gate_up_proj") -> dict[str, Stored]:
+    """Return where a matrix of gate, then up, has each of them."""
+    size = config.layers[0].intermediate_size
+    return {
+        "mlp.gate_proj": Stored(name, rows=Rows(1, 2 * size, 0, size)),
+        "mlp.up_proj": Stored(name, rows=Rows(1, 2 * size, size, 2 * size)),
+    }

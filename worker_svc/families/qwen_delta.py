@@ -1,0 +1,104 @@
+"""Qwen3-Next and 3.5: three gated delta nets, then attention with a gate, whose heads turn by a quarter; norms times 1 + w."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tetrad.worker_svc.families.decoder import decoder
+from tetrad.worker_svc.families.qwen import shared_expert, with_qwen_experts
+from tetrad.worker_svc.families.states import attention_layers, check_silu, fused_parts, mixer_names, with_states
+from tetrad.worker_svc.families.values import FULL, Values
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.model_facts.states import GatedDeltaRule
+from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored
+
+_EVERY_FOURTH = 4
+_NORMS = ("input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm")
+
+
+def qwen3_next(values: Values) -> ModelConfig:
+    """Qwen3-Next: a mixture of experts; one matrix has what belongs to a head of keys, head after head."""
+    state = _state(values)
+    shared = state.num_value_heads // state.num_key_heads
+    width = shared * state.value_dim
+    parts = {"in_query_proj": state.key_dim, "in_key_proj": state.key_dim, "in_value_proj": width, "in_gate_proj": width}
+    names = _by_heads("linear_attn.in_proj_qkvz", parts, state.num_key_heads)
+    names |= _by_heads("linear_attn.in_proj_ba", {"in_beta_proj": shared, "in_decay_proj": shared}, state.num_key_heads)
+    is_renormalized = bool(values.get("norm_topk_prob", default=True))
+    config = _described(values, state, names)
+    return with_qwen_experts(config, values, is_renormalized=is_renormalized, **shared_expert(values))
+
+
+def qwen3_5(values: Values) -> ModelConfig:
+    """Qwen3.5: an MLP in each layer."""
+    state = _state(values)
+    return _described(values, state, _separate(state))
+
+
+def qwen3_5_moe(values: Values) -> ModelConfig:
+    """Qwen3.5 MoE; published files have all experts of a layer in one tensor."""
+    state = _state(values)
+    config = _described(values, state, _separate(state))
+    config = with_qwen_experts(config, values, is_renormalized=True, **shared_expert(values))
+    size = int(values.need("moe_intermediate_size"))
+    inside = {part: Rows(1, 2 * size, *rows) for part, rows in (("gate", (0, size)), ("up", (size, 2 * size)))}
+    stacked = {part: Stored("mlp.experts.gate_up_proj", is_stacked=True, rows=rows, weight="") for part, rows in inside.items()}
+    stacked["down"] = Stored("mlp.experts.down_proj", is_stacked=True, weight="")
+    names = {
+        f"mlp.experts.{{expert}}.{part}_proj": Stored(f"mlp.experts.{{expert}}.{part}_proj", otherwise=stored)
+        for part, stored in stacked.items()
+    }
+    return replace(config, tensors=replace(config.tensors, in_layer=dict(config.tensors.in_layer) | names))
+
+
+def _described(values: Values, state: GatedDeltaRule, names: Mapping[str, Stored]) -> ModelConfig:
+    interval = int(values.get("full_attention_interval", default=_EVERY_FOURTH))
+    number = values.num_layers()
+    # Where every layer has experts, the config need not say how wide an MLP would be.
+    config = decoder(values, kinds=[FULL] * number, rope={"share": 0.25}, head_norms="head", default_size=1)
+    rows, dim = config.num_heads, config.head_dim
+    gates = {
+        "self_attn.q_proj": Stored("self_attn.q_proj", rows=Rows(rows, 2 * dim, 0, dim)),
+        "self_attn.output_gate_proj": Stored("self_attn.q_proj", rows=Rows(rows, 2 * dim, dim, 2 * dim)),
+    }
+    in_layer = mixer_names("linear_attn", state) | dict(names) | gates | {name: Stored(name, plus=1.0) for name in _NORMS}
+    biases = config.biases | {"output_gate_proj"} if "q_proj" in config.biases else config.biases
+    config = replace(config, has_output_gate=True, biases=biases)
+    return with_states(
+        config,
+        state,
+        attention_layers(values, [(index + 1) % interval == 0 for index in range(number)]),
+        tensors=replace(
+            config.tensors,
+            in_layer=in_layer,
+            in_model={"model.norm": Stored("model.norm", plus=1.0)},
+            unused_layers=("mtp.",),
+        ),
+    )
+
+
+def _state(values: Values) -> GatedDeltaRule:
+    check_silu(values, "hidden_act")
+    return GatedDeltaRule(
+        num_key_heads=int(values.get("linear_num_key_heads", default=16)),
+        num_value_heads=int(values.get("linear_num_value_heads", default=32)),
+        key_dim=int(values.get("linear_key_head_dim", default=128)),
+        value_dim=int(values.get("linear_value_head_dim", default=128)),
+        kernel=int(values.get("linear_conv_kernel_dim", default=4)),
+    )
+
+
+def _separate(state: GatedDeltaRule) -> dict[str, Stored]:
+    mixed = {name: state.parts[name] for name in ("in_query_proj", "in_key_proj", "in_value_proj")}
+    alone = {"in_gate_proj": "in_proj_z", "in_beta_proj": "in_proj_b", "in_decay_proj": "in_proj_a"}
+    return fused_parts("linear_attn.in_proj_qkv", mixed) | {
+        f"mixer.{name}": Stored(f"linear_attn.{stored}") for name, stored in alone.items()
+    }
+
+
+def _by_heads(name: str, parts: Mapping[str, int], num_heads: int) -> dict[str, Stored]:
+    """Return where a matrix has parts that follow each other within each head's rows."""
+    size, found, start = sum(parts.values()), dict[str, Stored](), 0
+    for part, rows in parts.items():
+        found[f"mixer.{part}"] = Stored(name, rows=Rows(num_heads, size, start, start + rows))
+        start += rows
+    return found

@@ -1,0 +1,75 @@
+"""The common part of families with states: which layers have one, and where checkpoints have its tensors."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.families.decoder import ACTIVATIONS, NO_VALUES
+from tetrad.worker_svc.families.values import Values
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.model_facts.states import State
+from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored
+
+_KINDS = {
+    "full_attention": True,
+    "attention": True,
+    "linear_attention": False,
+    "mamba": False,
+    "conv": False,
+}
+"""Names of layers' kinds -> whether such a layer has attention; else it has a state."""
+_WHOLE = ("dt_bias", "A_log", "D", "norm", "out_proj")
+
+
+def attention_layers(values: Values, default: Sequence[bool]) -> list[bool]:
+    """Return whether each layer has attention: by layer_types, or else `default`."""
+    number = values.num_layers()
+    kinds = values.get("layer_types", "layers_block_type")
+    if kinds is None:
+        return list(default)
+    unknown = sorted({str(kind) for kind in kinds} - set(_KINDS))
+    if unknown or len(kinds) != number:
+        raise ModelError(
+            f"The model's config has layer_types for {len(kinds)} of {number} layers: {', '.join(unknown)[:80] or 'too few'};"
+            f" supported: {', '.join(_KINDS)}."
+        )
+    return [_KINDS[kind] for kind in kinds]
+
+
+def with_states(config: ModelConfig, state: State, have_attention: Sequence[bool], **changes: Any) -> ModelConfig:
+    """Return the config with a state in place of attention where a layer has none; `changes` are those of the whole model."""
+    layers = [
+        layer if has_attention else replace(layer, rope=None, window=None, has_attention=False, state=state)
+        for layer, has_attention in zip(config.layers, have_attention, strict=True)
+    ]
+    return replace(config, layers=tuple(layers), **changes)
+
+
+def check_silu(values: Values, *keys: str) -> None:
+    """Raise ModelError for another activation of a convolution than silu."""
+    if values.choose(*keys, known=ACTIVATIONS, default="silu") != "silu":
+        raise ModelError(f"The model's config has {keys[0]} {values.get(*keys)!r}, which is not supported; supported: silu.")
+
+
+def mixer_names(prefix: str, state: State, *, convolution: str = "conv1d") -> dict[str, Stored]:
+    """Return where a layer has them, as all do that follow Mamba: the inputs are one matrix, in the order of `parts`.
+
+    Args:
+        prefix: of the tensors' names within a layer.
+        state: sizes.
+        convolution: name of the convolution.
+    """
+    names = {f"mixer.{name}": Stored(f"{prefix}.{name}") for name in _WHOLE}
+    names["mixer.conv"] = Stored(f"{prefix}.{convolution}", is_flat=True)
+    return names | fused_parts(f"{prefix}.in_proj", state.parts)
+
+
+def fused_parts(name: str, parts: Mapping[str, int], times: Mapping[str, float] = NO_VALUES) -> dict[str, Stored]:
+    """Return where a fused matrix of a layer has each of its parts, which follow each other; `times` multiplies them."""
+    ends = list(accumulate(parts.values()))
+    return {
+        f"mixer.{part}": Stored(name, rows=Rows(1, ends[-1], end - size, end), times=times.get(part, 1.0))
+        for (part, size), end in zip(parts.items(), ends, strict=True)
+    }

@@ -1,0 +1,165 @@
+"""Config values: those of a config.json, with a note of which were read.
+
+A family reads what it computes with. Whatever else changes the results of a model, and has not been read, is refused by name:
+a model never runs as another one.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.model_facts.config import Rope
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+_MAX_LAYERS = 1 << 10
+_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "attn_logit_softcapping": (),
+    "final_logit_softcapping": (),
+    "logits_scaling": (1,),
+    "logit_scale": (1,),
+    "embedding_multiplier": (1,),
+    "residual_multiplier": (1,),
+    "attention_multiplier": (),
+    "lm_head_multiplier": (1,),
+    "query_pre_attn_scalar": (),
+    "no_rope_layers": (),  # 1 for a layer that turns
+    "no_rope_layer_interval": (),
+    "num_experts": (1,),
+    "num_local_experts": (1,),
+    "n_routed_experts": (1,),
+    "kv_lora_rank": (),
+    "attention_chunk_size": (),
+    "attn_temperature_tuning": (),
+    "llama_4_scaling_beta": (),
+    "use_qk_norm": (),
+    "clip_qkv": (),
+    "attention_sinks": (),
+    "use_parallel_residual": (),
+    "use_bidirectional_attention": (),
+    "alibi": (),
+    "qk_layernorm": (),
+    "scale_attn_by_inverse_layer_idx": (),
+}
+"""Keys that change what a model computes -> the values that mean nothing; false and null always do."""
+
+
+def architecture_of(config: Mapping[str, Any]) -> str:
+    """Return the name of the model's architecture; ModelError if there is none."""
+    architectures = config.get("architectures")
+    if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
+        raise ModelError("The model's config names no architecture.")
+    return architectures[0]
+
+
+class Values:
+    """The values of a config.json.
+
+    Args:
+        config: its object.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.architecture = architecture_of(config)
+        self._config = config
+        self._read: set[str] = set()
+
+    def get(self, *keys: str, default: Any = None) -> Any:
+        """Return the first of several keys that has a value, which is not null."""
+        self._read.update(keys)
+        return next((self._config[key] for key in keys if self._config.get(key) is not None), default)
+
+    def need(self, *keys: str) -> Any:
+        """Return the same; KeyError if there is none."""
+        value = self.get(*keys)
+        if value is None:
+            raise KeyError(keys[0])
+        return value
+
+    def choose(self, *keys: str, known: Mapping[str, str], default: str) -> str:
+        """Return what a name means; ModelError lists those that are known."""
+        value = self.get(*keys, default=default)
+        key = next((key for key in keys if self._config.get(key) == value), keys[0])
+        if value not in known:
+            raise ModelError(
+                f"The model's config has {key} {str(value)[:80]!r}, which is not supported; supported: "
+                f"{', '.join(sorted(known))}."
+            )
+        return known[value]
+
+    def inside(self, text_config: Mapping[str, Any] | None, defaults: Mapping[str, Any]) -> "Values":
+        """Return the values of the text model that this model wraps.
+
+        Args:
+            text_config: its config; None: its values lie among those of this config.
+            defaults: values that the config may leave out.
+        """
+        inner = dict(defaults) | dict(self._config if text_config is None else text_config)
+        # Whether output layer and embedding are one is the wrapper's to say.
+        tied = self._config.get("tie_word_embeddings", inner.get("tie_word_embeddings"))
+        own = {"architectures": [self.architecture]} | ({} if tied is None else {"tie_word_embeddings": tied})
+        return Values(inner | own)
+
+    def ignore(self, *keys: str) -> None:
+        """Note keys that a family knows, and that change nothing."""
+        self._read.update(keys)
+
+    def num_layers(self) -> int:
+        """Return the number of layers; ModelError if no model has so many."""
+        number = int(self.need("num_hidden_layers", "n_layer"))
+        if not 0 < number <= _MAX_LAYERS:
+            raise ModelError(
+                f"The model's config is impossible: num_layers is {str(number)[:40]}, it must be 1 to {_MAX_LAYERS}."
+            )
+        return number
+
+    def rope(self, head_dim: int, *, kind: str = FULL, theta: float = 10_000.0, share: float = 1.0) -> Rope:
+        """Return the rotary embedding, from rope_theta and rope_scaling, or from the newer rope_parameters.
+
+        Args:
+            head_dim: of a head.
+            kind: of the layers; newer configs may have parameters for each kind.
+            theta, share: the base, and how much of a head turns, if the config does not say.
+        """
+        parameters = self.get("rope_parameters", default={})
+        of_kind = parameters.get(kind) or ({} if FULL in parameters else parameters)
+        scaling = dict(self.get("rope_scaling", default={}) or of_kind)
+        theta = of_kind["rope_theta"] if "rope_theta" in of_kind else self.get("rope_theta", "rotary_emb_base", default=theta)
+        share = self.get("partial_rotary_factor", "rotary_pct", default=share)
+        share = scaling.get("partial_rotary_factor") or parameters.get("partial_rotary_factor") or share
+        return Rope(int(head_dim * float(share)), float(theta), self._scaling(scaling))
+
+    def layer_kinds(self, default: Sequence[str]) -> list[str]:
+        """Return each layer's kind of attention: layer_types, or else `default`."""
+        num_layers = self.num_layers()
+        kinds = list(self.get("layer_types") or default)
+        unknown = sorted({str(kind) for kind in kinds} - {FULL, SLIDING})
+        if unknown or len(kinds) < num_layers:
+            raise ModelError(
+                f"The model's config has layer_types for {len(kinds)} of {num_layers} layers: "
+                f"{', '.join(unknown)[:80] or 'too few'}; supported: {FULL}, {SLIDING}."
+            )
+        return kinds[:num_layers]
+
+    def check_all_read(self) -> None:
+        """Raise ModelError for a key that changes what a model computes and that has not been read."""
+        places = (self._config, self._config.get("rope_parameters") or {}, self._config.get("rope_scaling") or {})
+        for place in places:
+            for key, neutral in _NEUTRAL.items():
+                value = place.get(key)
+                if value and key not in self._read and value not in neutral and not (isinstance(value, list) and all(value)):
+                    raise ModelError(f"The model's config has {key} {str(value)[:80]}, which is not supported.")
+
+    def _scaling(self, scaling: dict[str, Any]) -> Mapping[str, Any] | None:
+        if "type" in scaling and "rope_type" not in scaling:
+            scaling["rope_type"] = scaling["type"]
+        if scaling.get("rope_type", "default") in ("default", "mrope"):  # the axes of mrope are equal in text
+            return None
+        if scaling["rope_type"] in ("yarn", "longrope", "su"):
+            # Missing values follow from the length of the contexts.
+            longest = float(self.need("max_position_embeddings"))
+            scaling["max_position_embeddings"] = longest
+            original = self.get("original_max_position_embeddings", default=longest)
+            original = scaling.setdefault("original_max_position_embeddings", original)
+            if scaling.get("factor") is None:
+                scaling["factor"] = longest / float(original)
+        return scaling

@@ -1,0 +1,90 @@
+"""Wrappers: models that read images around a text model that a family describes. The text model alone is served.
+
+Its config is the wrapper's text_config, or lies flat in older files; its tensors have a prefix. Whatever reads images is left
+in the files, and a request with an image is refused by the frontend.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.families.gemma import gemma3
+from tetrad.worker_svc.families.llama import llama, ministral3, mistral
+from tetrad.worker_svc.families.llama4 import llama4
+from tetrad.worker_svc.families.qwen import qwen2, qwen3, qwen3_moe
+from tetrad.worker_svc.families.qwen_delta import qwen3_5, qwen3_5_moe
+from tetrad.worker_svc.families.values import Values
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.model_facts.tensor_names import TEXT_PARTS, Rows, Stored
+
+Describe = Callable[[Values], ModelConfig]
+
+_GEMMA3: Mapping[str, Any] = {
+    "vocab_size": 262_208,
+    "hidden_size": 2304,
+    "num_hidden_layers": 26,
+    "intermediate_size": 9216,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 131_072,
+    "sliding_window": 4096,
+}
+"""Values that Gemma 3's files leave out where they are transformers' own."""
+
+
+def _qwen3_vl_moe(values: Values) -> ModelConfig:
+    """Qwen3-VL's experts lie in one tensor, [experts, inputs, outputs] in the published files."""
+    config = qwen3_moe(values)
+    size = next(layer.experts.intermediate_size for layer in config.layers if layer.experts)
+    stacked: dict[str, Any] = {"is_stacked": True, "weight": ""}
+    names = {
+        f"mlp.experts.{{expert}}.{part}_proj": Stored(
+            "mlp.experts.gate_up_proj", rows=Rows(1, 2 * size, *rows), columns=config.hidden_size, **stacked
+        )
+        for part, rows in (("gate", (0, size)), ("up", (size, 2 * size)))
+    }
+    names["mlp.experts.{expert}.down_proj"] = Stored("mlp.experts.down_proj", columns=size, **stacked)
+    return replace(config, tensors=replace(config.tensors, in_layer=dict(config.tensors.in_layer) | names))
+
+
+TEXT_TYPES: Mapping[str, tuple[Describe, Mapping[str, Any]]] = {
+    "gemma3_text": (gemma3, _GEMMA3),
+    "llama": (llama, {}),
+    "llama4_text": (llama4, {}),
+    "ministral3": (ministral3, {}),
+    "mistral": (mistral, {}),
+    "qwen2": (qwen2, {}),
+    "qwen2_5_vl_text": (qwen2, {}),
+    "qwen2_vl_text": (qwen2, {}),
+    "qwen3": (qwen3, {}),
+    "qwen3_5_moe_text": (qwen3_5_moe, {}),
+    "qwen3_5_text": (qwen3_5, {}),
+    "qwen3_vl_moe_text": (_qwen3_vl_moe, {}),
+    "qwen3_vl_text": (qwen3, {}),
+}
+"""model_type of a text_config -> its family, and values that it may leave out."""
+
+
+def wrapper(text_type: str) -> Describe:
+    """Return the family of a wrapper, whose text model is of this type if its config does not say."""
+
+    def describe(values: Values) -> ModelConfig:
+        """The text model, with its tensors inside those of the wrapper."""
+        inner = values.get("text_config", default=None)
+        model_type = str((inner or {}).get("model_type") or text_type)
+        if model_type not in TEXT_TYPES:
+            known = ", ".join(sorted(TEXT_TYPES))
+            raise ModelError(
+                f"The model's text_config has model_type {model_type[:80]!r}, which is not supported; supported: {known}."
+            )
+        family, defaults = TEXT_TYPES[model_type]
+        text = values.inside(inner, defaults)
+        config = family(text)
+        text.check_all_read()
+        return replace(config, tensors=replace(config.tensors, text_parts=TEXT_PARTS))
+
+    return describe

@@ -1,0 +1,104 @@
+"""Gathering: keeps what a prompt's answer needs of its hidden states, chunk by chunk."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import torch
+
+from tetrad.worker_svc.checkpoint.pooler_config import PoolingType
+
+
+class Gathering(Protocol):
+    """The hidden states of one prompt, as far as its answer needs them."""
+
+    def wanted(self, num_rows: int, *, is_end: bool) -> slice:
+        """Return which of a chunk's rows `add` needs; `is_end`: the chunk ends the prompt."""
+
+    def add(self, rows: torch.Tensor) -> None:
+        """Take these rows [n, hidden] of the next chunk; they may be written by others afterwards."""
+
+    def result(self) -> torch.Tensor:
+        """Return what is pooled: a row [hidden], or rows [L, hidden]."""
+
+
+class LastRow:
+    """The last token's."""
+
+    def __init__(self) -> None:
+        self._row = torch.empty(0)
+
+    def wanted(self, num_rows: int, *, is_end: bool) -> slice:
+        """See Gathering."""
+        return slice(num_rows - 1, num_rows) if is_end else slice(0, 0)
+
+    def add(self, rows: torch.Tensor) -> None:
+        """See Gathering."""
+        if len(rows):
+            self._row = rows[-1].clone()
+
+    def result(self) -> torch.Tensor:
+        """See Gathering."""
+        return self._row
+
+
+class FirstRow:
+    """The first token's."""
+
+    def __init__(self) -> None:
+        self._row: torch.Tensor | None = None
+
+    def wanted(self, num_rows: int, *, is_end: bool) -> slice:  # noqa: ARG002 - of the protocol
+        """See Gathering."""
+        return slice(0, 1) if self._row is None else slice(0, 0)
+
+    def add(self, rows: torch.Tensor) -> None:
+        """See Gathering."""
+        if len(rows):
+            self._row = rows[0].clone()
+
+    def result(self) -> torch.Tensor:
+        """See Gathering."""
+        assert self._row is not None
+        return self._row
+
+
+class MeanRow:
+    """The mean of all tokens'. Summed in float64, so that the division into chunks does not show in float32."""
+
+    def __init__(self) -> None:
+        self._sum, self._count = torch.zeros((), dtype=torch.float64), 0
+
+    def wanted(self, num_rows: int, *, is_end: bool) -> slice:  # noqa: ARG002 - of the protocol
+        """See Gathering."""
+        return slice(0, num_rows)
+
+    def add(self, rows: torch.Tensor) -> None:
+        """See Gathering."""
+        self._sum = self._sum + rows.sum(0, dtype=torch.float64)
+        self._count += len(rows)
+
+    def result(self) -> torch.Tensor:
+        """See Gathering."""
+        return (self._sum / self._count).float()
+
+
+class AllRows:
+    """Every token's."""
+
+    def __init__(self) -> None:
+        self._chunks: list[torch.Tensor] = []
+
+    def wanted(self, num_rows: int, *, is_end: bool) -> slice:  # noqa: ARG002 - of the protocol
+        """See Gathering."""
+        return slice(0, num_rows)
+
+    def add(self, rows: torch.Tensor) -> None:
+        """See Gathering."""
+        self._chunks.append(rows.clone())
+
+    def result(self) -> torch.Tensor:
+        """See Gathering."""
+        return torch.cat(self._chunks)
+
+
+GATHERINGS: Mapping[PoolingType, Callable[[], Gathering]] = {"CLS": FirstRow, "LAST": LastRow, "MEAN": MeanRow}

@@ -1,0 +1,192 @@
+"""LoRA in torch: linear layers and tables that add the changes of the adapters that a step's rows name.
+
+AdaptedParameters stands before a model's weights while it is built and wraps each layer that adapters may change; the same
+LoraRows then says which rows have which adapter. Rows of one adapter are computed together, rows without one not at all.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tetrad.worker_svc.checkpoint.lora_weights import LoraPair, LoraWeights
+from tetrad.worker_svc.core.lora import LoraSite, PackedLora
+from tetrad.worker_svc.core.plan import Ints
+from tetrad.worker_svc.layers.linear import Linear
+from tetrad.worker_svc.layers.parameters import Lookup, Parameters
+from tetrad.worker_svc.layers.rotary import interleave_heads
+
+NOT_ADAPTED = (".experts.", ".router", "_gate")
+"""Parts of canonical names: layers whose rows are not a step's tokens, and those that choose experts."""
+LoraReader = Callable[[Path, Mapping[str, LoraSite]], LoraWeights]
+
+
+@dataclass(frozen=True, slots=True)
+class TorchLora:
+    """An adapter as torch applies it.
+
+    Attributes:
+        digest: sha256 of its files.
+        pairs: of each canonical name a [rank, inputs] and b [outputs, rank] in float32, the scale included, rows of queries
+            and keys in this device's order.
+    """
+
+    digest: bytes
+    pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+
+
+class LoraRows:
+    """The installed adapters, and the rows that each of them has in what is computed next; see ModelLoras.
+
+    Args:
+        read: reads a directory, given the modules that may be changed.
+    """
+
+    def __init__(self, read: LoraReader) -> None:
+        self._read = read
+        self.sites: dict[str, LoraSite] = {}
+        self.orders: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}  # of B's rows, where the layer's differ
+        self._installed: dict[int, TorchLora] = {}
+        self.selected: Sequence[tuple[TorchLora, torch.Tensor]] = ()  # adapters, and the rows [n] that have them
+
+    def read(self, path: Path) -> TorchLora:
+        """See ModelLoras."""
+        weights = self._read(path, self.sites)
+        pairs = {name: (pair.a.float(), self._ordered(name, pair)) for name, pair in weights.pairs.items()}
+        return TorchLora(weights.digest, pairs)
+
+    def _ordered(self, name: str, pair: LoraPair) -> torch.Tensor:
+        b = pair.b.float() * pair.scale
+        return self.orders[name](b) if name in self.orders else b
+
+    def install(self, lora_id: int, packed: PackedLora) -> None:
+        """See ModelLoras."""
+        assert isinstance(packed, TorchLora)
+        self._installed[lora_id] = packed
+
+    def remove(self, lora_id: int) -> None:
+        """See ModelLoras."""
+        self._installed.pop(lora_id, None)
+        self.selected = ()
+
+    def clear(self) -> None:
+        """See ModelLoras."""
+        self._installed.clear()
+        self.selected = ()
+
+    def has(self, lora_id: int) -> bool:
+        """See ModelLoras."""
+        return lora_id in self._installed
+
+    def select(self, lora_ids: Ints) -> None:
+        """See ModelLoras."""
+        ids = np.unique(lora_ids[lora_ids > 0])
+        self.selected = [(self._installed[each], torch.from_numpy(np.flatnonzero(lora_ids == each))) for each in ids.tolist()]
+
+
+class AdaptedLinear:
+    """A linear layer of one or several modules, and the changes of its rows' adapters.
+
+    Args:
+        base: the layer.
+        parts: canonical names and numbers of outputs, side by side.
+        rows: which adapters there are.
+    """
+
+    def __init__(self, base: Linear, parts: Sequence[tuple[str, int]], rows: LoraRows) -> None:
+        self._base, self._rows = base, rows
+        ends = np.cumsum([size for _, size in parts]).tolist()
+        self._parts = [(name, slice(end - size, end)) for (name, size), end in zip(parts, ends, strict=True)]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [T, outputs]."""
+        y = self._base(x)
+        for lora, rows in self._rows.selected:
+            found = [(lora.pairs[name], part) for name, part in self._parts if name in lora.pairs]
+            if found:
+                its = x[rows]
+                for (a, b), part in found:
+                    y[rows, part] += (its @ a.T) @ b.T
+        return y
+
+
+class AdaptedLookup:
+    """Rows of a table, and the changes of their adapters.
+
+    Args:
+        table: [vocabulary, outputs].
+        name: canonical.
+        rows: which adapters there are.
+    """
+
+    def __init__(self, table: torch.Tensor, name: str, rows: LoraRows) -> None:
+        self._table, self._name, self._rows = table, name, rows
+
+    def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Return [T, outputs] of ids [T]."""
+        found = self._table[token_ids]
+        for lora, rows in self._rows.selected:
+            pair = lora.pairs.get(self._name)
+            if pair is not None:
+                a, b = pair
+                found[rows] += a.T[token_ids[rows]] @ b.T
+        return found
+
+
+class AdaptedParameters:
+    """Parameters whose linear layers and table of token embeddings take adapters.
+
+    Args:
+        inner: the weights.
+        rows: hears of each module that may be changed.
+    """
+
+    def __init__(self, inner: Parameters, rows: LoraRows) -> None:
+        self._inner, self._rows = inner, rows
+
+    def has(self, name: str) -> bool:
+        """See Parameters."""
+        return self._inner.has(name)
+
+    def linear(
+        self,
+        names: Sequence[tuple[str, int]],
+        in_features: int,
+        *,
+        rotated: Sequence[bool] | None = None,
+        head_dim: int = 0,
+        rotary_dim: int | None = None,
+    ) -> Linear:
+        """See Parameters."""
+        base = self._inner.linear(names, in_features, rotated=rotated, head_dim=head_dim, rotary_dim=rotary_dim)
+        if any(part in name for name, _ in names for part in NOT_ADAPTED):
+            return base
+        for index, (name, size) in enumerate(names):
+            self._rows.sites[name] = LoraSite(in_features, size)
+            if rotated and rotated[index]:
+                self._rows.orders[name] = lambda b: interleave_heads(b, head_dim, rotary_dim)
+        return AdaptedLinear(base, names, self._rows)
+
+    def scalar(self, name: str) -> float:
+        """See Parameters."""
+        return self._inner.scalar(name)
+
+    def vector(self, name: str, size: int) -> torch.Tensor:
+        """See Parameters."""
+        return self._inner.vector(name, size)
+
+    def embedding(self, name: str, rows: int, columns: int) -> torch.Tensor:
+        """See Parameters."""
+        return self._inner.embedding(name, rows, columns)
+
+    def lookup(self, name: str, table: torch.Tensor) -> Lookup:
+        """See Parameters."""
+        self._rows.sites[name] = LoraSite(len(table), table.shape[1], is_table=True)
+        return AdaptedLookup(table, name, self._rows)
+
+    def output(self, name: str, table: torch.Tensor | None, rows: int, columns: int) -> Linear:
+        """See Parameters."""
+        self._rows.sites[name] = LoraSite(columns, rows)
+        return AdaptedLinear(self._inner.output(name, table, rows, columns), [(name, rows)], self._rows)

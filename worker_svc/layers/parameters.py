@@ -1,0 +1,119 @@
+"""Parameters: how a model gets its weights, as layers of the device that it is built for.
+
+A model names what it wants by canonical names (model_facts/tensor_names.py) and never sees how weights are stored or held.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.layers.linear import Linear, LinearFactory
+from tetrad.worker_svc.layers.rotary import interleave_heads
+
+Lookup = Callable[[torch.Tensor], torch.Tensor]
+"""Token ids [T] -> their rows [T, columns], which may be written."""
+
+
+class Parameters(Protocol):
+    """The weights of a model."""
+
+    def has(self, name: str) -> bool:
+        """Return whether the model has a tensor of this whole name."""
+
+    def linear(
+        self,
+        names: Sequence[tuple[str, int]],
+        in_features: int,
+        *,
+        rotated: Sequence[bool] | None = None,
+        head_dim: int = 0,
+        rotary_dim: int | None = None,
+    ) -> Linear:
+        """Return the product of several weights over one input, their outputs side by side.
+
+        Args:
+            names: prefixes (without ".weight") and numbers of outputs; biases are used where there are any.
+            in_features: columns of each.
+            rotated: which parts are queries or keys, whose rows are to be interleaved (layers/rotary.py); None: none.
+            head_dim: of those.
+            rotary_dim: how many of a head's rows are pairs; None: all.
+        """
+
+    def scalar(self, name: str) -> float:
+        """Return a tensor of one value above 0, under its whole name; ModelError if it is none."""
+
+    def vector(self, name: str, size: int) -> torch.Tensor:
+        """Return a tensor [size], as of a norm, under its whole name."""
+
+    def embedding(self, name: str, rows: int, columns: int) -> torch.Tensor:
+        """Return a table [rows, columns], never quantized, under its whole name."""
+
+    def lookup(self, name: str, table: torch.Tensor) -> Lookup:
+        """Return what gives the rows of a table of token embeddings, under its name without ".weight"."""
+
+    def output(self, name: str, table: torch.Tensor | None, rows: int, columns: int) -> Linear:
+        """Return the product with a matrix whose outputs are float32: `table`, or the one of a prefix."""
+
+
+class HostParameters:
+    """Weights in float32 in host memory.
+
+    Args:
+        weights: of the model.
+        make_linear: packs them.
+    """
+
+    def __init__(self, weights: WeightLoader, make_linear: LinearFactory) -> None:
+        self._weights, self._make_linear = weights, make_linear
+
+    def has(self, name: str) -> bool:
+        """See Parameters."""
+        return self._weights.has(name)
+
+    def linear(
+        self,
+        names: Sequence[tuple[str, int]],
+        in_features: int,
+        *,
+        rotated: Sequence[bool] | None = None,
+        head_dim: int = 0,
+        rotary_dim: int | None = None,
+    ) -> Linear:
+        """See Parameters."""
+        weights, biases = [], []
+        for index, (name, size) in enumerate(names):
+            weight, bias = self._weights.get(f"{name}.weight", (size, in_features)), self._bias(name, size)
+            if rotated and rotated[index]:
+                weight = interleave_heads(weight, head_dim, rotary_dim)
+                bias = None if bias is None else interleave_heads(bias, head_dim, rotary_dim)
+            weights.append(weight)
+            biases.append(bias)
+        if all(bias is None for bias in biases):
+            return self._make_linear(torch.cat(weights), None)
+        filled = [w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
+        return self._make_linear(torch.cat(weights), torch.cat(filled))
+
+    def scalar(self, name: str) -> float:
+        """See Parameters."""
+        return self._weights.get_scalar(name)
+
+    def vector(self, name: str, size: int) -> torch.Tensor:
+        """See Parameters."""
+        return self._weights.get(name, (size,))
+
+    def embedding(self, name: str, rows: int, columns: int) -> torch.Tensor:
+        """See Parameters."""
+        return self._weights.get(name, (rows, columns))
+
+    def lookup(self, name: str, table: torch.Tensor) -> Lookup:  # noqa: ARG002 - one signature
+        """See Parameters."""
+        return table.__getitem__
+
+    def output(self, name: str, table: torch.Tensor | None, rows: int, columns: int) -> Linear:
+        """See Parameters."""
+        return self.linear([(name, rows)], columns) if table is None else self._make_linear(table, self._bias(name, rows))
+
+    def _bias(self, name: str, size: int) -> torch.Tensor | None:
+        return self._weights.get(f"{name}.bias", (size,)) if self._weights.has(f"{name}.bias") else None

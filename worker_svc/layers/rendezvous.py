@@ -1,0 +1,94 @@
+"""Rendezvous: how the ranks of a group find each other, and the process groups (gloo) that connect them.
+
+The connections are plain TCP: where the ranks' addresses are Unix sockets, they are of the loopback interface.
+"""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from tetrad.services.errors import DeadlineExceeded, TetradError, Unavailable, one_line
+from tetrad.worker_svc.core.ranks import GroupPlace
+
+STEP_TIMEOUT_S = 60.0
+"""For tensors that a step waits for."""
+LIFE_S = 10 * 365 * 24 * 3600.0
+"""For what may never come."""
+_UNIX = "unix:"
+_LOOPBACK = "127.0.0.1"
+_MEETING_PORT_OFFSET = 100
+"""Ranks on several machines meet at the port this far above that of the leader's address."""
+
+
+class Rendezvous:
+    """The meeting of one group's ranks; they are all there once it is made.
+
+    Args:
+        place: of this rank.
+
+    Raises:
+        DeadlineExceeded: a rank did not come in time.
+        Unavailable: the ranks could not connect.
+    """
+
+    def __init__(self, place: GroupPlace) -> None:
+        self._place = place
+        self._host, where = _meeting_place(place)
+        try:
+            self._store = _store(where, place)
+        except (RuntimeError, OSError) as error:
+            raise _not_met(place, error) from error
+        self._all = self.connect("all", place.rank, place.size, place.timeout_s)
+
+    def connect(self, name: str, index: int, size: int, timeout_s: float) -> Any:
+        """Return a process group of `size` ranks that all connect under this name, this one as number `index`.
+
+        Args:
+            name: of the group.
+            index, size: of this rank, and how many there are.
+            timeout_s: longest wait for what another rank sends.
+
+        Raises:
+            DeadlineExceeded: a rank did not come in time.
+            Unavailable: the ranks could not connect.
+        """
+        gloo: Any = dist.ProcessGroupGloo  # torch's types say less than its objects do
+        options = gloo._Options()  # noqa: SLF001 - torch has no public name for it
+        options._timeout = timedelta(seconds=timeout_s)  # noqa: SLF001 - of what is received, too
+        options._threads = 1  # noqa: SLF001
+        try:
+            options._devices = [gloo.create_device(hostname=self._host)]  # noqa: SLF001
+            group = gloo(c10d.PrefixStore(f"{self._place.epoch}/{name}", self._store), index, size, options)
+            group.allreduce([torch.zeros(1)]).wait()  # connections are made by their first use
+        except (RuntimeError, OSError) as error:
+            raise _not_met(self._place, error) from error
+        return group
+
+
+def _store(where: str | tuple[str, int], place: GroupPlace) -> Any:
+    timeout = timedelta(seconds=place.timeout_s)
+    if isinstance(where, str):
+        store = c10d.FileStore(where, place.size)
+        store.set_timeout(timeout)
+        return store
+    return c10d.TCPStore(*where, place.size, place.rank == 0, timeout=timeout, wait_for_workers=False)
+
+
+def _meeting_place(place: GroupPlace) -> tuple[str, str | tuple[str, int]]:
+    """Return this rank's own host, and the file or the address of the leader where the ranks learn of each other."""
+    leader, own = place.addresses[0], place.addresses[place.rank]
+    if leader.startswith(_UNIX):
+        return _LOOPBACK, f"{Path(leader.removeprefix(_UNIX))}.group-{place.epoch}"
+    host, _, port = leader.rpartition(":")
+    return own.rpartition(":")[0], (host, int(port) + _MEETING_PORT_OFFSET)
+
+
+def _not_met(place: GroupPlace, error: Exception) -> TetradError:
+    text = f"Rank {place.rank} of {place.size} did not meet the others: {one_line(error)}."
+    if "timed out" in text.lower() or "timeout" in text.lower():
+        return DeadlineExceeded(f"{text} Are all workers of the group running, and do their addresses reach each other?")
+    return Unavailable(text)

@@ -1,0 +1,64 @@
+"""Causal convolutions over time, each channel by itself; and the layer that is one between two gates (LFM2).
+
+The last kernel - 1 inputs of a sequence are its state. Dims: D sequences, L tokens, C channels, K tokens of the kernel.
+"""
+
+import torch
+
+from tetrad.worker_svc.model_facts.states import ShortConvolution
+
+
+class CausalConvolution:
+    """y[t] = bias + sum over k of weight[k] * x[t - K + 1 + k].
+
+    Args:
+        weight: [C, K].
+        bias: [C]; None: there is none.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._weight, self._bias = weight.T.contiguous(), bias  # [K, C]
+        self.num_past = len(self._weight) - 1
+        self.state_size = self.num_past * weight.shape[0]
+
+    def step(self, x: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        """Return [D, C] for one token [D, C] of each sequence; moves the inputs in states [D, (K - 1) * C] on."""
+        window = torch.cat([states.view(len(x), self.num_past, -1), x[:, None]], 1)
+        states.copy_(window[:, 1:].flatten(1))
+        found = (window * self._weight).sum(1)
+        return found if self._bias is None else found.add_(self._bias)
+
+    def scan(self, x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """Return [L, C] for the tokens [L, C] of a sequence; moves the inputs in its state [(K - 1) * C] on."""
+        inputs = torch.cat([state.view(self.num_past, -1), x])
+        state.copy_(inputs[len(x) :].flatten())
+        found = inputs[: len(x)] * self._weight[0]
+        for place in range(1, self.num_past + 1):
+            found.addcmul_(inputs[place : place + len(x)], self._weight[place])
+        return found if self._bias is None else found.add_(self._bias)
+
+
+class GatedConvolution:
+    """See Recurrence: C * conv(B * x).
+
+    Args:
+        sizes: of the layer.
+        convolution: of its channels.
+    """
+
+    def __init__(self, sizes: ShortConvolution, convolution: CausalConvolution) -> None:
+        self.num_outputs, self._convolution = sizes.size, convolution
+
+    def step(self, inputs: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        """See Recurrence."""
+        before, _, x = inputs.chunk(3, 1)
+        return self._convolution.step(before * x, states)
+
+    def scan(self, inputs: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """See Recurrence."""
+        before, _, x = inputs.chunk(3, 1)
+        return self._convolution.scan(before * x, state)
+
+    def gated(self, outputs: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+        """See Recurrence."""
+        return outputs.mul_(inputs.chunk(3, 1)[1])

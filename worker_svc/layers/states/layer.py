@@ -1,0 +1,65 @@
+"""State layer: runs a recurrence over the rows of a step, and carries the states of sequences through the cache.
+
+The tokens of decodes are computed side by side, those of a chunk in its recurrence's own way. All states are read before any is
+written. Dims: T tokens, D decode rows, P inputs, S numbers of a state, O outputs.
+"""
+
+from typing import Protocol
+
+import torch
+
+from tetrad.worker_svc.kv_cache.state_rows import StateChunk, StateRows
+from tetrad.worker_svc.layers.linear import Linear
+
+
+class Recurrence(Protocol):
+    """What a layer does with the tokens of a sequence, one after another. States change in place.
+
+    Attributes:
+        num_outputs: O.
+    """
+
+    num_outputs: int
+
+    def step(self, inputs: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        """Return the outputs [D, O] of one token of each of D sequences, for inputs [D, P] and states [D, S]."""
+
+    def scan(self, inputs: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """Return the outputs [L, O] of L tokens of one sequence, for inputs [L, P] and a state [S]."""
+
+    def gated(self, outputs: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the outputs [T, O] as the gate lets them through."""
+
+
+class StateLayer:
+    """One layer.
+
+    Args:
+        inputs: [hidden] -> [P].
+        recurrence: between the two products.
+        output: [O] -> [hidden].
+    """
+
+    def __init__(self, inputs: Linear, recurrence: Recurrence, output: Linear) -> None:
+        self._inputs, self._recurrence, self._output = inputs, recurrence, output
+
+    def __call__(self, x: torch.Tensor, cache: torch.Tensor, rows: StateRows) -> torch.Tensor:
+        """Return [T, hidden] for x [T, hidden]; reads and writes the layer's cache [num_blocks, S]."""
+        inputs = self._inputs(x)
+        outputs = x.new_empty((len(x), self._recurrence.num_outputs))
+        chunks = [(chunk, self._state_before(chunk, cache)) for chunk in rows.chunks]
+        num_decodes = len(rows.sources)
+        if num_decodes:
+            states = cache.index_select(0, rows.sources)
+            states.index_fill_(0, rows.begun, 0.0)
+            outputs[:num_decodes] = self._recurrence.step(inputs[:num_decodes], states)
+            cache.index_copy_(0, rows.targets, states)
+        for chunk, state in chunks:
+            for segment in chunk.segments:
+                tokens = slice(segment.start, segment.stop)
+                outputs[tokens] = self._recurrence.scan(inputs[tokens], state)
+                cache[segment.target] = state
+        return self._output(self._recurrence.gated(outputs, inputs))
+
+    def _state_before(self, chunk: StateChunk, cache: torch.Tensor) -> torch.Tensor:
+        return cache.new_zeros(cache.shape[1]) if chunk.source is None else cache[chunk.source].clone()

@@ -1,0 +1,102 @@
+"""Vocabulary: the table of embeddings and the output layer, whole on one rank or split among several.
+
+Split by rows: a token's embedding comes from the rank that has its row, and the leader alone has all logits.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from tetrad.worker_svc.core.plan import Floats, Ints
+from tetrad.worker_svc.core.ranks import Shard
+from tetrad.worker_svc.layers.argmax import argmax
+from tetrad.worker_svc.layers.collectives import Collectives
+from tetrad.worker_svc.layers.linear import Linear
+from tetrad.worker_svc.layers.parameters import Lookup
+
+Finish = Callable[[torch.Tensor], torch.Tensor]
+"""What is done to each logit by itself, as a cap."""
+
+
+class Vocabulary(Protocol):
+    """What a decoder begins and ends with."""
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Return [T, hidden] for ids [T], free to be written."""
+
+    def logits(self, normed: torch.Tensor) -> torch.Tensor:
+        """Return [N, vocab_size] float32 for normed hidden states [N, hidden]."""
+
+    def argmax(self, normed: torch.Tensor) -> tuple[Ints, Floats]:
+        """Return the ids [N] of the largest logits, and those [N]; see layers.argmax."""
+
+
+class WholeVocabulary:
+    """All rows on this device.
+
+    Args:
+        lookup: gives the rows of the table [V, hidden].
+        output: [hidden] -> [V].
+        finish: of logits.
+    """
+
+    def __init__(self, lookup: Lookup, output: Linear, finish: Finish) -> None:
+        self._lookup, self._output, self._finish = lookup, output, finish
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """See Vocabulary."""
+        return self._lookup(token_ids)
+
+    def logits(self, normed: torch.Tensor) -> torch.Tensor:
+        """See Vocabulary."""
+        return self._finish(self._output(normed).float())
+
+    def argmax(self, normed: torch.Tensor) -> tuple[Ints, Floats]:
+        """See Vocabulary."""
+        return argmax(self.logits(normed))
+
+
+class SplitVocabulary:
+    """This rank's rows; every rank must call the same methods in the same order.
+
+    Args:
+        part: the rows as a vocabulary of their own.
+        vocab_size: V of the model.
+        ranks: all of them.
+    """
+
+    def __init__(self, part: WholeVocabulary, vocab_size: int, ranks: Collectives) -> None:
+        self._part, self._vocab_size, self._ranks = part, vocab_size, ranks
+        self._first, self._end = ranks.shard.bounds(vocab_size)
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """See Vocabulary."""
+        is_elsewhere = (token_ids < self._first) | (token_ids >= self._end)
+        found = self._part.embed((token_ids - self._first).masked_fill_(is_elsewhere, 0))
+        return self._ranks.sum_(found.masked_fill_(is_elsewhere[:, None], 0))
+
+    def logits(self, normed: torch.Tensor) -> torch.Tensor:
+        """See Vocabulary; on a member, the logits of its own rows."""
+        own = self._part.logits(normed)
+        size = -(-self._vocab_size // self._ranks.shard.size)
+        padded = torch.nn.functional.pad(own, (0, size - own.shape[1]))
+        parts = self._ranks.gather(padded)
+        if not parts:
+            return own
+        bounds = [Shard(index, len(parts)).bounds(self._vocab_size) for index in range(len(parts))]
+        return torch.cat([part[:, : end - first] for part, (first, end) in zip(parts, bounds, strict=True)], 1)
+
+    def argmax(self, normed: torch.Tensor) -> tuple[Ints, Floats]:
+        """See Vocabulary; on a member, the largest of its own rows."""
+        ids, values = self._part.argmax(normed)
+        # Doubles hold ids and values alike.
+        own = torch.from_numpy(np.stack([ids + float(self._first), values.astype(np.float64)]))
+        parts = self._ranks.gather(own)
+        if not parts:
+            return ids, values
+        found = torch.stack(parts).numpy()  # [ranks, 2, N]
+        best = found[:, 1].argmax(0)  # the first rank of equals, and of those with a NaN: as in one vocabulary
+        rows = np.arange(found.shape[2])
+        return found[best, 0, rows].astype(np.int64), found[best, 1, rows].astype(np.float32)

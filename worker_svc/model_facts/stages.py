@@ -1,0 +1,80 @@
+"""Stages: which layers of a model each stage of a pipeline has, and the description of a stage.
+
+The first stage has the vocabulary beside its layers, as its hidden states come back to it to be sampled: it gets fewer layers.
+Every stage has block tables for all KV groups of the model, also for those of which it has no layer.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+from math import prod
+
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.core.ranks import Stage
+from tetrad.worker_svc.model_facts.config import ModelConfig, StageOf
+from tetrad.worker_svc.model_facts.tensors import tensor_shapes
+
+
+def check_stages(config: ModelConfig, size: int) -> None:
+    """ModelError if a model has fewer layers than there are stages."""
+    if size > config.num_layers:
+        raise ModelError(f"pipeline_parallel_size {size} exceeds this model's {config.num_layers} layers; use at most that.")
+
+
+def stage_layers(config: ModelConfig, stage: Stage) -> range:
+    """Return the layers of a stage: consecutive ones, so that the largest stage has as few parameters as possible.
+
+    The first stage's output matrix counts; every stage has a layer. `check_stages` must have passed.
+    """
+    return _cut(_layer_costs(config), config.vocab_size * config.hidden_size, stage.size)[stage.index]
+
+
+def stage_config(config: ModelConfig, stage: Stage) -> ModelConfig:
+    """Return the description of a stage, with its layers counted from 0."""
+    layers = stage_layers(config, stage)
+    of = StageOf(
+        first_layer=layers.start,
+        first_cache=sum(len(layer.cache_kinds) for layer in config.layers[: layers.start]),
+        cache_kinds=config.cache_kinds,
+        state_size=config.state_size,
+    )
+    return replace(config, layers=config.layers[layers.start : layers.stop], stage=of)
+
+
+def _layer_costs(config: ModelConfig) -> list[int]:
+    costs = [0] * config.num_layers
+    for name, shape in tensor_shapes(config).items():
+        if name.startswith("model.layers."):
+            costs[int(name.split(".")[2])] += prod(shape)
+    return costs
+
+
+def _cut(costs: Sequence[int], first_cost: int, size: int) -> list[range]:
+    """Return consecutive ranges of layers, none of them empty, whose largest sum is the smallest possible.
+
+    `first_cost` is what the first range costs before it has a layer.
+    """
+    smallest, largest = 0, first_cost + sum(costs)
+    while smallest < largest:
+        middle = (smallest + largest) // 2
+        if _filled(costs, first_cost, size, middle) is None:
+            smallest = middle + 1
+        else:
+            largest = middle
+    ends = _filled(costs, first_cost, size, smallest)
+    assert ends is not None
+    return [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
+
+
+def _filled(costs: Sequence[int], first_cost: int, size: int, most: int) -> list[int] | None:
+    """Return where each range ends if none may cost more than `most`, but for single layers; None if that takes too many."""
+    sums, ends = [0, *accumulate(costs)], [0]
+    for number in range(size):
+        room = most - (0 if number else first_cost)
+        end = bisect_left(sums, sums[ends[-1]] + room + 1) - 1
+        end = max(end, ends[-1] + 1) if number == 0 else end
+        ends.append(min(end, len(costs) - (size - 1 - number)))
+        if ends[-1] <= ends[-2]:
+            return None
+    return ends[1:] if ends[-1] == len(costs) else None

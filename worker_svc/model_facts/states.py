@@ -1,0 +1,128 @@
+"""States: layers that keep a state of fixed size for each sequence, in place of the keys and values of all its tokens.
+
+Each is described by its sizes; layers/states has what it computes. All begin with a causal convolution over time, whose last
+inputs are a part of the state. A state is one row of float32 numbers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+GatedNorm = Literal["none", "after_gate", "before_gate"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConvolution:
+    """Two gates around a convolution (LFM2): C * conv(B * x).
+
+    Attributes:
+        size: channels.
+        kernel: tokens that a convolution sees, its own included.
+    """
+
+    size: int
+    kernel: int
+
+    @property
+    def conv_size(self) -> int:
+        """Channels of the convolution."""
+        return self.size
+
+    @property
+    def parts(self) -> Mapping[str, int]:
+        """Outputs of the product before it."""
+        return {"in_b_proj": self.size, "in_c_proj": self.size, "in_x_proj": self.size}
+
+    @property
+    def state_size(self) -> int:
+        """Numbers of a state."""
+        return (self.kernel - 1) * self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba2:
+    """A state-space layer (Dao and Gu, "Transformers are SSMs", 2024): each head has a matrix that decays and is added to.
+
+    Attributes:
+        num_heads, head_dim: the layer is num_heads * head_dim wide.
+        state_dim: numbers of the state for each of these dimensions.
+        num_groups: heads of a group share what writes and reads the state (B and C).
+        kernel: tokens that a convolution sees, its own included.
+        gated_norm: of the outputs, which the gate multiplies before or after; "none": the gate alone.
+        num_norm_groups: parts of the outputs that are normed each by itself.
+        min_step, max_step: bounds of the time step.
+    """
+
+    num_heads: int
+    head_dim: int
+    state_dim: int
+    num_groups: int
+    kernel: int
+    gated_norm: GatedNorm = "after_gate"
+    num_norm_groups: int = 1
+    min_step: float = 0.0
+    max_step: float = float("inf")
+
+    @property
+    def size(self) -> int:
+        """Numbers of all heads."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def conv_size(self) -> int:
+        """Channels of the convolution: x, B, C."""
+        return self.size + 2 * self.num_groups * self.state_dim
+
+    @property
+    def parts(self) -> Mapping[str, int]:
+        """Outputs of the product before it."""
+        shared = self.num_groups * self.state_dim
+        sizes = {"in_gate_proj": self.size, "in_x_proj": self.size, "in_b_proj": shared, "in_c_proj": shared}
+        return sizes | {"in_step_proj": self.num_heads}
+
+    @property
+    def state_size(self) -> int:
+        """Numbers of a state."""
+        return (self.kernel - 1) * self.conv_size + self.size * self.state_dim
+
+
+@dataclass(frozen=True, slots=True)
+class GatedDeltaRule:
+    """A gated delta net (Yang et al., "Gated Delta Networks", 2024): a matrix that decays, and is corrected towards each value.
+
+    Attributes:
+        num_key_heads, key_dim: of queries and keys; a head of them serves equally many of values.
+        num_value_heads, value_dim: of values.
+        kernel: tokens that a convolution sees, its own included.
+    """
+
+    num_key_heads: int
+    num_value_heads: int
+    key_dim: int
+    value_dim: int
+    kernel: int
+
+    @property
+    def size(self) -> int:
+        """Numbers of all heads of values."""
+        return self.num_value_heads * self.value_dim
+
+    @property
+    def conv_size(self) -> int:
+        """Channels of the convolution: queries, keys, values."""
+        return 2 * self.num_key_heads * self.key_dim + self.size
+
+    @property
+    def parts(self) -> Mapping[str, int]:
+        """Outputs of the product before it."""
+        keys, heads = self.num_key_heads * self.key_dim, self.num_value_heads
+        sizes = {"in_query_proj": keys, "in_key_proj": keys, "in_value_proj": self.size, "in_gate_proj": self.size}
+        return sizes | {"in_beta_proj": heads, "in_decay_proj": heads}
+
+    @property
+    def state_size(self) -> int:
+        """Numbers of a state."""
+        return (self.kernel - 1) * self.conv_size + self.size * self.key_dim
+
+
+State = ShortConvolution | Mamba2 | GatedDeltaRule

@@ -1,0 +1,126 @@
+"""Tensors of a model by their canonical names, with their shapes, as its description asks for them."""
+
+from collections.abc import Iterator
+
+from tetrad.worker_svc.model_facts.config import Experts, Latent, LayerConfig, ModelConfig
+from tetrad.worker_svc.model_facts.states import GatedDeltaRule, ShortConvolution, State
+
+Shape = tuple[int, ...]
+
+
+def tensor_shapes(config: ModelConfig) -> dict[str, Shape]:
+    """Return name and shape of every tensor of a model."""
+    hidden = config.hidden_size
+    shapes = dict(_norm(config, "model.norm")) | {"model.embed_tokens.weight": (config.vocab_size, hidden)}
+    if config.num_learned_positions:
+        shapes["model.embed_positions.weight"] = (config.num_learned_positions, hidden)
+    if not config.tie_word_embeddings:
+        shapes |= _matrix(config, "lm_head", config.vocab_size, hidden)
+    for index, layer in enumerate(config.layers):
+        shapes |= {f"model.layers.{index}.{name}": shape for name, shape in _layer(config, layer)}
+    return shapes
+
+
+def _layer(config: ModelConfig, layer: LayerConfig) -> Iterator[tuple[str, Shape]]:
+    if config.has_norms_before:
+        if layer.has_mixer:
+            yield from _norm(config, "input_layernorm")
+        if layer.has_mlp and not config.is_norm_shared:
+            yield from _norm(config, "post_attention_layernorm")
+    if config.has_norms_after:
+        yield from _norm(config, "self_attn.output_norm")
+        if layer.has_mlp:
+            yield from _norm(config, "mlp.output_norm")
+    if layer.has_attention:
+        yield from _attention(config)
+    if layer.state is not None:
+        yield from _state(config, layer.state)
+    if not layer.has_mlp:
+        return
+    if layer.experts is None:
+        yield from _mlp(config, "mlp", layer.intermediate_size).items()
+    else:
+        yield from _experts(config, layer.experts)
+
+
+def _attention(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
+    if config.latent is not None:
+        yield from _latent(config, config.latent)
+        return
+    hidden, dim = config.hidden_size, config.head_dim
+    query, key = config.num_heads * dim, config.num_kv_heads * dim
+    for name, rows in (("q_proj", query), ("k_proj", key), ("v_proj", key)):
+        yield from _matrix(config, f"self_attn.{name}", rows, hidden).items()
+    yield from _matrix(config, "self_attn.o_proj", hidden, query).items()
+    if config.has_output_gate:
+        yield from _matrix(config, "self_attn.output_gate_proj", query, hidden).items()
+    if config.head_norms not in ("none", "unit"):
+        is_one = config.head_norms == "head"
+        yield "self_attn.q_norm.weight", (dim if is_one else query,)
+        yield "self_attn.k_norm.weight", (dim if is_one else key,)
+    if config.has_sinks:
+        yield "self_attn.sinks", (config.num_heads,)
+
+
+def _state(config: ModelConfig, state: State) -> Iterator[tuple[str, Shape]]:
+    for part, rows in state.parts.items():
+        yield from _matrix(config, f"mixer.{part}", rows, config.hidden_size).items()
+    yield from _matrix(config, "mixer.out_proj", config.hidden_size, state.size).items()
+    yield "mixer.conv.weight", (state.conv_size * state.kernel,)
+    if "conv" in config.biases:
+        yield "mixer.conv.bias", (state.conv_size,)
+    if isinstance(state, ShortConvolution):
+        return
+    heads = state.num_value_heads if isinstance(state, GatedDeltaRule) else state.num_heads
+    yield from (("mixer.dt_bias", (heads,)), ("mixer.A_log", (heads,)))
+    if isinstance(state, GatedDeltaRule):
+        yield "mixer.norm.weight", (state.value_dim,)
+        return
+    yield "mixer.D", (heads,)
+    if state.gated_norm != "none":
+        yield "mixer.norm.weight", (state.size,)
+
+
+def _latent(config: ModelConfig, latent: Latent) -> Iterator[tuple[str, Shape]]:
+    query, hidden = config.num_heads * (latent.plain_dim + latent.rotary_dim), config.hidden_size
+    if latent.query_rank:
+        yield "self_attn.q_a_proj.weight", (latent.query_rank, hidden)
+        yield "self_attn.q_a_layernorm.weight", (latent.query_rank,)
+        yield "self_attn.q_b_proj.weight", (query, latent.query_rank)
+    else:
+        yield "self_attn.q_proj.weight", (query, hidden)
+    yield "self_attn.kv_a_proj_with_mqa.weight", (latent.rank + latent.rotary_dim, hidden)
+    yield "self_attn.kv_a_layernorm.weight", (latent.rank,)
+    yield "self_attn.kv_b_proj.weight", (config.num_heads * (latent.plain_dim + latent.value_dim), latent.rank)
+    yield "self_attn.o_proj.weight", (hidden, config.num_heads * latent.value_dim)
+
+
+def _experts(config: ModelConfig, experts: Experts) -> Iterator[tuple[str, Shape]]:
+    yield from _matrix(config, "mlp.router", experts.num_experts, config.hidden_size).items()
+    for number in range(experts.num_experts):
+        yield from _mlp(config, f"mlp.experts.{number}", experts.intermediate_size).items()
+    if experts.router == "grouped_sigmoid":
+        yield "mlp.router_correction", (experts.num_experts,)
+    if experts.shared_size:
+        yield from _mlp(config, "mlp.shared_expert", experts.shared_size).items()
+    if experts.has_shared_gate:
+        yield from _matrix(config, "mlp.shared_expert_gate", 1, config.hidden_size).items()
+
+
+def _mlp(config: ModelConfig, prefix: str, size: int) -> dict[str, Shape]:
+    gate = _matrix(config, f"{prefix}.gate_proj", size, config.hidden_size) if config.is_gated else {}
+    up, down = f"{prefix}.up_proj", f"{prefix}.down_proj"
+    return gate | _matrix(config, up, size, config.hidden_size) | _matrix(config, down, config.hidden_size, size)
+
+
+def _matrix(config: ModelConfig, name: str, rows: int, columns: int) -> dict[str, Shape]:
+    shapes: dict[str, Shape] = {f"{name}.weight": (rows, columns)}
+    if name.rpartition(".")[2] in config.biases:
+        shapes[f"{name}.bias"] = (rows,)
+    return shapes
+
+
+def _norm(config: ModelConfig, name: str) -> Iterator[tuple[str, Shape]]:
+    yield f"{name}.weight", (config.hidden_size,)
+    if config.norm == "layer" and "norm" in config.biases:
+        yield f"{name}.bias", (config.hidden_size,)

@@ -1,0 +1,39 @@
+"""Bidirectional decoder: a decoder's layers over packed prompts, in which a token sees those behind it as well. In torch.
+
+Called by the encoder runner, on the compute thread.
+"""
+
+import torch
+
+from tetrad.worker_svc.attention.packed import Bounds, PackedAttention
+from tetrad.worker_svc.kv_cache.layer_groups import group_layers
+from tetrad.worker_svc.layers.experts import mix_chosen
+from tetrad.worker_svc.layers.parameters import Parameters
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.models.decoder import Decoder
+from tetrad.worker_svc.models.packed_prompts import PackedPrompts
+
+_NO_CACHE = torch.empty(0)
+
+
+class BidirectionalDecoder:
+    """A decoder without a KV cache; see PackedEncoder.
+
+    Args:
+        config: its description.
+        parameters: its weights.
+    """
+
+    def __init__(self, config: ModelConfig, parameters: Parameters) -> None:
+        attention = PackedAttention(num_heads=config.num_heads, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim)
+        self._decoder: Decoder[Bounds] = Decoder(config, parameters, attention, mix_chosen)
+        self._num_layers, self._num_groups = config.num_layers, len(group_layers(config.layer_windows))
+        self.vocab_size = config.vocab_size
+
+    def forward(self, prompts: PackedPrompts) -> torch.Tensor:
+        """Return the hidden states [T, hidden_size] behind the last norm."""
+        starts = prompts.starts
+        bounds = list(zip(starts.tolist(), (starts + prompts.lengths).tolist(), strict=True))
+        token_ids, positions = torch.from_numpy(prompts.token_ids), torch.from_numpy(prompts.positions)
+        hidden = self._decoder.forward(token_ids, positions, [_NO_CACHE] * self._num_layers, [bounds] * self._num_groups)
+        return self._decoder.normed(hidden)

@@ -1,0 +1,109 @@
+"""The decoder in torch: a model of any family, built from its description, on any device.
+
+Residuals are added in place: `hidden` is the residual stream. Where a device has a faster program for a description
+(native/decoder.py, cuda/decoder.py), this one is what it is tested against.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Generic
+
+import torch
+
+from tetrad.worker_svc.attention.interface import AttentionBackend, ByGroup, M
+from tetrad.worker_svc.core.plan import Floats, GivenRows, Ints
+from tetrad.worker_svc.kv_cache.state_rows import StateRows
+from tetrad.worker_svc.layers.collectives import Collectives
+from tetrad.worker_svc.layers.experts import Mix
+from tetrad.worker_svc.layers.logits import scaled_and_capped
+from tetrad.worker_svc.layers.parameters import Parameters
+from tetrad.worker_svc.layers.vocabulary import SplitVocabulary, Vocabulary, WholeVocabulary
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.models.layer_stack import NO_STATES, LayerStack
+from tetrad.worker_svc.models.layers import LayerReader
+
+
+class Decoder(Generic[M]):
+    """A decoder, stateless between steps.
+
+    Attributes:
+        config: as it was given, with the whole model's vocabulary.
+        dtype: of hidden states.
+
+    Args:
+        config: its description.
+        parameters: its weights.
+        attention: makes the attention of its layers.
+        mix: computes the experts that are chosen.
+        device: of all tensors.
+        ranks: that compute the model together; None: this one is alone. `config` and `parameters` are then this rank's part.
+        vocab_size: of the whole model; None: the config's.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        parameters: Parameters,
+        attention: AttentionBackend[M],
+        mix: Mix,
+        device: torch.device = torch.device("cpu"),  # noqa: B008 - a constant
+        ranks: Collectives | None = None,
+        vocab_size: int | None = None,
+    ) -> None:
+        self.config = config if vocab_size is None else replace(config, vocab_size=vocab_size)
+        read = LayerReader(config, parameters, attention, mix, ranks)
+        embedding = parameters.embedding("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+        lookup = parameters.lookup("model.embed_tokens", embedding)
+        self._positions = self._read_positions(parameters)
+        self._stack = LayerStack(config, read, device)
+        self._norm = read.norm("model.norm")
+        is_tied = config.tie_word_embeddings or not parameters.has("lm_head.weight")
+        table = embedding if is_tied else None
+        output = parameters.output("lm_head", table, config.vocab_size, config.hidden_size)
+        self.dtype = embedding.dtype
+        whole = WholeVocabulary(lookup, output, self._finish)
+        self._vocabulary: Vocabulary = whole if ranks is None else SplitVocabulary(whole, self.config.vocab_size, ranks)
+
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        caches: list[torch.Tensor],
+        metadata: ByGroup[M],
+        states: Mapping[int, StateRows] = NO_STATES,
+        given: GivenRows | None = None,
+    ) -> torch.Tensor:
+        """Return the residual stream [T, hidden] after the last layer; `metadata` and `states` are those of the KV groups."""
+        hidden = self._embedded(token_ids, positions, given)
+        self._stack.add_to(hidden, positions, caches, metadata, states)
+        return hidden
+
+    def normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return hidden states [N, hidden] behind the last norm."""
+        return self._norm(hidden)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return [N, vocab_size] float32."""
+        return self._vocabulary.logits(self._norm(hidden))
+
+    def argmax(self, hidden: torch.Tensor) -> tuple[Ints, Floats]:
+        """Return the ids [N] of the largest logits, and those [N]; on the host alone."""
+        return self._vocabulary.argmax(self._norm(hidden))
+
+    def _finish(self, logits: torch.Tensor) -> torch.Tensor:
+        return scaled_and_capped(logits, self.config)
+
+    def _embedded(self, token_ids: torch.Tensor, positions: torch.Tensor, given: GivenRows | None) -> torch.Tensor:
+        hidden = self._vocabulary.embed(token_ids)
+        if given is not None:
+            hidden[torch.from_numpy(given.rows)] = torch.from_numpy(given.values).to(hidden)
+        if self.config.embedding_multiplier != 1:
+            # Rounded to the type of embeddings, as Gemma was trained.
+            hidden.mul_(torch.tensor(self.config.embedding_multiplier, dtype=hidden.dtype))
+        if self._positions is not None:
+            hidden.add_(self._positions[positions])
+        return hidden
+
+    def _read_positions(self, parameters: Parameters) -> torch.Tensor | None:
+        rows = self.config.num_learned_positions
+        return parameters.embedding("model.embed_positions.weight", rows, self.config.hidden_size) if rows else None

@@ -1,0 +1,127 @@
+"""The torch decoder on the host, behind the runner's interface."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+
+from tetrad.worker_svc.attention.interface import Tables
+from tetrad.worker_svc.attention.paged_metadata import PagedMetadata
+from tetrad.worker_svc.attention.torch_paged import TorchPagedAttention
+from tetrad.worker_svc.core.plan import GivenRows
+from tetrad.worker_svc.core.step_inputs import StepInputs
+from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
+from tetrad.worker_svc.kv_cache.layer_groups import groups_of
+from tetrad.worker_svc.kv_cache.state_rows import StateRows, build_state_rows
+from tetrad.worker_svc.layers.collectives import Collectives
+from tetrad.worker_svc.layers.experts import mix_chosen
+from tetrad.worker_svc.layers.parameters import Parameters
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.models.decoder import Decoder
+from tetrad.worker_svc.models.layer_stack import LayerStack
+from tetrad.worker_svc.models.layers import LayerReader
+
+
+class HostStep(NamedTuple):
+    """The metadata of each KV group, by its number: of those with attention, and of those with states."""
+
+    pages: Mapping[int, PagedMetadata]
+    states: Mapping[int, StateRows]
+
+
+class HostSteps:
+    """See MetadataBuilder.
+
+    Args:
+        attention: of the groups that have any.
+        state_groups: numbers of the others.
+    """
+
+    def __init__(self, attention: TorchPagedAttention, state_groups: tuple[int, ...]) -> None:
+        self._attention, self._state_groups = attention, state_groups
+
+    def build_metadata(self, inputs: StepInputs, batch: Tables) -> HostStep:
+        """See MetadataBuilder."""
+        states = {group: build_state_rows(inputs, batch, group) for group in self._state_groups}
+        return HostStep(self._attention.build_metadata(inputs, batch), states)
+
+
+class HostDecoder:
+    """A decoder in float32 in host memory; see Model.
+
+    Args:
+        config: its description.
+        parameters: its weights.
+        ranks, vocab_size: see Decoder.
+        is_alone: whether no other rank computes a part of the model; else it takes no embeddings in place of token ids.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        parameters: Parameters,
+        *,
+        ranks: Collectives | None = None,
+        vocab_size: int | None = None,
+        is_alone: bool = True,
+    ) -> None:
+        attention, self.attention = _attention(config)
+        self._decoder = Decoder(config, parameters, attention, mix_chosen, ranks=ranks, vocab_size=vocab_size)
+        self.config = self._decoder.config
+        self.kv_cache_spec = _kv_cache_spec(config)
+        self.logits, self.argmax, self.normed = self._decoder.logits, self._decoder.argmax, self._decoder.normed
+        self.embedding_size = config.embedding_size if is_alone else 0
+
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        caches: list[torch.Tensor],
+        metadata: HostStep,
+        given: GivenRows | None = None,
+    ) -> torch.Tensor:
+        """Return the residual stream [T, hidden] after the last layer."""
+        return self._decoder.forward(token_ids, positions, caches, metadata.pages, metadata.states, given)
+
+
+class HostStage:
+    """A stage of a pipeline behind the first one, in float32 in host memory; see StageModel.
+
+    Args:
+        config: of the stage.
+        parameters: its weights.
+        ranks: that have a part of each layer; None: this one has all.
+    """
+
+    def __init__(self, config: ModelConfig, parameters: Parameters, *, ranks: Collectives | None = None) -> None:
+        attention, self.attention = _attention(config)
+        self.config, self.hidden_size = config, config.hidden_size
+        self.kv_cache_spec = _kv_cache_spec(config)
+        self._stack = LayerStack(config, LayerReader(config, parameters, attention, mix_chosen, ranks))
+
+    def add_to(
+        self,
+        hidden: torch.Tensor,
+        token_ids: torch.Tensor,  # noqa: ARG002 - of the protocol
+        positions: torch.Tensor,
+        caches: list[torch.Tensor],
+        metadata: HostStep,
+    ) -> None:
+        """See StageModel."""
+        self._stack.add_to(hidden, positions, caches, metadata.pages, metadata.states)
+
+
+def _attention(config: ModelConfig) -> tuple[TorchPagedAttention, HostSteps]:
+    """Return the attention of a model's layers, and what prepares its steps: groups without a layer here have none."""
+    groups = [(number, group) for number, group in enumerate(groups_of(config)) if group.layers]
+    attention = TorchPagedAttention(
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        windows={number: group.sliding_window for number, group in groups if not group.is_state},
+    )
+    return attention, HostSteps(attention, tuple(number for number, group in groups if group.is_state))
+
+
+def _kv_cache_spec(config: ModelConfig) -> KvCacheSpec:
+    return KvCacheSpec(groups_of(config), config.num_kv_heads, config.head_dim, torch.float32, state_size=config.state_size)

@@ -1,0 +1,48 @@
+"""Layer stack: the layers of a decoder, or of a stage of it, one after the other."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Generic
+
+import torch
+
+from tetrad.worker_svc.attention.interface import ByGroup, M
+from tetrad.worker_svc.kv_cache.state_rows import StateRows
+from tetrad.worker_svc.layers.rotary import rotary_of
+from tetrad.worker_svc.layers.step import Step
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.models.layers import LayerReader
+
+NO_STATES: Mapping[int, StateRows] = MappingProxyType({})
+
+
+class LayerStack(Generic[M]):
+    """Layers, stateless between steps.
+
+    Args:
+        config: that describes them.
+        read: reads them.
+        device: of all tensors.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        read: LayerReader[M],
+        device: torch.device = torch.device("cpu"),  # noqa: B008 - a constant
+    ) -> None:
+        self._rotaries = [rotary_of(rope.dim, rope.theta, rope.scaling).to(device) for rope in config.ropes if rope]
+        self._layers = [read.layer(index) for index in range(config.num_layers)]
+
+    def add_to(
+        self,
+        hidden: torch.Tensor,
+        positions: torch.Tensor,
+        caches: list[torch.Tensor],
+        metadata: ByGroup[M],
+        states: Mapping[int, StateRows] = NO_STATES,
+    ) -> None:
+        """Add every layer's part to the residual stream [T, hidden], in place; writes the layers' caches."""
+        step = Step(positions, tuple(rotary.turns(positions) for rotary in self._rotaries), states)
+        for layer in self._layers:
+            layer.add_to(hidden, caches, step, metadata)

@@ -1,0 +1,154 @@
+"""Decoder layers: mixer and MLP with the norms around them, and the reader that makes them from a model's weights."""
+
+from collections.abc import Sequence
+from typing import Generic
+
+import torch
+
+from tetrad.worker_svc.attention.interface import AttentionBackend, ByGroup, M
+from tetrad.worker_svc.layers.collectives import Collectives
+from tetrad.worker_svc.layers.experts import Mix
+from tetrad.worker_svc.layers.mlp import Mlp
+from tetrad.worker_svc.layers.norm import LayerNorm, Multiplied, Norm, RmsNorm, unchanged
+from tetrad.worker_svc.layers.parameters import Parameters
+from tetrad.worker_svc.layers.step import Step
+from tetrad.worker_svc.layers.summed import SummedMlp
+from tetrad.worker_svc.model_facts.config import LayerConfig, ModelConfig
+from tetrad.worker_svc.models.mixers import Mixer, MixerReader
+from tetrad.worker_svc.models.mlp import MlpReader
+
+
+class DecoderLayer(Generic[M]):
+    """Mixer and MLP, each between its norms.
+
+    Args:
+        mixer, mlp: what is added to the residual stream.
+        before: norms of their inputs.
+        after: what is done to their outputs.
+    """
+
+    def __init__(self, mixer: Mixer[M], mlp: Mlp, before: tuple[Norm, Norm], after: tuple[Norm, Norm]) -> None:
+        self._mixer, self._mlp, self._before, self._after = mixer, mlp, before, after
+
+    def add_to(self, hidden: torch.Tensor, caches: Sequence[torch.Tensor], step: Step, metadata: ByGroup[M]) -> None:
+        """Add this layer's part to the residual stream [T, hidden], in place; writes the layer's caches."""
+        hidden.add_(self._mixed(hidden, caches, step, metadata))
+        hidden.add_(self._computed(hidden))
+
+    def _mixed(self, hidden: torch.Tensor, caches: Sequence[torch.Tensor], step: Step, metadata: ByGroup[M]) -> torch.Tensor:
+        return self._after[0](self._mixer(self._before[0](hidden), caches, step, metadata))
+
+    def _computed(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._after[1](self._mlp(self._before[1](hidden)))
+
+
+class ParallelLayer(DecoderLayer[M]):
+    """Mixer and MLP read the same residual stream."""
+
+    def add_to(self, hidden: torch.Tensor, caches: Sequence[torch.Tensor], step: Step, metadata: ByGroup[M]) -> None:
+        """See DecoderLayer."""
+        mixed = self._mixed(hidden, caches, step, metadata)
+        hidden.add_(self._computed(hidden).add_(mixed))
+
+
+class MixerLayer(Generic[M]):
+    """A mixer alone.
+
+    Args:
+        mixer: what is added to the residual stream.
+        before: norm of its input.
+        after: what is done to its output.
+    """
+
+    def __init__(self, mixer: Mixer[M], before: Norm, after: Norm) -> None:
+        self._mixer, self._before, self._after = mixer, before, after
+
+    def add_to(self, hidden: torch.Tensor, caches: Sequence[torch.Tensor], step: Step, metadata: ByGroup[M]) -> None:
+        """See DecoderLayer."""
+        hidden.add_(self._after(self._mixer(self._before(hidden), caches, step, metadata)))
+
+
+class MlpLayer(Generic[M]):
+    """An MLP alone.
+
+    Args:
+        mlp: what is added to the residual stream.
+        before: norm of its input.
+        after: what is done to its output.
+    """
+
+    def __init__(self, mlp: Mlp, before: Norm, after: Norm) -> None:
+        self._mlp, self._before, self._after = mlp, before, after
+
+    def add_to(
+        self,
+        hidden: torch.Tensor,
+        caches: Sequence[torch.Tensor],  # noqa: ARG002 - one signature
+        step: Step,  # noqa: ARG002
+        metadata: ByGroup[M],  # noqa: ARG002
+    ) -> None:
+        """See DecoderLayer."""
+        hidden.add_(self._after(self._mlp(self._before(hidden))))
+
+
+class LayerReader(Generic[M]):
+    """Reads one layer's weights at a time, so that no more than a layer is held twice while packing.
+
+    Args:
+        config: of the model.
+        parameters: its weights.
+        attention: makes the attention of each layer.
+        mix: computes the experts that are chosen.
+        ranks: that have a part of each layer; None: this one has all.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        parameters: Parameters,
+        attention: AttentionBackend[M],
+        mix: Mix,
+        ranks: Collectives | None = None,
+    ) -> None:
+        self._config, self._parameters, self._ranks = config, parameters, ranks
+        self._mixers = MixerReader(config, parameters, attention, ranks)
+        self._mlps = MlpReader(config, parameters, mix)
+
+    def layer(self, index: int) -> DecoderLayer[M] | MixerLayer[M] | MlpLayer[M]:
+        """Return a layer."""
+        config, prefix, layer = self._config, f"model.layers.{index}", self._config.layers[index]
+        if not layer.has_mixer:
+            norm, after = self.norm(f"{prefix}.post_attention_layernorm"), self._after(f"{prefix}.mlp.output_norm")
+            return MlpLayer(self._mlp(f"{prefix}.mlp", layer), norm, after)
+        mixer = self._mixers.mixer(index)
+        if not layer.has_mlp:
+            return MixerLayer(mixer, self.norm(f"{prefix}.input_layernorm"), self._after(f"{prefix}.self_attn.output_norm"))
+        kind = ParallelLayer if config.is_parallel else DecoderLayer
+        return kind(
+            mixer=mixer,
+            mlp=self._mlp(f"{prefix}.mlp", layer),
+            before=self._before(prefix) if config.has_norms_before else (unchanged, unchanged),
+            after=(self._after(f"{prefix}.self_attn.output_norm"), self._after(f"{prefix}.mlp.output_norm")),
+        )
+
+    def _mlp(self, prefix: str, layer: LayerConfig) -> Mlp:
+        mlp = self._mlps.mlp(prefix, layer)
+        return mlp if self._ranks is None else SummedMlp(mlp, self._ranks)
+
+    def norm(self, name: str) -> Norm:
+        """Return a norm over hidden states."""
+        config, parameters = self._config, self._parameters
+        weight = parameters.vector(f"{name}.weight", config.hidden_size)
+        if config.norm == "rms":
+            return RmsNorm(weight, config.norm_eps)
+        bias = parameters.vector(f"{name}.bias", config.hidden_size) if parameters.has(f"{name}.bias") else None
+        return LayerNorm(weight, bias, config.norm_eps)
+
+    def _before(self, prefix: str) -> tuple[Norm, Norm]:
+        first = self.norm(f"{prefix}.input_layernorm")
+        return first, first if self._config.is_norm_shared else self.norm(f"{prefix}.post_attention_layernorm")
+
+    def _after(self, name: str) -> Norm:
+        norm = self.norm(name) if self._config.has_norms_after else unchanged
+        multiplier = self._config.residual_multiplier
+        return norm if multiplier == 1 else Multiplied(norm, multiplier)

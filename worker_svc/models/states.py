@@ -1,0 +1,93 @@
+"""Reads the state layer of a decoder layer from a model's weights."""
+
+import torch
+
+from tetrad.worker_svc.layers.norm import Norm, RmsNorm, unchanged
+from tetrad.worker_svc.layers.parameters import Parameters
+from tetrad.worker_svc.layers.states.convolution import CausalConvolution, GatedConvolution
+from tetrad.worker_svc.layers.states.delta_rule import DeltaRecurrence
+from tetrad.worker_svc.layers.states.layer import Recurrence, StateLayer
+from tetrad.worker_svc.layers.states.mamba2 import Mamba2Recurrence
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.model_facts.states import GatedDeltaRule, Mamba2, ShortConvolution, State
+
+
+class StateReader:
+    """Reads one layer's at a time.
+
+    Args:
+        config: of the model.
+        parameters: its weights.
+    """
+
+    def __init__(self, config: ModelConfig, parameters: Parameters) -> None:
+        self._config, self._parameters = config, parameters
+
+    def layer(self, prefix: str, state: State) -> StateLayer:
+        """Return the state layer of a description."""
+        hidden = self._config.hidden_size
+        parts = [(f"{prefix}.{name}", size) for name, size in state.parts.items()]
+        return StateLayer(
+            self._parameters.linear(parts, hidden),
+            self._recurrence(prefix, state),
+            self._parameters.linear([(f"{prefix}.out_proj", hidden)], state.size),
+        )
+
+    def _recurrence(self, prefix: str, state: State) -> Recurrence:
+        convolution = self._convolution(f"{prefix}.conv", state)
+        if isinstance(state, ShortConvolution):
+            return GatedConvolution(state, convolution)
+        if isinstance(state, Mamba2):
+            heads = state.num_heads
+            return Mamba2Recurrence(
+                state,
+                convolution,
+                step_bias=self._numbers(f"{prefix}.dt_bias", heads),
+                decay=self._decay(prefix, heads),
+                skip=self._numbers(f"{prefix}.D", heads),
+                norm=self._mamba_norm(prefix, state),
+            )
+        return self._delta_rule(prefix, state, convolution)
+
+    def _delta_rule(self, prefix: str, state: GatedDeltaRule, convolution: CausalConvolution) -> DeltaRecurrence:
+        heads = state.num_value_heads
+        return DeltaRecurrence(
+            state,
+            convolution,
+            decay_bias=self._numbers(f"{prefix}.dt_bias", heads),
+            decay=self._decay(prefix, heads),
+            norm=RmsNorm(self._numbers(f"{prefix}.norm.weight", state.value_dim), self._config.norm_eps),
+        )
+
+    def _mamba_norm(self, prefix: str, state: Mamba2) -> Norm:
+        if state.gated_norm == "none":
+            return unchanged
+        weight = self._numbers(f"{prefix}.norm.weight", state.size).view(state.num_norm_groups, -1)
+        return GroupedNorm(weight, self._config.norm_eps)
+
+    def _convolution(self, name: str, state: State) -> CausalConvolution:
+        weight = self._numbers(f"{name}.weight", state.conv_size * state.kernel).view(-1, state.kernel)
+        has_bias = "conv" in self._config.biases
+        return CausalConvolution(weight, self._numbers(f"{name}.bias", state.conv_size) if has_bias else None)
+
+    def _decay(self, prefix: str, heads: int) -> torch.Tensor:
+        return -self._numbers(f"{prefix}.A_log", heads).exp()
+
+    def _numbers(self, name: str, size: int) -> torch.Tensor:
+        return self._parameters.vector(name, size).float()
+
+
+class GroupedNorm:
+    """RMSNorm of each group of the outputs by itself.
+
+    Args:
+        weight: [groups, D].
+        eps: added to the mean square.
+    """
+
+    def __init__(self, weight: torch.Tensor, eps: float) -> None:
+        self._weight, self._norm = weight, RmsNorm(torch.ones(weight.shape[1], device=weight.device), eps)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the normed x [T, groups, D]."""
+        return self._norm(x).mul_(self._weight)

@@ -1,0 +1,59 @@
+"""Builds a model of the transformers backend: loads the module, finds its attention, and checks it against its own.
+
+Every refusal is one line that names the architecture and why it cannot be served.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tetrad.services.errors import ModelError, TetradError, one_line
+from tetrad.worker_svc.families.foreign import Foreign
+from tetrad.worker_svc.models.interface import ModelSizes
+from tetrad.worker_svc.models.transformers_backend.interface import UnservableError, answered_by
+from tetrad.worker_svc.models.transformers_backend.loading import LoadedModule, load_module
+from tetrad.worker_svc.models.transformers_backend.model import TransformersModel
+from tetrad.worker_svc.models.transformers_backend.probe import LayerCall, Probe
+from tetrad.worker_svc.models.transformers_backend.self_check import check
+
+_PROBED = 3
+"""Tokens of the probe."""
+
+
+def build(
+    foreign: Foreign, path: Path, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor] | None, *, seed: int
+) -> tuple[TransformersModel, LoadedModule]:
+    """Return a model over KV pages, and what it is made of; ModelError if it cannot be served. Arguments: see load_module."""
+    try:
+        loaded = load_module(foreign, path, config, tensors, seed=seed)
+        model = TransformersModel(loaded.module, _layers(loaded.module, loaded), loaded)
+        check(model, loaded.module)
+    except UnservableError as error:
+        raise _refusal(foreign, str(error)) from error
+    except (TetradError, MemoryError):
+        raise
+    except Exception as error:  # whatever a model's code makes of a forward pass
+        raise _refusal(foreign, f"its code fails: {one_line(error)}") from error
+    return model, loaded
+
+
+def _refusal(foreign: Foreign, reason: str) -> ModelError:
+    return ModelError(f"{foreign.architecture[:80]} would run through transformers' code, but cannot be served: {reason}.")
+
+
+@torch.inference_mode()
+def _layers(module: Any, sizes: ModelSizes) -> list[LayerCall]:
+    """Return the attention of each layer."""
+    if module.get_decoder() is module:
+        raise UnservableError("its code does not tell the model from its output layer")
+    probe = Probe()
+    tokens = torch.arange(_PROBED)
+    with answered_by(probe):
+        logits = module(input_ids=tokens[None], position_ids=tokens[None], use_cache=False, return_dict=True).logits
+    if not probe.layers:
+        raise UnservableError("it has no attention")
+    if logits.shape[-1] != sizes.vocab_size:
+        raise UnservableError(f"it makes {logits.shape[-1]} logits for a vocab_size of {sizes.vocab_size}")
+    return probe.layers

@@ -1,0 +1,162 @@
+"""Loads a causal model of transformers: its class, its config and its weights, in float32.
+
+Weights pass through our own readers of files. A model's own code (auto_map) runs only if the worker was started with
+trust_remote_code.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tetrad.services.errors import ModelError, one_line
+from tetrad.worker_svc.checkpoint.source import DOWNLOAD_AGAIN
+from tetrad.worker_svc.families.foreign import CODE_CLASS, Foreign
+from tetrad.worker_svc.models.transformers_backend.interface import IMPLEMENTATION, UnservableError, register
+
+_MAX_NAMED = 3
+_DEPENDS_ON_BATCH = ("dynamic", "longrope", "su")
+"""Types of rotary embedding that transformers chooses by the longest context of a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModule:
+    """A causal model of transformers.
+
+    Attributes:
+        module: in evaluation mode, with our attention.
+        vocab_size, max_position_embeddings, hidden_size, num_layers: of its text config.
+    """
+
+    module: Any
+    vocab_size: int
+    max_position_embeddings: int
+    hidden_size: int
+    num_layers: int
+
+
+def load_module(
+    foreign: Foreign, path: Path, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor] | None, *, seed: int
+) -> LoadedModule:
+    """Return the model; ModelError if its files are wrong, UnservableError if paged attention cannot run it.
+
+    Args:
+        foreign: whose class it is.
+        path: of its directory.
+        config: of its config.json, with overrides.
+        tensors: its weights by the names of transformers' files; None: they are random.
+        seed: of random weights.
+    """
+    register()
+    with _errors_of(foreign.architecture):
+        model_class, settings = _class_and_config(foreign, path, config)
+    check_class(model_class, settings)
+    with _errors_of(foreign.architecture), _quiet():
+        module = _random(model_class, settings, seed) if tensors is None else _filled(model_class, settings, tensors)
+    text = settings.get_text_config()
+    return LoadedModule(
+        module.eval(),
+        vocab_size=_size(text, "vocab_size"),
+        max_position_embeddings=_size(text, "max_position_embeddings"),
+        hidden_size=_size(text, "hidden_size"),
+        num_layers=_size(text, "num_hidden_layers"),
+    )
+
+
+def _size(settings: Any, name: str) -> int:
+    size = getattr(settings, name, None)
+    if not isinstance(size, int) or size < 1:
+        raise ModelError(f"The model's config has no {name!r}.")
+    return size
+
+
+def check_class(model_class: Any, settings: Any) -> None:
+    """Raise UnservableError for a model whose results are more than attention over keys and values."""
+    rope = getattr(settings, "rope_parameters", None) or getattr(settings, "rope_scaling", None) or {}
+    types = [each.get("rope_type", each.get("type")) for each in (rope, *rope.values()) if isinstance(each, Mapping)]
+    if getattr(settings, "is_encoder_decoder", False) or getattr(settings, "add_cross_attention", False):
+        raise UnservableError("it has cross attention")
+    if getattr(model_class, "_is_stateful", False):
+        raise UnservableError("its layers keep states beside keys and values")
+    if not getattr(model_class, "_supports_attention_backend", False):
+        raise UnservableError("its code does not call attention through transformers' AttentionInterface")
+    if depending := [kind for kind in types if kind in _DEPENDS_ON_BATCH]:
+        raise UnservableError(f"its rotary embedding of type {depending[0]} depends on the longest context of a batch")
+
+
+def _class_and_config(foreign: Foreign, path: Path, values: Mapping[str, Any]) -> tuple[Any, Any]:
+    values = dict(values)
+    if foreign.is_own_code:
+        from transformers import AutoConfig
+        from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+        config_class = type(AutoConfig.from_pretrained(path, trust_remote_code=foreign.is_own_code, local_files_only=True))
+        model_class = get_class_from_dynamic_module(values["auto_map"][CODE_CLASS], path, local_files_only=True)
+        return model_class, config_class.from_dict(values)
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    config_class = CONFIG_MAPPING[foreign.model_type]
+    return MODEL_FOR_CAUSAL_LM_MAPPING[config_class], config_class.from_dict(values)
+
+
+def _random(model_class: Any, settings: Any, seed: int) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return model_class._from_config(settings, dtype=torch.float32, attn_implementation=IMPLEMENTATION)  # noqa: SLF001 - AutoModel calls it
+
+
+def _filled(model_class: Any, settings: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    module, info = model_class.from_pretrained(
+        None,
+        config=settings,
+        state_dict=dict(tensors),
+        dtype=torch.float32,
+        attn_implementation=IMPLEMENTATION,
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+    )
+    for name, found, asked in sorted(info["mismatched_keys"]):
+        raise ModelError(f"Tensor {name} has shape {tuple(found)}, but the config asks for {tuple(asked)}. {DOWNLOAD_AGAIN}")
+    if missing := sorted(info["missing_keys"]):
+        raise ModelError(f"The model's files have no tensor {_named(missing)}. {DOWNLOAD_AGAIN}")
+    if unread := sorted(info["unexpected_keys"]):
+        raise ModelError(
+            f"The model's files have tensors that {model_class.__name__} does not use: {_named(unread)}. {DOWNLOAD_AGAIN}"
+        )
+    return module
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(name[:100] for name in names[:_MAX_NAMED]) + more
+
+
+@contextmanager
+def _errors_of(architecture: str) -> Iterator[None]:
+    """Turn whatever a model's code makes of its config and files into a ModelError."""
+    try:
+        yield
+    except (ModelError, UnservableError, MemoryError):
+        raise
+    except Exception as error:
+        raise ModelError(f"transformers cannot make {architecture[:80]}: {one_line(error)}.") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers' progress bars and advice off the log."""
+    from transformers.utils import logging
+
+    level, has_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if has_bar:
+            logging.enable_progress_bar()

@@ -1,0 +1,145 @@
+"""A model of transformers over KV pages, behind the runner's interface.
+
+The tokens of a step are one row [1, T] with their positions: everything but attention works token by token. Attention finds
+the requests in the step's metadata.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from tetrad.worker_svc.attention.interface import LayerAttention
+from tetrad.worker_svc.attention.paged_metadata import PagedMetadata
+from tetrad.worker_svc.attention.torch_paged import TorchPagedAttention
+from tetrad.worker_svc.core.plan import Floats, GivenRows, Ints
+from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
+from tetrad.worker_svc.kv_cache.layer_groups import group_layers, group_of_layers
+from tetrad.worker_svc.layers.argmax import argmax
+from tetrad.worker_svc.models.interface import ModelSizes
+from tetrad.worker_svc.models.transformers_backend.interface import MaskFunction, answered_by
+from tetrad.worker_svc.models.transformers_backend.probe import LayerCall
+
+
+class TransformersModel:
+    """See Model.
+
+    Args:
+        module: of a causal model, in float32.
+        layers: its attention.
+        config: its sizes.
+    """
+
+    embedding_size = 0
+
+    def __init__(self, module: Any, layers: Sequence[LayerCall], config: ModelSizes) -> None:
+        self.config = config
+        self._module, self._base = module, module.get_decoder()
+        groups = group_layers([layer.window for layer in layers])
+        heads = [layer.shape.heads for layer in layers if layer.shape.heads is not None]
+        alike = len({each[1:] for each in heads}) == 1
+        num_kv_heads = heads[0].num_kv_heads if alike else 1
+        width = max(each.num_kv_heads * each.head_dim for each in heads)
+        self.kv_cache_spec = KvCacheSpec(groups, num_kv_heads, width // num_kv_heads, torch.float32)
+        self.attention = TorchPagedAttention(
+            num_heads=num_kv_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=width // num_kv_heads,
+            windows={number: group.sliding_window for number, group in enumerate(groups)},
+        )
+        self._layers = [(layer, self.attention.layer(layer.shape)) for layer in layers]
+        self._group_of_layers = group_of_layers(groups)
+
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        caches: list[torch.Tensor],
+        metadata: Mapping[int, PagedMetadata],
+        given: GivenRows | None = None,
+    ) -> torch.Tensor:
+        """Return the last layer's hidden states [T, hidden], normed."""
+        assert given is None, "see embedding_size"
+        step = _Step(self._layers, caches, [metadata[group] for group in self._group_of_layers])
+        with answered_by(step):
+            outputs = self._base(input_ids=token_ids[None], position_ids=positions[None], use_cache=False, return_dict=True)
+        hidden: torch.Tensor = outputs.last_hidden_state[0]
+        return hidden
+
+    def normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the hidden states [N, hidden] as they are: `forward` has normed them."""
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return [N, vocab_size] float32: what the model's code makes of its last hidden states."""
+        with _returning(self._base, hidden[None]):
+            outputs = self._module(input_ids=torch.zeros(1, len(hidden), dtype=torch.long), use_cache=False, return_dict=True)
+        logits: torch.Tensor = outputs.logits[0].float()
+        return logits
+
+    def argmax(self, hidden: torch.Tensor) -> tuple[Ints, Floats]:
+        """Return the ids [N] of the largest logits, and those [N]."""
+        return argmax(self.logits(hidden))
+
+
+class _Step:
+    """Calls of one step; see Calls."""
+
+    def __init__(
+        self,
+        layers: Sequence[tuple[LayerCall, LayerAttention[PagedMetadata]]],
+        caches: Sequence[torch.Tensor],
+        metadata: Sequence[PagedMetadata],
+    ) -> None:
+        self._layers = iter(zip(layers, caches, metadata, strict=True))
+
+    def make_mask(self, num_queries: int, num_keys: int, function: MaskFunction, local_size: int | None) -> None:
+        """Return nothing: the metadata says which keys are seen."""
+
+    def attend(
+        self,
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: torch.Tensor | None,  # noqa: ARG002 - as Calls
+        **options: Any,  # noqa: ARG002 - as Calls
+    ) -> torch.Tensor:
+        """Write keys and values into the layer's pages, and attend over them; see Calls."""
+        (layer, attention), cache, metadata = next(self._layers)
+        assert module is layer.module, "a pass calls the layers that the probe has found"
+        heads = layer.shape.heads
+        assert heads is not None
+        keys_and_values = torch.cat([_rows(key, heads.head_dim), _rows(value, heads.head_dim)], 1)
+        attended = attention.attend(_rows(query, heads.head_dim), keys_and_values, cache, metadata)
+        return attended.view(1, -1, heads.num_heads, heads.head_dim)[..., : layer.value_dim].clone()
+
+
+def _rows(states: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Return [T, H * head_dim] for [1, H, T, D], each head filled up with zeros."""
+    rows = states[0].transpose(0, 1)
+    return torch.nn.functional.pad(rows, (0, head_dim - rows.shape[-1])).reshape(len(rows), -1)
+
+
+class _Returned:
+    """An output of a base model: hidden states, and nothing else."""
+
+    def __init__(self, hidden: torch.Tensor) -> None:
+        self.last_hidden_state = hidden
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return (self.last_hidden_state,)[index]
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+@contextmanager
+def _returning(base: torch.nn.Module, hidden: torch.Tensor) -> Iterator[None]:
+    """Let a base model return these hidden states, whatever its input."""
+    base.forward = lambda *_, **__: _Returned(hidden)
+    try:
+        yield
+    finally:
+        del base.forward

@@ -1,0 +1,102 @@
+"""Probe: one forward pass over a few tokens, which finds the attention of each layer of a model of transformers.
+
+A model whose attention is more than AttentionShape says is refused.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tetrad.worker_svc.attention.interface import AttentionShape, HeadSizes
+from tetrad.worker_svc.attention.paged_metadata import Sight
+from tetrad.worker_svc.models.transformers_backend.interface import MaskFunction, UnservableError
+from tetrad.worker_svc.models.transformers_backend.sight import sees, sight_of
+
+_WITHOUT_EFFECT = frozenset({"position_ids", "cache_position", "sliding_window", "scaling", "softcap", "s_aux", "is_causal"})
+"""Options of attention that are tensors or read here; any other tensor changes what attention computes."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LayerCall:
+    """The attention of one layer: the n-th call of a forward pass.
+
+    Attributes:
+        module: that calls.
+        shape: with the layer's own heads, as wide as the wider of keys and values.
+        window: keys that a query sees, itself included; None: all.
+        key_dim, value_dim: of a head.
+    """
+
+    module: torch.nn.Module
+    shape: AttentionShape
+    window: int | None
+    key_dim: int
+    value_dim: int
+
+
+class Probe:
+    """Calls that note each layer; see Calls. Attention is computed by torch over the tokens of the pass."""
+
+    def __init__(self) -> None:
+        self.layers: list[LayerCall] = []
+        self._masks: list[tuple[torch.Tensor, Sight]] = []
+
+    def make_mask(self, num_queries: int, num_keys: int, function: MaskFunction, local_size: int | None) -> torch.Tensor:
+        """Return a mask that `attend` knows again."""
+        sight = sight_of(function, local_size)
+        mask = torch.tensor([[sees(sight, query, key) for key in range(num_keys)] for query in range(num_queries)])[None, None]
+        self._masks.append((mask, sight))
+        return mask
+
+    def attend(
+        self,
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: torch.Tensor | None,
+        **options: Any,
+    ) -> torch.Tensor:
+        """Note the layer; see Calls."""
+        if key.shape[2] != query.shape[2]:
+            raise UnservableError(f"a layer has keys of {key.shape[2]} tokens for queries of {query.shape[2]}")
+        _check_options(module, options)
+        sight = self._sight(mask, query.shape[2], options)
+        sinks, scale = options.get("s_aux"), options.get("scaling")
+        shape = AttentionShape(
+            scale=float(query.shape[3] ** -0.5 if scale is None else scale),
+            window=sight.window,
+            softcap=float(options.get("softcap") or 0.0),
+            sinks=None if sinks is None else sinks.detach().float().flatten(),
+            chunk=sight.chunk,
+            heads=HeadSizes(query.shape[1], key.shape[1], max(query.shape[3], value.shape[3])),
+        )
+        self.layers.append(LayerCall(module, shape, sight.window, query.shape[3], value.shape[3]))
+        return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])
+
+    def _sight(self, mask: torch.Tensor | None, num_tokens: int, options: Mapping[str, Any]) -> Sight:
+        for known, sight in self._masks:
+            if mask is known:
+                return sight
+        if mask is not None and not _is_causal(mask, num_tokens):
+            raise UnservableError("it changes the mask of its attention, as alibi does")
+        # The model makes masks by itself: the window is what it says of it.
+        window = options.get("sliding_window")
+        return Sight(int(window) if window else None)
+
+
+def _check_options(module: torch.nn.Module, options: Mapping[str, Any]) -> None:
+    if options.get("is_causal") is False or getattr(module, "is_causal", True) is False:
+        raise UnservableError("its attention is not causal")
+    unknown = [name for name, value in options.items() if isinstance(value, torch.Tensor) and name not in _WITHOUT_EFFECT]
+    if unknown:
+        raise UnservableError(f"its attention needs {', '.join(sorted(unknown))}")
+
+
+def _is_causal(mask: torch.Tensor, num_tokens: int) -> bool:
+    if mask.shape[-2:] != (num_tokens, num_tokens):
+        return False
+    allowed = mask if mask.dtype == torch.bool else mask == 0
+    return bool((allowed.flatten(0, -3) == torch.ones(num_tokens, num_tokens, dtype=torch.bool).tril()).all())

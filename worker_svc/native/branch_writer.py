@@ -1,0 +1,113 @@
+"""BranchWriter: writes the ends of a layer's branches: the norm of the residual stream, and what is added to it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.native.loras import ProgramSites
+from tetrad.worker_svc.native.parameters import NativeParameters
+from tetrad.worker_svc.native.program_builder import Epilogue, NormWeights, ProgramBuilder
+from tetrad.worker_svc.native.weights import NativeMatrix
+
+
+@dataclass(frozen=True, slots=True)
+class LayerBuffers:
+    """Numbers of the buffers that all layers share.
+
+    Attributes:
+        hidden: the residual stream.
+        normed: input of attention.
+        heads: queries, keys and values.
+        attended: output of attention before its last product.
+        mlp_input: `normed`, unless attention and MLP read the same residual stream through two norms.
+        gated: input of the MLP's last product.
+        branch: output of attention or MLP, where it is normed before it is added to the residual stream.
+    """
+
+    hidden: int
+    normed: int
+    heads: int
+    attended: int
+    mlp_input: int
+    gated: int
+    branch: int
+
+    @classmethod
+    def of(cls, config: ModelConfig, program: ProgramBuilder) -> "LayerBuffers":
+        """Make the buffers for a model."""
+        hidden, normed = program.buffer(config.hidden_size), program.buffer(config.hidden_size)
+        has_two_inputs = config.is_parallel and not config.is_norm_shared
+        return cls(
+            hidden=hidden,
+            normed=normed,
+            heads=program.buffer((config.num_heads + 2 * config.num_kv_heads) * config.head_dim),
+            attended=program.buffer(config.num_heads * config.head_dim),
+            mlp_input=program.buffer(config.hidden_size) if has_two_inputs else normed,
+            gated=program.buffer(max((layer.intermediate_size for layer in config.layers if not layer.experts), default=1)),
+            branch=program.buffer(config.hidden_size) if config.has_norms_after else hidden,
+        )
+
+
+class Input(NamedTuple):
+    """What a product reads: a buffer, and whether its rows have been quantized."""
+
+    buffer: int
+    is_quantized: bool = False
+
+
+class BranchWriter:
+    """Writes into one program.
+
+    Args:
+        config: of the model.
+        parameters: its weights.
+        program: to write into.
+        buffers: of the program.
+        sites: where adapters change its products.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        parameters: NativeParameters,
+        program: ProgramBuilder,
+        buffers: LayerBuffers,
+        sites: ProgramSites,
+    ) -> None:
+        self.config, self.parameters, self.program, self.buffers = config, parameters, program, buffers
+        self.sites = sites
+
+    def write_input(self, norm: str, target: int, matrices: Sequence[NativeMatrix]) -> Input:
+        """Write the norm of the residual stream, if the model has one there; return what `matrices` read."""
+        if not self.config.has_norms_before:
+            return Input(self.buffers.hidden)
+        is_quantized = any(matrix.is_quantized for matrix in matrices)
+        self.program.norm(read_norm(self.config, self.parameters, norm), self.buffers.hidden, target, quantize=is_quantized)
+        return Input(target, is_quantized)
+
+    def write_output(self, name: str, norm: str, source: int, columns: int) -> None:
+        """Write the product that ends a branch; it is added to the residual stream, normed before if the model does that."""
+        config, buffers = self.config, self.buffers
+        matrix = self.parameters.product(name, config.hidden_size, columns)
+        bias = self.parameters.bias((name, config.hidden_size))
+        adapted = self.sites.add([(name, config.hidden_size)], columns)
+        multiplier = config.residual_multiplier
+        if not config.has_norms_after:
+            self.program.linear(matrix, bias, source, buffers.hidden, epilogue=Epilogue.ADD, scale=multiplier, adapted=adapted)
+            return
+        self.program.linear(matrix, bias, source, buffers.branch, adapted=adapted)
+        self.write_normed(norm)
+
+    def write_normed(self, norm: str) -> None:
+        """Write the norm of what a branch has brought, and add that to the residual stream."""
+        config, buffers = self.config, self.buffers
+        weights = read_norm(config, self.parameters, norm)
+        self.program.norm(weights, buffers.branch, buffers.hidden, added=config.residual_multiplier)
+
+
+def read_norm(config: ModelConfig, parameters: NativeParameters, name: str) -> NormWeights:
+    """Return a norm over hidden states, of the model's kind."""
+    is_centered, size = config.norm == "layer", config.hidden_size
+    bias = parameters.bias((name, size)) if is_centered else None
+    return NormWeights(parameters.vector(f"{name}.weight", size), config.norm_eps, bias, is_centered)

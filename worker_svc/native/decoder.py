@@ -1,0 +1,162 @@
+"""The decoder over the native kernels: the computation of models/decoder.py as one program.
+
+Reads as the forward pass. Weights keep the quanta of their file if they are asked to. Float32 results do not depend on what
+else is in a step, to the last bit.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import torch
+
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.core.plan import Floats, Ints
+from tetrad.worker_svc.layers.argmax import argmax
+from tetrad.worker_svc.layers.logits import scaled_and_capped
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.model_facts.traits import Trait, traits_of
+from tetrad.worker_svc.native.branch_writer import read_norm
+from tetrad.worker_svc.native.layer_program import LayerProgram, NativePages
+from tetrad.worker_svc.native.loras import NativeLoras, NoNativeLoras, ProgramSites
+from tetrad.worker_svc.native.parameters import MatrixLoader, NativeParameters
+from tetrad.worker_svc.native.program import Adapters, Program
+from tetrad.worker_svc.native.program_builder import Epilogue, NormWeights, ProgramBuilder
+from tetrad.worker_svc.native.team import Team
+from tetrad.worker_svc.native.weights import NativeMatrix
+
+MAX_HEAD_DIM = 256
+"""As kv_pages.h has it."""
+TRAITS = frozenset(
+    {
+        Trait.ACTIVATION,
+        Trait.EMBEDDINGS,
+        Trait.EXPERTS,
+        Trait.HEAD_NORMS,
+        Trait.LAYER_NORM,
+        Trait.LOGITS,
+        Trait.NORM_PLACES,
+        Trait.PARALLEL,
+        Trait.QUERY_SCALING,
+        Trait.RESIDUALS,
+        Trait.ROPES,
+        Trait.SCALE,
+        Trait.SINKS,
+        Trait.SOFTCAP,
+        Trait.UNGATED,
+        Trait.WHOLE_HEAD_NORMS,
+        Trait.WINDOWS,
+    }
+)
+"""The traits beyond Llama that this program supports."""
+
+
+class _Head(NamedTuple):
+    """The program after the last layer, and the buffers that it reads and fills."""
+
+    program: Program
+    hidden: int
+    output: int
+
+
+class NativeDecoder:
+    """A decoder with no other traits than TRAITS; see models.interface.Model.
+
+    Args:
+        config: of the model.
+        weights: for norms, biases and tables.
+        matrices: for everything else.
+        team: that runs it.
+        kv_cache_dtype: float32, float16 or int8, which is Q8_0: 8 bits, and a scale for 32 dimensions.
+        loras: the adapters that may change its products.
+
+    Attributes:
+        expert_tokens: of each layer with experts, [experts]: tokens that each has computed.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: WeightLoader,
+        matrices: MatrixLoader,
+        team: Team,
+        *,
+        kv_cache_dtype: torch.dtype = torch.float32,
+        loras: NativeLoras | NoNativeLoras = NoNativeLoras(),  # noqa: B008 - it has no state
+    ) -> None:
+        self.config, self._loras, self.embedding_size = config, loras, config.embedding_size
+        parameters = NativeParameters(weights, matrices)
+        embedding = parameters.product("model.embed_tokens", config.vocab_size, config.hidden_size)
+        self._layers = LayerProgram(config, parameters, team, kv_cache_dtype, loras, embedding)
+        self.kv_cache_spec, self.attention, self.forward = self._layers.kv_cache_spec, NativePages(), self._layers.forward
+        self.expert_tokens = self._layers.expert_tokens
+        is_tied = config.tie_word_embeddings or not parameters.has("lm_head.weight")
+        matrix = embedding if is_tied else parameters.product("lm_head", config.vocab_size, config.hidden_size)
+        norm, bias = read_norm(config, parameters, "model.norm"), parameters.bias(("lm_head", config.vocab_size))
+        write_head = partial(self._write_head, team, norm, matrix, bias)
+        self._logits = write_head("logits", Epilogue.STORE, config.vocab_size)
+        # Scaling and capping round, which may make two logits equal. Then the largest product is not the first largest logit.
+        changes_logits = Trait.LOGITS in traits_of(config)
+        self._argmax = None if changes_logits else write_head("argmax", Epilogue.TOP, 2 * matrix.num_spans)
+        self._normed = self._write_norm(team, norm)
+        self.weights_size_bytes = parameters.size_bytes
+
+    def normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return hidden states [N, hidden] behind the last norm; valid until the next call."""
+        return _run_head(self._normed, hidden).result(self._normed.output, len(hidden))
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return [N, vocab_size] float32; valid, and free to be written, until the next call."""
+        logits = _run_head(self._logits, hidden, self._loras.selected).result(self._logits.output, len(hidden))
+        return scaled_and_capped(logits, self.config)
+
+    def argmax(self, hidden: torch.Tensor) -> tuple[Ints, Floats]:
+        """Return the ids [N] of the largest logits, and those [N], without storing the others where a product gives logits."""
+        if self._argmax is None:
+            return argmax(self.logits(hidden))
+        return _run_head(self._argmax, hidden, self._loras.selected).top(self._argmax.output, len(hidden))
+
+    def _write_head(
+        self,
+        team: Team,
+        norm: NormWeights,
+        matrix: NativeMatrix,
+        bias: torch.Tensor | None,
+        name: str,
+        epilogue: Epilogue,
+        width: int,
+    ) -> _Head:
+        program, size, is_quantized = ProgramBuilder(team), self.config.hidden_size, matrix.is_quantized
+        hidden, normed, output = program.buffer(size), program.buffer(size), program.buffer(width)
+        program.norm(norm, hidden, normed, quantize=is_quantized)
+        adapted = ProgramSites(self._loras, program).add([("lm_head", self.config.vocab_size)], size)
+        program.linear(matrix, bias, normed, output, epilogue=epilogue, source_is_quantized=is_quantized, adapted=adapted)
+        return _Head(program.build(name, self._layers.heads), hidden, output)
+
+    def _write_norm(self, team: Team, norm: NormWeights) -> _Head:
+        program, size = ProgramBuilder(team), self.config.hidden_size
+        hidden, normed = program.buffer(size), program.buffer(size)
+        program.norm(norm, hidden, normed)
+        return _Head(program.build("normed", self._layers.heads), hidden, normed)
+
+
+def _run_head(head: _Head, hidden: torch.Tensor, adapters: Adapters | None = None) -> Program:
+    head.program.run(len(hidden), given={head.hidden: hidden.contiguous()}, adapters=adapters)
+    return head.program
+
+
+class NativeStage:
+    """A stage of a pipeline behind the first one; see models.interface.StageModel.
+
+    Args:
+        config: of the stage.
+        weights, matrices, team, kv_cache_dtype: see NativeDecoder.
+    """
+
+    def __init__(
+        self, config: ModelConfig, weights: WeightLoader, matrices: MatrixLoader, team: Team, kv_cache_dtype: torch.dtype
+    ) -> None:
+        parameters = NativeParameters(weights, matrices)
+        self.config, self.hidden_size = config, config.hidden_size
+        layers = LayerProgram(config, parameters, team, kv_cache_dtype, NoNativeLoras())
+        self.kv_cache_spec, self.attention, self.add_to = layers.kv_cache_spec, NativePages(), layers.add_to
+        self.weights_size_bytes = parameters.size_bytes

@@ -1,0 +1,161 @@
+"""Layer program: the layers of a decoder, or of a stage of it, over the native kernels.
+
+Float32 results do not depend on what else is in a step, to the last bit.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tetrad.worker_svc.attention.interface import Tables
+from tetrad.worker_svc.core.plan import GivenRows, Ints
+from tetrad.worker_svc.core.step_inputs import StepInputs
+from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
+from tetrad.worker_svc.kv_cache.layer_groups import group_of_layers, groups_of
+from tetrad.worker_svc.layers.rotary import TurnTable, rotary_of
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.native.branch_writer import LayerBuffers
+from tetrad.worker_svc.native.layer_writer import LayerWriter
+from tetrad.worker_svc.native.loras import NativeLoras, NoNativeLoras, ProgramSites
+from tetrad.worker_svc.native.parameters import NativeParameters
+from tetrad.worker_svc.native.program import Pages, Tokens
+from tetrad.worker_svc.native.program_builder import LayerPages, ProgramBuilder
+from tetrad.worker_svc.native.structures import Heads, KvType
+from tetrad.worker_svc.native.team import Team
+from tetrad.worker_svc.native.weights import NativeMatrix
+
+_SCALED = 32
+"""Dimensions that share a scale, as kv_pages.h has it."""
+_SCALE_BYTES = 2
+_KV_TYPES = {torch.float32: KvType.FLOAT32, torch.float16: KvType.FLOAT16, torch.int8: KvType.INT8}
+
+
+class NativePages:
+    """The MetadataBuilder of a program whose operations attend."""
+
+    def build_metadata(self, inputs: StepInputs, batch: Tables) -> Pages:
+        """Return where the step's sequences have their keys and values."""
+        num_positions = int((inputs.num_computed + inputs.num_scheduled).max())
+        num_pages = -(-num_positions // batch.block_size)
+        return Pages(
+            slots=np.ascontiguousarray(inputs.slot_mappings),
+            tables=np.ascontiguousarray(batch.block_tables[:, inputs.slots, :num_pages]),
+            first_tokens=np.ascontiguousarray(inputs.first_token),
+            num_computed=np.ascontiguousarray(inputs.num_computed),
+            num_scheduled=np.ascontiguousarray(inputs.num_scheduled),
+            block_size=batch.block_size,
+            num_positions=num_positions,
+        )
+
+
+class LayerProgram:
+    """The layers, stateless between steps.
+
+    Args:
+        config: that describes them.
+        parameters: their weights.
+        team: that runs them.
+        kv_cache_dtype: float32, float16 or int8, which is Q8_0: 8 bits, and a scale for 32 dimensions.
+        loras: the adapters that may change their products.
+        embedding: the program begins with its rows; None: with hidden states.
+
+    Attributes:
+        expert_tokens: of each layer with experts, [experts]: tokens that each has computed.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        parameters: NativeParameters,
+        team: Team,
+        kv_cache_dtype: torch.dtype,
+        loras: NativeLoras | NoNativeLoras,
+        embedding: NativeMatrix | None = None,
+    ) -> None:
+        self._config, self._loras = config, loras
+        scales_bytes = -(-config.head_dim // _SCALED) * _SCALE_BYTES if kv_cache_dtype == torch.int8 else 0
+        self.kv_cache_spec = KvCacheSpec(
+            groups_of(config),
+            config.num_kv_heads,
+            config.head_dim,
+            kv_cache_dtype,
+            is_by_block=True,
+            scales_bytes=scales_bytes,
+        )
+        self._turns = [TurnTable(rotary_of(rope.dim, rope.theta, rope.scaling)) for rope in config.ropes if rope]
+        program = ProgramBuilder(team)
+        buffers = LayerBuffers.of(config, program)
+        self._hidden = buffers.hidden
+        if embedding is not None:
+            self._write_embedding(program, parameters, embedding)
+        sites, spec = ProgramSites(loras, program), self.kv_cache_spec
+        writer, groups = LayerWriter(config, parameters, program, buffers, sites), group_of_layers(spec.groups)
+        for layer in range(config.num_layers):
+            writer.write(layer, LayerPages(spec.places[layer], groups[layer], config.layer_windows[layer]))
+        self.expert_tokens: list[Ints] = writer.expert_tokens
+        self._program = program.build("layers", self.heads)
+
+    @property
+    def heads(self) -> Heads:
+        """The heads of attention, as programs know them."""
+        config = self._config
+        return Heads(
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            kv_type=_KV_TYPES[self.kv_cache_spec.dtype],
+            rotary_dim=next((rope.dim for rope in config.ropes if rope), 0),
+            scale=config.attention_scale,
+            softcap=config.attention_softcap,
+        )
+
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        caches: list[torch.Tensor],
+        metadata: Pages,
+        given: GivenRows | None = None,
+    ) -> torch.Tensor:
+        """Return the residual stream [T, hidden] after the last layer, from token ids on; valid until the next step."""
+        embeddings = None if given is None else _addresses(given, len(token_ids))
+        tokens = self._tokens(token_ids, positions, caches, metadata, embeddings)
+        self._program.run(len(token_ids), tokens, metadata, adapters=self._loras.selected)
+        return self._program.result(self._hidden, len(token_ids))
+
+    def add_to(
+        self,
+        hidden: torch.Tensor,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        caches: list[torch.Tensor],
+        metadata: Pages,
+    ) -> None:
+        """Add the layers' parts to the residual stream [T, hidden], contiguous, in place."""
+        tokens = self._tokens(token_ids, positions, caches, metadata)
+        self._program.run(len(hidden), tokens, metadata, given={self._hidden: hidden}, adapters=self._loras.selected)
+
+    def _tokens(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        caches: list[torch.Tensor],
+        metadata: Pages,
+        embeddings: npt.NDArray[np.uint64] | None = None,
+    ) -> Tokens:
+        turns = [table.up_to(metadata.num_positions) for table in self._turns]
+        return Tokens(token_ids.contiguous().numpy(), positions.contiguous().numpy(), turns, caches[0], embeddings)
+
+    def _write_embedding(self, program: ProgramBuilder, parameters: NativeParameters, embedding: NativeMatrix) -> None:
+        config, rows = self._config, self._config.num_learned_positions
+        positions = parameters.table("model.embed_positions.weight", rows, config.hidden_size) if rows else None
+        site = self._loras.add_table("model.embed_tokens", config.vocab_size, config.hidden_size)
+        program.embed(embedding, self._hidden, scale=config.embedding_multiplier, positions=positions, site=site)
+
+
+def _addresses(given: GivenRows, num_tokens: int) -> npt.NDArray[np.uint64]:
+    """Return where the embedding of each token is that is given; 0: nowhere."""
+    found = np.zeros(num_tokens, np.uint64)
+    assert given.values.flags.c_contiguous, "rows of embeddings follow each other"
+    found[given.rows] = given.values.ctypes.data + np.arange(len(given.rows)) * given.values.strides[0]
+    return found

@@ -1,0 +1,116 @@
+"""LayerWriter: writes the layers of a decoder into a native program, as models/layers.py builds them in torch.
+
+Products that share their input and their format are fused. A product reads rows that the norm before it has quantized, or
+quantizes them itself.
+"""
+
+import numpy as np
+
+from tetrad.worker_svc.core.plan import Ints
+from tetrad.worker_svc.model_facts.config import ModelConfig, Rope
+from tetrad.worker_svc.native.branch_writer import BranchWriter, Input, LayerBuffers
+from tetrad.worker_svc.native.experts_writer import ExpertBuffers, ExpertsWriter
+from tetrad.worker_svc.native.loras import ProgramSites
+from tetrad.worker_svc.native.mlp_writer import MlpWriter
+from tetrad.worker_svc.native.parameters import NativeParameters
+from tetrad.worker_svc.native.program_builder import LayerPages, ProgramBuilder, QueryKeyNorms
+from tetrad.worker_svc.native.structures import HeadNorms
+
+_HEAD_NORMS = {"head": HeadNorms.EACH_HEAD, "whole": HeadNorms.ALL_HEADS}
+
+
+class LayerWriter:
+    """Writes one layer at a time, so that no more than a layer is held twice while packing.
+
+    Args:
+        config: of the model.
+        parameters: its weights.
+        program: to write into.
+        buffers: of the program.
+        sites: where adapters change its products.
+
+    Attributes:
+        expert_tokens: of each layer with experts, [experts]: tokens that each has computed.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        parameters: NativeParameters,
+        program: ProgramBuilder,
+        buffers: LayerBuffers,
+        sites: ProgramSites,
+    ) -> None:
+        self._config, self._parameters, self._program, self._buffers = config, parameters, program, buffers
+        self._sites = sites
+        self._branches = BranchWriter(config, parameters, program, buffers, sites)
+        has_experts = any(layer.experts for layer in config.layers)
+        self._expert_buffers = ExpertBuffers.of(config, program) if has_experts else None
+        self._ropes = [rope for rope in config.ropes if rope]
+        self.expert_tokens: list[Ints] = []
+
+    def write(self, layer: int, pages: LayerPages) -> None:
+        """Write a layer whose keys and values are in `pages`."""
+        config, buffers, prefix = self._config, self._buffers, f"model.layers.{layer}"
+        mlp, write_input = self._mlp(layer), self._branches.write_input
+        if not config.is_parallel:
+            self._write_attention(layer, pages)
+            mlp.write(write_input(f"{prefix}.post_attention_layernorm", buffers.normed, mlp.matrices))
+        elif config.is_norm_shared:
+            self._write_attention(layer, pages)
+            mlp.write(Input(buffers.normed))
+        else:  # the MLP's input is computed before attention is added to the residual stream
+            after_norm = write_input(f"{prefix}.post_attention_layernorm", buffers.mlp_input, [])
+            self._write_attention(layer, pages)
+            mlp.write(after_norm)
+
+    def _mlp(self, layer: int) -> MlpWriter | ExpertsWriter:
+        facts, prefix = self._config.layers[layer], f"model.layers.{layer}.mlp"
+        if facts.experts is None:
+            return MlpWriter(self._branches, prefix, facts.intermediate_size)
+        assert self._expert_buffers is not None
+        counts = np.zeros(facts.experts.num_experts, np.int64)
+        self.expert_tokens.append(counts)
+        return ExpertsWriter(self._branches, self._expert_buffers, prefix, facts.experts, counts)
+
+    def _write_attention(self, layer: int, pages: LayerPages) -> None:
+        config, buffers, prefix = self._config, self._buffers, f"model.layers.{layer}.self_attn"
+        queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        names = [(f"{prefix}.q_proj", queries), (f"{prefix}.k_proj", keys), (f"{prefix}.v_proj", keys)]
+        matrices = self._parameters.products(*names, columns=config.hidden_size)
+        source = self._branches.write_input(f"model.layers.{layer}.input_layernorm", buffers.normed, matrices)
+        column, bias = 0, self._parameters.bias(*names)
+        for index, matrix in enumerate(matrices):
+            part = None if bias is None else bias[column : column + matrix.num_outputs]
+            its_names = names if len(matrices) == 1 else names[index : index + 1]
+            self._program.linear(
+                matrix,
+                part,
+                source.buffer,
+                buffers.heads,
+                column=column,
+                source_is_quantized=source.is_quantized,
+                adapted=self._sites.add(its_names, config.hidden_size),
+            )
+            column += matrix.num_outputs
+        rope, scaling = config.layers[layer].rope, config.layers[layer].query_scaling
+        norms, turns = self._query_key_norms(prefix), self._table_of(rope)
+        self._program.rotate(pages, buffers.heads, norms, turns=turns, scaling=scaling)
+        sinks = self._parameters.vector(f"{prefix}.sinks", config.num_heads) if config.has_sinks else None
+        self._program.attend(pages, buffers.heads, buffers.attended, sinks=sinks)
+        self._branches.write_output(f"{prefix}.o_proj", f"{prefix}.output_norm", buffers.attended, queries)
+
+    def _query_key_norms(self, prefix: str) -> QueryKeyNorms | None:
+        config = self._config
+        if config.head_norms == "none":
+            return None
+        kind = _HEAD_NORMS[config.head_norms]
+        sizes = (config.num_heads, config.num_kv_heads) if kind is HeadNorms.ALL_HEADS else (1, 1)
+        query, key = (
+            self._parameters.vector(f"{prefix}.{name}.weight", config.head_dim * size)
+            for name, size in zip(("q_norm", "k_norm"), sizes, strict=True)
+        )
+        return QueryKeyNorms(kind, query, key, config.norm_eps)
+
+    def _table_of(self, rope: Rope | None) -> int | None:
+        return self._ropes.index(rope) if rope else None

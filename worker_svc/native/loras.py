@@ -1,0 +1,190 @@
+"""Native LoRA: adapters packed as src/lora.h reads them, and which of them each row has.
+
+A program's products are numbered sites; an adapter is one table with an entry for each site. A row names its table, so rows of
+many adapters and of the base model run in one pass, and a row's result does not depend on the others.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tetrad.worker_svc.checkpoint.lora_weights import LoraWeights
+from tetrad.worker_svc.core.lora import LoraSite, PackedLora
+from tetrad.worker_svc.core.plan import Ints
+from tetrad.worker_svc.layers.lora import LoraReader
+from tetrad.worker_svc.native import structures
+from tetrad.worker_svc.native.program import Adapters
+from tetrad.worker_svc.native.program_builder import NO_SITE, Adapted, ProgramBuilder
+
+MAX_PARTS = 3
+"""Modules of a fused product: queries, keys, values."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """The modules of a site, and where the outputs of each begin."""
+
+    parts: Sequence[tuple[str, int]]
+    is_table: bool = False
+
+
+class NativeLora:
+    """An adapter as the native kernels read it; see PackedLora.
+
+    Args:
+        weights: as read.
+        products: sites of the model, in order.
+        lanes: floats of a vector.
+    """
+
+    def __init__(self, weights: LoraWeights, products: Sequence[_Product], lanes: int) -> None:
+        self.digest = weights.digest
+        self._kept: list[object] = []
+        self._lanes = lanes
+        self._table = (structures.LoraSite * len(products))(*(self._site(weights, product) for product in products))
+        self.address = ctypes.addressof(self._table)
+        self.rank = max((site.rank for site in self._table), default=0)  # of a site
+
+    def _site(self, weights: LoraWeights, product: _Product) -> structures.LoraSite:
+        found = [(weights.pairs[name], first) for name, first in product.parts if name in weights.pairs]
+        if not found:
+            return structures.LoraSite()
+        dtypes = {pair.a.dtype for pair, _ in found}
+        dtype = dtypes.pop() if len(dtypes) == 1 and not product.is_table else torch.float32
+        a = torch.cat([pair.a.to(dtype) for pair, _ in found])
+        parts = (structures.LoraPart * len(found))()
+        offset = 0
+        for part, (pair, first) in zip(parts, found, strict=True):
+            part.first, part.count, part.offset, part.rank = first, len(pair.b), offset, len(pair.a)
+            part.b, part.scale = self._keep(_blocks(pair.b.to(dtype), self._lanes)), pair.scale
+            offset += len(pair.a)
+        self._kept.append(parts)
+        return structures.LoraSite(
+            rank=offset,
+            num_parts=len(found),
+            a=self._keep((a.T if product.is_table else a).contiguous()),
+            parts=parts,
+            bits=8 * dtype.itemsize,
+            is_bfloat=dtype == torch.bfloat16,
+        )
+
+    def _keep(self, values: torch.Tensor) -> int:
+        self._kept.append(values)
+        return values.data_ptr()
+
+
+class NoNativeLoras:
+    """A program that no adapter changes."""
+
+    shrunk_width = 1
+    selected: Adapters | None = None
+
+    def add_product(self, parts: Sequence[tuple[str, int]], columns: int, *, is_paired: bool = False) -> int:  # noqa: ARG002
+        """See NativeLoras."""
+        return NO_SITE
+
+    def add_table(self, name: str, rows: int, columns: int) -> int:  # noqa: ARG002 - one signature
+        """See NativeLoras."""
+        return NO_SITE
+
+
+class NativeLoras:
+    """The adapters of a native program; see ModelLoras.
+
+    Args:
+        read: reads a directory, given the modules that may be changed.
+        lanes: floats of a vector of the kernels.
+        max_rank: of a module.
+    """
+
+    def __init__(self, read: LoraReader, lanes: int, max_rank: int) -> None:
+        self._read, self._lanes = read, lanes
+        self.shrunk_width = MAX_PARTS * max_rank
+        self.sites: dict[str, LoraSite] = {}
+        self._products: list[_Product] = []
+        self._installed: dict[int, NativeLora] = {}
+        self.selected: Adapters | None = None
+
+    def add_product(self, parts: Sequence[tuple[str, int]], columns: int, *, is_paired: bool = False) -> int:
+        """Return the number of a product's site.
+
+        Args:
+            parts: canonical names and numbers of outputs, side by side.
+            columns: inputs.
+            is_paired: it is a gate and what it multiplies.
+        """
+        firsts, first = [], 0
+        for name, size in parts:
+            self.sites[name] = LoraSite(columns, size)
+            firsts.append((name, first))
+            first += -(-size // self._lanes) * self._lanes if is_paired else size
+        self._products.append(_Product(firsts))
+        return len(self._products) - 1
+
+    def add_table(self, name: str, rows: int, columns: int) -> int:
+        """Return the number of the site of a table of embeddings [rows, columns]."""
+        self.sites[name] = LoraSite(rows, columns, is_table=True)
+        self._products.append(_Product([(name, 0)], is_table=True))
+        return len(self._products) - 1
+
+    def read(self, path: Path) -> NativeLora:
+        """See ModelLoras."""
+        return NativeLora(self._read(path, self.sites), self._products, self._lanes)
+
+    def install(self, lora_id: int, packed: PackedLora) -> None:
+        """See ModelLoras."""
+        assert isinstance(packed, NativeLora)
+        self._installed[lora_id] = packed
+
+    def remove(self, lora_id: int) -> None:
+        """See ModelLoras."""
+        self._installed.pop(lora_id, None)
+        self.selected = None
+
+    def clear(self) -> None:
+        """See ModelLoras."""
+        self._installed.clear()
+        self.selected = None
+
+    def has(self, lora_id: int) -> bool:
+        """See ModelLoras."""
+        return lora_id in self._installed
+
+    def select(self, lora_ids: Ints) -> None:
+        """See ModelLoras."""
+        ids, rows = np.unique(lora_ids, return_inverse=True)
+        loras = [self._installed[each] if each else None for each in ids.tolist()]
+        ranks = [lora.rank for lora in loras if lora is not None]
+        if not ranks:
+            self.selected = None
+            return
+        addresses = np.array([0 if lora is None else lora.address for lora in loras], np.uint64)
+        self.selected = Adapters(np.ascontiguousarray(addresses[rows]), max(ranks))
+
+
+class ProgramSites:
+    """The sites of one program, which share a buffer.
+
+    Args:
+        loras: number the sites.
+        program: to be written.
+    """
+
+    def __init__(self, loras: NativeLoras | NoNativeLoras, program: ProgramBuilder) -> None:
+        self._loras, self._shrunk = loras, program.buffer(loras.shrunk_width)
+
+    def add(self, parts: Sequence[tuple[str, int]], columns: int, *, is_paired: bool = False) -> Adapted:
+        """Return where adapters change a product; see NativeLoras.add_product."""
+        return Adapted(self._loras.add_product(parts, columns, is_paired=is_paired), self._shrunk)
+
+
+def _blocks(b: torch.Tensor, lanes: int) -> torch.Tensor:
+    """Return b [outputs, rank] as [blocks, rank, lanes], outputs filled up with zeros."""
+    outputs, rank = b.shape
+    padded = b.new_zeros(-(-outputs // lanes) * lanes, rank)
+    padded[:outputs] = b
+    return padded.view(-1, lanes, rank).transpose(1, 2).contiguous()

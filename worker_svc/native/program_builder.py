@@ -1,0 +1,347 @@
+"""ProgramBuilder: writes a forward pass as a list of operations over numbered buffers, once, when a model is loaded.
+
+A buffer is a matrix with one row for each token of the step; an operation reads one and writes one. Activations that go into a
+quantized matrix are quantized by the norm before it, or by the product itself.
+"""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import torch
+
+from tetrad.worker_svc.core.plan import Ints
+from tetrad.worker_svc.model_facts.config import Activation, Experts, QueryScaling
+from tetrad.worker_svc.native.program import Program
+from tetrad.worker_svc.native.structures import HeadNorms, Heads, MatrixFields, Operation, Routing
+from tetrad.worker_svc.native.team import Team
+from tetrad.worker_svc.native.weights import NativeMatrix
+
+
+class _Kind(IntEnum):
+    EMBED = 0
+    NORM = 1
+    LINEAR = 2
+    ROTATE = 3
+    ATTEND = 4
+    ROTATE_PACKED = 5
+    ATTEND_PACKED = 6
+    ROUTE = 7
+    EXPERTS = 8
+    MIX = 9
+
+
+class Epilogue(IntEnum):
+    """The use of a product: it is stored, added to the output, or stored behind an activation.
+
+    GATE is for a paired matrix and stores activation(gate) * up; ACTIVATE stores activation(product). TOP stores only the
+    largest output of each of the matrix's S spans, and its index: target [T, 2 S], see Program.top.
+    """
+
+    STORE = 0
+    ADD = 1
+    GATE = 2
+    TOP = 3
+    ACTIVATE = 4
+
+
+_ACTIVATIONS: Mapping[Activation, int] = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "relu2": 4}
+"""Numbers of rows.h."""
+ROUTERS: Mapping[str, int] = {"softmax": 0, "softmax_chosen": 1, "grouped_softmax": 2, "grouped_sigmoid": 3}
+"""Numbers of routing.h."""
+_NO_TURNS = -1
+_NO_BUFFER = -1
+
+
+NO_SITE = -1
+"""Of operations that no adapter changes."""
+
+
+class Adapted(NamedTuple):
+    """Where adapters change a product: the number of its site, and the buffer for what they make of its input."""
+
+    site: int
+    shrunk: int
+
+
+NOT_ADAPTED = Adapted(NO_SITE, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPages:
+    """Where a layer has its keys and values: which page of a block, by which group's tables, and how many keys a query sees."""
+
+    place: int
+    group: int = 0
+    window: int | None = None  # None: all
+
+
+@dataclass(frozen=True, slots=True)
+class QueryKeyNorms:
+    """RMS norms of queries and keys: weights [head_dim] for each head, or of all heads' dimensions together."""
+
+    kind: HeadNorms
+    query: torch.Tensor
+    key: torch.Tensor
+    eps: float
+
+
+class Shared(NamedTuple):
+    """Buffers of what a shared expert brings, and of the scores of its gate; None: it has none."""
+
+    outputs: int
+    gate: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NormWeights:
+    """RMSNorm, or LayerNorm if `is_centered`; a bias of None adds nothing."""
+
+    weight: torch.Tensor
+    eps: float
+    bias: torch.Tensor | None = None
+    is_centered: bool = False
+
+
+class ProgramBuilder:
+    """Writes a program, operation by operation.
+
+    Args:
+        team: that will run it.
+    """
+
+    def __init__(self, team: Team) -> None:
+        self._team = team
+        self._operations: list[Operation] = []
+        self._widths: list[int] = []
+        self._kept: list[object] = []  # what operations point at
+
+    def buffer(self, width: int) -> int:
+        """Return the number of a new buffer with `width` columns."""
+        self._widths.append(width)
+        return len(self._widths) - 1
+
+    def embed(
+        self,
+        matrix: NativeMatrix,
+        target: int,
+        *,
+        scale: float = 1.0,
+        positions: torch.Tensor | None = None,
+        site: int = NO_SITE,
+    ) -> None:
+        """target = rows of the matrix by token id, times scale, plus rows of `positions` [P, columns] by position.
+
+        Adapters change the rows by token id at `site`.
+        """
+        pointer = self._pointer(matrix)
+        self._append(_Kind.EMBED, target=target, matrix=pointer, scale=scale, first=self._floats(positions), site=site)
+
+    def norm(
+        self, weights: NormWeights, source: int, target: int, *, quantize: bool = False, added: float | None = None
+    ) -> None:
+        """target = norm of source; quantized as well if a later product reads that.
+
+        With `added`, target += added * norm of source, and the source is overwritten.
+        """
+        self._append(
+            _Kind.NORM,
+            source=source,
+            target=target,
+            eps=weights.eps,
+            first=self._floats(weights.weight),
+            second=self._floats(weights.bias),
+            is_centered=weights.is_centered,
+            quantize=quantize,
+            epilogue=Epilogue.STORE if added is None else Epilogue.ADD,
+            scale=added or 0.0,
+        )
+
+    def linear(
+        self,
+        matrix: NativeMatrix,
+        bias: torch.Tensor | None,
+        source: int,
+        target: int,
+        *,
+        column: int = 0,
+        epilogue: Epilogue = Epilogue.STORE,
+        activation: Activation = "silu",
+        scale: float = 1.0,
+        source_is_quantized: bool = False,
+        adapted: Adapted = NOT_ADAPTED,
+    ) -> None:
+        """Columns `column` .. of target = matrix times source, plus bias; `scale` is of what Epilogue.ADD adds."""
+        self._append(
+            _Kind.LINEAR,
+            source=source,
+            target=target,
+            column=column,
+            epilogue=epilogue,
+            activation=_ACTIVATIONS[activation],
+            scale=scale,
+            matrix=self._pointer(matrix),
+            first=self._floats(bias),
+            quantize=source_is_quantized,
+            site=adapted.site,
+            shrunk=adapted.shrunk,
+        )
+
+    def route(self, experts: Experts, correction: torch.Tensor | None, counts: Ints, scores: int) -> Routing:
+        """Choose each token's experts by its scores [T, experts], which are overwritten; return the choice.
+
+        Args:
+            experts: of the layer; not those whose router is "sigmoid_input".
+            correction: [experts], added to scores for the choice alone.
+            counts: [experts], to which the tokens of each expert are added.
+            scores: the buffer.
+        """
+        self._kept.append(counts)
+        routing = Routing(
+            router=ROUTERS[experts.router],
+            num_experts=experts.num_experts,
+            num_chosen=experts.num_chosen,
+            num_groups=experts.num_groups,
+            num_chosen_groups=experts.num_chosen_groups,
+            is_renormalized=experts.is_renormalized,
+            scale=experts.scale,
+            correction=self._floats(correction),
+            counts=counts.ctypes.data,
+        )
+        self._append(_Kind.ROUTE, source=scores, routing=self._routing(routing))
+        return routing
+
+    def experts(
+        self,
+        routing: Routing,
+        matrices: Sequence[NativeMatrix],
+        biases: torch.Tensor | None,
+        source: int,
+        target: int,
+        *,
+        epilogue: Epilogue = Epilogue.STORE,
+        activation: Activation = "silu",
+        clamp: float = 0.0,
+        source_is_quantized: bool = False,
+        is_by_place: bool = False,
+    ) -> None:
+        """target [T * chosen, outputs], by place, = each expert's matrix times its tokens, plus its row of biases.
+
+        Args:
+            routing: the choice.
+            matrices: of all experts, of one shape; all quantized or none.
+            biases: [experts, rows].
+            source: a buffer with a row for each token; of one by place, a row for each pair of token and expert.
+            target: a buffer of at least as many values.
+            epilogue, activation: as of a product: STORE, GATE or ACTIVATE.
+            clamp: of gpt-oss's activation; 0: it is `activation`.
+            source_is_quantized: of a source by token.
+            is_by_place: see source.
+        """
+        assert len({(m.fields.rows, m.fields.columns, m.is_quantized) for m in matrices}) == 1, "experts differ"
+        fields = (MatrixFields * len(matrices))(*(matrix.fields for matrix in matrices))
+        self._kept.append((fields, matrices))
+        self._append(
+            _Kind.EXPERTS,
+            source=source,
+            target=target,
+            epilogue=epilogue,
+            activation=_ACTIVATIONS[activation],
+            clamp=clamp,
+            matrix=ctypes.cast(fields, ctypes.POINTER(MatrixFields)),
+            first=self._floats(biases),
+            quantize=source_is_quantized,
+            routing=self._routing(routing),
+            is_by_place=is_by_place,
+        )
+
+    def mix(
+        self, routing: Routing, source: int, target: int, *, shared: Shared | None = None, added: float | None = None
+    ) -> None:
+        """target = the weighted sum of a token's rows of `source`, by place, plus what the shared expert brings.
+
+        With `added`, target += added * that.
+        """
+        gate = None if shared is None else shared.gate
+        self._append(
+            _Kind.MIX,
+            source=source,
+            target=target,
+            routing=self._routing(routing),
+            shared=_NO_BUFFER if shared is None else shared.outputs,
+            shared_gate=_NO_BUFFER if gate is None else gate,
+            epilogue=Epilogue.STORE if added is None else Epilogue.ADD,
+            scale=added or 0.0,
+        )
+
+    def rotate(
+        self,
+        pages: LayerPages,
+        heads: int,
+        norms: QueryKeyNorms | None = None,
+        *,
+        turns: int | None = 0,
+        scaling: QueryScaling | None = None,
+    ) -> None:
+        """Norm and rotate queries and keys [q | k | v] in place, and write keys and values into the layer's cache.
+
+        Args:
+            pages: of the layer.
+            heads: the buffer.
+            norms: None: there are none.
+            turns: index of the layer's table in Tokens.turns; None: its heads do not turn.
+            scaling: of queries, behind the turn.
+        """
+        self._append(
+            _Kind.ROTATE,
+            layer=pages.place,
+            group=pages.group,
+            source=heads,
+            target=heads,
+            turns=_NO_TURNS if turns is None else turns,
+            head_norms=norms.kind if norms else HeadNorms.NONE,
+            eps=norms.eps if norms else 0.0,
+            beta=scaling.beta if scaling else 0.0,
+            period=scaling.period if scaling else 1.0,
+            offset=scaling.offset if scaling else 0.0,
+            first=self._floats(norms.query if norms else None),
+            second=self._floats(norms.key if norms else None),
+        )
+
+    def attend(self, pages: LayerPages, heads: int, target: int, *, sinks: torch.Tensor | None = None) -> None:
+        """target = attention of the queries to the layer's cache; `sinks` [num_heads] take weight from the keys."""
+        place, group, window = pages.place, pages.group, pages.window or 0
+        first = self._floats(sinks)
+        self._append(_Kind.ATTEND, layer=place, group=group, window=window, source=heads, target=target, first=first)
+
+    def rotate_packed(self, turns: torch.Tensor, heads: int) -> None:
+        """Rotate queries and keys [q | k | v] of packed prompts in place, by turns [positions, R] of Rotary.cos_sin."""
+        self._append(_Kind.ROTATE_PACKED, source=heads, target=heads, first=self._floats(turns))
+
+    def attend_packed(self, heads: int, target: int, *, window: int = 0) -> None:
+        """target = attention within each packed prompt, `window` tokens to both sides; 0: to all."""
+        self._append(_Kind.ATTEND_PACKED, source=heads, target=target, window=window)
+
+    def build(self, name: str, heads: Heads) -> Program:
+        """Return the program; its runs have this name in a profile."""
+        return Program(name, self._team, list(self._operations), list(self._widths), heads, list(self._kept))
+
+    def _append(self, kind: _Kind, **fields: object) -> None:
+        self._operations.append(Operation(kind=kind, **{"site": NO_SITE} | fields))
+
+    def _pointer(self, matrix: NativeMatrix) -> object:
+        self._kept.append(matrix)
+        return ctypes.pointer(matrix.fields)
+
+    def _routing(self, routing: Routing) -> object:
+        self._kept.append(routing)
+        return ctypes.pointer(routing)
+
+    def _floats(self, values: torch.Tensor | None) -> int | None:
+        if values is None:
+            return None
+        values = values.float().contiguous()
+        self._kept.append(values)
+        return values.data_ptr()

@@ -1,0 +1,173 @@
+// Products of some rows of activations with panels of one matrix, and what becomes of the outputs.
+#pragma once
+#include <algorithm>
+
+#include "matmul_float.h"
+#include "matmul_quantized.h"
+#include "matmul_split.h"
+#include "operation.h"
+#include "rows.h"
+
+namespace tetrad {
+
+constexpr int64_t BYTES_AT_ONCE = 1 << 16;  // of weights in one item: long reads are fast reads
+constexpr int64_t TOKENS_AT_ONCE = 64;  // rows of activations that stay in the second-level cache while panels pass
+
+// How a product's panels are shared out: `span` to an item, as many as make a long read, but no fewer items than keep every thread
+// busy to the end. Panels of a paired matrix count in pairs.
+struct Shares {
+  int64_t panels, span, spans;
+
+  Shares(const Matrix& matrix, int64_t num_threads) {
+    const int64_t per_panel = matrix.paired ? 2 : 1;
+    panels = matrix.num_panels() / per_panel;
+    const int64_t long_read = std::max<int64_t>(1, BYTES_AT_ONCE / (per_panel * matrix.panel_bytes()));
+    span = std::max<int64_t>(1, std::min(long_read, panels / (8 * num_threads)));
+    spans = (panels + span - 1) / span;
+  }
+};
+
+// Rows 0 .. num_rows of a source, one matrix, and the rows of a target. Without state: items of one operation differ in it.
+struct Product {
+  const Operation& operation;  // for its epilogue
+  const Matrix& matrix;
+  const float* bias;           // of the outputs, or null
+  int64_t num_rows;            // at most TOKENS_AT_ONCE
+  const float* x;              // rows of floats, x_stride apart
+  int64_t x_stride;
+  uint8_t* prepared;           // the source's rows, quantized or split
+  const int32_t* places;       // which of these each row is; null: they are in order
+  float* out;                  // rows of outputs, out_stride apart
+  int64_t out_stride;
+  const LoraSite* const* adapters;  // of the rows, or null
+  const float* shrunk;              // a x of the rows, shrunk_stride apart
+  int64_t shrunk_stride;
+
+  // Compute one panel of the outputs, or a pair of them. `next` is a panel that a thread most likely reads soon; `tops`, of the rows,
+  // count with TOP alone.
+  void compute(int64_t panel, int64_t next, Top* tops) const {
+    if (matrix.is_quantized()) return compute_quantized(panel, tops);
+    if (matrix.is_split) return compute_split(panel, tops);
+    with_element(matrix, [&](auto element) { compute_floats<decltype(element)>(panel, next, tops); });
+  }
+
+ private:
+  Activations activations(int64_t row) const {
+    const int64_t place = places ? places[row] : row;
+    return Activations::at(prepared + place * Activations::size_bytes(matrix.columns), matrix.columns);
+  }
+
+  // What a row's adapter changes; null: nothing.
+  const LoraSite* site(int64_t row) const {
+    if (!adapters || operation.site < 0 || !adapters[row]) return nullptr;
+    const LoraSite* found = adapters[row] + operation.site;
+    return found->num_parts ? found : nullptr;
+  }
+
+  // Inlined into the loop that calls it, GCC loads weights anew for every row: with AVX2, two thirds of the speed.
+  template <typename Element>
+  [[gnu::noinline]] void compute_floats(int64_t panel, int64_t next, Top* tops) const {
+    alignas(64) float products[2][MAX_ROWS * PANEL];
+    for (int64_t row = 0; row < num_rows; row += MAX_ROWS) {
+      const int rows = static_cast<int>(std::min<int64_t>(MAX_ROWS, num_rows - row));
+      const float* its_x = x + row * x_stride;
+      const auto multiply = [&](int64_t which, int64_t its_next, float* out) {
+        const Element* weights = matrix.floats<Element>(which);
+        // Of several passes the first two fetch the next panel, half of it each. One that is alone asks for what comes soon, and
+        // so do the third and later ones: to them it is near already, so that costs little.
+        const int64_t pass = row / MAX_ROWS;
+        const bool fetches_next = num_rows > MAX_ROWS && pass < 2;
+        using Pass = Ahead<Element>;
+        const Pass ahead = fetches_next ? Pass{matrix.floats<Element>(its_next) + pass * LANES * matrix.columns, LANES}
+                                        : Pass{weights + COLUMNS_AHEAD * PANEL, PANEL};
+        multiply_panel(rows, its_x, x_stride, weights, matrix.columns, out, ahead);
+      };
+      if (operation.epilogue == GATE) {
+        multiply(2 * panel, 2 * next, products[0]);
+        multiply(2 * panel + 1, 2 * next + 1, products[1]);
+        finish_gate(panel * PANEL, PANEL, row, rows, products[0], products[1]);
+      } else {
+        multiply(panel, next, products[0]);
+        finish(panel * PANEL, PANEL, row, rows, products[0], tops ? tops + row : nullptr);
+      }
+    }
+  }
+
+  void compute_quantized(int64_t panel, Top* tops) const {
+    alignas(64) float products[2][MAX_QUANTIZED_ROWS * QUANTUM_PANEL];
+    for (int64_t row = 0; row < num_rows; row += MAX_QUANTIZED_ROWS) {
+      const int rows = static_cast<int>(std::min<int64_t>(MAX_QUANTIZED_ROWS, num_rows - row));
+      Activations its_x[MAX_QUANTIZED_ROWS];
+      for (int i = 0; i < rows; i++) its_x[i] = activations(row + i);
+      if (operation.epilogue == GATE) {
+        multiply_quantized(matrix, rows, its_x, matrix.panel(2 * panel), products[0], QUANTUM_PANEL);
+        multiply_quantized(matrix, rows, its_x, matrix.panel(2 * panel + 1), products[1], QUANTUM_PANEL);
+        finish_gate(panel * QUANTUM_PANEL, QUANTUM_PANEL, row, rows, products[0], products[1]);
+      } else {
+        multiply_quantized(matrix, rows, its_x, matrix.panel(panel), products[0], QUANTUM_PANEL);
+        finish(panel * QUANTUM_PANEL, QUANTUM_PANEL, row, rows, products[0], tops ? tops + row : nullptr);
+      }
+    }
+  }
+
+  void compute_split(int64_t panel, Top* tops) const {
+    const Tiles tiles;
+    alignas(64) float products[2][SPLIT_ROWS * PANEL];
+    for (int64_t row = 0; row < num_rows; row += SPLIT_ROWS) {
+      const int rows = static_cast<int>(std::min<int64_t>(SPLIT_ROWS, num_rows - row));
+      const auto multiply = [&](int64_t which, float* out) {
+        multiply_split_panel(prepared + row * split_bytes(matrix.columns), split_bytes(matrix.columns), matrix.panel(which), matrix.columns, out);
+      };
+      if (operation.epilogue == GATE) {
+        multiply(2 * panel, products[0]);
+        multiply(2 * panel + 1, products[1]);
+        finish_gate(panel * PANEL, PANEL, row, rows, products[0], products[1]);
+      } else {
+        multiply(panel, products[0]);
+        finish(panel * PANEL, PANEL, row, rows, products[0], tops ? tops + row : nullptr);
+      }
+    }
+  }
+
+  // Outputs `first` .. of some rows: look for the largest; or add the bias, store, activate or add to the target.
+  void finish(int64_t first, int64_t size, int64_t row, int rows, float* products, Top* tops) const {
+    const int64_t count = std::min(size, matrix.num_outputs() - first);
+    if (adapters)
+      for (int i = 0; i < rows; i++)
+        if (const LoraSite* its = site(row + i)) expand(*its, shrunk + (row + i) * shrunk_stride, first, size, products + i * size);
+    if (operation.epilogue == TOP) {
+      for (int i = 0; i < rows; i++) tops[i].take(products + i * size, first, count);
+      return;
+    }
+    if (bias)
+      for (int i = 0; i < rows; i++) add_row(bias + first, count, 1.0f, products + i * size);
+    if (operation.epilogue == ACTIVATE) activate_row(operation.activation, products, nullptr, rows * size, products);
+    for (int i = 0; i < rows; i++) {
+      float* to = out + (row + i) * out_stride + first;
+      operation.epilogue == ADD ? add_row(products + i * size, count, operation.scale, to) : copy_row(products + i * size, count, to);
+    }
+  }
+
+  void finish_gate(int64_t first, int64_t size, int64_t row, int rows, float* gate, float* up) const {
+    const int64_t outputs = matrix.num_outputs(), count = std::min(size, outputs - first);
+    for (int i = 0; i < rows; i++) {
+      float* its_gate = gate + i * size;
+      float* its_up = up + i * size;
+      if (const LoraSite* its = site(row + i)) {
+        const float* its_shrunk = shrunk + (row + i) * shrunk_stride;
+        expand(*its, its_shrunk, first, size, its_gate);
+        expand(*its, its_shrunk, (outputs + LANES - 1) / LANES * LANES + first, size, its_up);
+      }
+      if (bias)
+        for (int64_t j = 0; j < count; j++) {
+          its_gate[j] += bias[first + j];
+          its_up[j] += bias[outputs + first + j];
+        }
+      operation.clamp != 0.0f ? activate_clamped_row(its_gate, its_up, size, operation.clamp, its_gate)
+                              : activate_row(operation.activation, its_gate, its_up, size, its_gate);
+      std::memcpy(out + (row + i) * out_stride + first, its_gate, count * sizeof(float));
+    }
+  }
+};
+
+}  // namespace tetrad

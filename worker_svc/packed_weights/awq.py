@@ -1,0 +1,48 @@
+"""AWQ checkpoints: Lin et al., "AWQ: Activation-aware Weight Quantization" (2023), as AutoAWQ's version "gemm" stores them.
+
+The transposed matrix [C, R] in 4 bits, eight columns a word, shuffled: `qweight` [C, R / 8] int32, `qzeros` [C / G, R / 8]
+int32, `scales` [C / G, R]; w = (q - zero) * scale.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tetrad.worker_svc.model_facts.quantization import choose, group_size_of
+from tetrad.worker_svc.packed_weights.files import FLOATS, StoredTensors, columns_of_group, load, load_matrix
+from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
+from tetrad.worker_svc.packed_weights.words import unpack
+
+_INTS = (torch.int32,)
+_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
+"""Of eight columns in a word."""
+
+
+class AwqReader:
+    """See Reader.
+
+    Args:
+        config: the quantization_config.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        choose(config, "bits", [4])
+        choose(config, "version", ["gemm", "GEMM"], default="gemm")
+        choose(config, "zero_point", [True], default=True)
+        self._group = group_size_of(config)
+
+    def reads(self, files: StoredTensors, name: str) -> bool:
+        """See Reader."""
+        return files.has(f"{name}.qweight")
+
+    def read(self, files: StoredTensors, name: str) -> GroupedMatrix:
+        """See Reader."""
+        words = load_matrix(files, f"{name}.qweight", dtypes=_INTS)
+        columns, num_words = words.shape
+        count = columns // (self._group or columns)
+        columns_of_group(f"{name}.qweight", columns, count)
+        zeros = load(files, f"{name}.qzeros", (count, num_words), dtypes=_INTS)
+        scales = load(files, f"{name}.scales", (count, 8 * num_words), dtypes=FLOATS)
+        quanta, zeros = (unpack(each, 4, _PLACES).T.contiguous() for each in (words, zeros))
+        return GroupedMatrix(4, quanta, scales.T.float(), zeros)

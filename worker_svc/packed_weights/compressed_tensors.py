@@ -1,0 +1,115 @@
+"""Checkpoints of compressed-tensors: integers of 4 or 8 bits, packed into words or as int8, and fp8.
+
+Packed: `weight_packed` [R, C * bits / 32] int32, lowest first, and `weight_shape`; quanta are stored plus 2^(bits - 1). Int8:
+`weight` [R, C]. Of both `weight_scale` [R, C / G], [R, 1], [R] or [1], and, unless they are symmetric, `weight_zero_point`:
+int8, or packed along the rows. `weight_g_idx` names each column's group where these are not in order. What the config says of
+activations is not used: they are rounded as everywhere here.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.model_facts.quantization import choose
+from tetrad.worker_svc.packed_weights.files import FLOATS, StoredTensors, columns_of_group, load, load_matrix
+from tetrad.worker_svc.packed_weights.fp8 import Fp8Reader, block_of
+from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
+from tetrad.worker_svc.packed_weights.reader import Packed
+from tetrad.worker_svc.packed_weights.words import unpack
+
+_FORMATS = ["pack-quantized", "int-quantized", "naive-quantized", "float-quantized", "mixed-precision"]
+_INT8_ZERO = 128
+
+
+class CompressedTensorsReader:
+    """See Reader. What a matrix is stored as shows in its tensors, as formats may differ from group to group.
+
+    Args:
+        config: the quantization_config.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        choose(config, "format", _FORMATS)
+        groups = config.get("config_groups")
+        if not isinstance(groups, Mapping) or not groups:
+            raise ModelError("quantization_config: config_groups says nothing.")
+        blocks = {_block(group) for group in groups.values()}
+        if len(blocks) > 1:
+            raise ModelError("quantization_config: config_groups of blocks and of others at once are not supported.")
+        self._fp8 = Fp8Reader(blocks.pop())
+
+    def reads(self, files: StoredTensors, name: str) -> bool:
+        """See Reader."""
+        return files.has(f"{name}.weight_packed") or self._fp8.reads(files, name)
+
+    def read(self, files: StoredTensors, name: str) -> Packed:
+        """See Reader."""
+        if files.has(f"{name}.weight_packed"):
+            bits, quanta, zeros = _packed(files, name)
+        elif files.load_stored(f"{name}.weight").dtype == torch.int8:
+            bits, quanta, zeros = _int8(files, name)
+        else:
+            return self._fp8.read(files, name)
+        return _in_groups(files, name, bits, quanta, zeros)
+
+
+def _block(group: Any) -> tuple[int, int] | None:
+    weights = group.get("weights") if isinstance(group, Mapping) else None
+    if not isinstance(weights, Mapping):
+        raise ModelError("quantization_config: a group of config_groups says nothing of its weights.")
+    choose(weights, "num_bits", [4, 8])
+    choose(weights, "type", ["int", "float"])
+    strategy = choose(weights, "strategy", ["tensor", "channel", "group", "block"])
+    return block_of(weights, "block_structure") if strategy == "block" else None
+
+
+def _packed(files: StoredTensors, name: str) -> tuple[int, torch.Tensor, torch.Tensor | int]:
+    words = load_matrix(files, f"{name}.weight_packed", dtypes=[torch.int32])
+    shape = load(files, f"{name}.weight_shape", (2,), dtypes=[torch.int32, torch.int64]).tolist()
+    bits = next((bits for bits in (4, 8) if shape == [len(words), words.shape[1] * 32 // bits]), None)
+    if bits is None:
+        raise ModelError(
+            f"Tensor {name}.weight_packed of {tuple(words.shape)} words does not hold {shape} values of 4 or 8 bits."
+        )
+    if not files.has(f"{name}.weight_zero_point"):
+        return bits, unpack(words, bits), 1 << bits - 1
+    zeros = load_matrix(files, f"{name}.weight_zero_point", dtypes=[torch.int32])
+    if len(zeros) * 32 != len(words) * bits:
+        raise ModelError(f"Tensor {name}.weight_zero_point has {len(zeros)} words for {len(words)} rows of {bits} bits.")
+    return bits, unpack(words, bits), unpack(zeros.T, bits).T.contiguous()
+
+
+def _int8(files: StoredTensors, name: str) -> tuple[int, torch.Tensor, torch.Tensor | int]:
+    weight = load_matrix(files, f"{name}.weight", dtypes=[torch.int8])
+    quanta = weight.view(torch.uint8) ^ _INT8_ZERO
+    if not files.has(f"{name}.weight_zero_point"):
+        return 8, quanta, _INT8_ZERO
+    zeros = load(files, f"{name}.weight_zero_point", dtypes=[torch.int8])
+    return 8, quanta, zeros.contiguous().view(torch.uint8).reshape(-1, zeros.shape[1] if zeros.dim() == 2 else 1) ^ _INT8_ZERO
+
+
+def _in_groups(files: StoredTensors, name: str, bits: int, quanta: torch.Tensor, zeros: torch.Tensor | int) -> Packed:
+    rows, columns = quanta.shape
+    scales = load(files, f"{name}.weight_scale", dtypes=FLOATS).float()
+    scales = scales.reshape(-1, scales.shape[1] if scales.dim() == 2 else 1)
+    count = scales.shape[1]
+    if isinstance(zeros, torch.Tensor) and zeros.shape != scales.shape:
+        raise ModelError(f"Tensor {name}.weight_zero_point has {tuple(zeros.shape)} values for {tuple(scales.shape)} scales.")
+    if len(scales) not in (1, rows):
+        raise ModelError(f"Tensor {name}.weight_scale has {len(scales)} rows for {rows} of the weight.")
+    group = columns_of_group(f"{name}.weight_scale", columns, count)
+    scales = scales.expand(rows, count)
+    if isinstance(zeros, torch.Tensor):
+        zeros = zeros.expand(rows, count)
+    matrix = GroupedMatrix(bits, quanta, scales, zeros)
+    if not files.has(f"{name}.weight_g_idx"):
+        return matrix
+    groups = load(files, f"{name}.weight_g_idx", (columns,), dtypes=[torch.int32]).to(torch.int64)
+    if torch.equal(groups, torch.arange(columns) // group) or int(groups.max()) < 0:
+        return matrix
+    if int(groups.min()) < 0 or int(groups.max()) >= count:
+        raise ModelError(f"Tensor {name}.weight_g_idx names groups that are not there; there are {count}.")
+    centred = quanta.float() - (zeros[:, groups].float() if isinstance(zeros, torch.Tensor) else zeros)
+    return centred * scales[:, groups]

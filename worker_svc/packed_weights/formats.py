@@ -1,0 +1,29 @@
+"""Formats: which reader unpacks a checkpoint's matrices."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.model_facts.quantization import check_host_method, method_of
+from tetrad.worker_svc.packed_weights.awq import AwqReader
+from tetrad.worker_svc.packed_weights.bitsandbytes import BitsAndBytesReader
+from tetrad.worker_svc.packed_weights.compressed_tensors import CompressedTensorsReader
+from tetrad.worker_svc.packed_weights.fp8 import open_fp8
+from tetrad.worker_svc.packed_weights.gptq import GptqReader
+from tetrad.worker_svc.packed_weights.reader import Reader
+
+_READERS: Mapping[str, Callable[[Mapping[str, Any]], Reader]] = {
+    "awq": AwqReader,
+    "bitsandbytes": BitsAndBytesReader,
+    "compressed-tensors": CompressedTensorsReader,
+    "fp8": open_fp8,
+    "gptq": GptqReader,
+}
+
+
+def open_reader(config_quantization: object) -> Reader:
+    """Return the reader for the `quantization_config` of config.json; ModelError if it is not supported."""
+    check_host_method(config_quantization)
+    if not isinstance(config_quantization, Mapping):
+        raise ModelError(f"quantization_config is {str(config_quantization)[:80]!r}, not an object.")
+    return _READERS[method_of(config_quantization)](config_quantization)

@@ -1,0 +1,58 @@
+"""Fp8 checkpoints: weights in e4m3 with one scale a tensor, a row, or a block of a few rows and columns.
+
+`weight` [R, C]; `weight_scale` (or `weight_scale_inv`, which is the same) of shape [], [1], [R] or [R, 1], or a value a block.
+Of Hugging Face's own `fp8`, and of `compressed-tensors`. Scales that were measured for activations are not used.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.packed_weights.files import FLOATS, StoredTensors, load, load_matrix
+
+_SCALES = ("weight_scale_inv", "weight_scale")
+_MAX_BLOCK = 1 << 16
+
+
+class Fp8Reader:
+    """See Reader.
+
+    Args:
+        block: rows and columns that share a scale, where these are not rows or the matrix.
+    """
+
+    def __init__(self, block: tuple[int, int] | None = None) -> None:
+        self._block = block
+
+    def reads(self, files: StoredTensors, name: str) -> bool:
+        """See Reader."""
+        return any(files.has(f"{name}.{scale}") for scale in _SCALES) and files.has(f"{name}.weight")
+
+    def read(self, files: StoredTensors, name: str) -> torch.Tensor:
+        """See Reader."""
+        weight = load_matrix(files, f"{name}.weight", dtypes=[torch.float8_e4m3fn])
+        rows, columns = weight.shape
+        scale = next(f"{name}.{scale}" for scale in _SCALES if files.has(f"{name}.{scale}"))
+        if self._block is None:
+            scales = load(files, scale, (), (1,), (rows,), (rows, 1), dtypes=FLOATS).float().reshape(-1, 1)
+            return weight.float() * scales
+        high, wide = self._block
+        scales = load(files, scale, (-(-rows // high), -(-columns // wide)), dtypes=FLOATS).float()
+        return weight.float() * scales.repeat_interleave(high, 0)[:rows].repeat_interleave(wide, 1)[:, :columns]
+
+
+def block_of(config: Mapping[str, Any], key: str) -> tuple[int, int] | None:
+    """Return rows and columns of a block as config[key] has them; None: there are no blocks."""
+    block = config.get(key)
+    if block is None:
+        return None
+    if not isinstance(block, list) or len(block) != 2 or not all(type(n) is int and 0 < n <= _MAX_BLOCK for n in block):
+        raise ModelError(f"quantization_config: {key} is {repr(block)[:80]}, not two numbers of rows and columns.")
+    return block[0], block[1]
+
+
+def open_fp8(config: Mapping[str, Any]) -> Fp8Reader:
+    """Return the reader of Hugging Face's `fp8`."""
+    return Fp8Reader(block_of(config, "weight_block_size"))

@@ -1,0 +1,63 @@
+"""GPTQ checkpoints: Frantar et al., "GPTQ" (2022), in 2, 4 or 8 bits.
+
+The transposed matrix [C, R], several rows a word: `qweight` [C / p, R] int32 of p = 32 / bits values, lowest first; `qzeros`
+[C / G, R / p] int32, less one (format "gptq") or as they are ("gptq_v2"); `scales` [C / G, R]; `g_idx` [C] int32, the group of
+each input. Groups that are not in order ("desc_act") are multiplied out.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.model_facts.quantization import choose, group_size_of
+from tetrad.worker_svc.packed_weights.files import FLOATS, StoredTensors, columns_of_group, load, load_matrix
+from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
+from tetrad.worker_svc.packed_weights.reader import Packed
+from tetrad.worker_svc.packed_weights.words import unpack
+
+_INTS = (torch.int32,)
+
+
+class GptqReader:
+    """See Reader.
+
+    Args:
+        config: the quantization_config.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._bits: int = choose(config, "bits", [2, 4, 8])
+        stored = choose(config, "checkpoint_format", ["gptq", "gptq_v2", ""], default="gptq")
+        self._zero_offset = 0 if stored == "gptq_v2" else 1
+        self._group = group_size_of(config)
+
+    def reads(self, files: StoredTensors, name: str) -> bool:
+        """See Reader."""
+        return files.has(f"{name}.qweight")
+
+    def read(self, files: StoredTensors, name: str) -> Packed:
+        """See Reader."""
+        per_word = 32 // self._bits
+        words = load_matrix(files, f"{name}.qweight", dtypes=_INTS)
+        columns, rows = words.shape[0] * per_word, words.shape[1]
+        count = columns // (self._group or columns)
+        group = columns_of_group(f"{name}.qweight", columns, count)
+        zeros = load(files, f"{name}.qzeros", (count, rows // per_word), dtypes=_INTS)
+        scales = load(files, f"{name}.scales", (count, rows), dtypes=FLOATS).T.float()
+        quanta = unpack(words.T, self._bits)
+        # One more than 255 does not fit a byte, and is not known to be stored.
+        zeros = (unpack(zeros, self._bits).T + self._zero_offset).contiguous()
+        groups = self._groups(files, name, columns, count)
+        if groups is None or torch.equal(groups, torch.arange(columns) // group):
+            return GroupedMatrix(self._bits, quanta, scales, zeros)
+        return (quanta.float() - zeros[:, groups].float()) * scales[:, groups]
+
+    def _groups(self, files: StoredTensors, name: str, columns: int, count: int) -> torch.Tensor | None:
+        if not files.has(f"{name}.g_idx"):
+            return None
+        groups = load(files, f"{name}.g_idx", (columns,), dtypes=_INTS).to(torch.int64)
+        if int(groups.min()) < 0 or int(groups.max()) >= count:
+            raise ModelError(f"Tensor {name}.g_idx names groups that are not there; there are {count}.")
+        return groups

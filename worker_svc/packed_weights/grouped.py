@@ -1,0 +1,91 @@
+"""Grouped matrix: quanta of a matrix, with a scale for each group of a row's columns."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+_LARGEST = 127
+BLOCK = 32
+"""Columns of a group of values that are rounded here."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupedMatrix:
+    """A matrix [R, C]: weight = scale * (quantum - zero), or, with a table, scale * table[quantum].
+
+    Attributes:
+        bits: of a quantum; at most 8.
+        quanta: [R, C] uint8.
+        scales: [R, C / G] float32, of groups of G columns.
+        zeros: [R, C / G] uint8, or one for all.
+        table: [16] float32 from -1 to 1, or None.
+    """
+
+    bits: int
+    quanta: torch.Tensor
+    scales: torch.Tensor
+    zeros: torch.Tensor | int = 0
+    table: torch.Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        rows, columns = self.quanta.shape
+        return rows, columns
+
+    @property
+    def group(self) -> int:
+        """Columns that share a scale."""
+        return self.quanta.shape[1] // self.scales.shape[1]
+
+    @property
+    def form(self) -> object:
+        """What matrices have in common that can be put below each other."""
+        table = None if self.table is None else tuple(self.table.tolist())
+        return self.bits, self.group, self.quanta.shape[1], table, None if isinstance(self.zeros, torch.Tensor) else self.zeros
+
+    def dequantized(self) -> torch.Tensor:
+        """Return the weights [R, C] in float32."""
+        groups = self.quanta.reshape(len(self.quanta), -1, self.group)
+        if self.table is not None:
+            values = self.table[groups.int()]
+        elif isinstance(self.zeros, torch.Tensor):
+            values = groups.float() - self.zeros[:, :, None].float()
+        else:
+            values = groups.float() - self.zeros
+        return (values * self.scales[:, :, None]).flatten(1)
+
+    def of_rows(self, choose: Callable[[torch.Tensor], torch.Tensor]) -> "GroupedMatrix":
+        """Return the matrix of some rows, as `choose` takes them out of tensors with R rows."""
+        zeros = choose(self.zeros) if isinstance(self.zeros, torch.Tensor) else self.zeros
+        return replace(self, quanta=choose(self.quanta), scales=choose(self.scales), zeros=zeros)
+
+
+def joined(parts: Sequence[GroupedMatrix]) -> GroupedMatrix:
+    """Return matrices of one form below each other."""
+    if len(parts) == 1:
+        return parts[0]
+    zeros = [part.zeros for part in parts]
+    return replace(
+        parts[0],
+        quanta=torch.cat([part.quanta for part in parts]),
+        scales=torch.cat([part.scales for part in parts]),
+        zeros=torch.cat([zero for zero in zeros if isinstance(zero, torch.Tensor)])
+        if isinstance(zeros[0], torch.Tensor)
+        else zeros[0],
+    )
+
+
+def rounded(weights: torch.Tensor) -> GroupedMatrix | None:
+    """Return weights [R, C] in 8 bits, in groups of 32 columns; None if 32 does not divide C.
+
+    The largest of a group is 127 times its scale. A group with a value that is not finite has a scale that is not.
+    """
+    if weights.shape[1] % BLOCK:
+        return None
+    groups = weights.float().reshape(len(weights), -1, BLOCK)
+    scales = groups.abs().amax(2) / _LARGEST
+    quanta = (groups / scales.clamp_min(1e-30)[:, :, None]).round().nan_to_num().clamp(-_LARGEST, _LARGEST)
+    zero = _LARGEST + 1
+    return GroupedMatrix(8, (quanta + zero).to(torch.uint8).flatten(1), scales, zero)

@@ -1,0 +1,169 @@
+"""Drafting runner: lets a second, smaller model propose the tokens behind each step (speculative decoding with a draft model).
+
+A Runner around the model's own; owned by the compute thread. The draft model has keys and values of its own under the block ids
+of the plans. It computes what the requests' tokens have grown by, and then token after token behind them, as far as blocks are
+there. Drafts are drawn with the noise of their request's seed and position, as its tokens are: where both models have about the
+same distribution, they draw the same tokens at any temperature. Proposals never change tokens: the next step verifies them.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Generic
+
+import numpy as np
+import torch
+
+from tetrad.worker_svc.attention.interface import M
+from tetrad.worker_svc.core.plan import DraftTokens, Ints, StepPlan, StepResult
+from tetrad.worker_svc.core.step_inputs import StepInputs, build_step_inputs
+from tetrad.worker_svc.kv_cache.cache import KvCache
+from tetrad.worker_svc.models.interface import Model
+from tetrad.worker_svc.runner.model_runner import ModelRunner
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A request in a step: the tokens that the draft model has computed, and those that it is to have computed."""
+
+    handle: int
+    slot: int
+    num_computed: int
+    end: int
+    samples: bool
+
+
+class DraftingRunner(Generic[M]):
+    """See Runner.
+
+    Args:
+        runner: of the model that samples.
+        model: proposes; of the same vocabulary, with one KV group that keeps everything.
+        cache: of `model`, with the blocks of the runner's.
+    """
+
+    def __init__(self, runner: ModelRunner[M], model: Model[M], cache: KvCache) -> None:
+        self._runner, self._model, self._cache = runner, model, cache
+        self._batch = runner.batch
+        self._max_tokens = runner.layout.max_num_batched_tokens
+        self._num_computed: dict[int, int] = {}  # handle -> its tokens whose keys and values the draft model has
+
+    @property
+    def num_requests(self) -> int:
+        """Requests known."""
+        return self._runner.num_requests
+
+    def forget_all(self) -> None:
+        """Forget every request."""
+        self._num_computed.clear()
+        self._runner.forget_all()
+
+    def warm_up(self, report: Callable[[int, int], None]) -> None:
+        """Run dummy steps of the model that samples."""
+        self._runner.warm_up(report)
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step, and propose as many tokens behind it as the plan says."""
+        started = time.perf_counter()
+        self._cache.move(plan)
+        result = self._runner.execute(plan)
+        assert isinstance(result, StepResult), "on one worker and the host, a step is over when it was executed"
+        rows = self._rows(plan, result)
+        if not plan.num_spec_tokens or not rows:
+            return result
+        proposals = self._propose(rows, plan.num_spec_tokens)
+        return replace(result, proposals=proposals, compute_seconds=time.perf_counter() - started)
+
+    def _rows(self, plan: StepPlan, result: StepResult) -> list[_Row]:
+        """Return the step's requests, but for those that failed."""
+        for handle in plan.removed_handles:
+            self._num_computed.pop(handle, None)
+        # The draft model's keys and values of a cached prefix were written together with the others.
+        self._num_computed.update((new.handle, new.num_computed_tokens) for new in plan.new_requests)
+        ends = dict(
+            zip(
+                plan.cached.handles.tolist(),
+                (plan.cached.num_computed_tokens + plan.cached.num_scheduled_tokens).tolist(),
+                strict=True,
+            )
+        )
+        ends.update((new.handle, new.num_computed_tokens + new.num_scheduled_tokens) for new in plan.new_requests)
+        sampled = set(result.handles.tolist())
+        rows = []
+        for handle, planned_end in ends.items():
+            slot = self._batch.slot_of(handle)
+            if slot is None:
+                continue
+            end = int(self._batch.num_tokens[slot]) if handle in sampled else planned_end
+            # What was proposed behind the tokens of the step before may not be what has come.
+            self._num_computed[handle] = num_computed = min(self._num_computed.get(handle, 0), end - 1)
+            # The last token may be the first of a block that the next plan gives.
+            num_slots = int(self._batch.num_blocks[slot]) * self._batch.block_size
+            rows.append(_Row(handle, slot, num_computed, min(end, num_slots), handle in sampled and end <= num_slots))
+        return rows
+
+    def _propose(self, rows: list[_Row], num_tokens: int) -> DraftTokens | None:
+        """Compute the tokens that have come, then propose; None if there is nothing to compute.
+
+        Rows beyond the tokens of a step wait for the next one.
+        """
+        behind = np.array([row.end - row.num_computed for row in rows])
+        before = np.cumsum(behind) - behind
+        behind = np.clip(self._max_tokens - before, 0, behind)
+        chosen = [(row, int(count)) for row, count in zip(rows, behind, strict=True) if count]
+        if not chosen:
+            return None
+        slots = np.array([row.slot for row, _ in chosen])
+        inputs = build_step_inputs(
+            self._batch, slots, np.array([row.num_computed for row, _ in chosen]), np.array([count for _, count in chosen])
+        )
+        hidden = self._forward(inputs)
+        ready = {row.slot: row for row, count in chosen if row.samples and row.num_computed + count == row.end}
+        for row, count in chosen:
+            self._num_computed[row.handle] = row.num_computed + count
+        at_end = np.array([int(slot) in ready for slot in inputs.slots], np.bool_)
+        last = (inputs.first_token + inputs.num_scheduled - 1)[at_end]
+        found = self._extend(inputs.slots[at_end], hidden[torch.from_numpy(last)], num_tokens)
+        handles = [ready[slot].handle for slot in found]
+        return DraftTokens(
+            np.array(handles, np.int64),
+            np.array([len(tokens) for tokens in found.values()], np.int64),
+            np.array([token for tokens in found.values() for token in tokens], np.int64),
+        )
+
+    def _extend(self, slots: Ints, hidden: torch.Tensor, num_tokens: int) -> dict[int, list[int]]:
+        """Return slot -> its proposals; hidden states [R, hidden] are those of the last token of each slot [R]."""
+        batch = self._batch
+        known = batch.num_tokens[slots].copy()
+        everyone, found = slots, {int(slot): list[int]() for slot in slots}
+        try:
+            while len(slots):
+                tokens = self._choose(hidden, slots)
+                for slot, token in zip(slots.tolist(), tokens.tolist(), strict=True):
+                    found[slot].append(token)
+                batch.append_sampled(slots, tokens)
+                if len(found[int(slots[0])]) == num_tokens:
+                    break
+                places = batch.num_tokens[slots] - 1
+                has_room = places < np.minimum(batch.num_blocks[slots] * batch.block_size, batch.max_model_len - 1)
+                if not has_room.any():
+                    break
+                inputs = build_step_inputs(batch, slots[has_room], places[has_room], np.ones(int(has_room.sum()), np.int64))
+                slots, hidden = inputs.slots, self._forward(inputs)
+                for handle in batch.handles[slots].tolist():
+                    self._num_computed[handle] += 1
+        finally:
+            batch.num_tokens[everyone] = known
+        return found
+
+    def _choose(self, hidden: torch.Tensor, slots: Ints) -> Ints:
+        if self._runner.sampler.draws(slots):
+            return self._runner.sampler.guess(self._model.logits(hidden), slots)
+        tokens, _ = self._model.argmax(hidden)
+        return tokens
+
+    def _forward(self, inputs: StepInputs) -> torch.Tensor:
+        metadata = self._model.attention.build_metadata(inputs, self._batch)
+        token_ids, positions = torch.from_numpy(inputs.token_ids), torch.from_numpy(inputs.positions)
+        return self._model.forward(token_ids, positions, self._cache.layers, metadata)

@@ -1,0 +1,117 @@
+"""Leader: a model whose other parts are on other ranks, for the model runner of rank 0.
+
+Before the leader computes its own part, it sends the members the order to compute theirs; the layers add the parts up. The
+model runner knows nothing of ranks.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tetrad.worker_svc.attention.interface import M, MetadataBuilder, Tables
+from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.core.plan import Floats, GivenRows, Ints, Runner, StepPlan
+from tetrad.worker_svc.core.step_inputs import StepInputs
+from tetrad.worker_svc.kv_cache.cache import KvCache
+from tetrad.worker_svc.models.interface import Model
+from tetrad.worker_svc.runner.model_runner import ModelRunner
+from tetrad.worker_svc.runner.orders import Kind, encode_moves, encode_step
+from tetrad.worker_svc.runner.rank_channels import RankChannels
+from tetrad.worker_svc.runner.staged_runner import StagedRunner
+
+
+class LedStep(NamedTuple):
+    """Metadata of the leader's own part, and the order for the members."""
+
+    own: Any
+    order: npt.NDArray[np.int64]
+
+
+class LedPages:
+    """The MetadataBuilder of a model on several ranks.
+
+    Args:
+        own: of the leader's part.
+    """
+
+    def __init__(self, own: MetadataBuilder[M]) -> None:
+        self._own = own
+
+    def build_metadata(self, inputs: StepInputs, batch: Tables) -> LedStep:
+        """See MetadataBuilder."""
+        return LedStep(self._own.build_metadata(inputs, batch), encode_step(inputs, batch))
+
+
+class LedModel:
+    """A Model; see models.interface.
+
+    Args:
+        model: the leader's part.
+        ranks: all of them.
+    """
+
+    embedding_size = 0
+
+    def __init__(self, model: Model[M], ranks: RankChannels) -> None:
+        self._model, self._ranks = model, ranks
+        self.config, self.kv_cache_spec = model.config, model.kv_cache_spec
+        self.attention = LedPages(model.attention)
+
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        caches: list[torch.Tensor],
+        metadata: LedStep,
+        given: GivenRows | None = None,
+    ) -> torch.Tensor:
+        """Return hidden states [T, hidden] behind the last layer of the leader's stage, which the next stage gets, too."""
+        assert given is None, "see embedding_size"
+        self._ranks.send_order(metadata.order)
+        hidden = self._model.forward(token_ids, positions, caches, metadata.own)
+        if self._ranks.stage.size > 1:
+            self._ranks.send_hidden(hidden.clone())  # it is valid until the next step
+        return hidden
+
+    def normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return hidden states [N, hidden] behind the last norm, which every rank has."""
+        return self._model.normed(hidden)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return [N, vocab_size] float32."""
+        self._ranks.send_order(np.array([Kind.LOGITS]), hidden, to_stage=True)
+        return self._model.logits(hidden)
+
+    def argmax(self, hidden: torch.Tensor) -> tuple[Ints, Floats]:
+        """Return the ids [N] of the largest logits, and those [N]."""
+        self._ranks.send_order(np.array([Kind.ARGMAX]), hidden, to_stage=True)
+        return self._model.argmax(hidden)
+
+
+class LedKvCache(KvCache):
+    """The leader's blocks; what moves between tiers moves on every rank."""
+
+    ranks: RankChannels
+
+    def move(self, plan: StepPlan) -> None:
+        """See KvCache."""
+        order = encode_moves(plan)
+        if order is not None:
+            self.ranks.send_order(order)
+        super().move(plan)
+
+
+def leading_runner(model: Model[M], ranks: RankChannels, layout: KvLayout) -> Runner:
+    """Return the runner of rank 0."""
+
+    def make_cache(*args: object, **options: object) -> LedKvCache:
+        cache = LedKvCache(*args, **options)  # type: ignore[arg-type] # passed through
+        cache.ranks = ranks
+        return cache
+
+    led = LedModel(model, ranks)
+    if ranks.stage.size > 1:
+        return StagedRunner(led, layout, ranks, make_cache=make_cache)
+    return ModelRunner(led, layout, make_cache=make_cache)

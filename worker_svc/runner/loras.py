@@ -1,0 +1,66 @@
+"""Runner's adapters: which adapter each slot's request has, told to the model before it computes.
+
+A SlotListener of the request table. A request whose adapter is not installed fails alone, before it gets a slot.
+"""
+
+import numpy as np
+
+from tetrad.services.errors import Unavailable, Unsupported
+from tetrad.worker_svc.core.lora import ModelLoras
+from tetrad.worker_svc.core.plan import Ints, NewRequest
+from tetrad.worker_svc.core.step_inputs import StepInputs
+
+
+class NoLoras:
+    """A model without adapters."""
+
+    def add(self, slot: int, request: NewRequest) -> None:
+        """See SlotListener."""
+
+    def remove(self, slot: int) -> None:
+        """See SlotListener."""
+
+    def check(self, request: NewRequest) -> None:
+        """Unsupported for a request that has an adapter."""
+        if request.lora_id:
+            raise Unsupported("This worker does not support LoRA adapters here; start with enable_lora.")
+
+    def select_tokens(self, inputs: StepInputs) -> None:
+        """Do nothing."""
+
+    def select_rows(self, slots: Ints) -> None:
+        """Do nothing."""
+
+
+class SlotLoras:
+    """The adapter of each slot.
+
+    Args:
+        loras: of the model.
+        max_num_seqs: slots.
+    """
+
+    def __init__(self, loras: ModelLoras, max_num_seqs: int) -> None:
+        self._loras = loras
+        self._ids: Ints = np.zeros(max_num_seqs, np.int64)
+
+    def add(self, slot: int, request: NewRequest) -> None:
+        """Keep a request's adapter."""
+        self._ids[slot] = request.lora_id
+
+    def remove(self, slot: int) -> None:
+        """Forget it."""
+        self._ids[slot] = 0
+
+    def check(self, request: NewRequest) -> None:
+        """Unavailable if the request's adapter is not installed."""
+        if request.lora_id and not self._loras.has(request.lora_id):
+            raise Unavailable(f"Adapter {request.lora_id} is not loaded on this worker.", reason="LORA_NOT_LOADED")
+
+    def select_tokens(self, inputs: StepInputs) -> None:
+        """Tell the model the adapter of each token of a step."""
+        self._loras.select(np.repeat(self._ids[inputs.slots], inputs.num_scheduled))
+
+    def select_rows(self, slots: Ints) -> None:
+        """Tell the model the adapters of rows whose logits it computes next."""
+        self._loras.select(self._ids[slots])

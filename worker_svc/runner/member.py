@@ -1,0 +1,136 @@
+"""Member: runs the leader's orders on a rank other than the first. Owned by the compute thread; knows no requests."""
+
+from collections.abc import Callable
+from typing import Any, Generic, NoReturn, Protocol
+
+import torch
+
+from tetrad.services.errors import FailedPrecondition, InternalError
+from tetrad.worker_svc.attention.interface import M, MetadataBuilder
+from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.core.plan import StepPlan
+from tetrad.worker_svc.kv_cache.cache import KvCache, KvCacheSpec
+from tetrad.worker_svc.models.interface import Model, ModelSizes, StageModel
+from tetrad.worker_svc.runner.orders import Kind, ModelOrder, decode_moves, decode_step
+from tetrad.worker_svc.runner.rank_channels import RankChannels
+
+
+class Part(Protocol):
+    """What a member has of a model."""
+
+    @property
+    def config(self) -> ModelSizes:
+        """Its description."""
+
+    @property
+    def kv_cache_spec(self) -> KvCacheSpec:
+        """The shape of its KV cache."""
+
+    @property
+    def attention(self) -> MetadataBuilder[Any]:
+        """Prepares its steps."""
+
+    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, caches: list[torch.Tensor], metadata: Any) -> None:
+        """Compute its part of a step, and send what the next stage needs."""
+
+    def compute_logits(self, kind: Kind, hidden: torch.Tensor) -> None:
+        """Compute its part of what rows of hidden states [N, hidden] bring."""
+
+
+class ModelPart(Generic[M]):
+    """A shard of the first stage; see Part.
+
+    Args:
+        model: this rank's part.
+        ranks: the connections.
+    """
+
+    def __init__(self, model: Model[M], ranks: RankChannels) -> None:
+        self._model, self._ranks = model, ranks
+        self.config, self.kv_cache_spec, self.attention = model.config, model.kv_cache_spec, model.attention
+
+    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, caches: list[torch.Tensor], metadata: M) -> None:
+        """See Part."""
+        hidden = self._model.forward(token_ids, positions, caches, metadata)
+        if self._ranks.stage.size > 1:
+            self._ranks.send_hidden(hidden.clone())  # it is valid until the next step
+
+    def compute_logits(self, kind: Kind, hidden: torch.Tensor) -> None:
+        """See Part."""
+        compute = self._model.logits if kind is Kind.LOGITS else self._model.argmax
+        compute(hidden)
+
+
+class StagePart(Generic[M]):
+    """A shard of a stage behind the first; see Part.
+
+    Args:
+        stage: its layers, run by whichever program.
+        ranks: the connections.
+    """
+
+    def __init__(self, stage: StageModel[M], ranks: RankChannels) -> None:
+        self._stage, self._ranks = stage, ranks
+        self.config, self.kv_cache_spec, self.attention = stage.config, stage.kv_cache_spec, stage.attention
+
+    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, caches: list[torch.Tensor], metadata: Any) -> None:
+        """See Part."""
+        hidden = self._ranks.expect_hidden(len(token_ids), self._stage.hidden_size).wait()
+        self._stage.add_to(hidden, token_ids, positions, caches, metadata)
+        self._ranks.send_hidden(hidden)
+
+    def compute_logits(self, kind: Kind, hidden: torch.Tensor) -> NoReturn:  # noqa: ARG002 - of the protocol
+        """Refuse: the first stage alone has the vocabulary."""
+        raise InternalError(f"Order {kind.name} came to a stage without the vocabulary.")
+
+
+class MemberRunner:
+    """A Runner that gets orders instead of plans.
+
+    Args:
+        part: of the model.
+        layout: as the leader's.
+    """
+
+    num_requests = 0
+
+    def __init__(self, part: Part, layout: KvLayout) -> None:
+        if layout.max_model_len > part.config.max_position_embeddings:
+            raise FailedPrecondition(
+                f"max_model_len {layout.max_model_len} exceeds the model's {part.config.max_position_embeddings} positions."
+            )
+        self._part, self.layout = part, layout
+        self._kv_cache = KvCache(
+            part.kv_cache_spec,
+            num_blocks=layout.num_blocks,
+            block_size=layout.block_size,
+            num_host_blocks=layout.num_host_blocks,
+        )
+
+    def execute(self, plan: StepPlan) -> NoReturn:
+        """Refuse: plans go to the leader."""
+        raise InternalError(f"Step {plan.step_id} came to a member of a worker group; its leader takes plans.")
+
+    @torch.inference_mode()
+    def obey(self, order: ModelOrder) -> None:
+        """Compute this rank's part of what the leader computes."""
+        if order.kind is Kind.FORWARD:
+            self._forward(order)
+        elif order.kind is Kind.MOVE_BLOCKS:
+            self._kv_cache.move_blocks(*decode_moves(order.numbers))
+        else:
+            assert order.hidden is not None, f"{order.kind.name} without hidden states"
+            self._part.compute_logits(order.kind, order.hidden)
+
+    def forget_all(self) -> None:
+        """Do nothing: there are no requests."""
+
+    def warm_up(self, report: Callable[[int, int], None]) -> None:
+        """Do nothing: the leader's dummy steps are this rank's, too."""
+        report(1, 1)
+
+    def _forward(self, order: ModelOrder) -> None:
+        inputs, tables = decode_step(order.numbers)
+        metadata = self._part.attention.build_metadata(inputs, tables)
+        token_ids, positions = torch.from_numpy(inputs.token_ids), torch.from_numpy(inputs.positions)
+        self._part.forward(token_ids, positions, self._kv_cache.layers, metadata)

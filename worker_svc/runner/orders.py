@@ -1,0 +1,118 @@
+"""Orders: what a leader makes every member compute, as the integers and floats that travel.
+
+A member holds no requests: an order has all that its part of a step needs. Sampling, drafts, constraints and failed requests
+are the leader's alone.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tetrad.worker_svc.attention.interface import Tables
+from tetrad.worker_svc.core.plan import Ints, StepPlan
+from tetrad.worker_svc.core.step_inputs import StepInputs
+from tetrad.worker_svc.runner.rank_channels import RankChannels
+
+_NO_PLACES = np.zeros((2, 0), np.int64)
+
+
+class Kind(IntEnum):
+    """What an order is."""
+
+    FORWARD = 0
+    LOGITS = 1
+    ARGMAX = 2
+    MOVE_BLOCKS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOrder:
+    """An Order: a kind, its integers and, for LOGITS and ARGMAX, hidden states [N, hidden]."""
+
+    kind: Kind
+    numbers: npt.NDArray[np.int64]
+    hidden: torch.Tensor | None
+
+
+class ModelOrders:
+    """The Orders of one group's leader.
+
+    Args:
+        ranks: the connections.
+        epoch: of the group.
+    """
+
+    def __init__(self, ranks: RankChannels, epoch: int) -> None:
+        self._ranks, self._epoch = ranks, epoch
+
+    @property
+    def are_current(self) -> bool:
+        """See Orders."""
+        return self._ranks.epoch == self._epoch
+
+    def receive(self) -> ModelOrder:
+        """See Orders."""
+        numbers, hidden = self._ranks.receive_order(self._epoch)
+        return ModelOrder(Kind(int(numbers[0])), numbers[1:], hidden)
+
+    def end(self) -> None:
+        """See Orders."""
+        self._ranks.disconnect(self._epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTables:
+    """Block tables [G, R, P] of a step's rows: what attention reads of an input batch."""
+
+    block_tables: npt.NDArray[np.int32]
+    block_size: int
+
+
+def encode_step(inputs: StepInputs, batch: Tables) -> npt.NDArray[np.int64]:
+    """Return the numbers of a FORWARD order."""
+    num_pages = int(-(-(inputs.num_computed + inputs.num_scheduled).max() // batch.block_size))
+    tables = batch.block_tables[:, inputs.slots, :num_pages]
+    head = [Kind.FORWARD, *tables.shape, inputs.num_decodes, batch.block_size]
+    columns = [head, inputs.num_computed, inputs.num_scheduled, inputs.token_ids, tables.reshape(-1)]
+    return np.concatenate([np.asarray(each, np.int64) for each in columns])
+
+
+def decode_step(numbers: npt.NDArray[np.int64]) -> tuple[StepInputs, BlockTables]:
+    """Return a step's inputs and tables, of rows that are counted from 0."""
+    num_groups, num_rows, num_pages, num_decodes, block_size = numbers[:5].tolist()
+    num_computed, num_scheduled, rest = np.split(numbers[5:], [num_rows, 2 * num_rows])
+    num_tokens = int(num_scheduled.sum())
+    token_ids, tables = rest[:num_tokens], rest[num_tokens:].reshape(num_groups, num_rows, num_pages)
+    rows, ends = np.arange(num_rows), np.cumsum(num_scheduled)
+    owners = np.repeat(rows, num_scheduled)
+    positions = np.arange(num_tokens) + np.repeat(num_computed - (ends - num_scheduled), num_scheduled)
+    inputs = StepInputs(
+        slots=rows,
+        num_computed=num_computed,
+        num_scheduled=num_scheduled,
+        first_token=ends - num_scheduled,
+        num_decodes=num_decodes,
+        num_tokens=num_tokens,
+        sampling_rows=rows[:0],  # the leader's business
+        token_ids=token_ids,
+        positions=positions,
+        slot_mappings=tables[:, owners, positions // block_size] * block_size + positions % block_size,
+    )
+    return inputs, BlockTables(tables.astype(np.int32), block_size)  # as an input batch has them
+
+
+def encode_moves(plan: StepPlan) -> npt.NDArray[np.int64] | None:
+    """Return the numbers of a MOVE_BLOCKS order; None if the plan moves nothing."""
+    if plan.swap_out is None and plan.swap_in is None:
+        return None
+    out, back = (_NO_PLACES if places is None else np.stack(places) for places in (plan.swap_out, plan.swap_in))
+    return np.concatenate([[Kind.MOVE_BLOCKS, out.shape[1]], out.reshape(-1), back.reshape(-1)]).astype(np.int64)
+
+
+def decode_moves(numbers: npt.NDArray[np.int64]) -> tuple[Ints, Ints]:
+    """Return the blocks [2, N] that go to the second tier, and those [2, N] that come back: sources, then destinations."""
+    end = 1 + 2 * int(numbers[0])
+    return numbers[1:end].reshape(2, -1), numbers[end:].reshape(2, -1)

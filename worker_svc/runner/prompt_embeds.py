@@ -1,0 +1,85 @@
+"""Prompt embeddings: positions of prompts that are vectors instead of token ids, by slot.
+
+A SlotListener of the request table: it keeps the vectors of each request until the request ends, since a preempted prompt is
+computed again, and gathers those of a step's tokens.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tetrad.services.errors import InvalidRequest, Unsupported
+from tetrad.worker_svc.core.plan import Floats, GivenRows, NewRequest, PromptEmbeds
+from tetrad.worker_svc.core.step_inputs import StepInputs
+
+
+class NoPromptEmbeds:
+    """A device that takes token ids only."""
+
+    def check(self, request: NewRequest) -> None:
+        """Unsupported for a request with embeddings."""
+        if request.prompt_embeds is not None:
+            raise Unsupported("This worker's device does not support prompt_embeds.", field="prompt_embeds")
+
+
+class SlotEmbeds:
+    """The prompt embeddings of each slot.
+
+    Args:
+        size: values of an embedding; 0: the model takes none, as one that scales its embeddings.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._of_slot: dict[int, Mapping[int, int]] = {}
+        self._values: dict[int, Floats] = {}
+
+    def add(self, slot: int, request: NewRequest) -> None:
+        """Keep a request's embeddings: its position -> row."""
+        if request.prompt_embeds is not None:
+            positions = request.prompt_embeds.positions.tolist()
+            self._of_slot[slot] = dict(zip(positions, range(len(positions)), strict=True))
+            self._values[slot] = request.prompt_embeds.values
+
+    def remove(self, slot: int) -> None:
+        """Forget the slot."""
+        self._of_slot.pop(slot, None)
+        self._values.pop(slot, None)
+
+    def check(self, request: NewRequest) -> None:
+        """InvalidRequest for embeddings that the model cannot take, naming both sizes."""
+        embeds = request.prompt_embeds
+        if embeds is None:
+            return
+        if not self._size:
+            raise InvalidRequest(
+                "prompt_embeds are not supported for this model: it scales its embeddings, or does not say.",
+                field="prompt_embeds",
+            )
+        _check_shape(embeds, request.num_prompt_tokens, self._size)
+
+    def gather(self, inputs: StepInputs) -> GivenRows | None:
+        """Return the rows of a step's tokens that are given as embeddings, and these; None: there are none."""
+        if not self._of_slot:
+            return None
+        rows, values = [], []
+        for row, slot in enumerate(inputs.slots.tolist()):
+            its = self._of_slot.get(slot)
+            if its is None:
+                continue
+            start, first = int(inputs.num_computed[row]), int(inputs.first_token[row])
+            for offset in range(int(inputs.num_scheduled[row])):
+                index = its.get(start + offset)
+                if index is not None:
+                    rows.append(first + offset)
+                    values.append(self._values[slot][index])
+        return GivenRows(np.array(rows, np.int64), np.stack(values)) if rows else None
+
+
+def _check_shape(embeds: PromptEmbeds, num_prompt_tokens: int, hidden_size: int) -> None:
+    num_rows, size = embeds.values.shape
+    if size != hidden_size:
+        raise InvalidRequest(f"prompt_embeds have {size} values a row; the model's hidden_size is {hidden_size}.")
+    if len(embeds.positions) != num_rows or int(embeds.positions.max(initial=0)) >= num_prompt_tokens:
+        text = f"prompt_embeds have {num_rows} rows for {len(embeds.positions)} positions of a prompt of {num_prompt_tokens}."
+        raise InvalidRequest(text, field="prompt_embeds")

@@ -1,0 +1,184 @@
+"""Rank channels: what the ranks of a group send each other: parts of sums, orders, hidden states.
+
+Owned by the CPU device, for as long as the process lives; a group that is rebuilt replaces the connections inside. Orders and
+hidden states have connections of their own: a member waits for orders without a limit, whereas a rank that waits for a tensor
+gives up after a time. What is sent is not waited for, so a stage goes on with the next step while its hidden states travel.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tetrad.services.errors import one_line
+from tetrad.worker_svc.core.ranks import GroupPlace, Shard, Stage
+from tetrad.worker_svc.layers.collectives import Collectives
+from tetrad.worker_svc.layers.rendezvous import LIFE_S, STEP_TIMEOUT_S, Rendezvous
+
+_SHORT = 2048
+"""Integers of an order that one message holds; a longer one takes a second message."""
+_NUM_SENT = 64
+"""Messages that may be on their way, more than the steps that may be in flight bring."""
+
+
+class Arrival:
+    """A tensor that another rank sends.
+
+    Args:
+        tensor: that is filled.
+        work: torch's; waited for once.
+    """
+
+    def __init__(self, tensor: torch.Tensor, work: Any) -> None:
+        self._tensor, self._work, self._is_lost = tensor, work, False
+        self._once = threading.Lock()  # guards `_work`: torch would wait for a second tensor
+
+    def wait(self) -> torch.Tensor:
+        """Return the tensor when it is there, on any thread; RuntimeError if it does not come."""
+        with self._once:
+            if self._is_lost:
+                raise RuntimeError("A rank's tensor did not come: its connection is lost.")
+            if self._work is not None:
+                try:
+                    self._work.wait()
+                except RuntimeError:
+                    self._is_lost = True
+                    raise
+                finally:
+                    self._work = None  # it keeps connections open, and a traceback may keep this object
+        return self._tensor
+
+
+class RankChannels:
+    """The connections of one rank.
+
+    Args:
+        shard, stage: of this rank.
+
+    Attributes:
+        sums: with the other shards of its stage.
+        epoch: of the group that was joined last; 0: none.
+    """
+
+    def __init__(self, shard: Shard, stage: Stage) -> None:
+        self.shard, self.stage = shard, stage
+        self.sums = Collectives(shard)
+        self.epoch = 0
+        self._rank, self._size = stage.index * shard.size + shard.index, stage.size * shard.size
+        self._orders: Any = None  # torch's types say less than its objects do
+        self._hidden: Any = None
+        self._met: Rendezvous | None = None
+        self._sent: deque[tuple[Any, torch.Tensor]] = deque()
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this rank samples and answers."""
+        return self._rank == 0
+
+    @property
+    def option(self) -> str:
+        """The option that asks for several ranks, with its value."""
+        return GroupPlace(self.shard, self.epoch, (), stage=self.stage).option
+
+    def connect(self, place: GroupPlace) -> None:
+        """Meet the other ranks; the connections of an earlier epoch end first.
+
+        Raises:
+            DeadlineExceeded: a rank did not come in time.
+            Unavailable: the ranks could not connect.
+        """
+        self.disconnect()
+        self.epoch = place.epoch
+        self._met = met = Rendezvous(place)
+        try:
+            if self.shard.size > 1:
+                name = f"sums-{self.stage.index}"
+                self.sums.group = met.connect(name, self.shard.index, self.shard.size, STEP_TIMEOUT_S)
+            if self.stage.size > 1:
+                self._hidden = met.connect("hidden", self._rank, self._size, STEP_TIMEOUT_S)
+            self._orders = met.connect("orders", self._rank, self._size, LIFE_S)
+        except BaseException:
+            self.disconnect()
+            raise
+
+    def disconnect(self, epoch: int | None = None) -> None:
+        """Close the connections: what another rank waits for fails.
+
+        Args:
+            epoch: of the group that ends; connections of another one stay. None: whichever there is.
+        """
+        if epoch in (None, self.epoch):
+            self.sums.group = self._met = self._orders = self._hidden = None
+            self._sent = deque()
+
+    def send_order(self, numbers: npt.NDArray[np.int64], values: torch.Tensor | None = None, *, to_stage: bool = False) -> None:
+        """Give members an order, from the leader: integers, and perhaps a matrix of floats.
+
+        Args:
+            numbers, values: the order.
+            to_stage: only to the other shards of the leader's stage, instead of to all ranks.
+        """
+        members = range(1, self.shard.size if to_stage else self._size)
+        if not members:
+            return
+        rows, columns = values.shape if values is not None else (0, 0)
+        short = torch.zeros(_SHORT, dtype=torch.int64)
+        short[:3] = torch.tensor([len(numbers), rows, columns])
+        begin = numbers[: _SHORT - 3]
+        short[3 : 3 + len(begin)] = torch.from_numpy(begin)
+        self._send(self._orders, short, members)
+        if len(numbers) > len(begin):
+            self._send(self._orders, torch.from_numpy(numbers[len(begin) :].copy()), members)
+        if values is not None:
+            self._send(self._orders, values.contiguous(), members)
+
+    def receive_order(self, epoch: int) -> tuple[npt.NDArray[np.int64], torch.Tensor | None]:
+        """Wait for the leader's next order in this group; ConnectionError if it is over. On any thread, one at a time."""
+        group = self._orders if epoch == self.epoch else None
+        if group is None:
+            raise ConnectionError("The rank has left its group.")
+        try:
+            short = _received(group, torch.empty(_SHORT, dtype=torch.int64))
+            length, rows, columns = short[:3].tolist()
+            numbers = torch.empty(length, dtype=torch.int64)
+            begin = min(length, _SHORT - 3)
+            numbers[:begin] = short[3 : 3 + begin]
+            if length > begin:
+                numbers[begin:] = _received(group, torch.empty(length - begin, dtype=torch.int64))
+            values = _received(group, torch.empty(rows, columns)) if rows else None
+        except RuntimeError as error:
+            raise ConnectionError(f"The leader's connection is lost: {one_line(error)}.") from error
+        return numbers.numpy(), values
+
+    def send_hidden(self, hidden: torch.Tensor) -> None:
+        """Send hidden states [T, hidden] of this stage on: to the next one, from the last one to the leader."""
+        if not self.stage.is_last:
+            self._send(self._hidden, hidden.contiguous(), [self._rank + self.shard.size])
+        elif self.shard.index == 0:
+            self._send(self._hidden, hidden.contiguous(), [0])
+
+    def expect_hidden(self, num_tokens: int, hidden_size: int) -> Arrival:
+        """Return the hidden states [T, hidden] that the stage before sends, and the last one sends the leader."""
+        if self._hidden is None:
+            raise ConnectionError("The rank has left its group.")
+        source = self._size - self.shard.size if self.is_leader else self._rank - self.shard.size
+        tensor = torch.empty(num_tokens, hidden_size)
+        return Arrival(tensor, self._hidden.recv([tensor], source, 0))
+
+    def _send(self, group: Any, tensor: torch.Tensor, ranks: Iterable[int]) -> None:
+        if group is None:
+            raise ConnectionError("The rank has left its group.")
+        for rank in ranks:
+            self._sent.append((group.send([tensor], rank, 0), tensor))
+        while len(self._sent) > _NUM_SENT:
+            self._sent.popleft()[0].wait()
+
+
+def _received(group: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that the leader has sent."""
+    group.recv([tensor], 0, 0).wait()
+    return tensor

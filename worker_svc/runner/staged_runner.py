@@ -1,0 +1,138 @@
+"""Staged runner: the model runner of a pipeline's leader, with several steps on their way through the stages.
+
+Owned by the compute thread. A step begins when its plan comes: the first stage's layers are computed, and the hidden states go
+from stage to stage and back. It is completed, and sampled, when they are here and no later than a step that needs its tokens
+begins. So steps of different requests fill the stages, and tokens are those of one step after the other.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import torch
+
+from tetrad.services.errors import Unavailable
+from tetrad.worker_svc.attention.interface import M
+from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.core.plan import StagedStep, StepPlan, StepResult
+from tetrad.worker_svc.models.interface import Model
+from tetrad.worker_svc.runner.model_runner import BegunStep, ModelRunner
+from tetrad.worker_svc.runner.rank_channels import Arrival, RankChannels
+
+
+class StepUnderWay:
+    """A step between the first stage and its result; see StagedStep.
+
+    Args:
+        begun: the step.
+        handles: its requests.
+        deciding: those whose state its completion changes: they get a token, or may fail.
+        arrival: the hidden states [T, hidden] behind the last layer.
+        complete: completes it, and those before it.
+    """
+
+    def __init__(
+        self,
+        begun: BegunStep,
+        handles: Collection[int],
+        deciding: Collection[int],
+        arrival: Arrival,
+        complete: Callable[["StepUnderWay"], None],
+    ) -> None:
+        self.begun, self.handles, self.deciding, self.arrival = begun, frozenset(handles), frozenset(deciding), arrival
+        self._complete = complete
+        self.result: Future[StepResult] = Future()
+
+    def arrive(self) -> None:
+        """See StagedStep."""
+        self.arrival.wait()
+
+    def complete(self) -> None:
+        """See StagedStep."""
+        self._complete(self)
+
+
+class StagedRunner(ModelRunner[M]):
+    """Runs plans over a model whose layers are on several stages; see Runner.
+
+    Args:
+        model: whose `forward` sends the first stage's hidden states to the next one.
+        layout: see ModelRunner.
+        ranks: the connections.
+        options: see ModelRunner.
+    """
+
+    def __init__(self, model: Model[M], layout: KvLayout, ranks: RankChannels, **options: Any) -> None:
+        super().__init__(model, layout, **options)
+        self._ranks = ranks
+        self._under_way: deque[StepUnderWay] = deque()
+        self._leaving: set[int] = set()  # requests that a plan removed while a step with them was under way
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> StepResult | StagedStep:
+        """Begin a step; steps that it depends on are completed before."""
+        self._complete_through(self._last_needed(plan))
+        begun = self._begin(self._without_early_removals(plan))
+        if isinstance(begun, StepResult):
+            return begun
+        hidden = self._forward(begun.inputs)
+        slots, handles = begun.inputs.slots, self._batch.handles
+        asked = [chunk.handle for chunk in self._asked_prompts.chunks(begun.inputs, self._batch)]
+        step = StepUnderWay(
+            begun,
+            handles=handles[slots].tolist(),
+            deciding=[*asked, *handles[slots[begun.inputs.sampling_rows]].tolist()],
+            arrival=self._ranks.expect_hidden(*hidden.shape),
+            complete=self._complete_one,
+        )
+        self._under_way.append(step)
+        return step
+
+    def forget_all(self) -> None:
+        """Forget every request; what is under way is waited for, and dropped."""
+        while self._under_way:
+            step = self._under_way.popleft()
+            with suppress(RuntimeError):  # the group is lost
+                step.arrive()
+            step.result.set_exception(Unavailable("The step's requests were forgotten."))
+        self._leaving.clear()
+        super().forget_all()
+
+    @torch.inference_mode()
+    def _complete_one(self, step: StepUnderWay) -> None:
+        """Complete a step, and those before it, unless that has been done."""
+        if step in self._under_way:
+            self._complete_through(step)
+
+    def _complete_through(self, last: StepUnderWay | None) -> None:
+        while last is not None and self._under_way:
+            step = self._under_way.popleft()
+            try:
+                step.result.set_result(self._complete(step.begun, step.arrival.wait()))
+            except BaseException as error:
+                step.result.set_exception(error)
+                raise
+            if step is last:
+                return
+
+    def _last_needed(self, plan: StepPlan) -> StepUnderWay | None:
+        """Return the last step under way that samples for a request which the plan computes, or may fail one.
+
+        All of them, if the plan adds a request that is about to leave, or more requests than there are rows.
+        """
+        new = {request.handle for request in plan.new_requests}
+        if new & self._leaving or self.num_requests + len(new) > self.layout.max_num_seqs:
+            return self._under_way[-1] if self._under_way else None
+        computed = {*plan.cached.handles.tolist(), *new}
+        return next((step for step in reversed(self._under_way) if step.deciding & computed), None)
+
+    def _without_early_removals(self, plan: StepPlan) -> StepPlan:
+        """Return the plan with the removals that are due: of requests that no step under way has."""
+        named = set(chain.from_iterable(step.handles for step in self._under_way))
+        removed = self._leaving.union(plan.removed_handles)
+        self._leaving = removed & named
+        return replace(plan, removed_handles=[handle for handle in removed if handle not in named])
