@@ -9,6 +9,7 @@ from pydantic_settings import SettingsConfigDict
 
 from tetrad.frontend.net.discovery import check_target
 from tetrad.frontend.parsing.registry import REASONING_FORMATS, TOOL_FORMATS, Format, choose_format
+from tetrad.frontend.request.sampling_defaults import read_override
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.settings import Names, ServiceSettings
 from tetrad.services.tls.identity import TlsFiles
@@ -299,6 +300,20 @@ class FrontendSettings(ServiceSettings):
     )
     metrics_prefix: str = Field("tetrad", description="Prefix of metric names. `vllm` fits dashboards made for vLLM.")
     use_generation_config: bool = Field(True, description="Use the sampling defaults of the model's generation_config.json.")
+    override_generation_config: str = Field(
+        "",
+        description="JSON object of sampling defaults that replace those of the model's generation_config.json: temperature, "
+        "top_p, top_k, min_p, repetition_penalty. A request's own values win. Empty: none.",
+    )
+
+    @field_validator("override_generation_config")
+    @classmethod
+    def _known_defaults(cls, value: str) -> str:
+        try:
+            read_override(value)
+        except InvalidRequest as error:
+            raise ValueError(error.message) from error
+        return value
 
     @field_validator("tokenizer_targets", "engine_targets", "engine_admin_targets")
     @classmethod

@@ -22,20 +22,21 @@ class Verdict:
     """One argument's.
 
     Attributes:
-        kind: "ignored": any value is taken, without effect; "refused": another value than these raises.
+        kind: "ignored": any value is taken, without effect; "refused": another value than these raises; "renamed": the value is
+            that of another argument.
         default: what vLLM has if nothing is given.
         why: a sentence, for the error and for the page.
         others: further values that a refused argument may have: they ask for what is the case anyway.
     """
 
-    kind: Literal["ignored", "refused"]
+    kind: Literal["ignored", "refused", "renamed"]
     default: Any
     why: str
     others: tuple[Any, ...] = ()
 
     def check(self, name: str, value: object) -> None:
         """Return if the argument may have this value; UnsupportedArgument, saying why, otherwise."""
-        if self.kind == "ignored" or any(_is(value, known) for known in (self.default, *self.others)):
+        if self.kind != "refused" or any(_is(value, known) for known in (self.default, *self.others)):
             return
         # Some callers spell "nothing" as an empty container.
         if not self.default and isinstance(value, dict | list | set | tuple) and not value:
@@ -52,6 +53,11 @@ def ignored(default: Any, why: str) -> Verdict:
 def refused(default: Any, why: str, *others: Any) -> Verdict:
     """Return the verdict of an argument that asks for what Tetrad does not do; `others` are values that do not."""
     return Verdict("refused", default, why, others)
+
+
+def renamed(why: str) -> Verdict:
+    """Return the verdict of an argument that has another name here; the class that takes it passes the value on."""
+    return Verdict("renamed", None, why)
 
 
 def argument(verdict: Verdict) -> Any:

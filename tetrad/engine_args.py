@@ -17,13 +17,14 @@ from typing import Any, Self, TypeVar
 from pydantic import ValidationError
 
 from tetrad.drop_in.config_overrides import Overrides, changes, overrides_json, pooler_config_json
-from tetrad.drop_in.older_engine_arguments import ALIASES, OlderEngineArguments
+from tetrad.drop_in.older_engine_arguments import ALIASES, IN_BYTES, OlderEngineArguments
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
 from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.request.sampling_defaults import read_override
 from tetrad.local_stack import StackSettings
 from tetrad.services.errors import InvalidRequest
-from tetrad.services.hub.download import Report
+from tetrad.services.hub.download import HubAccess, Report
 from tetrad.services.hub.model_files import DEFAULT_MODEL, resolve_model
 from tetrad.services.packages import require_packages
 from tetrad.services.settings import ServiceSettings, Settings, first_problem
@@ -98,8 +99,12 @@ class EngineArgs(OlderEngineArguments):
         tokenizer: model whose tokenizer to use, in the same forms. None: the model's own.
         revision: branch, tag or commit of a Hugging Face id. None: the main branch.
         tokenizer_revision: branch, tag or commit of the tokenizer's Hugging Face id. None: `revision`.
+        hf_token: token of a Hugging Face account. None or True: HF_TOKEN, or the token of a login; False: none is sent.
+        download_dir: directory that holds downloaded models. None: the cache of the Hugging Face client (HF_HUB_CACHE).
         served_model_name: names by which clients may call the model. None: `model`.
         generation_config: "auto" takes sampling defaults from the model's generation_config.json, "vllm" does not.
+        override_generation_config: sampling defaults that replace the model's: temperature, top_p, top_k, min_p,
+            repetition_penalty.
         tool_call_parser: format of the model's tool calls; "auto" detects it, "none" leaves tool calls in the text.
         reasoning_parser: format of the model's reasoning; "auto" detects it, "none" leaves reasoning in the text.
         chat_template: file with a Jinja chat template that replaces the model's own.
@@ -148,6 +153,8 @@ class EngineArgs(OlderEngineArguments):
     tokenizer: str | None = None
     revision: str | None = None
     tokenizer_revision: str | None = None
+    hf_token: str | bool | None = None
+    download_dir: str | None = None
     served_model_name: str | list[str] | None = None
     dtype: str = "auto"
     quantization: str | None = None
@@ -172,6 +179,7 @@ class EngineArgs(OlderEngineArguments):
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
     generation_config: str = "auto"
+    override_generation_config: dict[str, Any] | None = None
     chat_template: str | None = None
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
@@ -206,6 +214,11 @@ class EngineArgs(OlderEngineArguments):
         for older, name in ALIASES.items():
             if getattr(self, older) is not None:
                 setattr(self, name, getattr(self, older))
+        for older, name in IN_BYTES.items():
+            if (size_bytes := getattr(self, older)) is not None:
+                setattr(self, name, _gib(older, size_bytes))
+        if self.override_generation_config:
+            _check_sampling_defaults(self.override_generation_config)
         overrides: Any = self.hf_overrides
         if overrides is not None and not callable(overrides) and not isinstance(overrides, Mapping):
             text = f"hf_overrides must be a dict or a function, got {type(overrides).__name__}."
@@ -243,12 +256,14 @@ class EngineArgs(OlderEngineArguments):
             shared["otlp_endpoint"] = self.otlp_traces_endpoint
         worker = _build(WorkerSettings, {**shared, **self._chosen(WorkerSettings)})
         check = partial(self._check_config, worker=worker)
-        path = resolve_model(self.model, revision=self.revision, report=report, check=check)
+        access = HubAccess(self.hf_token, Path(self.download_dir).expanduser() if self.download_dir else None)
+        path = resolve_model(self.model, revision=self.revision, report=report, check=check, access=access)
         model = str(path)
         tokenizer: dict[str, Any] = {"model": model, **shared, **self._chosen(TokenizerSettings)}
         if self.tokenizer is not None:
             revision = self.tokenizer_revision or self.revision
-            tokenizer["tokenizer"] = str(resolve_model(self.tokenizer, revision=revision, report=report, with_weights=False))
+            found = resolve_model(self.tokenizer, revision=revision, report=report, with_weights=False, access=access)
+            tokenizer["tokenizer"] = str(found)
         return StackSettings(
             tokenizer=_build(TokenizerSettings, tokenizer),
             engine_core=_build(EngineCoreSettings, {"model": model, **shared, **self._engine_core_fields(path)}),
@@ -269,6 +284,7 @@ class EngineArgs(OlderEngineArguments):
             "model": self.model,
             "served_model_names": (names,) if isinstance(names, str) else tuple(names),
             "use_generation_config": self.generation_config == "auto",
+            **({"override_generation_config": json.dumps(overrides)} if (overrides := self.override_generation_config) else {}),
         }
 
     def _check_config(self, config: Mapping[str, Any], worker: WorkerSettings) -> None:
@@ -313,6 +329,21 @@ _DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.
 @dataclass
 class AsyncEngineArgs(EngineArgs):
     """EngineArgs under the name that vLLM's async engine uses."""
+
+
+def _gib(name: str, size_bytes: object) -> float:
+    """Return a size of vLLM's, a number of bytes, in GiB."""
+    if isinstance(size_bytes, bool) or not isinstance(size_bytes, int | float) or size_bytes <= 0:
+        raise InvalidRequest(f"{name} must be a positive number of bytes, got {size_bytes!r}.", field=name)
+    return size_bytes / (1 << 30)
+
+
+def _check_sampling_defaults(values: dict[str, Any]) -> None:
+    name = "override_generation_config"
+    try:
+        read_override(json.dumps(values))
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"{name}: {error}", field=name) from error
 
 
 def _build(cls: type[S], values: dict[str, Any]) -> S:

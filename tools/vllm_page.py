@@ -34,9 +34,10 @@ What differs on purpose: a larger `priority` is more urgent, unless `priority_or
 allowed. `abort_request` brings one last output with `finish_reason="abort"` from `step`. `stat_loggers` are told once every
 10 s, and not at every step. `beam_search` scores the generated tokens, without the prompt's.
 
-Written by `tools/vllm_page.py` from the signatures of vLLM {version}. **Same**: the name and the meaning are vLLM's. **No
-effect**: any value is taken, as it cannot change an answer. **Refused**: only the default, and what asks for nothing, is
-taken; anything else raises an error that is a `NotImplementedError` and a `ValueError`, and gives the reason stated here.
+Written by `tools/vllm_page.py` from the signatures of vLLM {version}. **Same**: the name and the meaning are vLLM's.
+**Renamed**: the same under another name of Tetrad's. **No effect**: any value is taken, as it cannot change an answer.
+**Refused**: only the default, and what asks for nothing, is taken; anything else raises an error that is a
+`NotImplementedError` and a `ValueError`, and gives the reason stated here.
 """
 
 _CLASSES: dict[str, type] = {
@@ -198,6 +199,8 @@ def _parameters(cls: type) -> set[str]:
 def _of(name: str, verdict: Verdict) -> Row:
     if verdict.kind == "ignored":
         return Row(name, "no effect", verdict.why)
+    if verdict.kind == "renamed":
+        return Row(name, "renamed", verdict.why)
     taken = f" Taken: {', '.join(f'`{each!r}`' for each in (verdict.default, *verdict.others))}." if verdict.others else ""
     return Row(name, "refused", verdict.why + taken)
 

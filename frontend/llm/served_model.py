@@ -13,10 +13,8 @@ from tetrad.frontend.llm.backends import Backends
 from tetrad.frontend.llm.limits import Limits
 from tetrad.frontend.parsing.formats import ChatFormats, choose_chat_formats
 from tetrad.frontend.request.outputs import LoRARequest
+from tetrad.frontend.request.sampling_defaults import sampling_defaults
 from tetrad.services.errors import FailedPrecondition, NotFound
-
-# The sampling parameters that a model's authors recommend values of, by SamplingParams' names.
-_RECOMMENDED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 class ModelNames:
@@ -96,7 +94,7 @@ class ServedModel:
             tokenizer,
             Limits(settings, context=backends.engines, vocab_size=vocab_size),
             formats,
-            {name: recommended[name] for name in _RECOMMENDED if recommended.get(name) is not None},
+            sampling_defaults(recommended, settings.override_generation_config),
             settings.stream_interval,
         )
 

@@ -40,12 +40,12 @@ def cache_directory() -> Path:
     return Path(constants.HF_HUB_CACHE).expanduser()
 
 
-def find_cached(name: HubName, revision: str | None, *, with_weights: bool) -> Path | None:
+def find_cached(name: HubName, revision: str | None, *, with_weights: bool, cache: Path | None = None) -> Path | None:
     """Return the directory or .gguf file of a model that is whole in the cache; None if it is not."""
-    snapshot = find_snapshot(name.repository, revision)
+    snapshot = find_snapshot(name.repository, revision, cache)
     if snapshot is None:
         return None
-    known = _listed_files(name.repository, snapshot)
+    known = _listed_files(name.repository, snapshot, cache)
     present = files_in(snapshot)
     try:
         selection = select_files(known or present, name.gguf, with_weights=with_weights)
@@ -57,9 +57,9 @@ def find_cached(name: HubName, revision: str | None, *, with_weights: bool) -> P
     return snapshot / selection.gguf if selection.gguf else snapshot
 
 
-def find_snapshot(repository: str, revision: str | None) -> Path | None:
+def find_snapshot(repository: str, revision: str | None, cache: Path | None = None) -> Path | None:
     """Return the directory of a revision (branch, tag or commit), whole or not; None if there is none."""
-    root = repository_directory(repository)
+    root = repository_directory(repository, cache)
     revision = revision or "main"
     reference = root / "refs" / revision
     commit = reference.read_text().strip() if reference.is_file() else revision
@@ -67,9 +67,9 @@ def find_snapshot(repository: str, revision: str | None) -> Path | None:
     return snapshot if snapshot.is_dir() else None
 
 
-def repository_directory(repository: str) -> Path:
-    """Return where the cache keeps a repository; it need not exist."""
-    return cache_directory() / "--".join(("models", *repository.split("/")))
+def repository_directory(repository: str, cache: Path | None = None) -> Path:
+    """Return where the cache keeps a repository; it need not exist. `cache` None: the client's own."""
+    return (cache or cache_directory()) / "--".join(("models", *repository.split("/")))
 
 
 def files_in(snapshot: Path) -> set[str]:
@@ -106,13 +106,13 @@ def _models_of(repository: str, revision: str) -> Iterator[CachedModel]:
         yield CachedModel(name, revision, snapshot, sum(sizes.values()), is_whole)
 
 
-def _listed_files(repository: str, snapshot: Path) -> set[str]:
+def _listed_files(repository: str, snapshot: Path, cache: Path | None) -> set[str]:
     """Return the names of the files that the hub listed for a snapshot's commit; empty if the list was not kept."""
     from huggingface_hub import get_cached_repo_tree
     from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
     try:
-        return {file.path for file in get_cached_repo_tree(repository, revision=snapshot.name)}
+        return {file.path for file in get_cached_repo_tree(repository, revision=snapshot.name, cache_dir=cache)}
     except CachedRepoTreeNotFoundError:
         return set()
 

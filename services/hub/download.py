@@ -36,6 +36,24 @@ _SPARE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class HubAccess:
+    """Settings of the hub's client that a program gives with its model.
+
+    Attributes:
+        token: of an account; None or True: HF_TOKEN or the token of a login; False: none is sent.
+        cache: directory that holds the downloaded files; None: the client's own (HF_HUB_CACHE, HF_HOME).
+    """
+
+    token: str | bool | None = None
+    cache: Path | None = None
+
+    @property
+    def directory(self) -> Path:
+        """Return the directory of the downloaded files."""
+        return self.cache or cache_directory()
+
+
+@dataclass(frozen=True, slots=True)
 class HubRequest:
     """A model to download.
 
@@ -45,6 +63,7 @@ class HubRequest:
         with_weights: whether weights are needed, or only the tokenizer's files.
         check: of config.json, before weights are downloaded; None: none.
         refresh: ask the hub for the revision's newest files even if the cache has all of an earlier state.
+        access: what the client uses in place of its own settings.
     """
 
     name: HubName
@@ -52,6 +71,7 @@ class HubRequest:
     with_weights: bool = True
     check: ConfigCheck | None = None
     refresh: bool = False
+    access: HubAccess = HubAccess()
 
 
 def fetch_from_hub(request: HubRequest, report: Report) -> Path:
@@ -73,7 +93,7 @@ def fetch_from_hub(request: HubRequest, report: Report) -> Path:
         raise NotFound(text, field="model") from error
     if not request.refresh and (cached := _find_cached(request)) is not None:
         return cached
-    lock = cache_directory() / ".locks" / repository_directory(name.repository).name / "tetrad.lock"
+    lock = request.access.directory / ".locks" / repository_directory(name.repository).name / "tetrad.lock"
     waiting = f"Waiting for another process that downloads {name.repository}"
     with _one_line_problems(name, request.revision), locked(lock, on_wait=lambda: report(waiting)):
         # The other process may have fetched the same.
@@ -98,10 +118,11 @@ class HubModel:
 def look_up(name: HubName, revision: str | None) -> HubModel:
     """Return what the hub says of a model, downloading its config.json at most; NotFound as for `fetch_from_hub`."""
     with _one_line_problems(name, revision):
-        sizes, num_parameters = _list_repository(name.repository, revision)
+        access = HubAccess()
+        sizes, num_parameters = _list_repository(name.repository, revision, access)
         selection = select_files(sizes, name.gguf)
         weights_bytes = sum(sizes[file] for file in selection.files if file.endswith((".safetensors", ".gguf", ".bin")))
-        config = None if selection.gguf or "config.json" not in sizes else _fetch_config(name.repository, revision)
+        config = None if selection.gguf or "config.json" not in sizes else _fetch_config(name.repository, revision, access)
         return HubModel(config, num_parameters, weights_bytes)
 
 
@@ -119,44 +140,56 @@ def _one_line_problems(name: HubName, revision: str | None) -> Iterator[None]:
 
 
 def _find_cached(request: HubRequest) -> Path | None:
-    return find_cached(request.name, request.revision, with_weights=request.with_weights)
+    return find_cached(request.name, request.revision, with_weights=request.with_weights, cache=request.access.cache)
 
 
 def _download(request: HubRequest, report: Report) -> Path:
     from huggingface_hub import snapshot_download
 
-    name, revision = request.name, request.revision
-    sizes = _list_repository(name.repository, revision)[0]
+    name, revision, access = request.name, request.revision, request.access
+    sizes = _list_repository(name.repository, revision, access)[0]
     selection = select_files(sizes, name.gguf, with_weights=request.with_weights)
     if request.check is not None and request.with_weights and selection.gguf is None:
-        request.check(_fetch_config(name.repository, revision))
-    missing_bytes = _missing_bytes(selection, sizes, find_snapshot(name.repository, revision))
-    _check_free_space(name, missing_bytes)
+        request.check(_fetch_config(name.repository, revision, access))
+    missing_bytes = _missing_bytes(selection, sizes, find_snapshot(name.repository, revision, access.cache))
+    _check_free_space(name, missing_bytes, access.directory)
     if missing_bytes:
-        where = cache_directory()
-        report(f"Downloading {name} ({_size_text(missing_bytes)}) from {_endpoint()} into {where}")
+        report(f"Downloading {name} ({_size_text(missing_bytes)}) from {_endpoint()} into {access.directory}")
     patterns = [glob.escape(file) for file in selection.files]
     with _progress_bar() as bar:
-        snapshot = Path(snapshot_download(name.repository, revision=revision, allow_patterns=patterns, tqdm_class=bar))
+        snapshot = Path(
+            snapshot_download(
+                name.repository,
+                revision=revision,
+                allow_patterns=patterns,
+                tqdm_class=bar,
+                token=access.token,
+                cache_dir=access.cache,
+            )
+        )
     return snapshot / selection.gguf if selection.gguf else snapshot
 
 
-def _list_repository(repository: str, revision: str | None) -> tuple[dict[str, int], int | None]:
+def _list_repository(repository: str, revision: str | None, access: HubAccess) -> tuple[dict[str, int], int | None]:
     """Return a repository's files and their bytes, and its parameters, if the hub tells; raises the client's errors."""
     from huggingface_hub import HfApi
 
     # Unlike list_repo_tree, this does not retry for 20 s where there is no network.
-    info = HfApi().model_info(repository, revision=revision, files_metadata=True, timeout=_TIMEOUT_S)
+    info = HfApi(token=access.token).model_info(repository, revision=revision, files_metadata=True, timeout=_TIMEOUT_S)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
     return sizes, info.safetensors.total if info.safetensors else None
 
 
-def _fetch_config(repository: str, revision: str | None) -> dict[str, Any]:
+def _fetch_config(repository: str, revision: str | None, access: HubAccess) -> dict[str, Any]:
     """Return a repository's config.json, downloaded into the cache; raises the client's errors."""
     from huggingface_hub import hf_hub_download
 
     with _progress_bar() as bar:
-        path = Path(hf_hub_download(repository, "config.json", revision=revision, tqdm_class=bar))
+        path = Path(
+            hf_hub_download(
+                repository, "config.json", revision=revision, tqdm_class=bar, token=access.token, cache_dir=access.cache
+            )
+        )
     return read_model_json(path.parent, path.name) or {}
 
 
@@ -165,8 +198,7 @@ def _missing_bytes(selection: Selection, sizes: Mapping[str, int], snapshot: Pat
     return sum(sizes[file] for file in selection.files if snapshot is None or not (snapshot / file).is_file())
 
 
-def _check_free_space(name: HubName, needed_bytes: int) -> None:
-    cache = cache_directory()
+def _check_free_space(name: HubName, needed_bytes: int, cache: Path) -> None:
     existing = next(path for path in (cache, *cache.parents) if path.exists())
     free = shutil.disk_usage(existing).free
     if needed_bytes and needed_bytes + _SPARE_BYTES > free:

@@ -22,7 +22,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from tetrad.services.errors import NotFound, TetradError
-from tetrad.services.hub.download import ConfigCheck, HubRequest, Report, fetch_from_hub
+from tetrad.services.hub.download import ConfigCheck, HubAccess, HubRequest, Report, fetch_from_hub
 from tetrad.services.hub.name import parse_hub_name
 from tetrad.services.hub.package_index import download_wheel, index_settings
 from tetrad.services.log import get_logger
@@ -92,6 +92,7 @@ def resolve_model(
     check: ConfigCheck | None = None,
     with_weights: bool = True,
     refresh: bool = False,
+    access: HubAccess | None = None,
 ) -> Path:
     """Return the directory or .gguf file of a model, fetching it first if it has to be.
 
@@ -103,6 +104,7 @@ def resolve_model(
         check: reads the config.json of a Hugging Face id before its weights are fetched, and may refuse it.
         with_weights: whether weights are needed; without, those of a Hugging Face id are not fetched.
         refresh: ask the hub for a Hugging Face id's newest files even if the cache has all of an earlier state.
+        access: token and cache directory of a Hugging Face id; None: those of the hub's client.
 
     Raises:
         NotFound: there is no such model, or it cannot be fetched; one line that says what to do.
@@ -117,7 +119,7 @@ def resolve_model(
     if meant := difflib.get_close_matches(name.lower(), BUILTIN_MODELS, n=1, cutoff=_SAME_NAME):
         raise NotFound(f"There is no model {name!r}; did you mean {meant[0]}? {_WHAT_TO_DO}", field="model")
     if (hub_name := parse_hub_name(name)) is not None:
-        return fetch_from_hub(HubRequest(hub_name, revision, with_weights, check, refresh), report)
+        return fetch_from_hub(HubRequest(hub_name, revision, with_weights, check, refresh, access or HubAccess()), report)
     raise NotFound(f"There is no model {name!r}: no such directory or .gguf file. {_WHAT_TO_DO}", field="model")
 
 

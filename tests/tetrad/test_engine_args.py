@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tetrad import LLM, AsyncEngineArgs, EngineArgs
-from tetrad.drop_in.older_engine_arguments import ALIASES
+from tetrad.drop_in.older_engine_arguments import ALIASES, IN_BYTES
 from tetrad.engine_args import SETTING_OF
 from tetrad.services.errors import InvalidRequest, NotFound, TetradError
 from tetrad.services.verdicts import verdicts_of
@@ -15,6 +15,7 @@ FIELDS = {field.name for field in dataclasses.fields(EngineArgs)}
 DERIVED = {"model", "tokenizer", "revision", "tokenizer_revision", "served_model_name", "generation_config", "log_level"}
 DERIVED |= {"tokenizer_pool_size", "otlp_traces_endpoint", "hf_overrides", "disable_log_stats", "speculative_config"}
 DERIVED |= {"data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size", "pooler_config"}
+DERIVED |= {"hf_token", "download_dir", "override_generation_config"}
 VERDICTS = verdicts_of(EngineArgs)
 REFUSED = {name: verdict for name, verdict in VERDICTS.items() if verdict.kind == "refused"}
 
@@ -97,13 +98,46 @@ def test_what_asks_for_what_is_so_anyway_is_accepted():
 
 
 def test_tuning_of_vllms_machinery_is_accepted():
-    ignored = {name: "what nobody knows" for name in VERDICTS if name not in REFUSED and name not in ALIASES}
+    ignored = {name: "what nobody knows" for name, verdict in VERDICTS.items() if verdict.kind == "ignored"}
 
     EngineArgs(enforce_eager=True, **ignored)
 
 
 def test_an_older_name_is_the_argument_that_it_is_now():
     assert EngineArgs(chunked_prefill_enabled=False).enable_chunked_prefill is False
+    assert EngineArgs(kv_offloading_size=2.5).swap_space == 2.5
+    assert EngineArgs(kv_cache_memory_bytes=3 << 29).kv_cache_memory_gib == 1.5
+
+
+def test_every_renamed_argument_is_passed_on():
+    renamed = {name for name, verdict in VERDICTS.items() if verdict.kind == "renamed"}
+
+    assert renamed == {*ALIASES, *IN_BYTES}
+
+
+@pytest.mark.parametrize("value", ["1G", 0, -5, True])
+def test_a_size_in_bytes_that_is_none_is_refused_with_its_name_and_value(value):
+    with pytest.raises(InvalidRequest, match=f"kv_cache_memory_bytes must be a positive number of bytes, got {value!r}"):
+        EngineArgs(kv_cache_memory_bytes=value)
+
+
+def test_sampling_defaults_that_replace_the_models_reach_the_frontend(model):
+    settings = EngineArgs(model=model, override_generation_config={"temperature": 0.3, "top_k": 5}).stack_settings()
+
+    assert json.loads(settings.frontend.override_generation_config) == {"temperature": 0.3, "top_k": 5}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"max_new_tokens": 5}, "override_generation_config: max_new_tokens cannot be overridden; temperature, top_p, "),
+        ({"temperature": -1}, "override_generation_config: .*temperature.*-1"),
+        ({"top_p": "high"}, "override_generation_config: .*top_p"),
+    ],
+)
+def test_sampling_defaults_that_cannot_be_are_refused_by_name(values, message):
+    with pytest.raises(InvalidRequest, match=message):
+        EngineArgs(override_generation_config=values)
 
 
 def test_overrides_of_the_config_reach_the_engine_core(model):

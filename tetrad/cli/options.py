@@ -19,6 +19,11 @@ _HELP = {
     "tokenizer": "Model whose tokenizer to use, in the forms of MODEL. Unset: the model's own tokenizer.",
     "revision": "Branch, tag or commit of a Hugging Face id. Unset: the main branch.",
     "tokenizer_revision": "Branch, tag or commit of the tokenizer's Hugging Face id. Unset: the value of --revision.",
+    "hf_token": "Token of a Hugging Face account; HF_TOKEN is safer, as other users of a machine see a command line. Unset: "
+    "HF_TOKEN, or the token of a login.",
+    "download_dir": "Directory that holds downloaded models. Unset: the cache of the Hugging Face client (HF_HUB_CACHE).",
+    "override_generation_config": "JSON object of sampling defaults that replace the model's: temperature, top_p, top_k, "
+    "min_p, repetition_penalty. Unset: none.",
     "served_model_name": "Names by which clients may call the model. Unset: MODEL.",
     "generation_config": "Sampling defaults. auto: those of the model's generation_config.json. vllm: neutral values.",
     "tensor_parallel_size": "Number of workers of an engine core; each has a part of every layer and of the KV cache. The "
@@ -43,6 +48,7 @@ _NO_FLAG = ("model", *PROGRAMS_ALONE)
 
 
 _NAMED_MODEL = "named_model"
+_JSON = ("hf_overrides", "speculative_config", "pooler_config", "override_generation_config")
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -121,7 +127,7 @@ def _kind(name: str, annotation: Any) -> dict[str, Any]:
         return {"action": argparse.BooleanOptionalAction}
     if name == "served_model_name":
         return {"nargs": "+", "metavar": "NAME"}
-    if name in ("hf_overrides", "speculative_config", "pooler_config"):
+    if name in _JSON:
         return {"type": _json_object, "metavar": "JSON"}
     choices = _choices(name)
     if choices:

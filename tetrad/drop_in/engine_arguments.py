@@ -6,7 +6,7 @@ The base of EngineArgs, so that programs made for vLLM can name them. What older
 from dataclasses import dataclass
 from typing import Any
 
-from tetrad.services.verdicts import argument, ignored, refused, verdicts_of
+from tetrad.services.verdicts import argument, ignored, refused, renamed, verdicts_of
 
 _ONE_DEVICE = (
     "`tensor_parallel_size` and `pipeline_parallel_size` split a model among workers of this machine (docs/parallel.md)."
@@ -175,14 +175,13 @@ class ForeignEngineArguments:
     pt_load_map_location: Any = argument(ignored("cpu", _LOADING))
     model_weights: Any = argument(refused("", _FILES))
     hf_config_path: Any = argument(refused(None, _FILES))
-    download_dir: Any = argument(refused(None, _FILES))
     model_loader_extra_config: Any = argument(refused({}, _FILES))
     model_class_overrides: Any = argument(refused({}, _FILES))
     spec_method: Any = argument(refused(None, _DRAFTS))
     spec_model: Any = argument(refused(None, _DRAFTS))
     spec_tokens: Any = argument(refused(None, _DRAFTS))
     kv_transfer_config: Any = argument(refused(None, _CONNECTORS))
-    kv_offloading_size: Any = argument(refused(None, _CONNECTORS))
+    kv_offloading_size: Any = argument(renamed("It is `swap_space`, in GiB as well."))
     cpu_offload_params: Any = argument(refused(set(), _OFFLOAD_MORE))
     offload_group_size: Any = argument(refused(0, _OFFLOAD_MORE))
     offload_params: Any = argument(refused(set(), _OFFLOAD_MORE))
@@ -191,7 +190,7 @@ class ForeignEngineArguments:
     offload_prefetch_step: Any = argument(ignored(1, _OFFLOAD))
     kv_offloading_backend: Any = argument(ignored("native", _OFFLOAD))
     disable_sliding_window: Any = argument(refused(False, _CACHE))
-    kv_cache_memory_bytes: Any = argument(refused(None, _CACHE))
+    kv_cache_memory_bytes: Any = argument(renamed("It is `kv_cache_memory_gib`, in bytes."))
     kv_cache_dtype_skip_layers: Any = argument(refused([], _CACHE))
     prefix_cache_retention_interval: Any = argument(refused(0, _CACHE))
     prefix_match_unit: Any = argument(refused(None, _CACHE))
@@ -234,7 +233,6 @@ class ForeignEngineArguments:
     code_revision: Any = argument(ignored(None, _TRUST))
     fault_tolerance_config: Any = argument(ignored(None, _RECOVERY))
     enable_fault_tolerance: Any = argument(ignored(False, _RECOVERY))
-    hf_token: Any = argument(refused(None, "The variable HF_TOKEN has the token."))
     per_request_spec_decode_metrics: Any = argument(
         refused("none", "Drafts are counted for all requests together, in `/metrics`.")
     )
@@ -260,7 +258,6 @@ class ForeignEngineArguments:
     )
     weight_transfer_config: Any = argument(refused(None, "Weights are read once, from the model's files."))
     reasoning_config: Any = argument(refused(None, "`reasoning_parser` is all that there is to say about reasoning."))
-    override_generation_config: Any = argument(refused({}, "Use `generation_config`, or the parameters of a request."))
     shutdown_timeout: Any = argument(ignored(0, "`close` ends the services within 5 s."))
     fail_on_environ_validation: Any = argument(ignored(False, "An unknown TETRAD_ variable is always refused."))
     tokens_only: Any = argument(refused(False, "It is a flag of vLLM's server."))
@@ -268,7 +265,13 @@ class ForeignEngineArguments:
         refused("auto", "The tokenizer is the model's, as transformers reads it.", "hf", "fast", "slow")
     )
     config_format: Any = argument(refused("auto", "config.json or GGUF metadata are read.", "hf"))
-    model_impl: Any = argument(refused("auto", "Models are Tetrad's own.", "vllm"))
+    model_impl: Any = argument(
+        refused(
+            "auto",
+            "The architecture decides: families of docs/models.md run through Tetrad's code, others through transformers'.",
+            "vllm",
+        )
+    )
     logprobs_mode: Any = argument(refused("raw_logprobs", "Log-probabilities are those before penalties and temperature."))
     structured_outputs_config: Any = argument(
         refused(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tetrad.drop_in.engine_arguments import ForeignEngineArguments
-from tetrad.services.verdicts import argument, ignored, refused
+from tetrad.services.verdicts import argument, ignored, refused, renamed
 
 _MACHINERY = "It tunes machinery of older versions of vLLM; answers are the same."
 _ADAPTERS = "Adapters are not supported."
@@ -16,8 +16,14 @@ _BACKEND = "One backend, llguidance, has all kinds of constraints."
 _OVERRIDES = "`hf_overrides` changes a model's config."
 _LOGS = "`log_level` says what is logged; a request is one line at info."
 
-ALIASES = {"chunked_prefill_enabled": "enable_chunked_prefill", "override_pooler_config": "pooler_config"}
-"""Older name -> the argument that it is now."""
+ALIASES = {
+    "chunked_prefill_enabled": "enable_chunked_prefill",
+    "override_pooler_config": "pooler_config",
+    "kv_offloading_size": "swap_space",
+}
+"""Another name of vLLM's -> the argument that it is here."""
+IN_BYTES = {"kv_cache_memory_bytes": "kv_cache_memory_gib", "kv_cache_memory": "kv_cache_memory_gib"}
+"""Argument of vLLM's in bytes -> the argument that it is here, in GiB."""
 
 
 @dataclass
@@ -35,7 +41,7 @@ class OlderEngineArguments(ForeignEngineArguments):
             None,
         )
     )
-    override_pooler_config: Any = argument(ignored(None, "It is `pooler_config` now."))
+    override_pooler_config: Any = argument(renamed("It is `pooler_config` now."))
     override_neuron_config: Any = argument(refused(None, "There is no such device."))
     rope_scaling: Any = argument(refused(None, _OVERRIDES))
     rope_theta: Any = argument(refused(None, _OVERRIDES))
@@ -43,7 +49,7 @@ class OlderEngineArguments(ForeignEngineArguments):
     qlora_adapter_name_or_path: Any = argument(refused(None, _ADAPTERS))
     speculative_model: Any = argument(refused(None, _DRAFTS))
     num_speculative_tokens: Any = argument(refused(None, _DRAFTS))
-    kv_cache_memory: Any = argument(refused(None, "`gpu_memory_utilization` and `num_gpu_blocks_override` size the KV cache."))
+    kv_cache_memory: Any = argument(renamed("It is `kv_cache_memory_gib`, in bytes."))
     max_num_partial_prefills: Any = argument(refused(1, "Use `long_prefill_token_threshold`."))
     max_long_partial_prefills: Any = argument(refused(1, "Use `long_prefill_token_threshold`."))
 
@@ -53,7 +59,7 @@ class OlderEngineArguments(ForeignEngineArguments):
     enable_log_requests: Any = argument(ignored(False, _LOGS))
     disable_log_requests: Any = argument(ignored(False, _LOGS))
     max_log_len: Any = argument(ignored(None, _LOGS))
-    chunked_prefill_enabled: Any = argument(ignored(None, "It is `enable_chunked_prefill` now."))
+    chunked_prefill_enabled: Any = argument(renamed("It is `enable_chunked_prefill` now."))
 
     max_seq_len_to_capture: Any = argument(ignored(8192, _MACHINERY))
     max_context_len_to_capture: Any = argument(ignored(None, _MACHINERY))

@@ -17,6 +17,8 @@ from tests.services.hub.conftest import CONFIG, FILES, NAME, WEIGHTS
 from tests.services.hub_server import HubServer
 from tetrad.services.errors import ModelError, NotFound
 from tetrad.services.hub import download
+from tetrad.services.hub.cache import find_snapshot
+from tetrad.services.hub.download import HubAccess
 from tetrad.services.hub.model_files import resolve_model
 
 
@@ -263,3 +265,17 @@ def test_services_refuse_a_quantized_model_before_its_weights_are_downloaded(tmp
     assert result.returncode == 78
     assert "The model is quantized as 'aqlm', which is not supported" in result.stderr
     assert hub.fetched == ["config.json"]
+
+
+def test_a_token_and_a_directory_that_are_given_with_a_model_replace_the_clients(hub, tmp_path):
+    hub.tokens[NAME] = "secret"
+    given = HubAccess(token="secret", cache=tmp_path / "elsewhere")
+
+    path = resolve_model(NAME, access=given)
+    again = resolve_model(NAME, access=given, report=pytest.fail)
+
+    assert path == again
+    assert path.is_relative_to(tmp_path / "elsewhere")
+    assert names_in(path) == sorted(FILES)
+    assert find_snapshot(NAME, None) is None
+    assert "accept" in problem_of()
