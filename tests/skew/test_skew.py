@@ -27,8 +27,8 @@ AT_ONCE = 8
 TIMEOUT_S = 60.0
 # Under load in each mixture: `make skew-test` makes it longer.
 LOAD_S = float(os.environ.get("TEST_SKEW_SECONDS", "0.5"))
-# What the simulated device of the previous release cannot do, and what a frontend keeps in its own memory.
-LEFT_OUT = ("failing", "prompt_logprobs", "all_logprobs", "kept")
+# Responses that a frontend keeps in its own memory.
+LEFT_OUT = ("kept",)
 
 
 @pytest.fixture(scope="module")
