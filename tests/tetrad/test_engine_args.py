@@ -109,6 +109,10 @@ def test_an_older_name_is_the_argument_that_it_is_now():
     assert EngineArgs(kv_cache_memory_bytes=3 << 29).kv_cache_memory_gib == 1.5
 
 
+def test_an_older_pooler_config_is_the_pooler_config():
+    assert EngineArgs(override_pooler_config={"pooling_type": "MEAN"}).pooler_config == {"pooling_type": "MEAN"}
+
+
 def test_every_renamed_argument_is_passed_on():
     renamed = {name for name, verdict in VERDICTS.items() if verdict.kind == "renamed"}
 

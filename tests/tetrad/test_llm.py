@@ -410,6 +410,29 @@ def test_a_registered_method_of_every_worker_can_be_called(llm):
     assert isinstance(pid, int)
 
 
+def test_the_engine_tells_its_configuration_under_vllms_names(engine):
+    config = engine.vllm_config
+
+    assert (config.model_config.max_model_len, config.scheduler_config.max_num_seqs) == (512, 16)
+    assert config.scheduler_config.policy == "fcfs"
+    assert config.parallel_config.tensor_parallel_size == 1
+    assert config.device_config.device_type == "sim"
+    assert (config.lora_config, config.speculative_config) == (None, None)
+    assert engine.get_vllm_config() == config
+    assert config.decoding_config is config.structured_outputs_config
+
+
+def test_what_keeps_vllms_ranks_in_step_does_nothing_and_is_there(engine):
+    engine.execute_dummy_batch()
+    engine.add_request("virtual", [504, 3575], PARAMS)
+
+    assert engine.has_unfinished_requests_for_virtual_engine(0)
+    assert engine.has_unfinished_requests_dp(has_unfinished=False) is False
+
+    steps(engine)
+    assert not engine.has_unfinished_requests_for_virtual_engine(0)
+
+
 class Recorder(StatLoggerBase):
     """A program's own logger."""
 

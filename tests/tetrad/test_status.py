@@ -34,7 +34,13 @@ def no_stacks(monkeypatch):
 
 
 @pytest.fixture
-def serve():
+def keys():
+    """The Authorization header of each request to a server."""
+    return []
+
+
+@pytest.fixture
+def serve(keys):
     """`serve(health)` gives the URL of a server that says so of itself."""
     servers = []
 
@@ -47,6 +53,7 @@ def serve():
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
+                keys.append(self.headers["Authorization"])
                 code, body = answers.get(self.path, (200, None))
                 data = METRICS.encode() if body is None else json.dumps(body).encode()
                 self.send_response(code)
@@ -92,6 +99,13 @@ def test_a_server_that_is_not_ready_says_why_and_what_is_missing(serve, capsys):
     printed = capsys.readouterr()
     assert printed.err == f"server      {url}  not ready: No engine core makes progress (its worker is lost).\n"
     assert printed.out == "needs       tokenizer 0 ready,  engine core 0 its worker is lost\n"
+
+
+def test_the_key_of_the_command_line_goes_with_every_request(serve, keys):
+    status.run(["--url", serve(health(WELL)), "--api-key", "secret"])
+
+    assert keys
+    assert set(keys) == {"Bearer secret"}
 
 
 def test_a_server_that_is_not_there_is_one_line(capsys):
