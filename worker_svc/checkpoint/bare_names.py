@@ -2,7 +2,7 @@
 
 import torch
 
-from tetrad.worker_svc.checkpoint.source import QuantizedMatrix, WeightSource
+from tetrad.worker_svc.checkpoint.source import StoredMatrix, WeightSource
 from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
 
 _PREFIX = "model."
@@ -27,7 +27,7 @@ class BareNames(WrappedSource):
         """See WeightSource."""
         return self._source.load_stored(name.removeprefix(_PREFIX))
 
-    def load_quantized(self, name: str) -> tuple[QuantizedMatrix, int] | None:
+    def load_quantized(self, name: str) -> tuple[StoredMatrix, int] | None:
         """See WeightSource."""
         return self._source.load_quantized(name.removeprefix(_PREFIX))
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.checkpoint.source import DOWNLOAD_AGAIN, QuantizedMatrix, QuantizedTensor, WeightSource
+from tetrad.worker_svc.checkpoint.source import DOWNLOAD_AGAIN, QuantizedMatrix, StoredMatrix, WeightSource
 from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
 from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored, TensorNames
 
@@ -74,24 +74,23 @@ class CanonicalSource(WrappedSource):
         stored = self._source.load_stored(place.name)
         return stored if place.stored is None else _part(stored, place)
 
-    def load_quantized(self, name: str) -> tuple[QuantizedMatrix, int] | None:
+    def load_quantized(self, name: str) -> tuple[StoredMatrix, int] | None:
         """Return a packed matrix, or its rows that are the canonical tensor's, and its bytes; None if it is in floats."""
-        return self._load_quantized(self._place(name))
+        place = self._place(name)
+        return self._source.load_quantized(place.name) if place.stored is None else self._load_part(place, place.stored)
 
-    def _load_expert(self, place: _Place) -> tuple[QuantizedTensor, int] | None:
-        """Return one expert of a quantized stack of a GGUF file; None if the tensor is another one."""
+    def _load_expert(self, place: _Place) -> tuple[QuantizedMatrix, int] | None:
+        """Return one expert of a quantized stack; None if the tensor is another one."""
         if place.stored is None or not place.stored.is_stacked or not place.is_weight:
             return None
-        found = self._load_quantized(place)
-        return (found[0], found[1]) if found is not None and isinstance(found[0], QuantizedTensor) else None
+        return self._load_part(place, place.stored)
 
-    def _load_quantized(self, place: _Place) -> tuple[QuantizedMatrix, int] | None:
-        stored = place.stored
-        if stored is not None and (stored.is_row or stored.is_transposed or stored.columns or stored.plus or stored.times != 1):
+    def _load_part(self, place: _Place, stored: Stored) -> tuple[QuantizedMatrix, int] | None:
+        if stored.is_row or stored.is_transposed or stored.columns or stored.plus or stored.times != 1:
             return None
         found = self._source.load_quantized(place.name)
-        if found is None or stored is None:
-            return found
+        if found is None:
+            return None
         whole, stored_bytes = found
         part = whole.of_rows(lambda tensor: _part(tensor, place))
         return part, stored_bytes * part.shape[0] // whole.shape[0]

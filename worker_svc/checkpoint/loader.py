@@ -9,6 +9,7 @@ from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint.source import DOWNLOAD_AGAIN, Progress, QuantizedMatrix, QuantizedTensor, WeightSource
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.tensors import tensor_shapes
+from tetrad.worker_svc.packed_weights.mxfp4 import Mxfp4Stack
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 """Types of weights that are not quantized."""
@@ -91,9 +92,11 @@ class WeightLoader:
         """Return a matrix as it is stored; None if it is in floats, or in a GGUF type that is not among these."""
         self._check_known(name)
         found = self._source.load_quantized(name)
-        if found is None or (isinstance(found[0], QuantizedTensor) and found[0].kind not in kinds):
+        if found is None:
             return None
         matrix, stored_bytes = found
+        if isinstance(matrix, Mxfp4Stack) or (isinstance(matrix, QuantizedTensor) and matrix.kind not in kinds):
+            return None
         self._check_shape(name, matrix.shape, shape)
         self._count(shape[0] * shape[1], stored_bytes)
         return matrix

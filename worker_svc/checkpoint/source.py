@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
+from tetrad.worker_svc.packed_weights.mxfp4 import Mxfp4Stack
 
 DOWNLOAD_AGAIN = "The files are incomplete, or belong to another config: download the model again."
 """What to do if tensors and config do not fit each other; ends an error."""
@@ -56,6 +57,8 @@ class QuantizedTensor:
 
 QuantizedMatrix = QuantizedTensor | GroupedMatrix
 """A matrix as a GGUF file or another checkpoint has it."""
+StoredMatrix = QuantizedMatrix | Mxfp4Stack
+"""The same, or the matrices of all experts."""
 
 
 class WeightSource(Protocol):
@@ -85,5 +88,5 @@ class WeightSource(Protocol):
     def load_stored(self, name: str) -> torch.Tensor:
         """Return the tensor in the type it is stored in, perhaps the mapped file itself; GGUF's quantized types in float32."""
 
-    def load_quantized(self, name: str) -> tuple[QuantizedMatrix, int] | None:
+    def load_quantized(self, name: str) -> tuple[StoredMatrix, int] | None:
         """Return the matrix as it is stored and its bytes; None if it is stored in floats; KeyError if there is none."""

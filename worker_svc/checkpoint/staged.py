@@ -7,7 +7,7 @@ import re
 
 import torch
 
-from tetrad.worker_svc.checkpoint.source import QuantizedMatrix, WeightSource
+from tetrad.worker_svc.checkpoint.source import StoredMatrix, WeightSource
 from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
 
 _LAYER = re.compile(r"(?<=^model\.layers\.)\d+")
@@ -49,7 +49,7 @@ class StagedSource(WrappedSource):
         """Return a tensor in the type it is stored in."""
         return self._source.load_stored(self._in_model(name))
 
-    def load_quantized(self, name: str) -> tuple[QuantizedMatrix, int] | None:
+    def load_quantized(self, name: str) -> tuple[StoredMatrix, int] | None:
         """Return a matrix as it is stored and its bytes; None if it is in floats."""
         return self._source.load_quantized(self._in_model(name))
 

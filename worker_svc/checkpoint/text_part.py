@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from tetrad.worker_svc.checkpoint.source import QuantizedMatrix, WeightSource
+from tetrad.worker_svc.checkpoint.source import StoredMatrix, WeightSource
 from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
 from tetrad.worker_svc.model_facts.tensor_names import TextPart
 
@@ -48,7 +48,7 @@ class TextPartSource(WrappedSource):
         """Return the tensor in the type it is stored in."""
         return self._source.load_stored(self._inside(name))
 
-    def load_quantized(self, name: str) -> tuple[QuantizedMatrix, int] | None:
+    def load_quantized(self, name: str) -> tuple[StoredMatrix, int] | None:
         """Return the matrix as it is stored and its bytes."""
         return self._source.load_quantized(self._inside(name))
 

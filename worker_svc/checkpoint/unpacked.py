@@ -2,10 +2,10 @@
 
 import torch
 
-from tetrad.worker_svc.checkpoint.source import WeightSource
+from tetrad.worker_svc.checkpoint.source import StoredMatrix, WeightSource
 from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
 from tetrad.worker_svc.packed_weights.files import StoredTensors
-from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix, rounded
+from tetrad.worker_svc.packed_weights.grouped import rounded
 from tetrad.worker_svc.packed_weights.reader import Packed, Reader
 
 _WEIGHT = ".weight"
@@ -32,18 +32,18 @@ class UnpackedSource(WrappedSource):
         if not self._is_packed(name):
             return self._source.load(name)
         packed, stored_bytes = self._read(name)
-        return (packed.dequantized() if isinstance(packed, GroupedMatrix) else packed), stored_bytes
+        return (packed if isinstance(packed, torch.Tensor) else packed.dequantized()), stored_bytes
 
     def load_stored(self, name: str) -> torch.Tensor:
         """Return the tensor in the type it is stored in; a packed matrix in float32."""
         return self.load(name)[0] if self._is_packed(name) else self._source.load_stored(name)
 
-    def load_quantized(self, name: str) -> tuple[GroupedMatrix, int] | None:
-        """Return a packed matrix and its bytes as stored; a matrix without contiguous groups is rounded to 8 bits."""
+    def load_quantized(self, name: str) -> tuple[StoredMatrix, int] | None:
+        """Return what is packed and its bytes as stored; a matrix without contiguous groups is rounded to 8 bits."""
         if not self._is_packed(name):
             return None
         packed, stored_bytes = self._read(name)
-        grouped = packed if isinstance(packed, GroupedMatrix) else rounded(packed)
+        grouped = rounded(packed) if isinstance(packed, torch.Tensor) else packed
         return None if grouped is None else (grouped, stored_bytes)
 
     def _is_packed(self, name: str) -> bool:
@@ -59,12 +59,16 @@ class _Counted:
 
     def __init__(self, files: StoredTensors) -> None:
         self._files = files
-        self.num_bytes = 0
+        self._sizes: dict[str, int] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(self._sizes.values())
 
     def has(self, name: str) -> bool:
         return self._files.has(name)
 
     def load_stored(self, name: str) -> torch.Tensor:
         stored = self._files.load_stored(name)
-        self.num_bytes += stored.nbytes
+        self._sizes[name] = stored.nbytes
         return stored

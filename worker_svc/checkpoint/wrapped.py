@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from tetrad.worker_svc.checkpoint.source import QuantizedMatrix, WeightSource
+from tetrad.worker_svc.checkpoint.source import StoredMatrix, WeightSource
 
 
 class WrappedSource:
@@ -49,6 +49,6 @@ class WrappedSource:
         """See WeightSource."""
         return self._source.load_stored(name)
 
-    def load_quantized(self, name: str) -> tuple[QuantizedMatrix, int] | None:
+    def load_quantized(self, name: str) -> tuple[StoredMatrix, int] | None:
         """See WeightSource."""
         return self._source.load_quantized(name)

@@ -51,13 +51,12 @@ def gpt_oss(values: Values) -> ModelConfig:
     kinds = values.layer_kinds([FULL if index % 2 else SLIDING for index in range(values.num_layers())])
     config = decoder(values, kinds=kinds, has_sinks=True, biases=QKV | {"o_proj", "router", *_PARTS})
     size = config.layers[0].intermediate_size
-    stacked: dict[str, Any] = {"is_stacked": True, "is_transposed": True, "weight": "", "bias": "_bias"}
-    inside = "mlp.experts.gate_up_proj"
-    names = {
-        "mlp.experts.{expert}.gate_proj": Stored(inside, rows=Rows(size, 2, 0, 1), **stacked),
-        "mlp.experts.{expert}.up_proj": Stored(inside, rows=Rows(size, 2, 1, 2), **stacked),
-        "mlp.experts.{expert}.down_proj": Stored("mlp.experts.down_proj", **stacked),
-    }
+    rows = {"gate_proj": Rows(size, 2, 0, 1), "up_proj": Rows(size, 2, 1, 2), "down_proj": None}
+    names = {}
+    for part, its_rows in rows.items():
+        packed = Stored(f"mlp.experts.{'gate_up_proj' if its_rows else part}", is_stacked=True, rows=its_rows)
+        in_floats = replace(packed, is_transposed=True, weight="", bias="_bias")
+        names[f"mlp.experts.{{expert}}.{part}"] = replace(in_floats, otherwise=packed)
     clamp = float(values.get("swiglu_limit", default=7.0))
     return _mixture(config, values, names, router="softmax_chosen", is_renormalized=False, clamp=clamp)
 

@@ -8,7 +8,7 @@ from tetrad.services.errors import ModelError
 CHECKPOINT_METHODS = ("awq", "compressed-tensors", "fp8", "gptq")
 """Values of `quant_method` that the cuda device reads; see quantization/schemes.py."""
 
-HOST_METHODS = (*CHECKPOINT_METHODS, "bitsandbytes")
+HOST_METHODS = (*CHECKPOINT_METHODS, "bitsandbytes", "mxfp4")
 """Those that the cpu device reads; see packed_weights/formats.py."""
 
 

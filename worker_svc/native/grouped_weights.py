@@ -15,7 +15,8 @@ _MOST_IN_HALVES = 60_000.0
 def pack_grouped(team: Team, matrix: GroupedMatrix, *, paired: bool = False) -> NativeMatrix:
     """Return a matrix whose groups are multiples of 32 columns: 4 bits stay 4, fewer take 4, 8 take 8.
 
-    Scales are in half precision if that loses nothing, else in float32. The values of a table are rounded to 8 bits.
+    Scales are in half precision if that loses nothing, else in float32. The values of a table are rounded to 8 bits unless they
+    are whole numbers, which have them.
     """
     layout, scales, minima = _layout(matrix)
     repeats = matrix.group // _BLOCK
@@ -29,7 +30,7 @@ def _layout(matrix: GroupedMatrix) -> tuple[Format, torch.Tensor, torch.Tensor |
     """Return the format, the scales and the minima."""
     scales, zero = matrix.scales, _only_zero(matrix)
     if matrix.table is not None:
-        step = matrix.table.abs().max().clamp_min(1e-30) / _TABLE_TOP
+        step = _step(matrix.table)
         values = (matrix.table / step).round().nan_to_num().int().tolist()
         return Format(4, scale_bytes=4, table=tuple(values)), scales * step, None
     bits = 4 if matrix.bits <= 4 else 8
@@ -40,6 +41,14 @@ def _layout(matrix: GroupedMatrix) -> tuple[Format, torch.Tensor, torch.Tensor |
     minima = -scales * zeros
     fits = bits == 4 and is_half and bool(minima.abs().max() < _MOST_IN_HALVES)
     return Format(bits, scale_bytes=2 if fits else 4, has_minimum=True), scales, minima
+
+
+def _step(table: torch.Tensor) -> torch.Tensor:
+    """Return what the values of a table are multiples of, once they are rounded to 8 bits."""
+    top = table.abs().max()
+    if torch.equal(table, table.round()) and top <= _TABLE_TOP:
+        return torch.tensor(1.0)
+    return top.clamp_min(1e-30) / _TABLE_TOP
 
 
 def _only_zero(matrix: GroupedMatrix) -> int | None:

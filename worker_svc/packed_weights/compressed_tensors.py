@@ -1,9 +1,9 @@
-"""Checkpoints of compressed-tensors: integers of 4 or 8 bits, packed into words or as int8, and fp8.
+"""Checkpoints of compressed-tensors: integers of 4 or 8 bits, packed into words or as int8, fp8, and MXFP4.
 
 Packed: `weight_packed` [R, C * bits / 32] int32, lowest first, and `weight_shape`; quanta are stored plus 2^(bits - 1). Int8:
 `weight` [R, C]. Of both `weight_scale` [R, C / G], [R, 1], [R] or [1], and, unless they are symmetric, `weight_zero_point`:
-int8, or packed along the rows. `weight_g_idx` names each column's group where these are not in order. What the config says of
-activations is not used: they are rounded as everywhere here.
+int8, or packed along the rows. `weight_g_idx` names each column's group where these are not in order. MXFP4: `weight_packed`
+[R, C / 2] uint8 and `weight_scale` [R, C / 32] uint8. What the config says of activations is not used.
 """
 
 from collections.abc import Mapping
@@ -16,10 +16,11 @@ from tetrad.worker_svc.model_facts.quantization import choose
 from tetrad.worker_svc.packed_weights.files import FLOATS, StoredTensors, columns_of_group, load, load_matrix
 from tetrad.worker_svc.packed_weights.fp8 import Fp8Reader, block_of
 from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
+from tetrad.worker_svc.packed_weights.mxfp4 import mxfp4_matrix
 from tetrad.worker_svc.packed_weights.reader import Packed
 from tetrad.worker_svc.packed_weights.words import unpack
 
-_FORMATS = ["pack-quantized", "int-quantized", "naive-quantized", "float-quantized", "mixed-precision"]
+_FORMATS = ["pack-quantized", "int-quantized", "naive-quantized", "float-quantized", "mxfp4-pack-quantized", "mixed-precision"]
 _INT8_ZERO = 128
 
 
@@ -46,6 +47,8 @@ class CompressedTensorsReader:
 
     def read(self, files: StoredTensors, name: str) -> Packed:
         """See Reader."""
+        if _has_exponents(files, name):
+            return _mxfp4(files, name)
         if files.has(f"{name}.weight_packed"):
             bits, quanta, zeros = _packed(files, name)
         elif files.load_stored(f"{name}.weight").dtype == torch.int8:
@@ -79,6 +82,18 @@ def _packed(files: StoredTensors, name: str) -> tuple[int, torch.Tensor, torch.T
     if len(zeros) * 32 != len(words) * bits:
         raise ModelError(f"Tensor {name}.weight_zero_point has {len(zeros)} words for {len(words)} rows of {bits} bits.")
     return bits, unpack(words, bits), unpack(zeros.T, bits).T.contiguous()
+
+
+def _has_exponents(files: StoredTensors, name: str) -> bool:
+    scales = f"{name}.weight_scale"
+    return files.has(scales) and files.load_stored(scales).dtype == torch.uint8
+
+
+def _mxfp4(files: StoredTensors, name: str) -> GroupedMatrix:
+    packed = load_matrix(files, f"{name}.weight_packed", dtypes=[torch.uint8])
+    rows, columns = len(packed), 2 * packed.shape[1]
+    columns_of_group(f"{name}.weight_packed", columns, columns // 32)
+    return mxfp4_matrix(packed, load(files, f"{name}.weight_scale", (rows, columns // 32), dtypes=[torch.uint8]))
 
 
 def _int8(files: StoredTensors, name: str) -> tuple[int, torch.Tensor, torch.Tensor | int]:

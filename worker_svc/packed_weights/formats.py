@@ -10,6 +10,7 @@ from tetrad.worker_svc.packed_weights.bitsandbytes import BitsAndBytesReader
 from tetrad.worker_svc.packed_weights.compressed_tensors import CompressedTensorsReader
 from tetrad.worker_svc.packed_weights.fp8 import open_fp8
 from tetrad.worker_svc.packed_weights.gptq import GptqReader
+from tetrad.worker_svc.packed_weights.mxfp4 import Mxfp4Reader
 from tetrad.worker_svc.packed_weights.reader import Reader
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], Reader]] = {
@@ -18,6 +19,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Reader]] = {
     "compressed-tensors": CompressedTensorsReader,
     "fp8": open_fp8,
     "gptq": GptqReader,
+    "mxfp4": Mxfp4Reader,
 }
 
 

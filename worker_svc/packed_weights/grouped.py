@@ -19,7 +19,7 @@ class GroupedMatrix:
         quanta: [R, C] uint8.
         scales: [R, C / G] float32, of groups of G columns.
         zeros: [R, C / G] uint8, or one for all.
-        table: [16] float32 from -1 to 1, or None.
+        table: [16] float32, or None.
     """
 
     bits: int

@@ -6,9 +6,10 @@ import torch
 
 from tetrad.worker_svc.packed_weights.files import StoredTensors
 from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
+from tetrad.worker_svc.packed_weights.mxfp4 import Mxfp4Stack
 
-Packed = GroupedMatrix | torch.Tensor
-"""A matrix in groups; or in float32 [R, C], of formats whose values or columns do not lie in groups."""
+Packed = GroupedMatrix | Mxfp4Stack | torch.Tensor
+"""A matrix in groups; those of all experts; or in float32 [R, C], of formats whose values or columns do not lie in groups."""
 
 
 class Reader(Protocol):

@@ -103,6 +103,20 @@ def add_packed(bits: int, group: int, *, is_symmetric: bool = True, shuffles: bo
     return add
 
 
+E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
+
+
+def add_mxfp4(checkpoint: Checkpoint, name: str, rows: int, columns: int) -> None:
+    """Add a matrix of compressed-tensors' `mxfp4-pack-quantized`."""
+    random = drawn(name)
+    quanta, exponents = random.integers(0, 16, (rows, columns)), random.integers(-8, -3, (rows, columns // 32))
+    checkpoint.tensors |= {
+        f"{name}.weight_packed": torch.from_numpy((quanta[:, ::2] | quanta[:, 1::2] << 4).astype(np.uint8)),
+        f"{name}.weight_scale": torch.from_numpy((exponents + 127).astype(np.uint8)),
+    }
+    checkpoint.weights[name] = E2M1.double().numpy()[quanta] * np.repeat(2.0**exponents, 32, 1)
+
+
 def add_gptq_in_8_bits(checkpoint: Checkpoint, name: str, rows: int, columns: int) -> None:
     """Add a matrix of GPTQ whose weights are as large as those in 4 bits."""
     add_gptq(checkpoint, name, rows, columns, 32, bits=8)
@@ -197,6 +211,10 @@ FORMATS: dict[str, tuple[Callable[[], Checkpoint], Add]] = {
     ),
     "packed int8": (lambda: Checkpoint(compressed_config("pack-quantized")), add_packed(8, 128)),
     "int8": (lambda: Checkpoint(compressed_config("int-quantized")), add_int8),
+    "mxfp4": (
+        lambda: Checkpoint(compressed_config("mxfp4-pack-quantized", num_bits=4, type="float", strategy="group")),
+        add_mxfp4,
+    ),
     "fp8 of rows": (
         lambda: Checkpoint(compressed_config("float-quantized", type="float")),
         _fp8("weight_scale", lambda rows, _: torch.rand(rows, 1) + 0.5),

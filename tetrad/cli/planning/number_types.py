@@ -14,7 +14,7 @@ CACHE_DTYPES: Mapping[str, float] = {**DTYPES, "fp8": 1.0}
 """--kv-cache-dtype -> bytes of a number."""
 
 _KEPT = ("lm_head.weight", "embed_tokens.weight", "embed_positions.weight", "router.weight", "shared_expert_gate.weight")
-_BITS_OF_METHODS = {"fp8": 8}
+_BITS_OF_METHODS = {"fp8": 8, "mxfp4": 4}
 _BITS_NAMES = ("bits", "num_bits", "w_bit")
 _GROUP_BYTES = 3 / 128
 

@@ -1,0 +1,77 @@
+"""MXFP4: Rouhani et al., "Microscaling Data Formats for Deep Learning" (2023): 4-bit floats, and a power of two for 32 of them.
+
+As gpt-oss is published: `NAME_blocks` [E, R, C / 32, 16] uint8, the matrices of all experts, two values a byte, the first one
+low; `NAME_scales` [E, R, C / 32] uint8, exponents plus 127. compressed-tensors has the same bytes, matrix by matrix.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.packed_weights.files import StoredTensors, load
+from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
+
+_BYTES = (torch.uint8,)
+_BLOCK, _BLOCK_BYTES = 32, 16
+_DIMENSIONS = 4
+_E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+"""Doubled, so that all are whole numbers; scales are halved."""
+_SCALES = tuple(2.0 ** (exponent - 128) for exponent in range(256))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mxfp4Stack:
+    """The matrices of all experts as they are stored: only those rows are unpacked that are asked for.
+
+    Attributes:
+        blocks: [E, R, C / 32, 16] uint8.
+        exponents: [E, R, C / 32] uint8.
+    """
+
+    blocks: torch.Tensor
+    exponents: torch.Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows of all matrices, and columns."""
+        experts, rows, groups = self.exponents.shape
+        return experts * rows, groups * _BLOCK
+
+    def dequantized(self) -> torch.Tensor:
+        """Return the weights [E, R, C] in float32."""
+        return self.of_rows(lambda tensor: tensor.flatten(0, 1)).dequantized().reshape(*self.exponents.shape[:2], -1)
+
+    def of_rows(self, choose: Callable[[torch.Tensor], torch.Tensor]) -> GroupedMatrix:
+        """Return the matrix of some rows, as `choose` takes them out of tensors [E, R, ...]."""
+        return mxfp4_matrix(choose(self.blocks).flatten(1), choose(self.exponents))
+
+
+class Mxfp4Reader:
+    """See Reader. Everything that it needs is in the tensors."""
+
+    def __init__(self, _config: Mapping[str, Any]) -> None:
+        pass
+
+    def reads(self, files: StoredTensors, name: str) -> bool:
+        """See Reader."""
+        return files.has(f"{name}_blocks")
+
+    def read(self, files: StoredTensors, name: str) -> Mxfp4Stack:
+        """See Reader."""
+        blocks = load(files, f"{name}_blocks", dtypes=_BYTES)
+        if blocks.dim() != _DIMENSIONS or blocks.shape[3] != _BLOCK_BYTES or not blocks.numel():
+            raise ModelError(
+                f"Tensor {name}_blocks has shape {tuple(blocks.shape)}, but its quantization asks for blocks of {_BLOCK_BYTES} "
+                "bytes in the rows of experts."
+            )
+        return Mxfp4Stack(blocks, load(files, f"{name}_scales", tuple(blocks.shape[:3]), dtypes=_BYTES))
+
+
+def mxfp4_matrix(packed: torch.Tensor, exponents: torch.Tensor) -> GroupedMatrix:
+    """Return the matrix of values [R, C / 2], two a byte, and exponents [R, C / 32]."""
+    quanta = torch.stack([packed & 15, packed >> 4], 2).flatten(1)
+    scales = torch.tensor(_SCALES)[exponents.int()]
+    return GroupedMatrix(4, quanta, scales, table=torch.tensor(_E2M1, dtype=torch.float32))
