@@ -160,6 +160,11 @@ class FrontendSettings(ServiceSettings):
     )
 
     console: bool = Field(True, description="Serve the console, a web page, at / of the HTTP server.")
+    traces_url: str = Field(
+        "",
+        description="Web page that shows the traces (Jaeger, Grafana), for a link in the console: http://host:port/path. "
+        "Empty: no link.",
+    )
 
     ready_timeout_s: float = Field(
         600.0,
@@ -348,6 +353,19 @@ class FrontendSettings(ServiceSettings):
             raise ValueError("ssl-certfile and ssl-keyfile go together")
         if self.ssl_ca_certs is not None and self.public_tls is None:
             raise ValueError("ssl-ca-certs needs ssl-certfile: a server that verifies clients must have a certificate")
+        return self
+
+    @field_validator("traces_url")
+    @classmethod
+    def _check_traces_url(cls, value: str) -> str:
+        if value and not value.startswith(("http://", "https://")):
+            raise ValueError(f"must be a URL that begins with http:// or https://, got {value[:80]!r}")
+        return value
+
+    @model_validator(mode="after")
+    def _check_console(self) -> Self:
+        if self.traces_url and not self.console:
+            raise ValueError("traces-url is a link in the console, which is off")
         return self
 
     @model_validator(mode="after")

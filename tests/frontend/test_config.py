@@ -1,5 +1,7 @@
 """Frontend settings from flags and environment."""
 
+import re
+
 import pytest
 from pydantic import ValidationError
 
@@ -37,3 +39,15 @@ def test_public_grpc_is_off_unless_asked_for():
 def test_unknown_parsers_are_refused(field):
     with pytest.raises(ValidationError, match="There is no parser 'x'"):
         FrontendSettings(**{field: "x"})
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"traces_url": "javascript:alert(1)"}, "must be a URL that begins with http:// or https://, got 'javascript:alert"),
+        ({"traces_url": "http://traces", "console": False}, "traces-url is a link in the console, which is off"),
+    ],
+)
+def test_a_link_to_traces_that_cannot_be_shown_is_refused(fields, problem):
+    with pytest.raises(ValidationError, match=re.escape(problem)):
+        FrontendSettings(**fields)

@@ -24,6 +24,7 @@ _FIELDS = (
     "allowed_headers",
     "allow_credentials",
     "console",
+    "traces_url",
     "lora_modules",
     "lora_resolver_dir",
     "allow_runtime_lora_updating",
@@ -73,7 +74,7 @@ def _kind(name: str, annotation: Any) -> dict[str, Any]:
         return {"action": argparse.BooleanOptionalAction}
     if int in kinds:
         return {"type": int, "metavar": "N"}
-    return {"type": float, "metavar": "X"} if float in kinds else {"metavar": "PATH"}
+    return {"type": float, "metavar": "X"} if float in kinds else {"metavar": "URL" if name.endswith("_url") else "PATH"}
 
 
 class _Names(argparse.Action):

@@ -118,7 +118,7 @@ def create_app(llm: AsyncLLM, settings: FrontendSettings, guard: Guard) -> ASGIA
     for module in _MODULES:
         app.include_router(module.router)
     if settings.console:
-        add_console(app, llm, guard, settings.metrics_prefix)
+        add_console(app, llm, guard, settings)
     app.add_exception_handler(TetradError, on_tetrad_error)
     app.add_exception_handler(HTTPException, on_router_error)
     app.add_exception_handler(RequestValidationError, on_wrong_parameter)

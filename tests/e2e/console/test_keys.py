@@ -39,6 +39,19 @@ def test_a_user_s_key_shows_services_and_chats_but_no_requests(closed, visit):
     expect(page.locator(".message.assistant[data-state=done]")).to_be_visible()
 
 
+def test_code_names_a_variable_in_place_of_the_key(closed, visit):
+    page = visit(f"{closed.url}/#playground")
+    give_key(page, "user")
+    expect(page.locator("#link")).to_have_text("Live")
+    page.click("#show-code")
+    shown = [page.locator("#code-text").text_content()]
+    page.get_by_role("button", name="Python").click()
+    shown.append(page.locator("#code-text").text_content())
+
+    assert ["TETRAD_API_KEY" in text for text in shown] == [True, True]
+    assert ['user"' in text.replace('"role": "user"', "") for text in shown] == [False, False]
+
+
 def test_an_operator_s_key_shows_requests(closed, visit):
     httpx.post(f"{closed.url}/v1/completions", json={"prompt": "a", "max_tokens": 2}, headers={"x-api-key": "user"}, timeout=60)
     page = visit(closed.url)

@@ -75,6 +75,22 @@ def test_every_service_is_shown_as_connected(page):
     assert page.title() == "Tetrad"
 
 
+def test_the_other_pages_of_the_server_are_a_click_away(page):
+    for name, text in (("Docs", "/v1/chat/completions"), ("Metrics", "tetrad:num_requests_running")):
+        with page.expect_popup() as opened:
+            page.get_by_role("navigation", name="Further pages").get_by_role("link", name=name).click()
+        expect(opened.value.get_by_text(text).first).to_be_attached()
+
+    # No server of traces is configured.
+    expect(page.locator("#traces")).to_be_hidden()
+
+
+def test_traces_are_linked_where_they_are_configured(start_server, visit):
+    page = visit(start_server("--device", "sim", "--traces-url", "http://127.0.0.1:16686/search").wait_ready().url)
+
+    expect(page.get_by_role("link", name="Traces")).to_have_attribute("href", "http://127.0.0.1:16686/search")
+
+
 def test_charts_move_under_load(sim, page):
     tokens = chart(page, "Tokens per second").locator(".line-0")
     before = tokens.get_attribute("d")
@@ -197,5 +213,5 @@ def test_it_can_be_used_by_keyboard_alone(sim, visit):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.id || document.activeElement.textContent.trim().slice(0, 20)"))
 
-    assert reached[:4] == ["Skip to content", "Tetrad", "Overview", "Playground"]
+    assert reached[:6] == ["Skip to content", "Tetrad", "Overview", "Playground", "Docs", "Metrics"]
     assert {"key-button", "theme-button", "requests"} <= set(reached)

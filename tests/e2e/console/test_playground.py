@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 
 import httpx
 import pytest
@@ -163,6 +165,96 @@ def test_an_error_is_told_in_the_server_s_words(page):
     setting(page, stop="", max_tokens=4)
     ask(page)
     expect(page.locator(ANSWERED)).to_be_visible()
+
+
+def test_an_answer_can_be_copied(page):
+    setting(page, temperature=0, max_tokens=12)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    ask(page)
+    expect(page.locator(ANSWERED)).to_be_visible()
+    page.click(f"{ANSWERED} >> text=Copy")
+
+    expect(page.locator(ANSWERED).get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == page.locator(f"{ANSWERED} .body").text_content()
+
+
+def test_an_answer_can_be_copied_where_the_browser_has_no_clipboard_api(page):
+    """As on a page that another machine sent over plain HTTP."""
+    setting(page, temperature=0, max_tokens=12)
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+    ask(page)
+    expect(page.locator(ANSWERED)).to_be_visible()
+    page.click(f"{ANSWERED} >> text=Copy")
+    expect(page.locator(ANSWERED).get_by_role("button", name="Copied")).to_be_visible()
+    page.focus("#message")
+    page.keyboard.press("Control+V")
+
+    assert page.input_value("#message") == page.locator(f"{ANSWERED} .body").text_content()
+
+
+def test_an_answer_is_generated_again_in_place_of_the_latest(page):
+    setting(page, temperature=0, max_tokens=8)
+    ask(page, "My name is Ada.")
+    expect(page.locator(ANSWERED)).to_have_count(1)
+    ask(page, "What is my name?")
+    expect(page.locator(ANSWERED)).to_have_count(2)
+    setting(page, max_tokens=4)
+    with page.expect_request("**/v1/chat/completions") as asked:
+        page.get_by_role("button", name="Regenerate").click()
+    expect(page.locator(ANSWERED)).to_have_count(2)
+    with page.expect_request("**/v1/chat/completions") as next_one:
+        ask(page, "Thank you.")
+
+    body = asked.value.post_data_json
+    assert [each["role"] for each in body["messages"]] == ["user", "assistant", "user"]
+    assert (body["messages"][-1]["content"], body["max_tokens"]) == ("What is my name?", 4)
+    assert [each["role"] for each in next_one.value.post_data_json["messages"]] == ["user", "assistant"] * 2 + ["user"]
+
+
+def test_a_failed_request_can_be_sent_again(page):
+    setting(page, max_tokens=4)
+    page.route("**/v1/chat/completions", lambda route: route.abort(), times=1)
+    ask(page)
+    expect(page.get_by_role("alert")).to_be_visible()
+    page.get_by_role("button", name="Regenerate").click()
+
+    expect(page.locator(ANSWERED)).to_have_count(1)
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_the_request_is_shown_as_code_that_gives_the_same_answer(page, tmp_path):
+    setting(page, temperature=0, max_tokens=16, min_p=0.05, top_k=20, system='It\'s a "test" with $HOME,\n世界.', stop="###")
+    ask(page)
+    expect(page.locator(ANSWERED)).to_be_visible()
+    answer = page.locator(f"{ANSWERED} .body").text_content()
+    page.click("#show-code")
+    curl = page.locator("#code-text").text_content()
+    page.get_by_role("button", name="Python").click()
+    python = page.locator("#code-text").text_content()
+
+    of_curl = json.loads(subprocess.run(["bash", "-c", curl], check=True, capture_output=True, timeout=60).stdout)
+    of_python = subprocess.run([sys.executable, "-c", python], check=True, capture_output=True, text=True, timeout=60).stdout
+    assert of_curl["choices"][0]["message"]["content"] == answer
+    assert of_python == f"{answer}\n"
+
+
+def test_code_has_the_message_that_is_being_written(page):
+    page.fill("#message", "A new one.")
+    page.click("#show-code")
+
+    expect(page.locator("#code-text")).to_contain_text('"content": "A new one."')
+    page.get_by_role("button", name="Close").click()
+    expect(page.locator("#code-dialog")).to_be_hidden()
+
+
+def test_tokens_are_not_shaded_until_that_is_wanted(page):
+    setting(page, max_tokens=4)
+    ask(page)
+    expect(page.locator(ANSWERED)).to_have_attribute("data-shade", "false")
+    page.check("[name=shade]")
+    page.get_by_role("button", name="Regenerate").click()
+
+    expect(page.locator(ANSWERED)).to_have_attribute("data-shade", "true")
 
 
 def test_a_broken_connection_is_told(server, page):

@@ -29,12 +29,14 @@ class Feed:
         guard: decides the content of snapshots. Every valid key sees state and load of the services; recent requests
             and how long that took is for operators.
         metrics_prefix: of the frontend's metrics.
+        traces_url: page of the traces, which the page links to; empty: none.
     """
 
-    def __init__(self, llm: AsyncLLM, guard: Guard, metrics_prefix: str) -> None:
+    def __init__(self, llm: AsyncLLM, guard: Guard, metrics_prefix: str, traces_url: str = "") -> None:
         self._llm = llm
         self._guard = guard
         self._prefix = metrics_prefix
+        self._traces_url = traces_url
         self._started = time.time()
         self._latest: dict[str, Any] = {}
         self._taken_at = -math.inf
@@ -83,6 +85,7 @@ class Feed:
         return {
             "time": time.time(),
             "model": llm.model_names.names[0] if llm.started else "",
+            "traces_url": self._traces_url,
             "topology": topology_of(llm, loads, self._started),
             "load": load_of(llm.metrics.registry, self._prefix, loads),
         }

@@ -1,5 +1,6 @@
 // Answer: one answer of the model while it is streamed: its text, its tokens if they are known, its numbers, its end.
 
+import { copyButton } from "./clipboard.js";
 import { el, setText } from "./dom.js";
 import { duration, plural, rate } from "./format.js";
 import { Tokens } from "./tokens.js";
@@ -15,7 +16,12 @@ export class Answer {
     this.body = el("div", { class: "body" });
     this.tokens = new Tokens(this.body);
     this.numbers = el("p", { class: "numbers" });
-    this.element = el("article", { class: "message assistant", "data-shade": String(shade), "data-state": "streaming" }, this.body, this.numbers);
+    this.actions = el("div", { class: "actions" }, copyButton(() => this.text));
+    this.element = el(
+      "article",
+      { class: "message assistant", "data-shade": String(shade), "data-state": "streaming" },
+      ...[this.body, this.numbers, this.actions],
+    );
     setText(this.numbers, "waiting for the first token");
   }
 

@@ -26,6 +26,8 @@ const feed = new Feed(onSnapshot, onState);
 
 function onSnapshot(snapshot, isFirst) {
   setText(byId("model"), snapshot.model);
+  byId("traces").hidden = !snapshot.traces_url;
+  if (snapshot.traces_url) byId("traces").href = snapshot.traces_url;
   history.add(snapshot.time, snapshot.load);
   topology.update(snapshot.topology, snapshot.time);
   charts.update(history);

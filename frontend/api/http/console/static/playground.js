@@ -1,6 +1,7 @@
 // Playground: a conversation with the model, kept in this page alone.
 
 import { Answer } from "./answer.js";
+import { CodeDialog } from "./code_dialog.js";
 import { byId, el, setText } from "./dom.js";
 import { ask, events } from "./server.js";
 import { Sampling } from "./sampling.js";
@@ -10,7 +11,10 @@ export class Playground {
   constructor(onKeyNeeded) {
     this.onKeyNeeded = onKeyNeeded;
     this.sampling = new Sampling();
+    this.codeDialog = new CodeDialog();
+    this.regenerate = el("button", { class: "quiet", type: "button" }, "Regenerate");
     this.turns = [];
+    this.latest = null;
     this.running = null;
     this.messages = byId("messages");
     this.input = byId("message");
@@ -43,6 +47,8 @@ export class Playground {
     byId("stop").addEventListener("click", () => this.running?.abort());
     byId("playground").addEventListener("keydown", (event) => event.key === "Escape" && this.running?.abort());
     byId("clear").addEventListener("click", () => this.clear());
+    byId("show-code").addEventListener("click", () => this.showCode());
+    this.regenerate.addEventListener("click", () => this.sendAgain());
     byId("settings-toggle").addEventListener("click", (event) => {
       const open = byId("settings").classList.toggle("open");
       event.currentTarget.setAttribute("aria-expanded", String(open));
@@ -52,6 +58,7 @@ export class Playground {
   clear() {
     this.running?.abort();
     this.turns = [];
+    this.latest = null;
     this.messages.replaceChildren(byId("welcome") ?? this.welcome);
     this.focus();
   }
@@ -63,17 +70,47 @@ export class Playground {
     this.welcome ??= byId("welcome");
     this.welcome.remove();
     this.input.value = "";
-    const turns = this.turns;
-    const question = { role: "user", content };
+    this.messages.append(el("article", { class: "message user" }, el("div", { class: "body" }, content)));
+    await this.answer([...this.turns, { role: "user", content }], fields);
+  }
+
+  /** Ask for the latest answer again, with the settings as they are now. */
+  async sendAgain() {
+    const fields = this.running || !this.latest ? null : this.sampling.fields();
+    if (!fields) return;
+    this.latest.answer.element.remove();
+    this.input.focus();
+    await this.answer(this.latest.asked, fields);
+  }
+
+  /** Stream the answer to turns of which the last is the question. */
+  async answer(asked, fields) {
     const answer = new Answer({ shade: this.sampling.shade });
-    this.messages.append(el("article", { class: "message user" }, el("div", { class: "body" }, content)), answer.element);
+    this.latest = { asked, answer };
+    answer.actions.append(this.regenerate);
+    this.messages.append(answer.element);
     this.messages.scrollTop = this.messages.scrollHeight;
-    const system = this.sampling.system ? [{ role: "system", content: this.sampling.system }] : [];
-    const body = { ...fields, messages: [...system, ...this.turns, question], stream: true };
+    const body = { ...this.body(asked, fields), stream: true };
     body.stream_options = { include_usage: true, continuous_usage_stats: true };
     await this.stream(answer, body);
+    if (this.latest?.answer !== answer) return;
     // What failed before it said anything was never asked.
-    if (answer.text) turns.push(question, { role: "assistant", content: answer.text });
+    this.turns = answer.text ? [...asked, { role: "assistant", content: answer.text }] : asked.slice(0, -1);
+  }
+
+  body(turns, fields) {
+    const system = this.sampling.system ? [{ role: "system", content: this.sampling.system }] : [];
+    return { ...fields, messages: [...system, ...turns] };
+  }
+
+  /** Show the request that Send would send; without a message in the composer, the latest one. */
+  showCode() {
+    const fields = this.sampling.fields();
+    if (!fields) return;
+    const content = this.input.value.trim();
+    const next = { role: "user", content: content || "Hello!" };
+    const turns = !content && this.latest ? this.latest.asked : [...this.turns, next];
+    this.codeDialog.open(this.body(turns, fields));
   }
 
   async stream(answer, body) {

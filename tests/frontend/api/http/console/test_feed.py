@@ -195,6 +195,12 @@ async def test_a_key_that_is_taken_away_ends_the_stream(serve_frontend, tmp_path
     assert told[-1]["error"]["code"] == "invalid_api_key"
 
 
+@pytest.mark.parametrize("url", ["", "https://traces.example/search"])
+async def test_the_page_of_the_traces_is_told(serve_frontend, url):
+    async with serve_frontend(traces_url=url) as frontend:
+        assert (await first_event(frontend.http))["traces_url"] == url
+
+
 async def test_nothing_is_done_while_nobody_watches(llm):
     watching = Feed(llm, Guard(FrontendSettings()), "tetrad").follow([], None)
     before = len(asyncio.all_tasks())
