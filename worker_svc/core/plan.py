@@ -113,12 +113,24 @@ class GrammarRows:
     handles: Ints
     bitmask: npt.NDArray[np.uint32]  # [rows, words]
 
+    def indices(self, handles: Ints, places: Ints) -> Ints:
+        """Return which row each request [N] has for what it samples in a place [N]; -1: none."""
+        begins, lengths = self._requests()
+        owners = self.handles[begins].tolist()
+        rows = dict(zip(owners, zip(begins.tolist(), lengths.tolist(), strict=True), strict=True))
+        found = np.array([rows.get(handle, (0, 0)) for handle in handles.tolist()], np.int64).reshape(-1, 2)
+        return np.where(places < found[:, 1], found[:, 0] + places, -1)
+
     def of_place(self, place: int) -> "GrammarRows":
         """Return each request's row for what it samples in this place: of a draft, or behind the last one."""
-        begins = np.flatnonzero(np.diff(self.handles, prepend=-1))
-        lengths = np.diff(begins, append=len(self.handles))
+        begins, lengths = self._requests()
         rows = begins[lengths > place] + place
         return GrammarRows(self.handles[rows], self.bitmask[rows])
+
+    def _requests(self) -> tuple[Ints, Ints]:
+        """Return where each request's rows begin, and how many there are."""
+        begins = np.flatnonzero(np.diff(self.handles, prepend=-1))
+        return begins, np.diff(begins, append=len(self.handles))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,9 @@ from tetrad.worker_svc.kernels.gather_inputs import FIRST_TOKEN
 LADDER = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
 """Batch sizes; as vLLM has them. Larger steps run without a graph."""
 
+LEAST_ROWS = 8
+"""Rows of the largest graph at least: a request alone, with drafts, has several."""
+
 _PADDING = (-1, 0, 1, 0, 0)
 """A row of no request, but for where its token is; see gather_inputs."""
 

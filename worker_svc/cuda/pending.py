@@ -7,9 +7,11 @@ data they share: only the reading thread finds a request with non-finite logits,
 import threading
 import time
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from tetrad.services.errors import TetradError
 from tetrad.worker_svc.core.plan import StepResult
@@ -19,6 +21,7 @@ from tetrad.worker_svc.cuda.sampling.prompt_logprobs import LaunchedPrompts
 from tetrad.worker_svc.cuda.sampling.sampler import DeviceSampled
 from tetrad.worker_svc.runner.prompt_logprobs import prompt_failures
 from tetrad.worker_svc.runner.step_result import step_result
+from tetrad.worker_svc.sampler.sampler import Sampled
 
 
 class LaunchLog:
@@ -65,14 +68,41 @@ class LaunchLog:
             return seconds
 
 
+class LaunchedSamples(Protocol):
+    """What a step samples."""
+
+    @property
+    def tensors(self) -> Sequence[torch.Tensor]:
+        """To be copied out for `read`."""
+
+    def read(self, arrays: list[np.ndarray]) -> tuple[npt.NDArray[np.uint32], Sampled]:
+        """Return handles and samples, row by row, from the copies of `tensors`; any thread may do this."""
+
+
+class PlainSamples:
+    """One token for each request; see LaunchedSamples.
+
+    Args:
+        handles: [R].
+        sampled: of their rows.
+    """
+
+    def __init__(self, handles: npt.NDArray[np.uint32], sampled: DeviceSampled) -> None:
+        self._handles, self._sampled, self.tensors = handles, sampled, sampled.tensors
+
+    def read(self, arrays: list[np.ndarray]) -> tuple[npt.NDArray[np.uint32], Sampled]:
+        """Return all rows."""
+        return self._handles, self._sampled.read(arrays)
+
+
 class LaunchedStep:
     """A step on the device; see PendingStep.
 
     Args:
         step_id: of the plan.
         launch: its number, see LaunchLog.
-        handles: of the rows that sample.
-        sampled, prompts: what was launched; their tensors, in this order, are what `download` brings.
+        samples, prompts: what was launched; their tensors, in this order, are what `download` brings.
+        has_drafts: whether a request may have several tokens.
         failures: of requests that could not be run at all.
         log: shared by the steps of a runner.
         started: when the compute thread began with it, by perf_counter.
@@ -84,8 +114,8 @@ class LaunchedStep:
         *,
         step_id: int,
         launch: int,
-        handles: npt.NDArray[np.uint32],
-        sampled: DeviceSampled,
+        samples: LaunchedSamples,
+        has_drafts: bool,
         prompts: LaunchedPrompts,
         download: Download,
         failures: Sequence[tuple[int, TetradError]],
@@ -93,30 +123,31 @@ class LaunchedStep:
         started: float,
         input_seconds: float,
     ) -> None:
-        self._step_id, self._launch, self._handles = step_id, launch, handles
-        self._sampled, self._prompts, self._download = sampled, prompts, download
+        self._step_id, self._launch, self._has_drafts = step_id, launch, has_drafts
+        self._samples, self._prompts, self._download = samples, prompts, download
         self._failures, self._log = failures, log
         self._started, self._input_seconds = started, input_seconds
 
     def wait(self) -> StepResult:
         """Return what the step brought."""
         arrays = self._download.wait()
-        num_sampled = len(self._sampled.tensors)
-        sampled = self._sampled.read(arrays[:num_sampled])
-        are_over = self._log.are_over(self._handles, self._launch)
+        num_sampled = len(self._samples.tensors)
+        handles, sampled = self._samples.read(arrays[:num_sampled])
+        are_over = self._log.are_over(handles, self._launch)
         prompt_logprobs = self._prompts.read(arrays[num_sampled:])
         failures = dict(prompt_failures(prompt_logprobs))
-        failures.update((int(self._handles[row]), error) for row, error in sampled.failures)
-        for handle in self._handles[are_over].tolist():
+        failures.update((int(handles[row]), error) for row, error in sampled.failures)
+        for handle in handles[are_over].tolist():
             failures.pop(handle, None)
         self._log.note_failed(list(failures))
         return step_result(
             self._step_id,
-            self._handles,
+            handles,
             sampled,
             skipped=np.flatnonzero(are_over),
             prompt_logprobs=prompt_logprobs,
             failures=[*self._failures, *failures.items()],
             compute_seconds=self._log.note_done(self._started),
             input_seconds=self._input_seconds,
+            has_drafts=self._has_drafts,
         )

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tetrad.services.errors import FailedPrecondition, InvalidRequest
+from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.plan import Ints, StepPlan, StepResult, finished
@@ -20,18 +20,22 @@ from tetrad.worker_svc.core.request_table import RequestTable
 from tetrad.worker_svc.core.step_inputs import StepRows, order_rows
 from tetrad.worker_svc.cuda.attention import AttentionParts, DeviceStep, PagedAttention
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
-from tetrad.worker_svc.cuda.graphs import DecodeGraphs
+from tetrad.worker_svc.cuda.graphs import LEAST_ROWS, DecodeGraphs
 from tetrad.worker_svc.cuda.interface import DeviceModel
-from tetrad.worker_svc.cuda.pending import LaunchedStep, LaunchLog
+from tetrad.worker_svc.cuda.pending import LaunchedStep, LaunchLog, PlainSamples
 from tetrad.worker_svc.cuda.sampling.prompt_logprobs import LaunchedPrompts, launch_prompts
 from tetrad.worker_svc.cuda.sampling.sampler import DeviceSampler
 from tetrad.worker_svc.cuda.sampling.state import DeviceState
 from tetrad.worker_svc.cuda.sampling_warm_up import sampling_plans
+from tetrad.worker_svc.cuda.verification import VerifiedSamples, Verifier, places_of, spread
 from tetrad.worker_svc.kernels.gather_inputs import NUM_KEYS, SLOT, Gathered, gather_inputs
 from tetrad.worker_svc.kv_cache.cache import KvCache
 from tetrad.worker_svc.runner.plain_requests import PLAIN_REQUESTS
 from tetrad.worker_svc.runner.prompt_logprobs import AskedPrompts
 from tetrad.worker_svc.runner.warm_up import dummy_plans
+
+LogitsOfTokens = Callable[[Ints], torch.Tensor]
+"""Some of a step's tokens [N], ascending -> logits [N, V] behind them, which may be written."""
 
 
 class CudaModelRunner:
@@ -69,9 +73,10 @@ class CudaModelRunner:
         self._asked_prompts = AskedPrompts()
         listeners = (self._state, self._sampler, self._asked_prompts)
         self._requests = RequestTable(self._batch, config.vocab_size, listeners, PLAIN_REQUESTS)
+        self._verifier = Verifier(self._batch, self._state, self._sampler)
         self._log = LaunchLog()
         self._attention = PagedAttention(config, model.dtype, model.kv_cache_spec.dtype, accelerator, layout.max_model_len)
-        self._graphs = DecodeGraphs(accelerator, vocab_size=config.vocab_size, most=layout.max_num_seqs)
+        self._graphs = DecodeGraphs(accelerator, vocab_size=config.vocab_size, most=max(layout.max_num_seqs, LEAST_ROWS))
 
     @property
     def num_requests(self) -> int:
@@ -82,8 +87,7 @@ class CudaModelRunner:
     def execute(self, plan: StepPlan) -> StepResult | LaunchedStep:
         """Queue one step."""
         started = time.perf_counter()
-        if plan.drafts is not None:
-            raise InvalidRequest("The CUDA device does not verify draft tokens.")
+        self._verifier.settle()
         self._log.set_aside(self._requests)
         self._kv_cache.move(plan)
         scheduled = self._requests.apply(plan)
@@ -91,18 +95,22 @@ class CudaModelRunner:
             return StepResult(plan.step_id, _NONE, _NONE, failures=scheduled.failures)
         rows = order_rows(self._batch, scheduled.slots, scheduled.num_computed, scheduled.num_scheduled)
         self._state.catch_up(rows.slots)
+        has_drafts = bool(self._batch.num_drafts[rows.slots].any())
+        if has_drafts:
+            self._state.put_drafts(rows.slots)
         input_seconds = time.perf_counter() - started
-        logits, prompts = self._forward(rows)
-        slots = rows.slots[rows.sampling_rows]
-        sampled = self._sampler.sample(logits, slots, plan.grammar)
-        self._state.append(slots, sampled.token_ids)
+        outputs, prompts = self._forward(rows)
+        samples = self._verify(rows, outputs, plan) if has_drafts else self._sample(rows, outputs, plan)
+        download = self._accelerator.download([*samples.tensors, *prompts.tensors])
+        if isinstance(samples, VerifiedSamples):
+            self._verifier.note_launched(samples, download)
         return LaunchedStep(
             step_id=plan.step_id,
             launch=self._log.note_launch(),
-            handles=self._batch.handles[slots].astype(np.uint32),
-            sampled=sampled,
+            samples=samples,
+            has_drafts=has_drafts,
             prompts=prompts,
-            download=self._accelerator.download([*sampled.tensors, *prompts.tensors]),
+            download=download,
             failures=scheduled.failures,
             log=self._log,
             started=started,
@@ -111,6 +119,7 @@ class CudaModelRunner:
 
     def forget_all(self) -> None:
         """Forget every request; blocks keep their content until they are written again."""
+        self._verifier.forget()
         self._requests.forget_all()
 
     def warm_up(self, report: Callable[[int, int], None]) -> None:
@@ -131,21 +140,40 @@ class CudaModelRunner:
         except torch.OutOfMemoryError as error:
             free, total = self._accelerator.memory()
             raise FailedPrecondition(
-                f"Graphs for up to {self._graphs.sizes[-1]} requests do not fit: {free} of the device's {total} bytes were "
+                f"Graphs of up to {self._graphs.sizes[-1]} rows do not fit: {free} of the device's {total} bytes were "
                 "left; lower gpu_memory_utilization or max_num_seqs, or set enforce_eager."
             ) from error
 
-    def _forward(self, rows: StepRows) -> tuple[torch.Tensor, LaunchedPrompts]:
-        """Return the logits [N, V] of the rows that sample, and the requested log-probabilities of prompts."""
-        table = table_of(rows)
-        prompts = self._asked_prompts.chunks(rows, self._batch)
-        if not prompts and self._graphs.fits(rows):
-            logits = self._graphs.run(table)
-            return self._select(logits, rows.sampling_rows, len(rows.slots)), LaunchedPrompts()
-        hidden = self._hidden(rows, self._accelerator.upload(table))
-        launched = launch_prompts(prompts, hidden, lambda its, _: self._model.logits(its), self._accelerator)
+    def _sample(self, rows: StepRows, logits_of: LogitsOfTokens, plan: StepPlan) -> PlainSamples:
+        """Launch what samples one token for each row whose last known token is computed, and keep the tokens."""
+        slots = rows.slots[rows.sampling_rows]
         last = (rows.first_token + rows.num_scheduled - 1)[rows.sampling_rows]
-        return self._model.logits(self._select(hidden, last, rows.num_tokens)), launched
+        sampled = self._sampler.sample(logits_of(last), slots, plan.grammar)
+        self._state.append(slots, sampled.token_ids)
+        return PlainSamples(self._batch.handles[slots].astype(np.uint32), sampled)
+
+    def _verify(self, rows: StepRows, logits_of: LogitsOfTokens, plan: StepPlan) -> VerifiedSamples:
+        """Launch what samples in the places of drafts, and behind the last ones."""
+        return self._verifier.sample(places_of(rows, self._batch), logits_of, plan.grammar)
+
+    def _forward(self, rows: StepRows) -> tuple[LogitsOfTokens, LaunchedPrompts]:
+        """Run the model; return what gives the logits behind some tokens, and the requested log-probabilities of prompts."""
+        prompts = self._asked_prompts.chunks(rows, self._batch)
+        if not prompts and (recorded := self._recorded(rows)) is not None:
+            logits = self._graphs.run(table_of(recorded))
+            return lambda tokens: self._select(logits, tokens), LaunchedPrompts()
+        hidden = self._hidden(rows, self._accelerator.upload(table_of(rows)))
+        launched = launch_prompts(prompts, hidden, lambda its, _: self._model.logits(its), self._accelerator)
+        return lambda tokens: self._model.logits(self._select(hidden, tokens)), launched
+
+    def _recorded(self, rows: StepRows) -> StepRows | None:
+        """Return a step's rows as a graph takes them; None if there is no graph for it."""
+        if self._graphs.fits(rows):
+            return rows
+        verifies_only = (rows.num_scheduled == 1 + self._batch.num_drafts[rows.slots]).all()
+        if verifies_only and self._graphs.fits(spread_rows := spread(rows)):
+            return spread_rows
+        return None
 
     def _hidden(self, rows: StepRows, table: torch.Tensor) -> torch.Tensor:
         """Return the hidden states [T, hidden] of a step of any shape."""
@@ -176,9 +204,9 @@ class CudaModelRunner:
             most_scheduled=most_scheduled,
         )
 
-    def _select(self, values: torch.Tensor, rows: Ints, num_rows: int) -> torch.Tensor:
-        """Return some rows of values, which are values themselves if those are all."""
-        return values if len(rows) == num_rows else values[self._accelerator.upload(rows)]
+    def _select(self, values: torch.Tensor, rows: Ints) -> torch.Tensor:
+        """Return some rows of values, which are values themselves if those are all; rows ascend."""
+        return values if len(rows) == len(values) else values[self._accelerator.upload(rows)]
 
 
 def table_of(rows: StepRows) -> npt.NDArray[np.int32]:

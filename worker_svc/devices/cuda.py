@@ -109,7 +109,7 @@ class CudaDevice:
     """
 
     name = "cuda"
-    verifies_drafts = False
+    verifies_drafts = True
     takes_embeddings = False
 
     def __init__(self, settings: WorkerSettings, open_accelerator: Callable[[], Accelerator] | None = None) -> None:

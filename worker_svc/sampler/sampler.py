@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from tetrad.services.errors import TetradError
@@ -43,11 +44,21 @@ class Sampled:
 
     def without_failed(self) -> tuple["Sampled", Ints]:
         """Return the rows that did not fail, and which they were."""
-        stays = np.ones(len(self.token_ids), np.bool_)
-        stays[[row for row, _ in self.failures]] = False
-        places = np.cumsum(stays) - 1
-        logprobs = [(places[rows[stays[rows]]], found.select(stays[rows])) for rows, found in self.logprobs]
-        return Sampled(self.token_ids[stays], logprobs), np.flatnonzero(stays)
+        stays = ~self.has_failed()
+        return self.select(stays), np.flatnonzero(stays)
+
+    def has_failed(self) -> npt.NDArray[np.bool_]:
+        """Return which rows [R] failed."""
+        failed = np.zeros(len(self.token_ids), np.bool_)
+        failed[[row for row, _ in self.failures]] = True
+        return failed
+
+    def select(self, rows: npt.NDArray[np.bool_]) -> "Sampled":
+        """Return the rows [R] that are true."""
+        places = np.cumsum(rows) - 1
+        logprobs = [(places[asked[rows[asked]]], found.select(rows[asked])) for asked, found in self.logprobs]
+        failed = [(int(places[row]), error) for row, error in self.failures if rows[row]]
+        return Sampled(self.token_ids[rows], logprobs, failed)
 
 
 def join_sampled(parts: Sequence[Sampled]) -> Sampled:

@@ -16,7 +16,7 @@ from triton.runtime import interpreter
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
 from tests.worker_svc.cuda.conftest import TINY
 from tetrad.worker_svc.core.device import KvLayout
-from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec
+from tetrad.worker_svc.core.plan import DraftTokens, GrammarRows, SamplingSpec
 
 OPERATIONS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique_dim", "_unique2", "bincount"}
 METHODS = ("numpy", "tolist", "cpu", "__array__")
@@ -113,8 +113,10 @@ def test_a_step_is_launched_without_waiting(name, uses_graphs, tiny_cuda, watch)
 
     prompts = execute(driver, watch, {0: 3, 1: 4}, grammar=words)
     decodes = execute(driver, watch, {0: 1, 1: 1})
+    drafts = DraftTokens(np.array([0, 1]), np.array([1, 2]), np.array([7, 8, 9]))
+    verifying = execute(driver, watch, {0: 2, 1: 3}, drafts=drafts)
 
-    assert prompts == decodes == []
+    assert prompts == decodes == verifying == []
 
 
 def test_blocks_are_moved_without_waiting(tiny_cuda, watch):

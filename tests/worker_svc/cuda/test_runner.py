@@ -179,7 +179,7 @@ def test_graphs_that_do_not_fit_are_refused_with_the_numbers(tiny_cuda, monkeypa
     runner = tiny_cuda.make_runner(KvLayout(8, 16, 16, 2, 4))
     monkeypatch.setattr(DecodeGraphs, "record", full)
 
-    with pytest.raises(FailedPrecondition, match=r"for up to 2 requests do not fit: \d+ of the device's \d+ bytes were left"):
+    with pytest.raises(FailedPrecondition, match=r"of up to 8 rows do not fit: \d+ of the device's \d+ bytes were left"):
         runner.warm_up(lambda *_: None)
 
 

@@ -17,12 +17,15 @@ class SamplingRows:
         accelerator: where the device's columns are.
         batch: the requests.
         slots: [R].
+        places: [R], how many drafts stand between a request's known tokens and the row's; None: no row has any.
     """
 
-    def __init__(self, accelerator: Accelerator, batch: InputBatch, slots: Ints) -> None:
+    def __init__(self, accelerator: Accelerator, batch: InputBatch, slots: Ints, places: Ints | None = None) -> None:
         self.accelerator = accelerator
         self.slots = slots
-        self.positions: Ints = batch.num_tokens[slots]
+        self.has_drafts = places is not None
+        self.places: Ints = np.zeros(len(slots), np.int64) if places is None else places
+        self.positions: Ints = batch.num_tokens[slots] + self.places
         """Of the tokens to be sampled."""
         self.handles: Ints = batch.handles[slots]
 

@@ -90,12 +90,15 @@ class DeviceSampler:
             listener.remove(slot)
 
     @torch.inference_mode()
-    def sample(self, logits: torch.Tensor, slots: Ints, grammar: GrammarRows | None) -> DeviceSampled:
+    def sample(
+        self, logits: torch.Tensor, slots: Ints, grammar: GrammarRows | None, places: Ints | None = None
+    ) -> DeviceSampled:
         """Launch what samples a token for each row of logits [R, V], which are used up; row r is the request in slots[r].
 
-        The logits are float32, bfloat16 or float16. A token's position is the number of tokens that its request has.
+        The logits are float32, bfloat16 or float16. A token's position is the number of tokens that its request has, and of
+        the drafts behind them, `places` [R]. All rows of one request have to be there, in their order.
         """
-        rows = SamplingRows(self._accelerator, self._batch, slots)
+        rows = SamplingRows(self._accelerator, self._batch, slots, places)
         groups = self._logprobs.asked(slots)
         raw, changes = logits, self._changes(rows, grammar)
         if changes:
@@ -124,6 +127,8 @@ class DeviceSampler:
         parameters.catch_up()
         slots, positions = rows.on_device
         peaks, masses = block_masses(logits, slots, parameters.temperature)
+        if len(rows.slots) > len(self._nothing_cut):  # drafts have rows of their own
+            self._nothing_cut = torch.zeros(len(rows.slots), device=self._accelerator.device)
         thresholds = self._nothing_cut
         if parameters.is_cut[rows.slots].any():
             limits = parameters.top_k, parameters.top_p, parameters.min_p

@@ -45,6 +45,26 @@ class DeviceState:
         self._catch_up(self.token_ids, self._batch.token_ids, slots, self._num_tokens, self._batch.num_tokens)
         self._num_tokens[slots] = self._batch.num_tokens[slots]
 
+    def put_drafts(self, slots: Ints) -> None:
+        """Copy the drafts of some slots behind their known tokens, all of which the device has."""
+        counts = self._batch.num_drafts[slots]
+        owners = np.repeat(slots, counts)
+        places = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts) + self._batch.num_tokens[owners]
+        if len(owners):
+            drafts = self._batch.token_ids[owners, places].astype(np.int64)
+            changes = self._accelerator.upload(np.stack([owners * self.token_ids.shape[1] + places, drafts]))
+            self.token_ids.view(-1).index_copy_(0, changes[0], changes[1].to(torch.int32))
+
+    def write(self, slots: Ints, places: Ints, sampled: torch.Tensor) -> None:
+        """Write a sampled token [N] int32 to the place of a draft, or behind the last one; `take_in` says which are right."""
+        targets = self._accelerator.upload(slots * self.token_ids.shape[1] + self._batch.num_tokens[slots] + places)
+        self.token_ids.view(-1).index_copy_(0, targets, sampled)
+
+    def take_in(self, slots: Ints, counts: Ints) -> None:
+        """Let the input batch know that each of N slots has some more tokens, which `write` has written."""
+        self._batch.num_tokens[slots] += counts
+        self._num_tokens[slots] = self._batch.num_tokens[slots]
+
     def append(self, slots: Ints, sampled: torch.Tensor) -> None:
         """Append a sampled token [N] int32 to each of N slots; the input batch hears that there is one more, not which."""
         if len(slots):
