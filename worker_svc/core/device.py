@@ -110,7 +110,7 @@ class LoadedModel(Protocol):
 def refuse_loras(request: LoadRequest, device: str) -> None:
     """ModelError if adapters are wanted of a device, or of a kind of model, that takes none."""
     if request.loras is not None:
-        raise ModelError(f"enable_lora is not supported for {device}; adapters run on decoders on the cpu device.")
+        raise ModelError(f"enable_lora is not supported for {device}; adapters run on decoders on the cpu and cuda devices.")
 
 
 def refuse_drafter(request: LoadRequest, device: str) -> None:

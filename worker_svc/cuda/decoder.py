@@ -12,7 +12,7 @@ from tetrad.worker_svc.attention.interface import AttentionShape
 from tetrad.worker_svc.cuda.attention import DeviceStep
 from tetrad.worker_svc.cuda.cache_scales import cache_scales
 from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
-from tetrad.worker_svc.cuda.linears import DeviceLinears
+from tetrad.worker_svc.cuda.interface import DeviceParameters
 from tetrad.worker_svc.kernels.activation import silu_mul
 from tetrad.worker_svc.kernels.rms_norm import add_rms_norm, rms_norm
 from tetrad.worker_svc.kernels.rotate_and_cache import rotate_and_cache
@@ -22,6 +22,7 @@ from tetrad.worker_svc.layers.linear import Linear
 from tetrad.worker_svc.layers.rotary import interleave_heads, rotary_of
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.traits import Trait
+from tetrad.worker_svc.models.decoder import GivenEmbeddings
 
 TRAITS = frozenset({Trait.WINDOWS, Trait.HEAD_NORMS, Trait.SCALE, Trait.SOFTCAP, Trait.SINKS})
 """The traits beyond Llama that this program supports."""
@@ -52,7 +53,7 @@ class KernelDecoder:
     def __init__(
         self,
         config: ModelConfig,
-        linears: DeviceLinears,
+        linears: DeviceParameters,
         kv_cache_dtype: torch.dtype,
         offload: WeightOffload,
     ) -> None:
@@ -61,6 +62,7 @@ class KernelDecoder:
         self._group_of_layers = group_of_layers(groups)
         self.kv_cache_spec = KvCacheSpec(groups, config.num_kv_heads, config.head_dim, kv_cache_dtype)
         self._embedding = linears.embedding("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+        self._lookup = linears.lookup("model.embed_tokens", self._embedding)
         self.dtype = self._embedding.dtype
         self._layers: list[_Layer] = []
         for index in range(config.num_layers):
@@ -75,12 +77,20 @@ class KernelDecoder:
         self._rotary = rotary_of(rope.dim, rope.theta, rope.scaling).to(self._embedding.device)
 
     def forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, caches: list[torch.Tensor], metadata: Sequence[DeviceStep]
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        caches: list[torch.Tensor],
+        metadata: Sequence[DeviceStep],
+        *,
+        given: GivenEmbeddings | None = None,
     ) -> torch.Tensor:
         """Return the normed hidden states [T, hidden] behind the last layer; writes the caches."""
         config = self.config
         cos_sin = self._rotary.cos_sin(positions)
-        residual = self._embedding.index_select(0, token_ids)
+        residual = self._lookup(token_ids)
+        if given is not None:
+            residual.index_copy_(0, given.rows, given.values.to(residual.dtype))
         x = rms_norm(residual, self._layers[0].input_norm, config.norm_eps)
         following = [layer.input_norm for layer in self._layers[1:]] + [self._norm]
         steps = [metadata[group] for group in self._group_of_layers]
@@ -109,7 +119,7 @@ class KernelDecoder:
         return self._head(hidden)
 
 
-def _read_layer(config: ModelConfig, linears: DeviceLinears, index: int, kv_cache_dtype: torch.dtype) -> _Layer:
+def _read_layer(config: ModelConfig, linears: DeviceParameters, index: int, kv_cache_dtype: torch.dtype) -> _Layer:
     layer, prefix = config.layers[index], f"model.layers.{index}"
     hidden, dim, size = config.hidden_size, config.head_dim, layer.intermediate_size
     query_size, key_size = config.num_heads * dim, config.num_kv_heads * dim
@@ -130,7 +140,9 @@ def _read_layer(config: ModelConfig, linears: DeviceLinears, index: int, kv_cach
     )
 
 
-def _head_norms(config: ModelConfig, linears: DeviceLinears, prefix: str, rotary_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _head_norms(
+    config: ModelConfig, linears: DeviceParameters, prefix: str, rotary_dim: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     query, key = (
         interleave_heads(linears.vector(f"{prefix}.{name}_norm.weight", config.head_dim), config.head_dim, rotary_dim)
         for name in "qk"

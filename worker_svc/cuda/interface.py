@@ -7,7 +7,17 @@ import torch
 
 from tetrad.worker_svc.cuda.attention import DeviceStep
 from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
+from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.models.decoder import GivenEmbeddings
+
+
+class DeviceParameters(Parameters, Protocol):
+    """The weights of a model on a device."""
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """All that was loaded, as it is held on the device."""
 
 
 class DeviceModel(Protocol):
@@ -26,7 +36,13 @@ class DeviceModel(Protocol):
         """Of hidden states."""
 
     def forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, caches: list[torch.Tensor], metadata: Sequence[DeviceStep]
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        caches: list[torch.Tensor],
+        metadata: Sequence[DeviceStep],
+        *,
+        given: GivenEmbeddings | None = None,
     ) -> torch.Tensor:
         """Return the last layer's hidden states [T, hidden] of tokens [T] int32; writes the caches.
 
@@ -35,6 +51,7 @@ class DeviceModel(Protocol):
             positions: [T] int32.
             caches: a layer's [num_blocks, block_size, 2, num_kv_heads, head_dim] each.
             metadata: of the step, for each KV group.
+            given: embeddings in place of ids.
         """
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -104,7 +104,7 @@ class DeviceLinears:
 
     def lookup(self, name: str, table: torch.Tensor) -> Lookup:  # noqa: ARG002 - one signature
         """See Parameters."""
-        return table.__getitem__
+        return lambda token_ids: table.index_select(0, token_ids)
 
     def output(self, name: str, table: torch.Tensor | None, rows: int, columns: int) -> Linear:
         """Return the product with a matrix whose outputs are float32: `table`, or the one of a prefix."""

@@ -1,9 +1,10 @@
 """Memory profile: runs the largest step to measure its memory beyond weights and KV cache.
 
 Largest in tokens, and in its requests' parameters: all of them have penalties, which take a line of the vocabulary each,
-truncated sampling, and log-probabilities. Before it, blocks are swapped out.
+truncated sampling, and log-probabilities, and adapters where the model takes any. Before it, blocks are swapped out.
 """
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.plan import SamplingSpec, finished
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.interface import DeviceModel
+from tetrad.worker_svc.cuda.loras import DeviceLoras
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
 from tetrad.worker_svc.kv_cache.swap_pool import blocks_at_once
 from tetrad.worker_svc.runner.warm_up import dummy_plan
@@ -22,7 +24,9 @@ _BLOCK_SIZE = 16
 _EVERYTHING = SamplingSpec(top_k=2, top_p=0.9, min_p=0.01, repetition_penalty=1.1, num_logprobs=20)
 
 
-def worst_case_bytes(model: DeviceModel, accelerator: Accelerator, max_num_batched_tokens: int) -> int:
+def worst_case_bytes(
+    model: DeviceModel, accelerator: Accelerator, max_num_batched_tokens: int, loras: DeviceLoras | None = None
+) -> int:
     """Return the bytes of a step of `max_num_batched_tokens` tokens, divided among as many requests as may sample at once."""
     num_requests = min(_MOST_SAMPLING_ROWS, max_num_batched_tokens)
     num_tokens = min(-(-max_num_batched_tokens // num_requests), model.config.max_position_embeddings)
@@ -38,7 +42,8 @@ def worst_case_bytes(model: DeviceModel, accelerator: Accelerator, max_num_batch
     plan = replace(dummy_plan(num_requests, num_tokens, layout, _EVERYTHING), swap_out=(the_same, the_same))
 
     def run() -> None:
-        runner = CudaModelRunner(model, layout, accelerator, use_graphs=False)
-        finished(runner.execute(plan))
+        runner = CudaModelRunner(model, layout, accelerator, use_graphs=False, loras=loras)
+        with nullcontext() if loras is None else loras.rehearsal():
+            finished(runner.execute(plan))
 
     return accelerator.peak_bytes(run)

@@ -7,6 +7,7 @@ it sampled, and the next step reads them there. A step's results are copied out 
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import numpy.typing as npt
@@ -15,22 +16,25 @@ import torch
 from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import Ints, StepPlan, StepResult, finished
-from tetrad.worker_svc.core.request_table import RequestTable
+from tetrad.worker_svc.core.plan import GivenRows, Ints, StepPlan, StepResult, finished
+from tetrad.worker_svc.core.request_table import RequestTable, refuse_pooling
 from tetrad.worker_svc.core.step_inputs import StepRows, order_rows
 from tetrad.worker_svc.cuda.attention import AttentionParts, DeviceStep, PagedAttention
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.graphs import LEAST_ROWS, DecodeGraphs
 from tetrad.worker_svc.cuda.interface import DeviceModel
+from tetrad.worker_svc.cuda.loras import DeviceLoras
 from tetrad.worker_svc.cuda.pending import LaunchedStep, LaunchLog, PlainSamples
 from tetrad.worker_svc.cuda.sampling.prompt_logprobs import LaunchedPrompts, launch_prompts
 from tetrad.worker_svc.cuda.sampling.sampler import DeviceSampler
 from tetrad.worker_svc.cuda.sampling.state import DeviceState
 from tetrad.worker_svc.cuda.sampling_warm_up import sampling_plans
+from tetrad.worker_svc.cuda.slot_loras import NoGraphLoras, SlotGraphLoras
 from tetrad.worker_svc.cuda.verification import VerifiedSamples, Verifier, places_of, spread
 from tetrad.worker_svc.kernels.gather_inputs import NUM_KEYS, SLOT, Gathered, gather_inputs
 from tetrad.worker_svc.kv_cache.cache import KvCache
-from tetrad.worker_svc.runner.plain_requests import PLAIN_REQUESTS
+from tetrad.worker_svc.models.decoder import GivenEmbeddings
+from tetrad.worker_svc.runner.prompt_embeds import SlotEmbeds
 from tetrad.worker_svc.runner.prompt_logprobs import AskedPrompts
 from tetrad.worker_svc.runner.warm_up import dummy_plans
 
@@ -46,9 +50,18 @@ class CudaModelRunner:
         layout: KV blocks and limits; FailedPrecondition if the model has fewer positions than max_model_len.
         accelerator: the device.
         use_graphs: whether steps of decodes are recorded at warm-up and replayed.
+        loras: adapters of the model; None: it takes none.
     """
 
-    def __init__(self, model: DeviceModel, layout: KvLayout, accelerator: Accelerator, *, use_graphs: bool = True) -> None:
+    def __init__(
+        self,
+        model: DeviceModel,
+        layout: KvLayout,
+        accelerator: Accelerator,
+        *,
+        use_graphs: bool = True,
+        loras: DeviceLoras | None = None,
+    ) -> None:
         config = model.config
         if layout.max_model_len > config.max_position_embeddings:
             raise FailedPrecondition(
@@ -71,12 +84,16 @@ class CudaModelRunner:
         self._state = DeviceState(accelerator, self._batch)
         self._sampler = DeviceSampler(accelerator, self._state, self._batch, config.vocab_size)
         self._asked_prompts = AskedPrompts()
-        listeners = (self._state, self._sampler, self._asked_prompts)
-        self._requests = RequestTable(self._batch, config.vocab_size, listeners, PLAIN_REQUESTS)
+        self._loras = NoGraphLoras() if loras is None else SlotGraphLoras(loras, layout.max_num_seqs)
+        self._embeds = SlotEmbeds(config.embedding_size)
+        listeners = (self._state, self._sampler, self._asked_prompts, self._loras, self._embeds)
+        checks = (refuse_pooling, self._loras.check, self._embeds.check)
+        self._requests = RequestTable(self._batch, config.vocab_size, listeners, checks)
         self._verifier = Verifier(self._batch, self._state, self._sampler)
         self._log = LaunchLog()
         self._attention = PagedAttention(config, model.dtype, model.kv_cache_spec.dtype, accelerator, layout.max_model_len)
-        self._graphs = DecodeGraphs(accelerator, vocab_size=config.vocab_size, most=max(layout.max_num_seqs, LEAST_ROWS))
+        most_rows = max(layout.max_num_seqs, LEAST_ROWS)
+        self._graphs = DecodeGraphs(accelerator, vocab_size=config.vocab_size, most=most_rows, kinds=self._loras.kinds)
 
     @property
     def num_requests(self) -> int:
@@ -124,17 +141,26 @@ class CudaModelRunner:
 
     def warm_up(self, report: Callable[[int, int], None]) -> None:
         """Run dummy steps, which compiles kernels, and record the graphs."""
-        plans = [*dummy_plans(self.layout, self.layout.max_num_seqs), *sampling_plans(self.layout)]
-        num_parts = len(plans) + (len(self._graphs.sizes) if self._use_graphs else 0)
+        plans, rehearsal = dummy_plans(self.layout, self.layout.max_num_seqs), self._loras.rehearsal()
+        adapted = [] if rehearsal is None else plans
+        plans = [*plans, *sampling_plans(self.layout)]
+        num_plans = len(adapted) + len(plans)
+        num_parts = num_plans + (self._graphs.num_graphs if self._use_graphs else 0)
+        with rehearsal or nullcontext():
+            self._run_plans(adapted, lambda done: report(done, num_parts))
+        self._run_plans(plans, lambda done: report(len(adapted) + done, num_parts))
+        if self._use_graphs:
+            self._record_graphs(lambda done, _: report(num_plans + done, num_parts))
+
+    def _run_plans(self, plans: Sequence[StepPlan], report: Callable[[int], None]) -> None:
         for completed, plan in enumerate(plans, 1):
             finished(self.execute(plan))
             self.forget_all()
-            report(completed, num_parts)
-        if self._use_graphs:
-            self._record_graphs(lambda done, _: report(len(plans) + done, num_parts))
+            report(completed)
 
     @torch.inference_mode()
     def _record_graphs(self, report: Callable[[int, int], None]) -> None:
+        self._loras.forget_graph_rows()
         try:
             self._graphs.record(self._decode_logits, report)
         except torch.OutOfMemoryError as error:
@@ -159,12 +185,20 @@ class CudaModelRunner:
     def _forward(self, rows: StepRows) -> tuple[LogitsOfTokens, LaunchedPrompts]:
         """Run the model; return what gives the logits behind some tokens, and the requested log-probabilities of prompts."""
         prompts = self._asked_prompts.chunks(rows, self._batch)
-        if not prompts and (recorded := self._recorded(rows)) is not None:
-            logits = self._graphs.run(table_of(recorded))
+        given = self._embeds.gather(rows)
+        if not prompts and given is None and (recorded := self._recorded(rows)) is not None:
+            logits = self._graphs.run(table_of(recorded), are_adapted=self._loras.select_decodes(recorded.slots))
             return lambda tokens: self._select(logits, tokens), LaunchedPrompts()
-        hidden = self._hidden(rows, self._accelerator.upload(table_of(rows)))
-        launched = launch_prompts(prompts, hidden, lambda its, _: self._model.logits(its), self._accelerator)
-        return lambda tokens: self._model.logits(self._select(hidden, tokens)), launched
+        self._loras.select_tokens(rows)
+        hidden = self._hidden(rows, self._accelerator.upload(table_of(rows)), given)
+        launched = launch_prompts(prompts, hidden, self._prompt_logits, self._accelerator)
+        owners = np.repeat(rows.slots, rows.num_scheduled)
+
+        def logits_of(tokens: Ints) -> torch.Tensor:
+            self._loras.select_rows(owners[tokens])
+            return self._model.logits(self._select(hidden, tokens))
+
+        return logits_of, launched
 
     def _recorded(self, rows: StepRows) -> StepRows | None:
         """Return a step's rows as a graph takes them; None if there is no graph for it."""
@@ -175,24 +209,39 @@ class CudaModelRunner:
             return spread_rows
         return None
 
-    def _hidden(self, rows: StepRows, table: torch.Tensor) -> torch.Tensor:
-        """Return the hidden states [T, hidden] of a step of any shape."""
+    def _prompt_logits(self, hidden: torch.Tensor, slot: int) -> torch.Tensor:
+        """Return the logits of rows [N, hidden] of one slot's prompt."""
+        self._loras.select_rows(np.full(len(hidden), slot))
+        return self._model.logits(hidden)
+
+    def _hidden(self, rows: StepRows, table: torch.Tensor, given: GivenRows | None) -> torch.Tensor:
+        """Return the hidden states [T, hidden] of a step of any shape, some of whose tokens are given as embeddings."""
         tables = self._state.block_tables.index_select(1, table[:, SLOT])
         parts = self._attention.parts(rows, tables[0])
-        return self._run(table, rows.num_tokens, int(rows.num_scheduled.max()), [parts.over(each) for each in tables])
+        most_scheduled, upload = int(rows.num_scheduled.max()), self._accelerator.upload
+        its = None if given is None else GivenEmbeddings(upload(given.rows), upload(given.values))
+        return self._run(table, rows.num_tokens, most_scheduled, [parts.over(each) for each in tables], its)
 
-    def _decode_logits(self, table: torch.Tensor) -> torch.Tensor:
+    def _decode_logits(self, table: torch.Tensor, are_adapted: bool) -> torch.Tensor:
         """Return the logits [B, V] of rows [B, 5] of one token each, of which some may be padding."""
+        self._loras.use_graph_rows(len(table), are_adapted=are_adapted)
         tables = self._state.block_tables.index_select(1, table[:, SLOT].clamp(min=0))
         parts = AttentionParts(len(table), self._attention.decode_part(tables[0], table[:, NUM_KEYS].contiguous()), None)
         return self._model.logits(self._run(table, len(table), 1, [parts.over(each) for each in tables]))
 
-    def _run(self, table: torch.Tensor, num_tokens: int, most_scheduled: int, parts: Sequence[AttentionParts]) -> torch.Tensor:
+    def _run(
+        self,
+        table: torch.Tensor,
+        num_tokens: int,
+        most_scheduled: int,
+        parts: Sequence[AttentionParts],
+        given: GivenEmbeddings | None = None,
+    ) -> torch.Tensor:
         """Return the hidden states [T, hidden] of rows [R, 5]; `parts` are those of each KV group."""
         gathered = [self._gather(table, tables, num_tokens, most_scheduled) for tables in self._state.block_tables]
         steps = [DeviceStep(slots, part, self._attention) for (_, _, slots), part in zip(gathered, parts, strict=True)]
         ids, positions, _ = gathered[0]
-        return self._model.forward(ids, positions, self._kv_cache.layers, steps)
+        return self._model.forward(ids, positions, self._kv_cache.layers, steps, given=given)
 
     def _gather(self, table: torch.Tensor, block_tables: torch.Tensor, num_tokens: int, most_scheduled: int) -> Gathered:
         return gather_inputs(

@@ -5,12 +5,14 @@ Unsupported cases are refused before anything is loaded: no GPU, one that is too
 
 import gc
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from tetrad.services.errors import FailedPrecondition, ModelError
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.checkpoint.lora_files import read_lora
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides
 from tetrad.worker_svc.checkpoint.open import open_weights
 from tetrad.worker_svc.checkpoint.pooling_use import check_generates
@@ -23,14 +25,14 @@ from tetrad.worker_svc.core.device import (
     ModelInfo,
     Progress,
     refuse_drafter,
-    refuse_loras,
 )
 from tetrad.worker_svc.cuda.decoder import TRAITS, KernelDecoder
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator, CudaAccelerator
 from tetrad.worker_svc.cuda.device.offload import Offload, tensors_in
 from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
-from tetrad.worker_svc.cuda.interface import DeviceModel
+from tetrad.worker_svc.cuda.interface import DeviceModel, DeviceParameters
 from tetrad.worker_svc.cuda.linears import DeviceLinears
+from tetrad.worker_svc.cuda.loras import AdaptedLinears, DeviceLoras
 from tetrad.worker_svc.cuda.memory_profile import worst_case_bytes
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
 from tetrad.worker_svc.cuda.torch_decoder import NOT_ON_GPU, TorchDecoder
@@ -55,11 +57,18 @@ class CudaModel:
     """A LoadedModel in device memory."""
 
     def __init__(
-        self, model: DeviceModel, info: ModelInfo, accelerator: Accelerator, offload: WeightOffload, *, use_graphs: bool
+        self,
+        model: DeviceModel,
+        info: ModelInfo,
+        accelerator: Accelerator,
+        offload: WeightOffload,
+        *,
+        use_graphs: bool,
+        loras: DeviceLoras | None = None,
     ) -> None:
         self._model, self._accelerator, self._offload, self._use_graphs = model, accelerator, offload, use_graphs
-        self._weights = Offload(accelerator, tensors_in(model))
-        self.info, self.loras = info, None
+        self._weights = Offload(accelerator, tensors_in((model, loras)))
+        self.info, self.loras = info, loras
 
     @property
     def weights_on_device_bytes(self) -> int:
@@ -79,7 +88,7 @@ class CudaModel:
                 f"The KV cache of num_blocks {layout.num_blocks} of block_size {layout.block_size} needs {needed} bytes; "
                 f"{free} of the device's {total} are free."
             )
-        return CudaModelRunner(self._model, layout, self._accelerator, use_graphs=self._use_graphs)
+        return CudaModelRunner(self._model, layout, self._accelerator, use_graphs=self._use_graphs, loras=self.loras)
 
     def sleep(self) -> None:
         """Move the weights to pinned host memory."""
@@ -97,7 +106,7 @@ class CudaModel:
 
     def worst_case_bytes(self, max_num_batched_tokens: int) -> int:
         """Return the memory that the largest step takes beyond weights and KV cache."""
-        return worst_case_bytes(self._model, self._accelerator, max_num_batched_tokens)
+        return worst_case_bytes(self._model, self._accelerator, max_num_batched_tokens, self.loras)
 
 
 class CudaDevice:
@@ -110,7 +119,7 @@ class CudaDevice:
 
     name = "cuda"
     verifies_drafts = True
-    takes_embeddings = False
+    takes_embeddings = True
 
     def __init__(self, settings: WorkerSettings, open_accelerator: Callable[[], Accelerator] | None = None) -> None:
         if settings.kv_cache_dtype == "int8":
@@ -131,7 +140,6 @@ class CudaDevice:
 
     def load_model(self, request: LoadRequest, report: Progress) -> CudaModel:
         """Load the weights to the device."""
-        refuse_loras(request, "the cuda device")
         refuse_drafter(request, "the cuda device")
         accelerator = self._ready()
         dtype = _dtype(request)
@@ -150,7 +158,11 @@ class CudaDevice:
                 linears = DeviceLinears(
                     source.config.get("quantization_config"), request.quantization, weights, accelerator.device, dtype
                 )
-                model = self._build(config, linears, dtype, offload)
+                loras = _loras_of(request, config, accelerator, dtype)
+                parameters = linears if loras is None else AdaptedLinears(linears, loras)
+                model = self._build(config, parameters, dtype, offload)
+                if loras is not None:
+                    loras.allocate()
             weights.check_complete(config)
         except torch.OutOfMemoryError as error:
             free, total = accelerator.memory()
@@ -174,7 +186,7 @@ class CudaDevice:
         gc.collect()
         if offload.freed_bytes:
             log.info("weights.offloaded", freed_gib=round(offload.freed_bytes / _GIB, 2))
-        return CudaModel(model, info, accelerator, offload, use_graphs=self._use_graphs)
+        return CudaModel(model, info, accelerator, offload, use_graphs=self._use_graphs, loras=loras)
 
     def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:
         """Return what `utilization` of the card leaves beside weights, the largest step and whatever others have there.
@@ -203,7 +215,7 @@ class CudaDevice:
         """Wait for the GPU; it answers every call with the same error once a kernel has failed."""
         self._ready().check()
 
-    def _build(self, config: ModelConfig, linears: DeviceLinears, dtype: torch.dtype, offload: WeightOffload) -> DeviceModel:
+    def _build(self, config: ModelConfig, linears: DeviceParameters, dtype: torch.dtype, offload: WeightOffload) -> DeviceModel:
         """Return the kernels' program if it computes the model, else torch's."""
         traits = traits_of(config)
         if missing := sorted(traits & NOT_ON_GPU):
@@ -226,6 +238,13 @@ class CudaDevice:
     def _ready(self) -> Accelerator:
         assert self._accelerator is not None, "set_up comes first"
         return self._accelerator
+
+
+def _loras_of(request: LoadRequest, config: ModelConfig, accelerator: Accelerator, dtype: torch.dtype) -> DeviceLoras | None:
+    if request.loras is None:
+        return None
+    read = partial(read_lora, names=config.tensors, max_rank=request.loras.max_lora_rank)
+    return DeviceLoras(read, request.loras, accelerator, dtype)
 
 
 def check_gpu() -> None:

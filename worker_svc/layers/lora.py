@@ -1,12 +1,14 @@
 """LoRA in torch: linear layers and tables that add the changes of the adapters that a step's rows name.
 
-AdaptedParameters stands before a model's weights while it is built and wraps each layer that adapters may change; the same
-LoraRows then says which rows have which adapter. Rows of one adapter are computed together, rows without one not at all.
+AdaptedParameters stands before a model's weights while it is built and wraps each layer that adapters may change, with the
+layers of a device (AdaptedLayers). Those of the host are LoraRows: rows of one adapter are computed together, rows without one
+not at all.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,6 +23,24 @@ from tetrad.worker_svc.layers.rotary import interleave_heads
 NOT_ADAPTED = (".experts.", ".router", "_gate")
 """Parts of canonical names: layers whose rows are not a step's tokens, and those that choose experts."""
 LoraReader = Callable[[Path, Mapping[str, LoraSite]], LoraWeights]
+
+
+class AdaptedLayers(Protocol):
+    """What wraps the layers of a model for its adapters.
+
+    Attributes:
+        sites: the modules that may be changed, by canonical name.
+        orders: of B's rows, where the layer's differ from the files'.
+    """
+
+    sites: dict[str, LoraSite]
+    orders: dict[str, Callable[[torch.Tensor], torch.Tensor]]
+
+    def linear(self, base: Linear, parts: Sequence[tuple[str, int]]) -> Linear:
+        """Return a linear layer of modules (canonical names and numbers of outputs, side by side) with their changes."""
+
+    def lookup(self, base: Lookup, name: str) -> Lookup:
+        """Return the lookup in a table of embeddings with its changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +58,7 @@ class TorchLora:
 
 
 class LoraRows:
-    """The installed adapters, and the rows that each of them has in what is computed next; see ModelLoras.
+    """The installed adapters, and the rows that each of them has in what is computed next; see ModelLoras and AdaptedLayers.
 
     Args:
         read: reads a directory, given the modules that may be changed.
@@ -47,19 +67,23 @@ class LoraRows:
     def __init__(self, read: LoraReader) -> None:
         self._read = read
         self.sites: dict[str, LoraSite] = {}
-        self.orders: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}  # of B's rows, where the layer's differ
+        self.orders: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
         self._installed: dict[int, TorchLora] = {}
         self.selected: Sequence[tuple[TorchLora, torch.Tensor]] = ()  # adapters, and the rows [n] that have them
+
+    def linear(self, base: Linear, parts: Sequence[tuple[str, int]]) -> Linear:
+        """See AdaptedLayers."""
+        return AdaptedLinear(base, parts, self)
+
+    def lookup(self, base: Lookup, name: str) -> Lookup:
+        """See AdaptedLayers."""
+        return AdaptedLookup(base, name, self)
 
     def read(self, path: Path) -> TorchLora:
         """See ModelLoras."""
         weights = self._read(path, self.sites)
-        pairs = {name: (pair.a.float(), self._ordered(name, pair)) for name, pair in weights.pairs.items()}
+        pairs = {name: (pair.a.float(), scaled_b(self, name, pair)) for name, pair in weights.pairs.items()}
         return TorchLora(weights.digest, pairs)
-
-    def _ordered(self, name: str, pair: LoraPair) -> torch.Tensor:
-        b = pair.b.float() * pair.scale
-        return self.orders[name](b) if name in self.orders else b
 
     def install(self, lora_id: int, packed: PackedLora) -> None:
         """See ModelLoras."""
@@ -116,17 +140,17 @@ class AdaptedLookup:
     """Rows of a table, and the changes of their adapters.
 
     Args:
-        table: [vocabulary, outputs].
+        base: gives the rows of the table [vocabulary, outputs].
         name: canonical.
         rows: which adapters there are.
     """
 
-    def __init__(self, table: torch.Tensor, name: str, rows: LoraRows) -> None:
-        self._table, self._name, self._rows = table, name, rows
+    def __init__(self, base: Lookup, name: str, rows: LoraRows) -> None:
+        self._base, self._name, self._rows = base, name, rows
 
     def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
         """Return [T, outputs] of ids [T]."""
-        found = self._table[token_ids]
+        found = self._base(token_ids)
         for lora, rows in self._rows.selected:
             pair = lora.pairs.get(self._name)
             if pair is not None:
@@ -140,11 +164,11 @@ class AdaptedParameters:
 
     Args:
         inner: the weights.
-        rows: hears of each module that may be changed.
+        layers: gets each module that may be changed.
     """
 
-    def __init__(self, inner: Parameters, rows: LoraRows) -> None:
-        self._inner, self._rows = inner, rows
+    def __init__(self, inner: Parameters, layers: AdaptedLayers) -> None:
+        self._inner, self._layers = inner, layers
 
     def has(self, name: str) -> bool:
         """See Parameters."""
@@ -164,10 +188,10 @@ class AdaptedParameters:
         if any(part in name for name, _ in names for part in NOT_ADAPTED):
             return base
         for index, (name, size) in enumerate(names):
-            self._rows.sites[name] = LoraSite(in_features, size)
+            self._layers.sites[name] = LoraSite(in_features, size)
             if rotated and rotated[index]:
-                self._rows.orders[name] = lambda b: interleave_heads(b, head_dim, rotary_dim)
-        return AdaptedLinear(base, names, self._rows)
+                self._layers.orders[name] = lambda b: interleave_heads(b, head_dim, rotary_dim)
+        return self._layers.linear(base, names)
 
     def scalar(self, name: str) -> float:
         """See Parameters."""
@@ -183,10 +207,16 @@ class AdaptedParameters:
 
     def lookup(self, name: str, table: torch.Tensor) -> Lookup:
         """See Parameters."""
-        self._rows.sites[name] = LoraSite(len(table), table.shape[1], is_table=True)
-        return AdaptedLookup(table, name, self._rows)
+        self._layers.sites[name] = LoraSite(len(table), table.shape[1], is_table=True)
+        return self._layers.lookup(self._inner.lookup(name, table), name)
 
     def output(self, name: str, table: torch.Tensor | None, rows: int, columns: int) -> Linear:
         """See Parameters."""
-        self._rows.sites[name] = LoraSite(columns, rows)
-        return AdaptedLinear(self._inner.output(name, table, rows, columns), [(name, rows)], self._rows)
+        self._layers.sites[name] = LoraSite(columns, rows)
+        return self._layers.linear(self._inner.output(name, table, rows, columns), [(name, rows)])
+
+
+def scaled_b(layers: AdaptedLayers, name: str, pair: LoraPair) -> torch.Tensor:
+    """Return a module's B [outputs, rank] in float32, its scale included, rows in the order of the layer's outputs."""
+    b = pair.b.float() * pair.scale
+    return layers.orders[name](b) if name in layers.orders else b

@@ -6,12 +6,12 @@ Residuals are added in place: `hidden` is the residual stream. Where a device ha
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Generic
+from typing import Generic, NamedTuple
 
 import torch
 
 from tetrad.worker_svc.attention.interface import AttentionBackend, ByGroup, M
-from tetrad.worker_svc.core.plan import Floats, GivenRows, Ints
+from tetrad.worker_svc.core.plan import Floats, Ints
 from tetrad.worker_svc.kv_cache.state_rows import StateRows
 from tetrad.worker_svc.layers.collectives import Collectives
 from tetrad.worker_svc.layers.experts import Mix
@@ -21,6 +21,13 @@ from tetrad.worker_svc.layers.vocabulary import SplitVocabulary, Vocabulary, Who
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.layer_stack import NO_STATES, LayerStack
 from tetrad.worker_svc.models.layers import LayerReader
+
+
+class GivenEmbeddings(NamedTuple):
+    """Rows [N] int64 of a step's tokens, and the embeddings [N, hidden] that stand in place of those of their ids."""
+
+    rows: torch.Tensor
+    values: torch.Tensor
 
 
 class Decoder(Generic[M]):
@@ -71,7 +78,7 @@ class Decoder(Generic[M]):
         caches: list[torch.Tensor],
         metadata: ByGroup[M],
         states: Mapping[int, StateRows] = NO_STATES,
-        given: GivenRows | None = None,
+        given: GivenEmbeddings | None = None,
     ) -> torch.Tensor:
         """Return the residual stream [T, hidden] after the last layer; `metadata` and `states` are those of the KV groups."""
         hidden = self._embedded(token_ids, positions, given)
@@ -93,10 +100,10 @@ class Decoder(Generic[M]):
     def _finish(self, logits: torch.Tensor) -> torch.Tensor:
         return scaled_and_capped(logits, self.config)
 
-    def _embedded(self, token_ids: torch.Tensor, positions: torch.Tensor, given: GivenRows | None) -> torch.Tensor:
+    def _embedded(self, token_ids: torch.Tensor, positions: torch.Tensor, given: GivenEmbeddings | None) -> torch.Tensor:
         hidden = self._vocabulary.embed(token_ids)
         if given is not None:
-            hidden[torch.from_numpy(given.rows)] = torch.from_numpy(given.values).to(hidden)
+            hidden.index_copy_(0, given.rows, given.values.to(hidden.dtype))
         if self.config.embedding_multiplier != 1:
             # Rounded to the type of embeddings, as Gemma was trained.
             hidden.mul_(torch.tensor(self.config.embedding_multiplier, dtype=hidden.dtype))

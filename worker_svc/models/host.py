@@ -17,7 +17,7 @@ from tetrad.worker_svc.layers.collectives import Collectives
 from tetrad.worker_svc.layers.experts import mix_chosen
 from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
-from tetrad.worker_svc.models.decoder import Decoder
+from tetrad.worker_svc.models.decoder import Decoder, GivenEmbeddings
 from tetrad.worker_svc.models.layer_stack import LayerStack
 from tetrad.worker_svc.models.layers import LayerReader
 
@@ -81,7 +81,8 @@ class HostDecoder:
         given: GivenRows | None = None,
     ) -> torch.Tensor:
         """Return the residual stream [T, hidden] after the last layer."""
-        return self._decoder.forward(token_ids, positions, caches, metadata.pages, metadata.states, given)
+        its = None if given is None else GivenEmbeddings(torch.from_numpy(given.rows), torch.from_numpy(given.values))
+        return self._decoder.forward(token_ids, positions, caches, metadata.pages, metadata.states, its)
 
 
 class HostStage:

@@ -8,7 +8,7 @@ import numpy as np
 from tetrad.services.errors import Unavailable, Unsupported
 from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.plan import Ints, NewRequest
-from tetrad.worker_svc.core.step_inputs import StepInputs
+from tetrad.worker_svc.core.step_inputs import StepRows
 
 
 class NoLoras:
@@ -25,7 +25,7 @@ class NoLoras:
         if request.lora_id:
             raise Unsupported("This worker does not support LoRA adapters here; start with enable_lora.")
 
-    def select_tokens(self, inputs: StepInputs) -> None:
+    def select_tokens(self, inputs: StepRows) -> None:
         """Do nothing."""
 
     def select_rows(self, slots: Ints) -> None:
@@ -57,7 +57,7 @@ class SlotLoras:
         if request.lora_id and not self._loras.has(request.lora_id):
             raise Unavailable(f"Adapter {request.lora_id} is not loaded on this worker.", reason="LORA_NOT_LOADED")
 
-    def select_tokens(self, inputs: StepInputs) -> None:
+    def select_tokens(self, inputs: StepRows) -> None:
         """Tell the model the adapter of each token of a step."""
         self._loras.select(np.repeat(self._ids[inputs.slots], inputs.num_scheduled))
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.worker_svc.core.plan import Floats, GivenRows, NewRequest, PromptEmbeds
-from tetrad.worker_svc.core.step_inputs import StepInputs
+from tetrad.worker_svc.core.step_inputs import StepRows
 
 
 class NoPromptEmbeds:
@@ -58,7 +58,7 @@ class SlotEmbeds:
             )
         _check_shape(embeds, request.num_prompt_tokens, self._size)
 
-    def gather(self, inputs: StepInputs) -> GivenRows | None:
+    def gather(self, inputs: StepRows) -> GivenRows | None:
         """Return the rows of a step's tokens that are given as embeddings, and these; None: there are none."""
         if not self._of_slot:
             return None

@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForCausalLM
 from triton.runtime import interpreter
 
+from tests.lora_files import save_lora
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
 from tests.worker_svc.cuda.conftest import TINY
 from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.core.lora import LoraLimits
 from tetrad.worker_svc.core.plan import DraftTokens, GrammarRows, SamplingSpec
 
 OPERATIONS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique_dim", "_unique2", "bincount"}
@@ -137,6 +140,25 @@ def test_layers_that_are_offloaded_are_fetched_without_waiting(tmp_path, load_cu
     driver.add(0, [5, 6, 7])
 
     assert execute(driver, watch, {0: 3}) == []
+
+
+@pytest.mark.parametrize("uses_graphs", [False, True])
+def test_adapters_are_brought_to_the_device_without_waiting(uses_graphs, tiny_path, load_cuda, watch, tmp_path):
+    layout = KvLayout(num_blocks=20, block_size=16, max_model_len=32, max_num_seqs=1, max_num_batched_tokens=32)
+    model = load_cuda(tiny_path, loras=LoraLimits(max_loras=1, max_lora_rank=8, max_cpu_loras=2))
+    adapter = save_lora(tmp_path, AutoModelForCausalLM.from_pretrained(tiny_path), "q_proj|down_proj|embed_tokens")
+    for lora_id in (1, 2):
+        model.loras.install(lora_id, model.loras.read(adapter))
+    runner = model.make_runner(layout)
+    if uses_graphs:
+        runner._record_graphs(lambda *_: None)
+    driver = Driver(runner, layout)
+    driver.add(0, [5, 6, 7], lora_id=2)  # the slot has the first one
+
+    prompt = execute(driver, watch, {0: 3})
+    decode = execute(driver, watch, {0: 1})
+
+    assert prompt == decode == []
 
 
 def test_the_watch_sees_what_would_wait(watch):

@@ -9,9 +9,10 @@ import torch
 
 from tests.worker_svc.conftest import GREEDY, Driver, save_tiny, tiny_config
 from tests.worker_svc.cuda.conftest import SMALL, TINY, PipelinedDriver
+from tests.worker_svc.families.tiny_models import save_family
 from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.core.device import KvLayout
-from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec
+from tetrad.worker_svc.core.plan import GrammarRows, PromptEmbeds, SamplingSpec
 from tetrad.worker_svc.cuda.graphs import DecodeGraphs
 from tetrad.worker_svc.cuda.output_layer import output_layer
 from tetrad.worker_svc.layers.linear import PlainLinear
@@ -170,6 +171,31 @@ def test_a_preempted_request_goes_on_with_the_same_tokens(tiny_cuda, expected):
 def test_a_context_beyond_the_models_positions_is_refused(tiny_cuda):
     with pytest.raises(FailedPrecondition, match="max_model_len 2048 exceeds the model's 1024 positions"):
         tiny_cuda.make_runner(KvLayout(80, 16, 2048, 8, 512))
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+def test_prompt_embeds_bring_the_tokens_of_their_ids(family, tmp_path, load, load_cuda):
+    """Through the kernels' program and the torch decoder; a step of one given token is not a graph's."""
+    reference = save_family(tmp_path, family)
+    table = reference.get_input_embeddings().weight.detach().numpy()
+    driver, expected = (Driver(device(tmp_path).make_runner(SMALL), SMALL) for device in (load_cuda, load))
+    for handle, prompt in enumerate(PROMPTS):
+        positions = np.arange(0, len(prompt), 1 + handle % 2)
+        masked = [0 if place in positions else token for place, token in enumerate(prompt)]
+        driver.add(handle, masked, prompt_embeds=PromptEmbeds(positions, table[np.array(prompt)[positions]]))
+    wanted = run(expected, 2)
+
+    assert driver.generate(2, chunk=7) == wanted
+
+
+def test_prompt_embeds_of_another_size_fail_alone(tiny_cuda):
+    driver = Driver(tiny_cuda.make_runner(SMALL), SMALL)
+    driver.add(0, [0, 5], prompt_embeds=PromptEmbeds(np.array([0]), np.zeros((1, 7), np.float32)))
+
+    result = driver.runner.execute(driver.plan({0: 2}))
+
+    [(_, error)] = result.failures
+    assert error.message == "prompt_embeds have 7 values a row; the model's hidden_size is 48."
 
 
 def test_graphs_that_do_not_fit_are_refused_with_the_numbers(tiny_cuda, monkeypatch):

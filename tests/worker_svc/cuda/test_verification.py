@@ -104,7 +104,9 @@ def test_a_step_that_verifies_alone_runs_on_a_graph_of_single_tokens(tiny_cuda, 
     driver, expected, rows = prompts_of(tiny_cuda, (DRAWN, PENALISED), FEW), outputs(plain), []
     driver.runner._record_graphs(lambda *_: None)
     run = DecodeGraphs.run
-    monkeypatch.setattr(DecodeGraphs, "run", lambda graphs, table: rows.append(len(table)) or run(graphs, table))
+    monkeypatch.setattr(
+        DecodeGraphs, "run", lambda graphs, table, **kind: rows.append(len(table)) or run(graphs, table, **kind)
+    )
 
     driver.verify({DRAWN: expected[DRAWN][1:4], PENALISED: [expected[PENALISED][1], 0]})
     driver.verify({DRAWN: [], PENALISED: expected[PENALISED][3:5]})

@@ -6,6 +6,7 @@ A program of its own: in the tests' process the interpreter replaces the kernels
 import sys
 from typing import Any
 
+import lora_kernels
 import product_kernels
 import sampling_kernels
 from triton import compile as compile_kernel
@@ -91,7 +92,7 @@ def main() -> None:
         held = "fp8e5" if cache == "fp8e4nv" and target.arch < 89 else cache
         compiled = compiled_for(target, kernel, tensors, held, *launch_of(kernel, held, values, target.arch))
         sys.stdout.write(f"{kernel.__name__} {tensors or '-'} {held or '-'} {len(compiled.asm['cubin'])}\n")
-    for kernel, types, values in (*product_kernels.KERNELS, *sampling_kernels.KERNELS):
+    for kernel, types, values in (*product_kernels.KERNELS, *sampling_kernels.KERNELS, *lora_kernels.KERNELS):
         compile_typed(kernel, types, values, target)
 
 

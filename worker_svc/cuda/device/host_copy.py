@@ -25,10 +25,16 @@ class HostCopy:
 
     def write_to(self, target: torch.Tensor) -> None:
         """Queue the copy back, to the first of target [bytes] uint8, without waiting for it."""
-        start = 0
-        for piece in self._pieces:
-            target[start : start + len(piece)].copy_(piece, non_blocking=True)
-            start += len(piece)
+        self.write_part(target[: self.size_bytes], 0)
+
+    def write_part(self, target: torch.Tensor, begin: int) -> None:
+        """Queue the copy back of the bytes from `begin` on that fill target [bytes] uint8, without waiting for it."""
+        end = begin + len(target)
+        for index, piece in enumerate(self._pieces):
+            first = index * _PIECE_BYTES
+            low, high = max(begin, first), min(end, first + len(piece))
+            if low < high:
+                target[low - begin : high - begin].copy_(piece[low - first : high - first], non_blocking=True)
 
 
 def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:

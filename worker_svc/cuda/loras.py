@@ -1,0 +1,215 @@
+"""LoRA adapters on the device: max_loras slots in its memory, and pinned host memory for the installed ones.
+
+An adapter that a step names and that has no slot takes that of the least recently used one; its copy is queued before the
+step's kernels, so nothing waits for it on the host. Files are read and packed on another thread (`read`), all else belongs to
+the compute thread.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tetrad.services.errors import InvalidRequest
+from tetrad.worker_svc.core.lora import LoraLimits, LoraSite, PackedLora
+from tetrad.worker_svc.core.plan import Ints
+from tetrad.worker_svc.cuda.device.accelerator import Accelerator
+from tetrad.worker_svc.cuda.device.host_copy import HostCopy
+from tetrad.worker_svc.cuda.graphs import LADDER
+from tetrad.worker_svc.cuda.interface import DeviceParameters
+from tetrad.worker_svc.cuda.lora_products import AdaptedLayer, AdaptedProduct
+from tetrad.worker_svc.cuda.lora_rows import AdaptedRows, GraphRows, upload_rows
+from tetrad.worker_svc.kernels.lora import padded_rank
+from tetrad.worker_svc.layers.linear import Linear
+from tetrad.worker_svc.layers.lora import AdaptedParameters, LoraReader, scaled_b
+from tetrad.worker_svc.layers.parameters import Lookup
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLora:
+    """An adapter in pinned host memory, packed as in a slot; see PackedLora.
+
+    Attributes:
+        digest: sha256 of its files.
+        values: of the products that it changes, one after the other.
+        runs: where in a slot values go, where they are, and how many: in bytes.
+    """
+
+    digest: bytes
+    values: HostCopy
+    runs: Sequence[tuple[int, int, int]]
+
+
+class DeviceLoras:
+    """The adapters of a model on a device; see ModelLoras and AdaptedLayers.
+
+    Args:
+        read: reads a directory, given the modules that may be changed.
+        limits: how many slots, and of which rank.
+        accelerator: where they are.
+        dtype: of activations.
+    """
+
+    def __init__(self, read: LoraReader, limits: LoraLimits, accelerator: Accelerator, dtype: torch.dtype) -> None:
+        self._read, self._accelerator, self._dtype = read, accelerator, dtype
+        self._num_slots, self._rank = limits.max_loras, padded_rank(limits.max_lora_rank)
+        self.sites: dict[str, LoraSite] = {}
+        self.orders: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
+        self._products: list[AdaptedProduct] = []
+        self._installed: dict[int, DeviceLora] = {}
+        self._slot_of: dict[int, int] = {}  # adapters on the device, the least recently used one first
+        self._slots = torch.empty(0)
+        self._graph_rows = GraphRows(accelerator, LADDER[-1], self._num_slots)
+        self._rows: AdaptedRows | None = None
+        self._rehearses = False
+
+    def linear(self, base: Linear, parts: Sequence[tuple[str, int]]) -> Linear:
+        """See AdaptedLayers."""
+        self._products.append(AdaptedProduct(parts, self.sites[parts[0][0]].inputs, self._rank, self._current_rows))
+        return AdaptedLayer(base, self._products[-1])
+
+    def lookup(self, base: Lookup, name: str) -> Lookup:
+        """See AdaptedLayers."""
+        site = self.sites[name]
+        parts = [(name, site.outputs)]
+        self._products.append(AdaptedProduct(parts, site.inputs, self._rank, self._current_rows, is_table=True))
+        return AdaptedLayer(base, self._products[-1])
+
+    def allocate(self) -> None:
+        """Allocate the slots, once all layers of the model are known."""
+        size = sum(product.size for product in self._products)
+        self._slots = torch.zeros(self._num_slots, size, dtype=self._dtype, device=self._accelerator.device)
+        first = 0
+        for product in self._products:
+            product.place(self._slots, first)
+            first += product.size
+
+    def read(self, path: Path) -> DeviceLora:
+        """See ModelLoras."""
+        weights = self._read(path, self.sites)
+        pairs = {name: (pair.a.float(), scaled_b(self, name, pair)) for name, pair in weights.pairs.items()}
+        packed: list[torch.Tensor] = []
+        runs: list[tuple[int, int, int]] = []
+        target = source = 0
+        for product in self._products:
+            num_bytes = product.size * self._dtype.itemsize
+            if any(name in pairs for name, _ in product.parts):
+                packed.append(product.pack([pairs.get(name) for name, _ in product.parts]).to(self._dtype))
+                if runs and sum(runs[-1][::2]) == target:
+                    runs[-1] = (*runs[-1][:2], runs[-1][2] + num_bytes)
+                else:
+                    runs.append((target, source, num_bytes))
+                source += num_bytes
+            target += num_bytes
+        return DeviceLora(weights.digest, HostCopy(self._accelerator, torch.cat(packed).view(torch.uint8)), runs)
+
+    def install(self, lora_id: int, packed: PackedLora) -> None:
+        """See ModelLoras; a free slot gets the adapter at once."""
+        assert isinstance(packed, DeviceLora)
+        self._slot_of.pop(lora_id, None)
+        self._installed[lora_id] = packed
+        if len(self._slot_of) < self._num_slots:
+            self._fill(lora_id, self._free_slot())
+
+    def remove(self, lora_id: int) -> None:
+        """See ModelLoras."""
+        self._installed.pop(lora_id, None)
+        self._slot_of.pop(lora_id, None)
+        self._rows = None
+
+    def clear(self) -> None:
+        """See ModelLoras."""
+        self._installed.clear()
+        self._slot_of.clear()
+        self._rows = None
+
+    def has(self, lora_id: int) -> bool:
+        """See ModelLoras."""
+        return lora_id in self._installed
+
+    def select(self, lora_ids: Ints) -> None:
+        """See ModelLoras; InvalidRequest for more adapters than there are slots."""
+        slots = self._place(lora_ids)
+        self._rows = None if slots is None else upload_rows(self._accelerator, slots, self._num_slots)
+
+    def select_for_graph(self, lora_ids: Ints) -> bool:
+        """As `select`, for the rows of the graph that is replayed next; return whether any of them has an adapter."""
+        slots = self._place(lora_ids)
+        if slots is None:
+            return False
+        self._graph_rows.write(slots)
+        return True
+
+    def forget_graph_rows(self) -> None:
+        """Let no row of a graph have an adapter."""
+        self._graph_rows.write(np.empty(0, np.int64))
+
+    def use_graph_rows(self, num_rows: int, *, are_adapted: bool) -> None:
+        """Let what is computed next read its rows' adapters where `select_for_graph` writes them, or have none."""
+        self._rows = self._graph_rows.of(num_rows) if are_adapted else None
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """Count every row as one with an adapter meanwhile, so that a step of the base model takes what others take."""
+        self._rehearses = True
+        try:
+            yield
+        finally:
+            self._rehearses, self._rows = False, None
+
+    def _current_rows(self) -> AdaptedRows | None:
+        return self._rows
+
+    def _place(self, lora_ids: Ints) -> Ints | None:
+        """Return the slot of each row's adapter [N], -1: it has none, and fill slots as needed; None: no row has one."""
+        if self._rehearses:
+            return np.zeros(len(lora_ids), np.int64)
+        ids, inverse = np.unique(lora_ids, return_inverse=True)
+        needed = [each for each in ids.tolist() if each > 0]
+        if not needed:
+            return None
+        if len(needed) > self._num_slots:
+            raise InvalidRequest(f"The plan's rows have {len(needed)} adapters; max_loras is {self._num_slots}.")
+        for lora_id in needed:
+            if lora_id in self._slot_of:
+                self._slot_of[lora_id] = self._slot_of.pop(lora_id)  # to the end
+        for lora_id in needed:
+            if lora_id not in self._slot_of:
+                self._fill(lora_id, self._free_slot() if len(self._slot_of) < self._num_slots else self._evicted(needed))
+        return np.array([self._slot_of.get(each, -1) for each in ids.tolist()], np.int64)[inverse]
+
+    def _free_slot(self) -> int:
+        return min(set(range(self._num_slots)) - set(self._slot_of.values()))
+
+    def _evicted(self, needed: Sequence[int]) -> int:
+        """Return the slot of the least recently used adapter that the step does not need."""
+        return self._slot_of.pop(next(each for each in self._slot_of if each not in needed))
+
+    def _fill(self, lora_id: int, slot: int) -> None:
+        """Queue the copy of an adapter to a slot, behind the steps that read what was there."""
+        lora, target = self._installed[lora_id], self._slots[slot].view(torch.uint8)
+        target.zero_()
+        for to, begin, num_bytes in lora.runs:
+            lora.values.write_part(target[to : to + num_bytes], begin)
+        self._slot_of[lora_id] = slot
+
+
+class AdaptedLinears(AdaptedParameters):
+    """Weights on the device whose layers take adapters; see DeviceParameters.
+
+    Args:
+        inner: the weights.
+        loras: gets each module that may be changed.
+    """
+
+    def __init__(self, inner: DeviceParameters, loras: DeviceLoras) -> None:
+        super().__init__(inner, loras)
+        self._linears = inner
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """See DeviceParameters."""
+        return self._linears.tensors
