@@ -15,28 +15,32 @@ _LLAMA3 = (
     rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _QWEN2 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_QWEN35 = _QWEN2.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]")
 _LOWER_WORD = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
 _UPPER_WORD = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
 _SYMBOLS_AND_SPACE = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _TEKKEN = rf"{_LOWER_WORD}|{_UPPER_WORD}|\p{{N}}|{_SYMBOLS_AND_SPACE}"
 _GPT4O = rf"{_LOWER_WORD}{_CONTRACTIONS}?|{_UPPER_WORD}{_CONTRACTIONS}?|\p{{N}}{{1,3}}|{_SYMBOLS_AND_SPACE}"
 
+_LLAMA3_NAMES = ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2")
+
 _PATTERNS: dict[str, str] = {
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "smaug-bpe", "dbrx", "lfm2"), _LLAMA3),
+    **dict.fromkeys((*_LLAMA3_NAMES, "smaug-bpe", "dbrx", "glm4", "chatglm-bpe"), _LLAMA3),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2", "hunyuan", "megrez"), _QWEN2),
     **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
     "tekken": _TEKKEN,
+    "qwen35": _QWEN35,
 }
 _SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone")
-_PLAIN = ("default", "gpt-2", "gpt2", "mpt", "olmo", "jais", "phi-2", "roberta-bpe", "granite-docling")
+_PLAIN = ("default", "gpt-2", "gpt2", "mpt", "olmo", "jais", "phi-2", "roberta-bpe", "granite-docling", "exaone4")
 
-IGNORES_MERGES = frozenset(("llama-bpe", "llama3", "llama-v3", "falcon3", "lfm2", "tekken"))
+IGNORES_MERGES = frozenset((*_LLAMA3_NAMES, "tekken"))
 """A word that is in the vocabulary is one token, even if no merges lead to it."""
 
-ADDS_BOS = frozenset(("llama-bpe", "llama3", "llama-v3", "falcon3", "lfm2", "tekken"))
+ADDS_BOS = frozenset((*_LLAMA3_NAMES, "tekken"))
 """BOS is added unless the file says otherwise."""
 
-NORMALIZES_NFC = frozenset(("qwen2", "deepseek-r1-qwen", "megrez"))
+NORMALIZES_NFC = frozenset(("qwen2", "qwen35", "deepseek-r1-qwen", "megrez"))
 """Text is brought to Unicode's composed form first."""
 
 

@@ -167,6 +167,8 @@ def _part(tensor: torch.Tensor, place: _Place) -> torch.Tensor:
         tensor = tensor.reshape(1, -1)
     if stored.is_flat:
         tensor = tensor.flatten()
+    if stored.is_decay:
+        tensor = torch.log(-tensor.float())
     if stored.paired is not None:
         tensor = tensor[_halves(place.name, len(tensor), *stored.paired)]
     if stored.times != 1:

@@ -1,8 +1,8 @@
 """GGUF architectures: how GGUF files name the values and tensors of each family, as llama.cpp's converter writes them.
 
-A family is described from config.json's form (families/registry.py), so the metadata is brought into that form; the names of
-tensors are those of the file. The converter adds the 1 of norms that multiply by 1 + w, and for some architectures puts the two
-rows of a rotated pair side by side.
+A family is described from config.json's form (families/registry.py), so the metadata is brought into that form
+(gguf_configs.py); the names of tensors are those of the file. The converter adds the 1 of norms that multiply by 1 + w, takes
+-exp of the decays of states, and for some architectures puts the two rows of a rotated pair side by side.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.checkpoint import gguf_configs as configs
+from tetrad.worker_svc.checkpoint.gguf_configs import Facts
 from tetrad.worker_svc.families.llama import fused_gate_up, fused_qkv
+from tetrad.worker_svc.families.states import fused_parts, parts_by_heads
 from tetrad.worker_svc.model_facts.config import ModelConfig
-from tetrad.worker_svc.model_facts.tensor_names import Stored, TensorNames
+from tetrad.worker_svc.model_facts.states import GatedDeltaRule, State
+from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored, TensorNames
 
-Get = Callable[[str], Any]
-"""Returns the value of a key of the architecture, or None."""
 Fused = Callable[[ModelConfig, str], Mapping[str, Stored]]
 
 _NORMS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
@@ -24,9 +26,14 @@ _HEAD_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_no
 _NORMS_AFTER = {"self_attn.output_norm": "post_attention_norm", "mlp.output_norm": "post_ffw_norm"}
 _MLP = {f"mlp.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")}
 _LLAMA = _NORMS | _ATTENTION | _HEAD_NORMS | _MLP
+_POST_NORM = _ATTENTION | _HEAD_NORMS | _MLP | _NORMS_AFTER
+_LLAMA_WITHOUT_HEAD_NORMS = _NORMS | _ATTENTION | _MLP
+_DELTA = _LLAMA | {"post_attention_layernorm": "post_attention_norm"}
+_LFM2_NORM = {"model.norm": "token_embd_norm"}
 _PARTS = ("gate", "up", "down")
 _EXPERTS = {
     "mlp.router": Stored("ffn_gate_inp"),
+    "mlp.router_correction": Stored("exp_probs_b.bias"),
     "mlp.shared_expert_gate": Stored("ffn_gate_inp_shexp", is_row=True),
     **{f"mlp.shared_expert.{part}_proj": Stored(f"ffn_{part}_shexp") for part in _PARTS},
     # Older files have a tensor for each expert.
@@ -38,12 +45,6 @@ _EXPERTS = {
     },
 }
 _IN_MODEL = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-_GEMMA2_LAYERS_27B, _GEMMA3_LAYERS_27B = 46, 62
-"""Numbers of layers of the models whose attention is not scaled by the size of a head."""
-
-
-def _nothing(get: Get) -> dict[str, Any]:  # noqa: ARG001 - one signature
-    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,134 +57,146 @@ class GgufArchitecture:
         knows_window: whether the family itself knows which layers have a window.
         config: values of config.json beyond those that all architectures have.
         in_layer: canonical names -> the file's, within a layer.
+        in_model: the same, of the whole model.
         fused: matrices that files have as one, or apart: the file's name -> function(config, that name).
+        others: names within a layer that depend on the model's sizes.
         is_paired: whether rows of queries and keys that are rotated together lie side by side.
     """
 
     names: Sequence[str]
     knows_window: bool = False
-    config: Callable[[Get], dict[str, Any]] = _nothing
+    config: Callable[[Facts], dict[str, Any]] = configs.nothing
     in_layer: Mapping[str, str] = field(default_factory=lambda: _LLAMA)
+    in_model: Mapping[str, str] = field(default_factory=dict)
     fused: Mapping[str, Fused] = field(default_factory=dict)
+    others: Callable[[ModelConfig], Mapping[str, Stored]] = lambda _: {}
     is_paired: bool = False
     mixture: str = ""
 
 
-def _gemma(get: Get) -> dict[str, Any]:  # noqa: ARG001 - one signature
-    return {"hidden_activation": "gelu_pytorch_tanh"}
+def _head_norms_of_all(config: ModelConfig) -> dict[str, Stored]:
+    """Return the norms of heads whose weights are a row for each head, in pairs as the heads are."""
+    pairs = (config.head_dim, config.head_dim)
+    return {name: Stored(stored, is_flat=True, paired=pairs) for name, stored in _HEAD_NORMS.items()}
 
 
-def _gemma2(get: Get) -> dict[str, Any]:
+def _qkv(config: ModelConfig) -> dict[str, Stored]:
+    return fused_qkv(config, "attn_qkv")
+
+
+def _state_of(config: ModelConfig) -> State:
+    return next(layer.state for layer in config.layers if layer.state)
+
+
+def _short_convolution(config: ModelConfig) -> dict[str, Stored]:
     return {
-        "attn_logit_softcapping": get("attn_logit_softcapping"),
-        "final_logit_softcapping": get("final_logit_softcapping"),
-        "query_pre_attn_scalar": _query_scalar(get, _GEMMA2_LAYERS_27B),
+        "mixer.conv": Stored("shortconv.conv", is_flat=True),
+        "mixer.out_proj": Stored("shortconv.out_proj"),
+        **fused_parts("shortconv.in_proj", _state_of(config).parts),
     }
 
 
-def _gemma3(get: Get) -> dict[str, Any]:
+_SSM = {
+    "mixer.conv": Stored("ssm_conv1d", is_flat=True),
+    "mixer.dt_bias": Stored("ssm_dt.bias"),
+    "mixer.A_log": Stored("ssm_a", is_flat=True, is_decay=True),
+    "mixer.D": Stored("ssm_d", is_flat=True),
+    "mixer.norm": Stored("ssm_norm", is_flat=True),
+    "mixer.out_proj": Stored("ssm_out"),
+}
+
+
+def _mamba2(config: ModelConfig) -> dict[str, Stored]:
+    return _SSM | fused_parts("ssm_in", _state_of(config).parts)
+
+
+def _falcon_h1(config: ModelConfig) -> dict[str, Stored]:
+    return _mamba2(config) | {"post_attention_layernorm.weight": Stored("ffn_norm")}
+
+
+def _gated_delta(config: ModelConfig) -> dict[str, Stored]:
+    """Return the names of gated delta nets, and of attention whose matrix of queries has a gate's rows behind each head's."""
+    state, heads, dim = _state_of(config), config.num_heads, config.head_dim
+    assert isinstance(state, GatedDeltaRule)
+    mixed = {name: state.parts[name] for name in ("in_query_proj", "in_key_proj", "in_value_proj")}
     return {
-        "final_logit_softcapping": get("final_logit_softcapping"),
-        "query_pre_attn_scalar": _query_scalar(get, _GEMMA3_LAYERS_27B),
-        "rope_local_base_freq": get("rope.freq_base_swa"),
+        **_SSM,
+        **fused_parts("attn_qkv", mixed),
+        "mixer.in_gate_proj": Stored("attn_gate"),
+        "mixer.in_beta_proj": Stored("ssm_beta"),
+        "mixer.in_decay_proj": Stored("ssm_alpha"),
+        "self_attn.q_proj": Stored("attn_q", rows=Rows(heads, 2 * dim, 0, dim)),
+        "self_attn.output_gate_proj": Stored("attn_q", rows=Rows(heads, 2 * dim, dim, 2 * dim)),
     }
 
 
-def _query_scalar(get: Get, layers_27b: int) -> Any:
-    if get("block_count") == layers_27b:
-        return get("embedding_length") // get("attention.head_count")
-    return get("attention.key_length")
-
-
-def _granite(get: Get) -> dict[str, Any]:
-    return {
-        "attention_multiplier": get("attention.scale"),
-        "embedding_multiplier": get("embedding_scale"),
-        "residual_multiplier": get("residual_scale"),
-        "logits_scaling": get("logit_scale"),
-    }
-
-
-def _experts(get: Get) -> dict[str, Any]:
-    """Return the values of experts; older files have their size as that of all MLPs."""
-    return {
-        "num_local_experts": get("expert_count"),
-        "num_experts": get("expert_count"),
-        "num_experts_per_tok": get("expert_used_count"),
-        "moe_intermediate_size": get("expert_feed_forward_length") or get("feed_forward_length"),
-        "shared_expert_intermediate_size": get("expert_shared_feed_forward_length"),
-    }
-
-
-def _llama(get: Get) -> dict[str, Any]:
-    return _experts(get) if get("expert_count") else {}
-
-
-def _qwen3_moe(get: Get) -> dict[str, Any]:
-    return {**_experts(get), "norm_topk_prob": True}
-
-
-def _granite_moe(get: Get) -> dict[str, Any]:
-    if get("expert_shared_feed_forward_length"):
-        raise ModelError("GGUF granitemoe with a shared expert is not supported.")
-    return _granite(get) | _experts(get)
-
-
-def _gpt_oss(get: Get) -> dict[str, Any]:
-    scaling = {
-        "rope_type": "yarn",
-        "factor": get("rope.scaling.factor"),
-        "original_max_position_embeddings": get("rope.scaling.original_context_length"),
-        "truncate": False,
-    }
-    return {
-        **_experts(get),
-        "intermediate_size": get("expert_feed_forward_length"),
-        "rope_scaling": scaling if get("rope.scaling.type") == "yarn" else None,
-    }
-
-
-def _layer_norm(get: Get) -> dict[str, Any]:
-    return {"layer_norm_eps": get("attention.layer_norm_epsilon")} | _partial(get)
-
-
-def _partial(get: Get) -> dict[str, Any]:
-    """Return the share of a head that turns, if it is not all of it."""
-    turned, head_dim = get("rope.dimension_count"), get("embedding_length") // get("attention.head_count")
-    # The family rounds the product of share and size down: half a dimension more gives this number again.
-    return {"partial_rotary_factor": (turned + 0.5) / head_dim} if turned and turned < head_dim else {}
+def _qwen3_next(config: ModelConfig) -> dict[str, Stored]:
+    state = _state_of(config)
+    assert isinstance(state, GatedDeltaRule)
+    shared = state.num_value_heads // state.num_key_heads
+    parts = {"in_beta_proj": shared, "in_decay_proj": shared}
+    return _gated_delta(config) | parts_by_heads("ssm_ba", parts, state.num_key_heads)
 
 
 ARCHITECTURES: Mapping[str, GgufArchitecture] = {
     "arcee": GgufArchitecture(("ArceeForCausalLM",), is_paired=True),
-    "gemma": GgufArchitecture(("GemmaForCausalLM",), config=_gemma),
-    "gemma2": GgufArchitecture(("Gemma2ForCausalLM",), True, _gemma2, _LLAMA | _NORMS_AFTER),
-    "gemma3": GgufArchitecture(("Gemma3ForCausalLM",), True, _gemma3, _LLAMA | _NORMS_AFTER),
-    "granite": GgufArchitecture(("GraniteForCausalLM",), config=_granite, is_paired=True),
+    "cohere2": GgufArchitecture(("Cohere2ForCausalLM",), True, configs.cohere2, _LLAMA_WITHOUT_HEAD_NORMS, is_paired=True),
+    "command-r": GgufArchitecture(("CohereForCausalLM",), config=configs.cohere, others=_head_norms_of_all, is_paired=True),
+    "exaone4": GgufArchitecture(("Exaone4ForCausalLM",), True, configs.windows, _POST_NORM),
+    "falcon-h1": GgufArchitecture(("FalconH1ForCausalLM",), config=configs.falcon_h1, others=_falcon_h1),
+    "gemma": GgufArchitecture(("GemmaForCausalLM",), config=configs.gemma),
+    "gemma2": GgufArchitecture(("Gemma2ForCausalLM",), True, configs.gemma2, _LLAMA | _NORMS_AFTER),
+    "gemma3": GgufArchitecture(("Gemma3ForCausalLM",), True, configs.gemma3, _LLAMA | _NORMS_AFTER),
+    "glm4": GgufArchitecture(
+        ("Glm4ForCausalLM",),
+        config=configs.glm4,
+        in_layer=_LLAMA | _NORMS_AFTER,
+        fused={"ffn_up": fused_gate_up},
+        is_paired=True,
+    ),
+    "gpt2": GgufArchitecture(
+        ("GPT2LMHeadModel",), config=configs.layer_norm, in_model={"model.embed_positions": "position_embd"}, others=_qkv
+    ),
+    "gptneox": GgufArchitecture(("GPTNeoXForCausalLM",), config=configs.gpt_neox, others=_qkv),
+    "granite": GgufArchitecture(("GraniteForCausalLM",), config=configs.granite, is_paired=True),
     "gpt-oss": GgufArchitecture(
         ("GptOssForCausalLM",),
         True,
-        _gpt_oss,
+        configs.gpt_oss,
         _LLAMA | {"post_attention_layernorm": "post_attention_norm", "self_attn.sinks": "attn_sinks.weight"},
     ),
-    "granitemoe": GgufArchitecture(("GraniteMoeForCausalLM",), config=_granite_moe, is_paired=True),
-    "llama": GgufArchitecture(
-        ("LlamaForCausalLM", "MistralForCausalLM"), config=_llama, is_paired=True, mixture="MixtralForCausalLM"
+    "granitemoe": GgufArchitecture(("GraniteMoeForCausalLM",), config=configs.granite_moe, is_paired=True),
+    "granitehybrid": GgufArchitecture(
+        ("GraniteMoeHybridForCausalLM",), config=configs.granite_hybrid, others=_mamba2, is_paired=True
     ),
-    "nemotron": GgufArchitecture(("NemotronForCausalLM",), config=_layer_norm),
-    "olmo2": GgufArchitecture(("Olmo2ForCausalLM",), in_layer=_ATTENTION | _HEAD_NORMS | _MLP | _NORMS_AFTER),
-    "olmoe": GgufArchitecture(("OlmoeForCausalLM",), config=_experts),
-    "phi2": GgufArchitecture(("PhiForCausalLM",), config=_layer_norm, fused={"attn_qkv": fused_qkv}),
-    "phi3": GgufArchitecture(("Phi3ForCausalLM",), True, _partial, fused={"attn_qkv": fused_qkv, "ffn_up": fused_gate_up}),
+    "lfm2": GgufArchitecture(("Lfm2ForCausalLM",), config=configs.lfm2, in_model=_LFM2_NORM, others=_short_convolution),
+    "lfm2moe": GgufArchitecture(
+        ("Lfm2MoeForCausalLM",), config=configs.lfm2_moe, in_model=_LFM2_NORM, others=_short_convolution
+    ),
+    "llama": GgufArchitecture(
+        ("LlamaForCausalLM", "MistralForCausalLM"), config=configs.llama, is_paired=True, mixture="MixtralForCausalLM"
+    ),
+    "mamba2": GgufArchitecture(("Mamba2ForCausalLM",), config=configs.mamba2, others=_mamba2),
+    "mistral3": GgufArchitecture(("Ministral3ForCausalLM", "MistralForCausalLM"), True, configs.mistral3, is_paired=True),
+    "nemotron": GgufArchitecture(("NemotronForCausalLM",), config=configs.layer_norm),
+    "olmo2": GgufArchitecture(("Olmo2ForCausalLM", "Olmo3ForCausalLM"), True, configs.olmo2, _POST_NORM),
+    "olmoe": GgufArchitecture(("OlmoeForCausalLM",), config=configs.experts),
+    "phi2": GgufArchitecture(("PhiForCausalLM",), config=configs.layer_norm, fused={"attn_qkv": fused_qkv}),
+    "phi3": GgufArchitecture(
+        ("Phi3ForCausalLM",), True, configs.partial_rotation, fused={"attn_qkv": fused_qkv, "ffn_up": fused_gate_up}
+    ),
     "qwen2": GgufArchitecture(("Qwen2ForCausalLM",)),
-    "qwen2moe": GgufArchitecture(("Qwen2MoeForCausalLM",), config=_experts),
+    "qwen2moe": GgufArchitecture(("Qwen2MoeForCausalLM",), config=configs.experts),
     "qwen3": GgufArchitecture(("Qwen3ForCausalLM",)),
-    "qwen3moe": GgufArchitecture(("Qwen3MoeForCausalLM",), config=_qwen3_moe),
+    "qwen3moe": GgufArchitecture(("Qwen3MoeForCausalLM",), config=configs.qwen3_moe),
+    "qwen35": GgufArchitecture(("Qwen3_5ForCausalLM",), config=configs.qwen3_5, in_layer=_DELTA, others=_gated_delta),
+    "qwen35moe": GgufArchitecture(("Qwen3_5MoeForCausalLM",), config=configs.qwen3_5_moe, in_layer=_DELTA, others=_gated_delta),
+    "qwen3next": GgufArchitecture(("Qwen3NextForCausalLM",), config=configs.qwen3_next, in_layer=_DELTA, others=_qwen3_next),
     "seed_oss": GgufArchitecture(
         ("SeedOssForCausalLM",), in_layer=_LLAMA | {"post_attention_layernorm": "post_attention_norm"}
     ),
     "smollm3": GgufArchitecture(("SmolLM3ForCausalLM",), is_paired=True),
-    "starcoder2": GgufArchitecture(("Starcoder2ForCausalLM",), True, _layer_norm),
+    "starcoder2": GgufArchitecture(("Starcoder2ForCausalLM",), True, configs.layer_norm),
 }
 """GGUF's name -> the architecture."""
 
@@ -202,10 +215,14 @@ def tensor_names(architecture: str, config: ModelConfig, has: Callable[[str], bo
     in_layer = {name: Stored(stored) for name, stored in known.in_layer.items()}
     if any(layer.experts for layer in config.layers):
         in_layer |= _EXPERTS
+    in_layer |= known.others(config)
     if known.is_paired:
+        turned = next((rope.dim for rope in config.ropes if rope), config.head_dim)
         for name in ("self_attn.q_proj", "self_attn.k_proj"):
-            in_layer[name] = Stored(in_layer[name].name, paired=(config.head_dim, config.head_dim))
+            in_layer[name] = Stored(in_layer[name].name, paired=(config.head_dim, turned))
     for name, find in known.fused.items():
         if has(f"blk.0.{name}.weight"):
             in_layer |= find(config, name)
-    return TensorNames(layers="blk", in_layer=in_layer, in_model={name: Stored(stored) for name, stored in _IN_MODEL.items()})
+    in_model = {name: Stored(stored) for name, stored in {**_IN_MODEL, **known.in_model}.items()}
+    # Layers behind the last predict several tokens.
+    return TensorNames(layers="blk", in_layer=in_layer, in_model=in_model, unused_layers=(f"blk.{config.num_layers}.",))

@@ -1,26 +1,27 @@
 """GGUF metadata: converts metadata to config.json's form."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from tetrad.services.errors import ModelError
+from tetrad.services.errors import ModelError, one_line
 from tetrad.worker_svc.checkpoint.gguf_architectures import architecture_of
+from tetrad.worker_svc.checkpoint.gguf_configs import Facts, scaling_of
 
 
-def config_from_metadata(field: Callable[[str], Any], *, vocab_size: int, is_tied: bool) -> dict[str, Any]:
+def config_from_metadata(
+    field: Callable[[str], Any], has: Callable[[str], bool], *, vocab_size: int, is_tied: bool
+) -> dict[str, Any]:
     """Return the dict that config.json would hold.
 
     Args:
         field: value of a metadata key, or None.
+        has: whether the file has a tensor.
         vocab_size: rows of the embedding; the metadata may lack it.
         is_tied: whether the file has no output matrix of its own.
     """
     name = field("general.architecture")
     architecture = architecture_of(name)
-
-    def get(key: str) -> Any:
-        return field(f"{name}.{key}")
-
+    get = Facts(name, field, has)
     window = get("attention.sliding_window") or None
     if window and not architecture.knows_window and len(architecture.names) == 1:
         raise ModelError(f"GGUF {name}.attention.sliding_window is not supported: which layers have it is not said.")
@@ -31,28 +32,27 @@ def config_from_metadata(field: Callable[[str], Any], *, vocab_size: int, is_tie
         "vocab_size": vocab_size,
         "hidden_size": get("embedding_length"),
         "intermediate_size": get("feed_forward_length"),
-        "num_hidden_layers": get("block_count"),
+        "num_hidden_layers": get.num_layers,
         "num_attention_heads": get("attention.head_count"),
-        "num_key_value_heads": get("attention.head_count_kv"),
+        "num_key_value_heads": _largest(get("attention.head_count_kv")),
         "head_dim": get("attention.key_length"),
         "rms_norm_eps": get("attention.layer_norm_rms_epsilon"),
         "rope_theta": get("rope.freq_base"),
         "max_position_embeddings": get("context_length"),
         "eos_token_id": field("tokenizer.ggml.eos_token_id"),
         "tie_word_embeddings": is_tied,
-        "rope_scaling": _rope_scaling(get),
-    } | architecture.config(get)
+        "rope_scaling": None if get("rope.scaling.type") in (None, "none") else scaling_of(get),
+    } | _own_values(name, architecture.config, get)
     return {key: value for key, value in config.items() if value is not None}
 
 
-def _rope_scaling(get: Callable[[str], Any]) -> Mapping[str, Any] | None:
-    kind = get("rope.scaling.type")
-    if kind in (None, "none"):
-        return None
-    scaling = {
-        "rope_type": kind,
-        "factor": get("rope.scaling.factor"),
-        "attention_factor": get("rope.scaling.attn_factor"),
-        "original_max_position_embeddings": get("rope.scaling.original_context_length"),
-    }
-    return {key: value for key, value in scaling.items() if value is not None}
+def _own_values(name: str, config: Callable[[Facts], dict[str, Any]], facts: Facts) -> dict[str, Any]:
+    try:
+        return config(facts)
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise ModelError(f"The metadata of GGUF {name} cannot be read: {one_line(error)}.") from error
+
+
+def _largest(count: Any) -> Any:
+    """Return a number of heads; of a list of each layer's, the largest."""
+    return max(count, default=None) if isinstance(count, list) else count

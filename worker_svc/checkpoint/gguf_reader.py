@@ -114,7 +114,9 @@ class GgufFile:
         embedding = self._tensor("token_embd.weight")
         if embedding is None or len(embedding.shape) != 2:
             raise ModelError(f"{self.path} has no tensor token_embd.weight of two dimensions.")
-        config = config_from_metadata(self.field, vocab_size=embedding.shape[-1], is_tied=not self.has("output.weight"))
+        config = config_from_metadata(
+            self.field, self.has, vocab_size=embedding.shape[-1], is_tied=not self.has("output.weight")
+        )
         if self.has(_ROPE_FACTORS):
             config["rope_scaling"] = {"rope_type": "factors", "factors": self._rope_factors(_ROPE_FACTORS)}
         if all(self.has(name) for name in _LONGROPE.values()):

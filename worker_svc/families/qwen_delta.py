@@ -5,7 +5,14 @@ from dataclasses import replace
 
 from tetrad.worker_svc.families.decoder import decoder
 from tetrad.worker_svc.families.qwen import shared_expert, with_qwen_experts
-from tetrad.worker_svc.families.states import attention_layers, check_silu, fused_parts, mixer_names, with_states
+from tetrad.worker_svc.families.states import (
+    attention_layers,
+    check_silu,
+    fused_parts,
+    mixer_names,
+    parts_by_heads,
+    with_states,
+)
 from tetrad.worker_svc.families.values import FULL, Values
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.states import GatedDeltaRule
@@ -21,8 +28,8 @@ def qwen3_next(values: Values) -> ModelConfig:
     shared = state.num_value_heads // state.num_key_heads
     width = shared * state.value_dim
     parts = {"in_query_proj": state.key_dim, "in_key_proj": state.key_dim, "in_value_proj": width, "in_gate_proj": width}
-    names = _by_heads("linear_attn.in_proj_qkvz", parts, state.num_key_heads)
-    names |= _by_heads("linear_attn.in_proj_ba", {"in_beta_proj": shared, "in_decay_proj": shared}, state.num_key_heads)
+    names = parts_by_heads("linear_attn.in_proj_qkvz", parts, state.num_key_heads)
+    names |= parts_by_heads("linear_attn.in_proj_ba", {"in_beta_proj": shared, "in_decay_proj": shared}, state.num_key_heads)
     is_renormalized = bool(values.get("norm_topk_prob", default=True))
     config = _described(values, state, names)
     return with_qwen_experts(config, values, is_renormalized=is_renormalized, **shared_expert(values))
@@ -84,6 +91,7 @@ def _state(values: Values) -> GatedDeltaRule:
         key_dim=int(values.get("linear_key_head_dim", default=128)),
         value_dim=int(values.get("linear_value_head_dim", default=128)),
         kernel=int(values.get("linear_conv_kernel_dim", default=4)),
+        are_keys_in_turns=bool(values.get("linear_keys_in_turns")),
     )
 
 
@@ -93,12 +101,3 @@ def _separate(state: GatedDeltaRule) -> dict[str, Stored]:
     return fused_parts("linear_attn.in_proj_qkv", mixed) | {
         f"mixer.{name}": Stored(f"linear_attn.{stored}") for name, stored in alone.items()
     }
-
-
-def _by_heads(name: str, parts: Mapping[str, int], num_heads: int) -> dict[str, Stored]:
-    """Return where a matrix has parts that follow each other within each head's rows."""
-    size, found, start = sum(parts.values()), dict[str, Stored](), 0
-    for part, rows in parts.items():
-        found[f"mixer.{part}"] = Stored(name, rows=Rows(num_heads, size, start, start + rows))
-        start += rows
-    return found

@@ -66,6 +66,15 @@ def mixer_names(prefix: str, state: State, *, convolution: str = "conv1d") -> di
     return names | fused_parts(f"{prefix}.in_proj", state.parts)
 
 
+def parts_by_heads(name: str, parts: Mapping[str, int], num_heads: int) -> dict[str, Stored]:
+    """Return where a fused matrix of a layer has its parts, which follow each other within each head's rows."""
+    ends = list(accumulate(parts.values()))
+    return {
+        f"mixer.{part}": Stored(name, rows=Rows(num_heads, ends[-1], end - size, end))
+        for (part, size), end in zip(parts.items(), ends, strict=True)
+    }
+
+
 def fused_parts(name: str, parts: Mapping[str, int], times: Mapping[str, float] = NO_VALUES) -> dict[str, Stored]:
     """Return where a fused matrix of a layer has each of its parts, which follow each other; `times` multiplies them."""
     ends = list(accumulate(parts.values()))

@@ -94,6 +94,7 @@ class GatedDeltaRule:
         num_key_heads, key_dim: of queries and keys; a head of them serves equally many of values.
         num_value_heads, value_dim: of values.
         kernel: tokens that a convolution sees, its own included.
+        are_keys_in_turns: head v of values has head v % num_key_heads of keys; else heads that share keys are neighbours.
     """
 
     num_key_heads: int
@@ -101,6 +102,7 @@ class GatedDeltaRule:
     key_dim: int
     value_dim: int
     kernel: int
+    are_keys_in_turns: bool = False
 
     @property
     def size(self) -> int:

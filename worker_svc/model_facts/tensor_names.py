@@ -37,6 +37,7 @@ class Stored:
         rows: the ones that count; None: all.
         is_row: the file has a matrix of one row as a vector.
         is_flat: the values of all heads follow each other in the canonical tensor, the file has them in rows.
+        is_decay: the file has -exp of the values.
         paired: (head_dim, turned): rows come in heads whose first `turned` have the two of a pair side by side; None: apart.
         plus: added to a weight: norms that multiply by 1 + w.
         times: the tensor is multiplied by it: models that scale what a product brings.
@@ -51,6 +52,7 @@ class Stored:
     rows: Rows | None = None
     is_row: bool = False
     is_flat: bool = False
+    is_decay: bool = False
     paired: tuple[int, int] | None = None
     plus: float = 0.0
     times: float = 1.0

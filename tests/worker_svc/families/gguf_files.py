@@ -1,17 +1,22 @@
 """GGUF files of tiny models, as llama.cpp's converter writes them: its names of tensors are those of the gguf package."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gguf
 import numpy as np
 import torch
+from gguf import GGUFWriter
+
+from tests.worker_svc.families import gguf_tensors as tensors
 
 Config = Any
 """A config of transformers."""
 Values = Callable[[Config], Mapping[str, Any]]
+Tensors = Callable[[Config, Mapping[str, torch.Tensor]], dict[str, torch.Tensor]]
 
 
 def _nothing(config: Config) -> Mapping[str, Any]:
@@ -52,6 +57,84 @@ def _turned(config: Config) -> dict[str, Any]:
     return {"rope.dimension_count": int(share * config.hidden_size) // config.num_attention_heads}
 
 
+def _gpt_neox(config: Config) -> dict[str, Any]:
+    return _turned(config) | {"use_parallel_residual": config.use_parallel_residual}
+
+
+def _windows(config: Config) -> dict[str, Any]:
+    theta = config.rope_parameters.get("full_attention", config.rope_parameters)["rope_theta"]
+    return {
+        "attention.sliding_window": config.sliding_window,
+        "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in config.layer_types],
+        "rope.freq_base": theta,
+    }
+
+
+def _ministral3(config: Config) -> dict[str, Any]:
+    scaling = config.rope_parameters
+    return {
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": scaling["factor"],
+        "rope.scaling.original_context_length": scaling["original_max_position_embeddings"],
+        "rope.scaling.yarn_beta_fast": scaling["beta_fast"],
+        "rope.scaling.yarn_beta_slow": scaling["beta_slow"],
+        "rope.scaling.yarn_log_multiplier": scaling["mscale_all_dim"],
+        "attention.temperature_scale": scaling["llama_4_scaling_beta"],
+    }
+
+
+def _lfm2(config: Config) -> dict[str, Any]:
+    size = int(2 * getattr(config, "block_ff_dim", config.intermediate_size) / 3)
+    multiple = getattr(config, "block_multiple_of", 256)
+    return {
+        "attention.head_count_kv": [
+            config.num_key_value_heads if kind == "full_attention" else 0 for kind in config.layer_types
+        ],
+        "attention.layer_norm_rms_epsilon": config.norm_eps,
+        "shortconv.l_cache": config.conv_L_cache,
+        "feed_forward_length": -(-size // multiple) * multiple,
+    }
+
+
+def _ssm(config: Config, size: int) -> dict[str, Any]:
+    def find(*names: str) -> Any:
+        return next(getattr(config, name) for name in names if getattr(config, name, None) is not None)
+
+    return {
+        "ssm.conv_kernel": find("mamba_d_conv", "conv_kernel"),
+        "ssm.state_size": find("mamba_d_state", "state_size"),
+        "ssm.group_count": find("mamba_n_groups", "n_groups"),
+        "ssm.inner_size": size,
+        "ssm.time_step_rank": size // find("mamba_d_head", "head_dim"),
+        "attention.layer_norm_rms_epsilon": find("rms_norm_eps", "layer_norm_epsilon"),
+    }
+
+
+def _granite_hybrid(config: Config) -> dict[str, Any]:
+    size = config.mamba_expand * config.hidden_size
+    return {
+        **_granite(config),
+        **_experts(config),
+        **_ssm(config, size),
+        "expert_shared_feed_forward_length": config.shared_intermediate_size,
+        "attention.head_count_kv": [
+            config.num_key_value_heads if kind == "full_attention" else 0 for kind in config.layer_types
+        ],
+        "rope.scaling.finetuned": False,
+    }
+
+
+def _delta(config: Config) -> dict[str, Any]:
+    return {
+        "ssm.conv_kernel": config.linear_conv_kernel_dim,
+        "ssm.state_size": config.linear_key_head_dim,
+        "ssm.group_count": config.linear_num_key_heads,
+        "ssm.time_step_rank": config.linear_num_value_heads,
+        "ssm.inner_size": config.linear_value_head_dim * config.linear_num_value_heads,
+        "rope.dimension_count": config.head_dim // 4,
+    }
+
+
 @dataclass(frozen=True)
 class Conversion:
     """What the converter does for an architecture.
@@ -61,16 +144,30 @@ class Conversion:
         values: metadata beyond sizes.
         has_interleaved_heads: whether the two rows of a rotated pair are put side by side.
         adds_one: whether weights of norms get the 1 that the model adds.
+        tensors: what else becomes of the tensors, by their names in the checkpoint.
     """
 
     architecture: gguf.MODEL_ARCH
     values: Values = _nothing
     has_interleaved_heads: bool = False
     adds_one: bool = False
+    tensors: Tensors = lambda config, state: dict(state)
 
 
 CONVERSIONS = {
     "arcee": Conversion(gguf.MODEL_ARCH.ARCEE, has_interleaved_heads=True),
+    "cohere": Conversion(gguf.MODEL_ARCH.COMMAND_R, lambda config: {"logit_scale": config.logit_scale}),
+    "cohere with norms of heads": Conversion(
+        gguf.MODEL_ARCH.COMMAND_R, lambda config: {"logit_scale": float(config.logit_scale)}
+    ),
+    "cohere2": Conversion(
+        gguf.MODEL_ARCH.COHERE2,
+        lambda config: {"logit_scale": config.logit_scale, "attention.sliding_window": config.sliding_window},
+    ),
+    "exaone4": Conversion(gguf.MODEL_ARCH.EXAONE4, _windows),
+    "falcon_h1": Conversion(
+        gguf.MODEL_ARCH.FALCON_H1, lambda config: _ssm(config, config.mamba_d_ssm), tensors=tensors.falcon_h1
+    ),
     "gemma": Conversion(gguf.MODEL_ARCH.GEMMA, adds_one=True),
     "gemma2": Conversion(
         gguf.MODEL_ARCH.GEMMA2,
@@ -89,6 +186,10 @@ CONVERSIONS = {
         },
         adds_one=True,
     ),
+    "glm4": Conversion(gguf.MODEL_ARCH.GLM4, _turned),
+    "gpt2": Conversion(gguf.MODEL_ARCH.GPT2, lambda config: {"feed_forward_length": 4 * config.n_embd}, tensors=tensors.gpt2),
+    "gpt_neox": Conversion(gguf.MODEL_ARCH.GPTNEOX, _gpt_neox, tensors=tensors.gpt_neox),
+    "gpt_neox in turns": Conversion(gguf.MODEL_ARCH.GPTNEOX, _gpt_neox, tensors=tensors.gpt_neox),
     "granite": Conversion(
         gguf.MODEL_ARCH.GRANITE,
         _granite,
@@ -98,7 +199,28 @@ CONVERSIONS = {
         gguf.MODEL_ARCH.GRANITE_MOE, lambda config: _granite(config) | _experts(config), has_interleaved_heads=True
     ),
     "gpt_oss": Conversion(gguf.MODEL_ARCH.GPT_OSS, _gpt_oss),
+    "granite_hybrid": Conversion(
+        gguf.MODEL_ARCH.GRANITE_HYBRID, _granite_hybrid, has_interleaved_heads=True, tensors=tensors.granite_hybrid
+    ),
+    "lfm2": Conversion(gguf.MODEL_ARCH.LFM2, _lfm2, tensors=tensors.lfm2),
+    "lfm2 with biases": Conversion(gguf.MODEL_ARCH.LFM2, _lfm2, tensors=tensors.lfm2),
+    "lfm2_moe": Conversion(
+        gguf.MODEL_ARCH.LFM2MOE,
+        lambda config: (
+            _lfm2(config)
+            | _experts(config)
+            | {"feed_forward_length": config.intermediate_size, "leading_dense_block_count": config.num_dense_layers}
+        ),
+        tensors=tensors.lfm2,
+    ),
     "llama": Conversion(gguf.MODEL_ARCH.LLAMA, has_interleaved_heads=True),
+    "mamba2": Conversion(
+        gguf.MODEL_ARCH.MAMBA2, lambda config: _ssm(config, config.num_heads * config.head_dim), tensors=tensors.mamba2
+    ),
+    "mamba2 with biases": Conversion(
+        gguf.MODEL_ARCH.MAMBA2, lambda config: _ssm(config, config.num_heads * config.head_dim), tensors=tensors.mamba2
+    ),
+    "ministral3": Conversion(gguf.MODEL_ARCH.MISTRAL3, _ministral3, has_interleaved_heads=True),
     "mistral": Conversion(
         gguf.MODEL_ARCH.LLAMA, lambda config: {"attention.sliding_window": config.sliding_window}, has_interleaved_heads=True
     ),
@@ -109,6 +231,7 @@ CONVERSIONS = {
     ),
     "nemotron": Conversion(gguf.MODEL_ARCH.NEMOTRON, _turned, adds_one=True),
     "olmo2": Conversion(gguf.MODEL_ARCH.OLMO2),
+    "olmo3": Conversion(gguf.MODEL_ARCH.OLMO2, _windows),
     "olmoe": Conversion(gguf.MODEL_ARCH.OLMOE, _experts),
     "phi": Conversion(gguf.MODEL_ARCH.PHI2, _turned),
     "phi3": Conversion(
@@ -118,6 +241,13 @@ CONVERSIONS = {
     "qwen2_moe": Conversion(gguf.MODEL_ARCH.QWEN2MOE, _experts),
     "qwen3": Conversion(gguf.MODEL_ARCH.QWEN3),
     "qwen3_moe": Conversion(gguf.MODEL_ARCH.QWEN3MOE, _experts),
+    "qwen3_5": Conversion(gguf.MODEL_ARCH.QWEN35, _delta, adds_one=True, tensors=tensors.qwen3_5),
+    "qwen3_5_moe": Conversion(
+        gguf.MODEL_ARCH.QWEN35MOE, lambda config: _delta(config) | _experts(config), adds_one=True, tensors=tensors.qwen3_5
+    ),
+    "qwen3_next": Conversion(
+        gguf.MODEL_ARCH.QWEN3NEXT, lambda config: _delta(config) | _experts(config), adds_one=True, tensors=tensors.qwen3_next
+    ),
     "seed_oss": Conversion(gguf.MODEL_ARCH.SEED_OSS),
     "smollm3": Conversion(gguf.MODEL_ARCH.SMOLLM3, has_interleaved_heads=True),
     "starcoder2": Conversion(gguf.MODEL_ARCH.STARCODER2, lambda config: {"attention.sliding_window": config.sliding_window}),
@@ -125,23 +255,54 @@ CONVERSIONS = {
 """Name of a tiny model -> its conversion."""
 
 
-def write_gguf(path: Path, name: str, model: torch.nn.Module, kind: gguf.GGMLQuantizationType) -> None:
-    """Write a tiny model; matrices whose rows are whole blocks are quantized to `kind`."""
+ADD = {
+    bool: GGUFWriter.add_bool,
+    float: GGUFWriter.add_float32,
+    list: GGUFWriter.add_array,
+    str: GGUFWriter.add_string,
+}
+KEPT = (".bias", "ffn_gate_inp.weight", "_norm.weight", "conv1d.weight", "conv.weight", "position_embd.weight")
+"""Ends of names of tensors that are never quantized."""
+
+
+def write_gguf(
+    path: Path,
+    name: str,
+    model: torch.nn.Module,
+    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    *,
+    architecture: str = "",
+    added: Mapping[str, Any] = MappingProxyType({}),
+    added_tensors: Sequence[str] = (),
+) -> None:
+    """Write a tiny model; matrices whose rows are whole blocks are quantized to `kind`.
+
+    Args:
+        path: of the file.
+        name: of the tiny model.
+        model: transformers' own.
+        kind: of matrices.
+        architecture: GGUF's name, if not that of the conversion.
+        added: metadata.
+        added_tensors: names of tensors that the model does not have.
+    """
     conversion, config = CONVERSIONS[name], model.config
-    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[conversion.architecture])
-    for key, value in (_sizes(config) | dict(conversion.values(config))).items():
-        add = {float: writer.add_float32, str: writer.add_string}.get(type(value), writer.add_uint32)
-        add(f"{writer.arch}.{key}", value)
+    writer = GGUFWriter(path, architecture or gguf.MODEL_ARCH_NAMES[conversion.architecture])
+    for key, value in (_sizes(config) | dict(conversion.values(config)) | dict(added)).items():
+        add = ADD.get(type(value), GGUFWriter.add_uint32)
+        add(writer, f"{writer.arch}.{key}", value)
     names = gguf.get_tensor_name_map(conversion.architecture, config.num_hidden_layers)
-    for key, tensor in _unfused(model.state_dict()).items():
+    for key, tensor in conversion.tensors(config, _unfused(model.state_dict())).items():
         if key == "lm_head.weight" and config.tie_word_embeddings:
             continue
         values = _converted(conversion, config, key, tensor).float().numpy()
         name = names.get_name(key, (".weight", ".bias"))
         is_quantized = values.ndim >= 2 and values.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] == 0
-        is_kept = name.endswith((".bias", "ffn_gate_inp.weight"))
+        is_kept = name.endswith(KEPT)
         its_kind = kind if is_quantized and not is_kept else gguf.GGMLQuantizationType.F32
         writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(values), its_kind), raw_dtype=its_kind)
+    for added_name in added_tensors:
+        writer.add_tensor(added_name, np.ones(16, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -172,25 +333,28 @@ def _unfused(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def _sizes(config: Config) -> dict[str, Any]:
     values = {
         "block_count": config.num_hidden_layers,
-        "context_length": config.max_position_embeddings,
+        "context_length": getattr(config, "max_position_embeddings", 1 << 20),
         "embedding_length": config.hidden_size,
-        "feed_forward_length": config.intermediate_size,
-        "attention.head_count": config.num_attention_heads,
-        "attention.head_count_kv": config.num_key_value_heads,
+        "feed_forward_length": getattr(config, "intermediate_size", None),
+        "attention.head_count": getattr(config, "num_attention_heads", 0),
+        "attention.head_count_kv": getattr(config, "num_key_value_heads", None),
         "attention.key_length": getattr(config, "head_dim", None),
         "attention.layer_norm_rms_epsilon": getattr(config, "rms_norm_eps", None),
         "attention.layer_norm_epsilon": getattr(
-            config, "layer_norm_eps", getattr(config, "norm_eps", getattr(config, "norm_epsilon", None))
+            config,
+            "layer_norm_eps",
+            getattr(config, "norm_eps", getattr(config, "norm_epsilon", getattr(config, "layer_norm_epsilon", None))),
         ),
-        "rope.freq_base": (config.rope_parameters or {}).get("rope_theta"),
+        "rope.freq_base": (getattr(config, "rope_parameters", None) or {}).get("rope_theta"),
     }
     return {key: value for key, value in values.items() if value is not None}
 
 
 def _converted(conversion: Conversion, config: Config, key: str, tensor: torch.Tensor) -> torch.Tensor:
-    if conversion.adds_one and key.endswith("norm.weight"):
+    if conversion.adds_one and key.endswith("norm.weight") and "linear_attn" not in key:
         return tensor + 1
-    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(key.split(".")[-2], 0)
-    if not heads or not conversion.has_interleaved_heads:
+    kind = key.split(".")[-2]
+    if kind not in ("q_proj", "k_proj") or not conversion.has_interleaved_heads:
         return tensor
+    heads = config.num_attention_heads if kind == "q_proj" else config.num_key_value_heads
     return tensor.reshape(heads, 2, -1, *tensor.shape[1:]).transpose(1, 2).reshape(tensor.shape)

@@ -8,13 +8,16 @@ import torch
 from tests.worker_svc.families.gguf_files import CONVERSIONS, write_gguf
 from tests.worker_svc.families.test_parity import verified
 from tests.worker_svc.families.tiny_models import save_family
+from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint.gguf_architectures import ARCHITECTURES
 from tetrad.worker_svc.checkpoint.open import open_source
 
 PROMPTS = [np.random.default_rng(length).integers(3, 320, length).tolist() for length in (1, 17, 90)]
 NUM_TOKENS = 16
-PARTS = [f"self_attn.{name}_proj" for name in "qkv"] + [
-    f"{prefix}.{name}_proj" for prefix in ("mlp", "mlp.experts.2") for name in ("gate", "up")
+PARTS = [
+    *(f"self_attn.{name}_proj" for name in "qkv"),
+    *(f"{prefix}.{name}_proj" for prefix in ("mlp", "mlp.experts.2") for name in ("gate", "up")),
+    *(f"mixer.in_{name}_proj" for name in ("gate", "x", "b", "c", "step", "query", "key", "value", "beta", "decay")),
 ]
 AS_PUBLISHED = {
     "gemma2": {"query_pre_attn_scalar": 16},
@@ -46,6 +49,51 @@ def test_floats(case, load, make_driver):
     outputs = driver.generate(NUM_TOKENS)
 
     assert outputs == {handle: verified(reference, prompt, outputs[handle]) for handle, prompt in enumerate(PROMPTS)}
+
+
+def test_layers_that_predict_several_tokens_are_not_used(tmp_path, load, make_driver):
+    reference = save_family(tmp_path, "qwen3_5")
+    metadata = {"block_count": 5, "nextn_predict_layers": 1}
+    write_gguf(tmp_path / "m.gguf", "qwen3_5", reference, added=metadata, added_tensors=["blk.4.nextn.enorm.weight"])
+    driver = make_driver(load(tmp_path / "m.gguf", dtype="float32"))
+    driver.add(0, PROMPTS[1])
+
+    outputs = driver.generate(NUM_TOKENS)
+
+    assert outputs == {0: verified(reference, PROMPTS[1], outputs[0])}
+
+
+def test_a_file_of_mistral3_without_a_scale_of_queries_is_a_mistral(tmp_path, load, make_driver):
+    reference = save_family(tmp_path, "llama")
+    write_gguf(tmp_path / "m.gguf", "llama", reference, architecture="mistral3")
+    driver = make_driver(load(tmp_path / "m.gguf", dtype="float32"))
+    driver.add(0, PROMPTS[1])
+
+    outputs = driver.generate(NUM_TOKENS)
+
+    assert outputs == {0: verified(reference, PROMPTS[1], outputs[0])}
+
+
+@pytest.mark.parametrize(
+    ("name", "added", "tensors", "said"),
+    [
+        ("falcon_h1", {}, ["blk.1.ssm_norm.weight"], "falcon-h1 with a norm in its Mamba2 layers"),
+        ("glm4", {"rope.dimension_sections": [2, 3, 3, 0]}, [], "glm4 with sections of the rotary embedding"),
+        ("granite_hybrid", {"rope.scaling.finetuned": True}, [], "granitehybrid with a rotary embedding"),
+        ("ministral3", {"expert_count": 4}, [], "mistral3 with experts"),
+        ("lfm2", {"attention.head_count_kv": 2}, [], "lfm2 without attention.head_count_kv of each layer"),
+        ("lfm2", {"attention.head_count_kv": [2]}, [], "lfm2 without attention.head_count_kv of each layer"),
+        ("mamba2", {"ssm.time_step_rank": 0}, [], "cannot be read"),
+        ("llama", {}, ["blk.0.attn_sinks.weight"], "does not use here: blk.0.attn_sinks.weight"),
+    ],
+)
+def test_variants_that_a_file_does_not_explain_are_refused_in_one_line(name, added, tensors, said, tmp_path, load):
+    write_gguf(tmp_path / "m.gguf", name, save_family(tmp_path, name), added=added, added_tensors=tensors)
+
+    with pytest.raises(ModelError, match=said) as caught:
+        load(tmp_path / "m.gguf")
+
+    assert "\n" not in caught.value.message
 
 
 def test_rows_of_quantized_matrices_are_those_of_the_checkpoint(case):

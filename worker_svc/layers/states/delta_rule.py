@@ -84,7 +84,8 @@ class DeltaRecurrence:
     def _of_heads(self, shared: torch.Tensor) -> torch.Tensor:
         """Return [T, H, K], of length 1, for heads of keys: several heads of values have the same."""
         unit = shared * torch.rsqrt(shared.square().sum(-1, keepdim=True).add_(_LENGTH_EPS))
-        return unit.repeat_interleave(self._sizes.num_value_heads // self._sizes.num_key_heads, 1)
+        count = self._sizes.num_value_heads // self._sizes.num_key_heads
+        return unit.repeat(1, count, 1) if self._sizes.are_keys_in_turns else unit.repeat_interleave(count, 1)
 
     def _decays(self, decays: torch.Tensor) -> torch.Tensor:
         return F.softplus(decays + self._decay_bias).mul_(self._decay)

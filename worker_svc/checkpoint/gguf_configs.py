@@ -1,0 +1,313 @@
+"""GGUF configs: the values of config.json that each architecture's metadata stands for, beyond those that all have.
+
+Used by the table in gguf_architectures.py. What a file does not say, and what its converter takes for granted, is here.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from tetrad.services.errors import ModelError
+
+_GEMMA2_LAYERS_27B, _GEMMA3_LAYERS_27B = 46, 62
+"""Numbers of layers of the models whose attention is not scaled by the size of a head."""
+
+
+class Facts:
+    """The metadata of a file's architecture, and which tensors the file has.
+
+    Args:
+        name: of the architecture.
+        field: value of a metadata key, or None.
+        has: whether the file has a tensor.
+    """
+
+    def __init__(self, name: str, field: Callable[[str], Any], has: Callable[[str], bool]) -> None:
+        self._name, self._field, self.has = name, field, has
+
+    def __call__(self, key: str) -> Any:
+        """Return the value of a key of the architecture, or None."""
+        return self._field(f"{self._name}.{key}")
+
+    @property
+    def num_layers(self) -> int:
+        """Return the number of layers, without those that predict several tokens."""
+        return int(self("block_count") or 0) - int(self("nextn_predict_layers") or 0)
+
+    def has_in_layers(self, name: str) -> bool:
+        """Return whether one of the layers has a tensor."""
+        return any(self.has(f"blk.{layer}.{name}") for layer in range(self.num_layers))
+
+    def refuse(self, what: str) -> ModelError:
+        """Return the error for a variant of the architecture that is not supported."""
+        return ModelError(f"GGUF {self._name} {what} is not supported.")
+
+
+def nothing(facts: Facts) -> dict[str, Any]:  # noqa: ARG001 - one signature
+    """Return nothing."""
+    return {}
+
+
+def gemma(facts: Facts) -> dict[str, Any]:  # noqa: ARG001 - one signature
+    """Gemma 1."""
+    return {"hidden_activation": "gelu_pytorch_tanh"}
+
+
+def gemma2(facts: Facts) -> dict[str, Any]:
+    """Gemma 2."""
+    return {
+        "attn_logit_softcapping": facts("attn_logit_softcapping"),
+        "final_logit_softcapping": facts("final_logit_softcapping"),
+        "query_pre_attn_scalar": _query_scalar(facts, _GEMMA2_LAYERS_27B),
+    }
+
+
+def gemma3(facts: Facts) -> dict[str, Any]:
+    """Gemma 3."""
+    return {
+        "final_logit_softcapping": facts("final_logit_softcapping"),
+        "query_pre_attn_scalar": _query_scalar(facts, _GEMMA3_LAYERS_27B),
+        "rope_local_base_freq": facts("rope.freq_base_swa"),
+    }
+
+
+def _query_scalar(facts: Facts, layers_27b: int) -> Any:
+    if facts("block_count") == layers_27b:
+        return facts("embedding_length") // facts("attention.head_count")
+    return facts("attention.key_length")
+
+
+def granite(facts: Facts) -> dict[str, Any]:
+    """Granite 3."""
+    return {
+        "attention_multiplier": facts("attention.scale"),
+        "embedding_multiplier": facts("embedding_scale"),
+        "residual_multiplier": facts("residual_scale"),
+        "logits_scaling": facts("logit_scale"),
+    }
+
+
+def experts(facts: Facts) -> dict[str, Any]:
+    """Return the values of experts; older files have their size as that of all MLPs."""
+    return {
+        "num_local_experts": facts("expert_count"),
+        "num_experts": facts("expert_count"),
+        "num_experts_per_tok": facts("expert_used_count"),
+        "moe_intermediate_size": facts("expert_feed_forward_length") or facts("feed_forward_length"),
+        "shared_expert_intermediate_size": facts("expert_shared_feed_forward_length"),
+    }
+
+
+def llama(facts: Facts) -> dict[str, Any]:
+    """Llama, Mistral, Mixtral."""
+    return experts(facts) if facts("expert_count") else {}
+
+
+def mistral3(facts: Facts) -> dict[str, Any]:
+    """Mistral Small 3.1; and Ministral 3, whose queries grow with their position. Rotation by YaRN has mscale 1."""
+    if facts("expert_count"):
+        raise facts.refuse("with experts")
+    beta, gain = facts("attention.temperature_scale"), facts("rope.scaling.yarn_log_multiplier")
+    if facts("rope.scaling.type") != "yarn" or not beta:
+        return {"architectures": ["MistralForCausalLM"]}
+    scaling = scaling_of(facts) | {"rope_theta": facts("rope.freq_base"), "llama_4_scaling_beta": beta}
+    if gain:
+        scaling |= {"mscale": 1.0, "mscale_all_dim": gain}
+    return {"rope_parameters": scaling, "rope_scaling": None}
+
+
+def scaling_of(facts: Facts) -> dict[str, Any]:
+    """Return the scaling of rotary embeddings as config.json has it."""
+    scaling = {
+        "rope_type": facts("rope.scaling.type"),
+        "factor": facts("rope.scaling.factor"),
+        "attention_factor": facts("rope.scaling.yarn_attn_factor") or facts("rope.scaling.attn_factor"),
+        "beta_fast": facts("rope.scaling.yarn_beta_fast"),
+        "beta_slow": facts("rope.scaling.yarn_beta_slow"),
+        "original_max_position_embeddings": facts("rope.scaling.original_context_length"),
+    }
+    return {key: value for key, value in scaling.items() if value is not None}
+
+
+def qwen3_moe(facts: Facts) -> dict[str, Any]:
+    """Qwen3 MoE."""
+    return {**experts(facts), "norm_topk_prob": True}
+
+
+def granite_moe(facts: Facts) -> dict[str, Any]:
+    """Granite 3 MoE."""
+    if facts("expert_shared_feed_forward_length"):
+        raise facts.refuse("with a shared expert")
+    return granite(facts) | experts(facts)
+
+
+def gpt_oss(facts: Facts) -> dict[str, Any]:
+    """gpt-oss."""
+    scaling = {
+        "rope_type": "yarn",
+        "factor": facts("rope.scaling.factor"),
+        "original_max_position_embeddings": facts("rope.scaling.original_context_length"),
+        "truncate": False,
+    }
+    return {
+        **experts(facts),
+        "intermediate_size": facts("expert_feed_forward_length"),
+        "rope_scaling": scaling if facts("rope.scaling.type") == "yarn" else None,
+    }
+
+
+def layer_norm(facts: Facts) -> dict[str, Any]:
+    """Families with LayerNorm."""
+    return {"layer_norm_eps": facts("attention.layer_norm_epsilon")} | partial_rotation(facts)
+
+
+def gpt_neox(facts: Facts) -> dict[str, Any]:
+    """GPT-NeoX, Pythia."""
+    return layer_norm(facts) | {"use_parallel_residual": facts("use_parallel_residual")}
+
+
+def partial_rotation(facts: Facts) -> dict[str, Any]:
+    """Return the share of a head that turns."""
+    turned = facts("rope.dimension_count")
+    head_dim = facts("attention.key_length") or facts("embedding_length") // facts("attention.head_count")
+    # The family rounds the product of share and size down: half a dimension more gives this number again.
+    return {"partial_rotary_factor": min((turned + 0.5) / head_dim, 1.0)} if turned else {}
+
+
+def glm4(facts: Facts) -> dict[str, Any]:
+    """GLM-4-0414. The files of models that read images have rows in another order."""
+    if facts("rope.dimension_sections"):
+        raise facts.refuse("with sections of the rotary embedding")
+    return partial_rotation(facts)
+
+
+def cohere(facts: Facts) -> dict[str, Any]:
+    """Command-R and R+, which norms each head."""
+    return layer_norm(facts) | {"logit_scale": facts("logit_scale"), "use_qk_norm": facts.has("blk.0.attn_q_norm.weight")}
+
+
+def cohere2(facts: Facts) -> dict[str, Any]:
+    """Command-A and R7B."""
+    return layer_norm(facts) | {"logit_scale": facts("logit_scale")}
+
+
+def windows(facts: Facts) -> dict[str, Any]:
+    """Return which layers have a window, where the file says so; else the family knows."""
+    pattern = facts("attention.sliding_window_pattern")
+    if not facts("attention.sliding_window") or not isinstance(pattern, list):
+        return {}
+    return {"layer_types": ["sliding_attention" if each else "full_attention" for each in pattern]}
+
+
+def olmo2(facts: Facts) -> dict[str, Any]:
+    """OLMo 2; and OLMo 3, which has windows."""
+    return windows(facts) | ({"architectures": ["Olmo3ForCausalLM"]} if facts("attention.sliding_window") else {})
+
+
+def lfm2(facts: Facts) -> dict[str, Any]:
+    """LFM2; layers without heads of keys are convolutions."""
+    return {
+        "conv_L_cache": facts("shortconv.l_cache"),
+        "conv_bias": facts.has_in_layers("shortconv.conv.bias"),
+        "block_auto_adjust_ff_dim": False,
+        "layer_types": _layer_types(facts, "full_attention", "conv"),
+    }
+
+
+def lfm2_moe(facts: Facts) -> dict[str, Any]:
+    """LFM2 MoE."""
+    return {
+        **lfm2(facts),
+        **experts(facts),
+        "num_local_experts": None,
+        "num_dense_layers": facts("leading_dense_block_count"),
+    }
+
+
+def mamba2(facts: Facts) -> dict[str, Any]:
+    """Mamba2."""
+    heads = facts("ssm.time_step_rank")
+    return {
+        "num_heads": heads,
+        "head_dim": facts("ssm.inner_size") // heads,
+        "state_size": facts("ssm.state_size"),
+        "n_groups": facts("ssm.group_count"),
+        "conv_kernel": facts("ssm.conv_kernel"),
+        "use_conv_bias": facts.has_in_layers("ssm_conv1d.bias"),
+        "use_bias": facts.has_in_layers("ssm_in.bias"),
+        "layer_norm_epsilon": facts("attention.layer_norm_rms_epsilon"),
+    }
+
+
+def _mamba_beside_attention(facts: Facts) -> dict[str, Any]:
+    heads, size = facts("ssm.time_step_rank"), facts("ssm.inner_size")
+    return {
+        "mamba_d_ssm": size,
+        "mamba_n_heads": heads,
+        "mamba_d_head": size // heads,
+        "mamba_d_state": facts("ssm.state_size"),
+        "mamba_n_groups": facts("ssm.group_count"),
+        "mamba_d_conv": facts("ssm.conv_kernel"),
+        "mamba_conv_bias": facts.has_in_layers("ssm_conv1d.bias"),
+        "mamba_proj_bias": facts.has_in_layers("ssm_in.bias"),
+    }
+
+
+def granite_hybrid(facts: Facts) -> dict[str, Any]:
+    """Granite 4; layers without heads of keys are Mamba2. Bamba, whose heads turn, has the same name of GGUF's."""
+    if facts("rope.scaling.finetuned"):
+        raise facts.refuse("with a rotary embedding")
+    shared = facts("expert_shared_feed_forward_length") or facts("feed_forward_length")
+    return {
+        **granite(facts),
+        **_mamba_beside_attention(facts),
+        **experts(facts),
+        "num_local_experts": facts("expert_count") or 0,
+        "num_experts": None,
+        "shared_intermediate_size": shared,
+        "layer_types": _layer_types(facts, "attention", "mamba"),
+    }
+
+
+def falcon_h1(facts: Facts) -> dict[str, Any]:
+    """Falcon-H1. The converter multiplies weights by the model's multipliers."""
+    if facts.has_in_layers("ssm_norm.weight"):
+        raise facts.refuse("with a norm in its Mamba2 layers, whose place the file does not say,")
+    return {**_mamba_beside_attention(facts), "projectors_bias": facts.has_in_layers("ssm_out.bias")}
+
+
+def _gated_delta(facts: Facts) -> dict[str, Any]:
+    heads = facts("ssm.time_step_rank")
+    return {
+        "linear_num_key_heads": facts("ssm.group_count"),
+        "linear_num_value_heads": heads,
+        "linear_key_head_dim": facts("ssm.state_size"),
+        "linear_value_head_dim": facts("ssm.inner_size") // heads,
+        "linear_conv_kernel_dim": facts("ssm.conv_kernel"),
+        "layer_types": [
+            "linear_attention" if facts.has(f"blk.{layer}.attn_qkv.weight") else "full_attention"
+            for layer in range(facts.num_layers)
+        ],
+        **partial_rotation(facts),
+    }
+
+
+def qwen3_next(facts: Facts) -> dict[str, Any]:
+    """Qwen3-Next."""
+    return _gated_delta(facts) | qwen3_moe(facts)
+
+
+def qwen3_5(facts: Facts) -> dict[str, Any]:
+    """Qwen3.5. The heads of values that share a key are not neighbours, as they are in config.json's models."""
+    return _gated_delta(facts) | {"linear_keys_in_turns": True}
+
+
+def qwen3_5_moe(facts: Facts) -> dict[str, Any]:
+    """Qwen3.5 MoE."""
+    return qwen3_next(facts) | {"linear_keys_in_turns": True}
+
+
+def _layer_types(facts: Facts, with_keys: str, without: str) -> list[str]:
+    counts = facts("attention.head_count_kv")
+    if not isinstance(counts, list) or len(counts) != facts.num_layers:
+        raise facts.refuse("without attention.head_count_kv of each layer")
+    return [with_keys if count else without for count in counts]
