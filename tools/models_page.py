@@ -35,7 +35,8 @@ family's config.
 - **CPU, GPU**: the program that runs it; –: none, since the GPU's kernels do not compute it.
 - **GGUF**: the architecture of GGUF files that are read as this family.
 - **Quantizations, CPU**: `int8` at load, with the native program alone; a GGUF file's own types, and quantized checkpoints
-  ({host_methods}) where each matrix is stored by itself: the native program multiplies their quanta, torch dequantizes them.
+  ({host_methods}), but for families that have all experts of a layer in one tensor; of gpt-oss these may be in
+  `mxfp4`. The native program multiplies their quanta, torch dequantizes them.
 - **Quantizations, GPU**: {online} at load, and quantized checkpoints ({methods}) where each matrix is stored by itself.
 
 A family is added as a function in [worker_svc/families](../worker_svc/families), an entry of the registry, and a tiny model in
@@ -193,20 +194,20 @@ def _row(architecture: str) -> str:
         "native" if is_native else "torch",
         on_gpu,
         ", ".join(f"`{name}`" for name in gguf) or "–",
-        ", ".join(_on_host(is_native=is_native, has_gguf=bool(gguf), has_checkpoints=_has_plain_matrices(config))) or "–",
+        ", ".join(_on_host(is_native=is_native, has_gguf=bool(gguf), checkpoints=_on_host_quantized(config))) or "–",
         "–" if on_gpu == "–" else "at load, checkpoints" if _has_plain_matrices(config) else "at load",
         ", ".join(sorted(traits)) or "–",
     )
     return f"| {' | '.join(cells)} |\n"
 
 
-def _on_host(*, is_native: bool, has_gguf: bool, has_checkpoints: bool) -> Iterator[str]:
+def _on_host(*, is_native: bool, has_gguf: bool, checkpoints: str) -> Iterator[str]:
     if is_native:
         yield "int8"
     if has_gguf:
         yield "GGUF"
-    if has_checkpoints:
-        yield "checkpoints"
+    if checkpoints:
+        yield checkpoints
 
 
 def _usual_config(architecture: str) -> ModelConfig:
@@ -217,6 +218,15 @@ def _usual_config(architecture: str) -> ModelConfig:
     [*_, model_type] = [kind for kind, name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items() if name == architecture]
     values = CONFIG_MAPPING[model_type](**_NEEDED.get(architecture, {})).to_dict()
     return read_config(values | {"architectures": [architecture]})
+
+
+def _on_host_quantized(config: ModelConfig) -> str:
+    """Return which quantized checkpoints the CPU device reads; "": none."""
+    stacks = [stored for name, stored in config.tensors.in_layer.items() if ".experts." in name and stored.is_stacked]
+    if not stacks:
+        return "checkpoints"
+    # Files with another tensor in place of the stack have it packed.
+    return "MXFP4" if all(stored.otherwise for stored in stacks) else ""
 
 
 def _has_plain_matrices(config: ModelConfig) -> bool:

@@ -5,6 +5,7 @@ See model_facts/tensor_names.py.
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -58,7 +59,7 @@ class CanonicalSource(WrappedSource):
         place = self._place(name)
         if place.stored is None:
             return self._source.load(place.name)
-        found = self._load_expert(place)
+        found = self._load_packed(place)
         if found is not None:
             matrix, stored_bytes = found
             return matrix.dequantized(), stored_bytes
@@ -68,7 +69,7 @@ class CanonicalSource(WrappedSource):
     def load_stored(self, name: str) -> torch.Tensor:
         """Return the canonical tensor in the type it is stored in; those that a number changes come in float32."""
         place = self._place(name)
-        found = self._load_expert(place)
+        found = self._load_packed(place)
         if found is not None:
             return found[0].dequantized()
         stored = self._source.load_stored(place.name)
@@ -79,19 +80,21 @@ class CanonicalSource(WrappedSource):
         place = self._place(name)
         return self._source.load_quantized(place.name) if place.stored is None else self._load_part(place, place.stored)
 
-    def _load_expert(self, place: _Place) -> tuple[QuantizedMatrix, int] | None:
-        """Return one expert of a quantized stack; None if the tensor is another one."""
-        if place.stored is None or not place.stored.is_stacked or not place.is_weight:
+    def _load_packed(self, place: _Place) -> tuple[QuantizedMatrix, int] | None:
+        """Return one expert of a quantized stack, or a packed matrix that has another form in floats; None: it is neither."""
+        if place.stored is None or not (place.stored.is_stacked or place.stored.is_transposed) or not place.is_weight:
             return None
         return self._load_part(place, place.stored)
 
     def _load_part(self, place: _Place, stored: Stored) -> tuple[QuantizedMatrix, int] | None:
-        if stored.is_row or stored.is_transposed or stored.columns or stored.plus or stored.times != 1:
+        if stored.is_row or stored.columns or stored.plus or stored.times != 1:
             return None
         found = self._source.load_quantized(place.name)
         if found is None:
             return None
         whole, stored_bytes = found
+        # Packed matrices have a row for each output, whatever the model's floats have.
+        place = place._replace(stored=replace(stored, is_transposed=False))
         part = whole.of_rows(lambda tensor: _part(tensor, place))
         return part, stored_bytes * part.shape[0] // whole.shape[0]
 

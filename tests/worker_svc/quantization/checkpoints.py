@@ -131,7 +131,7 @@ def add_fp8(checkpoint: Checkpoint, name: str, rows: int, columns: int, scales: 
     """Add a matrix in e4m3. `scales` multiply it as they are broadcast, or block by block of 128 x 128."""
     stored = torch.from_numpy(drawn(name).normal(size=(rows, columns)) * 100).to(torch.float8_e4m3fn)
     wide = scales.double()
-    if wide.dim() == 2 and wide.shape[1] != 1:
+    if wide.dim() == 2 and wide.shape != (rows, 1):
         wide = wide.repeat_interleave(128, 0)[:rows].repeat_interleave(128, 1)[:, :columns]
     elif wide.dim() == 1 and len(wide) > 1:
         wide = wide[:, None]
