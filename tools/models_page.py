@@ -13,7 +13,7 @@ from tetrad.worker_svc.cuda.torch_decoder import NOT_ON_GPU
 from tetrad.worker_svc.devices.cuda import MAX_HEAD_DIM
 from tetrad.worker_svc.devices.decoder_pooling import TASKS_OF_CLASSIFIERS
 from tetrad.worker_svc.families.encoders import ENCODERS, family_of
-from tetrad.worker_svc.families.pooling import KINDS
+from tetrad.worker_svc.families.pooling import KINDS, generator_of
 from tetrad.worker_svc.families.registry import FAMILIES, WRAPPERS, read_config
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.quantization import CHECKPOINT_METHODS, HOST_METHODS
@@ -38,6 +38,8 @@ family's config.
   ({host_methods}), but for families that have all experts of a layer in one tensor; of gpt-oss these may be in
   `mxfp4`. The native program multiplies their quanta, torch dequantizes them.
 - **Quantizations, GPU**: {online} at load, and quantized checkpoints ({methods}) where each matrix is stored by itself.
+- **LoRA**: the devices on which adapters ([lora.md](lora.md)) change all matrices of a model, but those that are named.
+- **Pooling**: the device on which a model makes embeddings, classes and scores ([pooling.md](pooling.md)).
 
 A family is added as a function in [worker_svc/families](../worker_svc/families), an entry of the registry, and a tiny model in
 [tiny_models.py](../tests/worker_svc/families/tiny_models.py), whose tokens a test compares with those of transformers.
@@ -45,8 +47,8 @@ A family is added as a function in [worker_svc/families](../worker_svc/families)
 A config with a value that changes results and that its family does not read is refused in one line, and so are a tensor that is
 missing or has another shape, and a tensor that nothing reads.
 
-| family | architecture | CPU | GPU | GGUF | quantizations, CPU | quantizations, GPU | beyond Llama |
-|---|---|---|---|---|---|---|---|
+| family | architecture | CPU | GPU | GGUF | quantizations, CPU | quantizations, GPU | LoRA | pooling | beyond Llama |
+|---|---|---|---|---|---|---|---|---|---|
 """
 _OTHERS = """
 ## Other models
@@ -148,6 +150,10 @@ With `--runner generate --convert embed` it generates and embeds.
 _TASKS_OF_KINDS = {"embed": ("embed", "token_embed"), **TASKS_OF_CLASSIFIERS}
 
 
+NOT_ADAPTED_OF = {Trait.EXPERTS: "experts and their routers", Trait.LATENT: "`kv_b_proj`"}
+"""What LoRA adapters do not change in a model with a trait."""
+
+
 def page() -> str:
     """Return docs/models.md."""
     rows = sorted(_row(architecture) for architecture in FAMILIES)
@@ -196,9 +202,23 @@ def _row(architecture: str) -> str:
         ", ".join(f"`{name}`" for name in gguf) or "–",
         ", ".join(_on_host(is_native=is_native, has_gguf=bool(gguf), checkpoints=_on_host_quantized(config))) or "–",
         "–" if on_gpu == "–" else "at load, checkpoints" if _has_plain_matrices(config) else "at load",
+        _loras(config, runs_on_gpu=on_gpu != "–"),
+        "CPU" if generator_of(_pooling_variant(architecture), FAMILIES) else "–",
         ", ".join(sorted(traits)) or "–",
     )
     return f"| {' | '.join(cells)} |\n"
+
+
+def _loras(config: ModelConfig, *, runs_on_gpu: bool) -> str:
+    devices = "CPU, GPU" if runs_on_gpu else "CPU"
+    kept = sorted(NOT_ADAPTED_OF[trait] for trait in traits_of(config) & set(NOT_ADAPTED_OF))
+    return f"{devices}; not {', '.join(kept)}" if kept else devices
+
+
+def _pooling_variant(architecture: str) -> str:
+    """Return a variant of a generating architecture that pools."""
+    stem = architecture.removesuffix("ForCausalLM").removesuffix("LMHeadModel")
+    return f"{stem}ForSequenceClassification"
 
 
 def _on_host(*, is_native: bool, has_gguf: bool, checkpoints: str) -> Iterator[str]:

@@ -3,8 +3,12 @@
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 
 from tests.worker_svc.families.tiny_models import save_family
+from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.core.device import LoadRequest
+from tetrad.worker_svc.devices.cpu import CpuDevice
 from tetrad.worker_svc.observability.metrics import WorkerMetrics
 from tetrad.worker_svc.worker.worker import Snapshot, State
 
@@ -45,9 +49,11 @@ def test_a_model_without_experts_has_no_series():
     assert Exported().series("expert_imbalance") == {"": 0.0}
 
 
-def test_the_native_program_counts_every_choice(tmp_path, load, make_driver):
+@pytest.mark.parametrize("kernels", ["native", "torch"])
+def test_a_program_counts_every_choice(kernels, tmp_path, make_driver):
     save_family(tmp_path, "qwen3_moe")
-    model = load(tmp_path)
+    device = CpuDevice(WorkerSettings(threads=1, cpu_kernels=kernels))
+    model = device.load_model(LoadRequest("m", tmp_path), lambda *_: None)
     driver = make_driver(model)
     driver.add(0, range(3, 40))
     driver.generate(5)

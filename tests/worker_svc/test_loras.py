@@ -9,12 +9,16 @@ import torch
 from tests.lora_files import merged, save_lora
 from tests.worker_svc.families.tiny_models import save_family
 from tetrad.services.errors import ModelError, NotFound, TetradError
+from tetrad.worker_svc.checkpoint.model_config import read_model_config
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import LoadRequest
 from tetrad.worker_svc.core.lora import LoraLimits
 from tetrad.worker_svc.core.plan import PromptEmbeds, SamplingSpec
 from tetrad.worker_svc.devices.cpu import CpuDevice
+from tetrad.worker_svc.families.registry import read_config
+from tetrad.worker_svc.model_facts.tensors import tensor_shapes
 from tetrad.worker_svc.native.loras import NativeLoras
+from tools.models_page import NOT_ADAPTED_OF
 
 PROMPTS = [np.random.default_rng(length).integers(3, 320, length).tolist() for length in (1, 5, 17, 70, 40, 33)]
 LIMITS = LoraLimits(max_loras=4, max_lora_rank=16, max_cpu_loras=4)
@@ -114,6 +118,10 @@ def test_request_without_its_adapter_fails_alone(adapted, make_driver, assert_gr
         ("gpt2", "c_attn|c_proj|c_fc|lm_head|wte"),
         ("deepseek_v3", "q_a_proj|q_b_proj|kv_a_proj_with_mqa|o_proj|shared_experts.up_proj"),
         ("qwen2_moe", "q_proj|v_proj|o_proj|shared_expert.up_proj|shared_expert.down_proj"),
+        ("qwen3_5", "q_proj|k_proj|o_proj|in_proj_qkv|in_proj_z|in_proj_b|out_proj|up_proj"),
+        ("qwen3_next", "q_proj|in_proj_qkvz|in_proj_ba|out_proj"),
+        ("falcon_h1", "q_proj|in_proj|out_proj|gate_proj|down_proj"),
+        ("mamba2", "in_proj|out_proj"),
     ],
 )
 def test_fused_and_renamed_modules(family, modules, load_adapted, tmp_path, make_driver, assert_greedy):
@@ -132,6 +140,19 @@ def test_fused_and_renamed_modules(family, modules, load_adapted, tmp_path, make
     changed = merged(reference, adapter)
     for handle, prompt in enumerate(PROMPTS):
         assert_greedy(changed if handle % 2 else reference, prompt, outputs[handle])
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2_moe", "deepseek_v3", "gpt_oss", "falcon_h1", "qwen3_next", "gpt_neox"])
+def test_adapters_may_change_every_matrix_but_those_that_the_documentation_names(family, load_adapted, tmp_path):
+    save_family(tmp_path, family)
+    names = {"experts and their routers": (".experts.", ".router", "shared_expert_gate"), "`kv_b_proj`": (".kv_b_proj",)}
+    kept = tuple(each for said in NOT_ADAPTED_OF.values() for each in names[said])
+    shapes = tensor_shapes(read_config(read_model_config(tmp_path)))
+    matrices = {name.removesuffix(".weight") for name, shape in shapes.items() if len(shape) == 2 and name.endswith(".weight")}
+
+    sites = load_adapted(tmp_path).loras.sites
+
+    assert set(sites) == {name for name in matrices if not any(part in name for part in kept)}
 
 
 def test_prompt_embeds_bring_the_tokens_of_their_ids(adapted, tiny_llama, make_driver, assert_greedy):

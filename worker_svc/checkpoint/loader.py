@@ -26,6 +26,8 @@ _WITHOUT_EFFECT = (
     ".v_scale",
 )
 """Ends of the names of tensors that results do not depend on."""
+_OUTPUT_LAYERS = ("output.weight", "embed_out.weight")
+"""Names of the output layer in GGUF files and of GPT-NeoX: of a model that pools, or of tied embeddings."""
 
 
 class WeightLoader:
@@ -119,7 +121,7 @@ class WeightLoader:
         unread = [
             name
             for name in self._source.unread()
-            if not name.endswith(_WITHOUT_EFFECT) and not any(part in name for part in without_effect)
+            if not (name.endswith(_WITHOUT_EFFECT) or name in _OUTPUT_LAYERS or any(part in name for part in without_effect))
         ]
         if unread:
             shown = ", ".join(name[:100] for name in unread[:_MAX_NAMED])

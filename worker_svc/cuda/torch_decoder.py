@@ -6,7 +6,7 @@ from tetrad.worker_svc.attention.interface import AttentionShape
 from tetrad.worker_svc.cuda.attention import DeviceStep
 from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
 from tetrad.worker_svc.kv_cache.layer_groups import group_layers
-from tetrad.worker_svc.layers.experts import mix_all
+from tetrad.worker_svc.layers.experts import all_mixes
 from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.traits import Trait
@@ -27,7 +27,7 @@ class TorchDecoder(Decoder[DeviceStep]):
     """
 
     def __init__(self, config: ModelConfig, parameters: Parameters, kv_cache_dtype: torch.dtype, device: torch.device) -> None:
-        super().__init__(config, parameters, _Kernels(), mix_all, device)
+        super().__init__(config, parameters, _Kernels(), all_mixes, device)
         groups = group_layers(config.cache_kinds)
         self.kv_cache_spec = KvCacheSpec(groups, config.num_kv_heads, config.head_dim, kv_cache_dtype)
 

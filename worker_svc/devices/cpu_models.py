@@ -113,7 +113,7 @@ class CpuModels:
         rows = LoraRows(_reader(config, request.loras)) if request.loras else None
         model = HostDecoder(config, plain if rows is None else AdaptedParameters(plain, rows))
         size_bytes = weights.num_parameters * _FLOAT32_BYTES
-        return HostModel(model.kv_cache_spec, size_bytes, runner_of(model, pooling, rows), rows, decoder=model)
+        return HostModel(model.kv_cache_spec, size_bytes, runner_of(model, pooling, rows), rows, model.expert_tokens, model)
 
     def build_bidirectional(self, request: LoadRequest, config: ModelConfig, weights: WeightLoader) -> BidirectionalDecoder:
         """Return a decoder whose tokens see each other; torch runs it. ModelError if the settings cannot be met."""

@@ -4,28 +4,58 @@ Dims: T tokens, C chosen experts.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 
+from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.layers.linear import Linear
 from tetrad.worker_svc.layers.mlp import Mlp
 from tetrad.worker_svc.layers.routers import Router
 
 Mix = Callable[[Sequence[Mlp], torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """(experts, x [T, hidden], weights [T, C], chosen [T, C]) -> the weighted sum [T, hidden] of the chosen experts' outputs."""
+MixOf = Callable[[int], Mix]
+"""Number of a layer's experts -> what computes them."""
 
 
-def mix_chosen(experts: Sequence[Mlp], x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+class HostMixes:
+    """Makes what computes the experts of each layer on the host; it counts their tokens.
+
+    Attributes:
+        expert_tokens: of each layer with experts, [experts]: tokens that each has computed.
+    """
+
+    def __init__(self) -> None:
+        self.expert_tokens: list[Ints] = []
+
+    def __call__(self, num_experts: int) -> Mix:
+        """Return what computes the experts of one more layer."""
+        counts = np.zeros(num_experts, np.int64)
+        self.expert_tokens.append(counts)
+        return partial(_mix_chosen, counts)
+
+
+def _mix_chosen(
+    counts: Ints, experts: Sequence[Mlp], x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
+) -> torch.Tensor:
     """Each expert computes the tokens that chose it. Waits for the choice, so it is the host's."""
     mixed = torch.zeros_like(x)
-    for number in np.unique(chosen.numpy()).tolist():
+    tokens = np.bincount(chosen.numpy().ravel(), minlength=len(counts))
+    counts += tokens
+    for number in np.flatnonzero(tokens).tolist():
         rows, places = (chosen == number).nonzero(as_tuple=True)
         mixed.index_add_(0, rows, experts[number](x[rows]).mul_(weights[rows, places, None]))
     return mixed
 
 
-def mix_all(experts: Sequence[Mlp], x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+def all_mixes(num_experts: int) -> Mix:  # noqa: ARG001 - of the signature
+    """Return what computes a layer's experts on a GPU."""
+    return _mix_all
+
+
+def _mix_all(experts: Sequence[Mlp], x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     """Each expert computes all tokens, and counts where it was chosen. Nothing is waited for, so a graph can record it."""
     shares = torch.zeros(len(x), len(experts), dtype=weights.dtype, device=x.device).scatter_(1, chosen, weights)
     mixed = torch.zeros_like(x)

@@ -20,7 +20,7 @@ from tetrad.worker_svc.layers.linear import Linear
 from tetrad.worker_svc.layers.parameters import Lookup, Parameters
 from tetrad.worker_svc.layers.rotary import interleave_heads
 
-NOT_ADAPTED = (".experts.", ".router", "_gate")
+NOT_ADAPTED = (".experts.", ".router", ".shared_expert_gate")
 """Parts of canonical names: layers whose rows are not a step's tokens, and those that choose experts."""
 LoraReader = Callable[[Path, Mapping[str, LoraSite]], LoraWeights]
 

@@ -7,7 +7,7 @@ import torch
 
 from tetrad.worker_svc.attention.packed import Bounds, PackedAttention
 from tetrad.worker_svc.kv_cache.layer_groups import group_layers
-from tetrad.worker_svc.layers.experts import mix_chosen
+from tetrad.worker_svc.layers.experts import HostMixes
 from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.decoder import Decoder
@@ -26,7 +26,7 @@ class BidirectionalDecoder:
 
     def __init__(self, config: ModelConfig, parameters: Parameters) -> None:
         attention = PackedAttention(num_heads=config.num_heads, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim)
-        self._decoder: Decoder[Bounds] = Decoder(config, parameters, attention, mix_chosen)
+        self._decoder: Decoder[Bounds] = Decoder(config, parameters, attention, HostMixes())
         self._num_layers, self._num_groups = config.num_layers, len(group_layers(config.layer_windows))
         self.vocab_size = config.vocab_size
 

@@ -14,7 +14,7 @@ from tetrad.worker_svc.attention.interface import AttentionBackend, ByGroup, M
 from tetrad.worker_svc.core.plan import Floats, Ints
 from tetrad.worker_svc.kv_cache.state_rows import StateRows
 from tetrad.worker_svc.layers.collectives import Collectives
-from tetrad.worker_svc.layers.experts import Mix
+from tetrad.worker_svc.layers.experts import MixOf
 from tetrad.worker_svc.layers.logits import scaled_and_capped
 from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.layers.vocabulary import SplitVocabulary, Vocabulary, WholeVocabulary
@@ -41,7 +41,7 @@ class Decoder(Generic[M]):
         config: its description.
         parameters: its weights.
         attention: makes the attention of its layers.
-        mix: computes the experts that are chosen.
+        mix_of: makes what computes the experts of a layer.
         device: of all tensors.
         ranks: that compute the model together; None: this one is alone. `config` and `parameters` are then this rank's part.
         vocab_size: of the whole model; None: the config's.
@@ -52,13 +52,13 @@ class Decoder(Generic[M]):
         config: ModelConfig,
         parameters: Parameters,
         attention: AttentionBackend[M],
-        mix: Mix,
+        mix_of: MixOf,
         device: torch.device = torch.device("cpu"),  # noqa: B008 - a constant
         ranks: Collectives | None = None,
         vocab_size: int | None = None,
     ) -> None:
         self.config = config if vocab_size is None else replace(config, vocab_size=vocab_size)
-        read = LayerReader(config, parameters, attention, mix, ranks)
+        read = LayerReader(config, parameters, attention, mix_of, ranks)
         embedding = parameters.embedding("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
         lookup = parameters.lookup("model.embed_tokens", embedding)
         self._positions = self._read_positions(parameters)

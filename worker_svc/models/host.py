@@ -14,7 +14,7 @@ from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
 from tetrad.worker_svc.kv_cache.layer_groups import groups_of
 from tetrad.worker_svc.kv_cache.state_rows import StateRows, build_state_rows
 from tetrad.worker_svc.layers.collectives import Collectives
-from tetrad.worker_svc.layers.experts import mix_chosen
+from tetrad.worker_svc.layers.experts import HostMixes
 from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.decoder import Decoder, GivenEmbeddings
@@ -54,6 +54,9 @@ class HostDecoder:
         parameters: its weights.
         ranks, vocab_size: see Decoder.
         is_alone: whether no other rank computes a part of the model; else it takes no embeddings in place of token ids.
+
+    Attributes:
+        expert_tokens: see HostMixes.
     """
 
     def __init__(
@@ -66,8 +69,9 @@ class HostDecoder:
         is_alone: bool = True,
     ) -> None:
         attention, self.attention = _attention(config)
-        self._decoder = Decoder(config, parameters, attention, mix_chosen, ranks=ranks, vocab_size=vocab_size)
-        self.config = self._decoder.config
+        mixes = HostMixes()
+        self._decoder = Decoder(config, parameters, attention, mixes, ranks=ranks, vocab_size=vocab_size)
+        self.config, self.expert_tokens = self._decoder.config, mixes.expert_tokens
         self.kv_cache_spec = _kv_cache_spec(config)
         self.logits, self.argmax, self.normed = self._decoder.logits, self._decoder.argmax, self._decoder.normed
         self.embedding_size = config.embedding_size if is_alone else 0
@@ -98,7 +102,7 @@ class HostStage:
         attention, self.attention = _attention(config)
         self.config, self.hidden_size = config, config.hidden_size
         self.kv_cache_spec = _kv_cache_spec(config)
-        self._stack = LayerStack(config, LayerReader(config, parameters, attention, mix_chosen, ranks))
+        self._stack = LayerStack(config, LayerReader(config, parameters, attention, HostMixes(), ranks))
 
     def add_to(
         self,

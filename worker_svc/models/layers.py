@@ -7,7 +7,7 @@ import torch
 
 from tetrad.worker_svc.attention.interface import AttentionBackend, ByGroup, M
 from tetrad.worker_svc.layers.collectives import Collectives
-from tetrad.worker_svc.layers.experts import Mix
+from tetrad.worker_svc.layers.experts import MixOf
 from tetrad.worker_svc.layers.mlp import Mlp
 from tetrad.worker_svc.layers.norm import LayerNorm, Multiplied, Norm, RmsNorm, unchanged
 from tetrad.worker_svc.layers.parameters import Parameters
@@ -98,7 +98,7 @@ class LayerReader(Generic[M]):
         config: of the model.
         parameters: its weights.
         attention: makes the attention of each layer.
-        mix: computes the experts that are chosen.
+        mix_of: makes what computes the experts of a layer.
         ranks: that have a part of each layer; None: this one has all.
     """
 
@@ -107,12 +107,12 @@ class LayerReader(Generic[M]):
         config: ModelConfig,
         parameters: Parameters,
         attention: AttentionBackend[M],
-        mix: Mix,
+        mix_of: MixOf,
         ranks: Collectives | None = None,
     ) -> None:
         self._config, self._parameters, self._ranks = config, parameters, ranks
         self._mixers = MixerReader(config, parameters, attention, ranks)
-        self._mlps = MlpReader(config, parameters, mix)
+        self._mlps = MlpReader(config, parameters, mix_of)
 
     def layer(self, index: int) -> DecoderLayer[M] | MixerLayer[M] | MlpLayer[M]:
         """Return a layer."""

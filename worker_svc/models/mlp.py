@@ -1,7 +1,7 @@
 """Reads the MLP of a decoder layer, or its mixture of experts, from a model's weights."""
 
 from tetrad.worker_svc.layers.activation import activation, gate_of
-from tetrad.worker_svc.layers.experts import InputWeighted, Mix, MixedExperts, WithShared
+from tetrad.worker_svc.layers.experts import InputWeighted, MixedExperts, MixOf, WithShared
 from tetrad.worker_svc.layers.mlp import GatedMlp, Mlp, PlainMlp
 from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.layers.routers import Router
@@ -14,11 +14,11 @@ class MlpReader:
     Args:
         config: of the model.
         parameters: its weights.
-        mix: computes the experts that are chosen.
+        mix_of: makes what computes the experts of a layer.
     """
 
-    def __init__(self, config: ModelConfig, parameters: Parameters, mix: Mix) -> None:
-        self._config, self._parameters, self._mix = config, parameters, mix
+    def __init__(self, config: ModelConfig, parameters: Parameters, mix_of: MixOf) -> None:
+        self._config, self._parameters, self._mix_of = config, parameters, mix_of
 
     def mlp(self, prefix: str, layer: LayerConfig) -> Mlp:
         """Return a layer's MLP or mixture of experts."""
@@ -41,7 +41,7 @@ class MlpReader:
         size = experts.intermediate_size
         each = [self._mlp(f"{prefix}.experts.{index}", size, experts.clamp) for index in range(number)]
         kind = InputWeighted if experts.router == "sigmoid_input" else MixedExperts
-        mixed = kind(router, each, self._mix)
+        mixed = kind(router, each, self._mix_of(number))
         if not experts.shared_size:
             return mixed
         gate = parameters.linear([(f"{prefix}.shared_expert_gate", 1)], hidden) if experts.has_shared_gate else None

@@ -8,8 +8,19 @@ import torch
 import transformers as tf
 from safetensors.torch import load_file, save_file
 
+from tests.worker_svc.families.gguf_files import write_gguf
+from tests.worker_svc.families.tiny_models import save_family
 from tests.worker_svc.pooling.checkpoints import save_modules
-from tests.worker_svc.pooling.decoders import NO_CACHED, SIZES, VOCAB_SIZE, new_request, run_in_chunks, runner_of, save_decoder
+from tests.worker_svc.pooling.decoders import (
+    BLOCK_SIZE,
+    NO_CACHED,
+    SIZES,
+    VOCAB_SIZE,
+    new_request,
+    run_in_chunks,
+    runner_of,
+    save_decoder,
+)
 from tests.worker_svc.pooling.runs import load, run
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.plan import StepPlan, finished
@@ -299,3 +310,26 @@ def test_a_decoder_that_is_not_causal_does_not_generate(tmp_path):
 
     with pytest.raises(ModelError, match="it pools and does not generate"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["gpt_neox", "mamba2", "deepseek_v3"])
+def test_every_decoder_pools(name, tmp_path):
+    """Its output layer, whatever the files call it, is not read."""
+    reference, [ids] = save_family(tmp_path, name), prompts_of((20,))
+    model = load(tmp_path, runner="pooling")
+
+    [embedding] = run_in_chunks(runner_of(model), [ids], RAW, num_groups=len(model.kv_groups(BLOCK_SIZE)))
+
+    hidden = reference(torch.tensor([ids]), output_hidden_states=True).hidden_states[-1]
+    np.testing.assert_allclose(embedding, hidden[0, -1].detach(), atol=1e-3)
+
+
+def test_a_gguf_file_pools_without_its_output_layer(tmp_path):
+    reference, [ids] = save_family(tmp_path, "llama"), prompts_of((20,))
+    write_gguf(tmp_path / "m.gguf", "llama", reference)
+    model = load(tmp_path / "m.gguf", runner="pooling", dtype="float32")
+
+    [embedding] = run_in_chunks(runner_of(model), [ids], RAW)
+
+    hidden = reference(torch.tensor([ids]), output_hidden_states=True).hidden_states[-1]
+    np.testing.assert_allclose(embedding, hidden[0, -1].detach(), atol=1e-3)
