@@ -150,7 +150,8 @@ console-test: $(BROWSER_KIT)/.installed ## Drive the console in Chromium, which 
 
 quality: setup ## Compare the default forms of SmolLM2 and Qwen2.5 with float32, token by token, and perplexity over TOKENS (20000)
 	TETRAD_QUALITY_MODEL=$$($(BIN)/python tools/qwen_model.py) && export TETRAD_QUALITY_MODEL && \
-	$(BIN)/python -m pytest -q tests/worker_svc/test_quality.py $(PYTEST_ARGS)
+	TETRAD_PERPLEXITY_MODEL=$$TETRAD_QUALITY_MODEL TETRAD_PERPLEXITY_TOKENS=$(TOKENS) $(BIN)/python -m pytest -q \
+	  tests/worker_svc/test_quality.py tests/worker_svc/test_native_perplexity.py -k 'not 8_bits' $(PYTEST_ARGS)
 	TETRAD_QUALITY_MODEL=$$($(BIN)/python -m tetrad.services.hub.model_files) && export TETRAD_QUALITY_MODEL && \
 	TETRAD_PERPLEXITY_TOKENS=$(TOKENS) $(BIN)/python -m pytest -q tests/worker_svc/test_quality.py \
 	  tests/worker_svc/test_native_perplexity.py $(PYTEST_ARGS)
