@@ -131,6 +131,20 @@ _NEEDED: dict[str, dict[str, Any]] = {
     "MinistralForCausalLM": {"head_dim": 128},
 }
 """Values for which a config class has no default, or one that no model has."""
+_WITHOUT_CLASS: dict[str, dict[str, Any]] = {
+    "ExaoneForCausalLM": {
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 102400,
+        "max_position_embeddings": 4096,
+        "layer_norm_epsilon": 1e-5,
+        "activation_function": "silu",
+    }
+}
+"""Values of models that transformers has no config class of."""
 
 
 _POOLING = """
@@ -234,6 +248,8 @@ def _usual_config(architecture: str) -> ModelConfig:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+    if architecture in _WITHOUT_CLASS:
+        return read_config(_WITHOUT_CLASS[architecture] | {"architectures": [architecture]})
     # Of several types with one architecture, the first ones are models that wrap a text model.
     [*_, model_type] = [kind for kind, name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items() if name == architecture]
     values = CONFIG_MAPPING[model_type](**_NEEDED.get(architecture, {})).to_dict()

@@ -75,6 +75,26 @@ def arcee(values: Values) -> ModelConfig:
     return decoder(values, default_activation="relu2", is_gated=False)
 
 
+def exaone(values: Values) -> ModelConfig:
+    """EXAONE 3 and 3.5: Llama under GPT-2's names."""
+    config = decoder(values)
+    in_layer = {
+        "input_layernorm": "ln_1",
+        "post_attention_layernorm": "ln_2",
+        **{f"self_attn.{part}_proj": f"attn.attention.{part}_proj" for part in "qkv"},
+        "self_attn.o_proj": "attn.attention.out_proj",
+        "mlp.gate_proj": "mlp.c_fc_0",
+        "mlp.up_proj": "mlp.c_fc_1",
+        "mlp.down_proj": "mlp.c_proj",
+    }
+    tensors = TensorNames(
+        layers="transformer.h",
+        in_layer={name: Stored(stored) for name, stored in in_layer.items()},
+        in_model={"model.embed_tokens": Stored("transformer.wte"), "model.norm": Stored("transformer.ln_f")},
+    )
+    return replace(config, tensors=tensors)
+
+
 def fused_qkv(config: ModelConfig, name: str = "self_attn.qkv_proj") -> dict[str, Stored]:
     """Return where a matrix of queries, then keys, then values has each of them."""
     query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim

@@ -15,7 +15,7 @@ from tetrad.worker_svc.families.gpt import falcon, gpt2, gpt_neox, starcoder2
 from tetrad.worker_svc.families.layer_norm import nemotron, phi, stablelm
 from tetrad.worker_svc.families.lfm2 import lfm2, lfm2_moe
 from tetrad.worker_svc.families.limits import check_limits
-from tetrad.worker_svc.families.llama import arcee, granite, llama, ministral3, mistral, phi3, seed_oss, smollm3
+from tetrad.worker_svc.families.llama import arcee, exaone, granite, llama, ministral3, mistral, phi3, seed_oss, smollm3
 from tetrad.worker_svc.families.llama4 import llama4
 from tetrad.worker_svc.families.mamba import bamba, falcon_h1, granite_hybrid, mamba2
 from tetrad.worker_svc.families.nemotron_h import nemotron_h
@@ -49,6 +49,7 @@ FAMILIES: Mapping[str, Family] = {
     "CohereForCausalLM": Family("Command R, R+", cohere),
     "DeepseekV2ForCausalLM": Family("DeepSeek V2", deepseek_v2),
     "DeepseekV3ForCausalLM": Family("DeepSeek V3, R1", deepseek_v3),
+    "ExaoneForCausalLM": Family("EXAONE 3", exaone),
     "Exaone4ForCausalLM": Family("EXAONE 4", exaone4),
     "FalconH1ForCausalLM": Family("Falcon-H1", falcon_h1),
     "FalconForCausalLM": Family("Falcon", falcon),

@@ -105,7 +105,7 @@ class Values:
 
     def num_layers(self) -> int:
         """Return the number of layers; ModelError if no model has so many."""
-        number = int(self.need("num_hidden_layers", "n_layer"))
+        number = int(self.need("num_hidden_layers", "n_layer", "num_layers"))
         if not 0 < number <= _MAX_LAYERS:
             raise ModelError(
                 f"The model's config is impossible: num_layers is {str(number)[:40]}, it must be 1 to {_MAX_LAYERS}."
