@@ -142,6 +142,7 @@ ARCHITECTURES: Mapping[str, GgufArchitecture] = {
     "arcee": GgufArchitecture(("ArceeForCausalLM",), is_paired=True),
     "cohere2": GgufArchitecture(("Cohere2ForCausalLM",), True, configs.cohere2, _LLAMA_WITHOUT_HEAD_NORMS, is_paired=True),
     "command-r": GgufArchitecture(("CohereForCausalLM",), config=configs.cohere, others=_head_norms_of_all, is_paired=True),
+    "exaone": GgufArchitecture(("ExaoneForCausalLM",), config=configs.exaone),
     "exaone4": GgufArchitecture(("Exaone4ForCausalLM",), True, configs.windows, _POST_NORM),
     "falcon-h1": GgufArchitecture(("FalconH1ForCausalLM",), config=configs.falcon_h1, others=_falcon_h1),
     "gemma": GgufArchitecture(("GemmaForCausalLM",), config=configs.gemma),

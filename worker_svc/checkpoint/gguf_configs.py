@@ -160,6 +160,11 @@ def layer_norm(facts: Facts) -> dict[str, Any]:
     return {"layer_norm_eps": facts("attention.layer_norm_epsilon")} | partial_rotation(facts)
 
 
+def exaone(facts: Facts) -> dict[str, Any]:
+    """EXAONE 3; some files have the number of its norms under the name of LayerNorm's."""
+    return {"layer_norm_epsilon": facts("attention.layer_norm_epsilon")}
+
+
 def gpt_neox(facts: Facts) -> dict[str, Any]:
     """GPT-NeoX, Pythia."""
     return layer_norm(facts) | {"use_parallel_residual": facts("use_parallel_residual")}

@@ -145,6 +145,7 @@ class Conversion:
         has_interleaved_heads: whether the two rows of a rotated pair are put side by side.
         adds_one: whether weights of norms get the 1 that the model adds.
         tensors: what else becomes of the tensors, by their names in the checkpoint.
+        model: the tiny model that is converted; "": the one that has the conversion's name.
     """
 
     architecture: gguf.MODEL_ARCH
@@ -152,6 +153,7 @@ class Conversion:
     has_interleaved_heads: bool = False
     adds_one: bool = False
     tensors: Tensors = lambda config, state: dict(state)
+    model: str = ""
 
 
 CONVERSIONS = {
@@ -164,6 +166,7 @@ CONVERSIONS = {
         gguf.MODEL_ARCH.COHERE2,
         lambda config: {"logit_scale": config.logit_scale, "attention.sliding_window": config.sliding_window},
     ),
+    "exaone": Conversion(gguf.MODEL_ARCH.EXAONE, model="llama"),
     "exaone4": Conversion(gguf.MODEL_ARCH.EXAONE4, _windows),
     "falcon_h1": Conversion(
         gguf.MODEL_ARCH.FALCON_H1, lambda config: _ssm(config, config.mamba_d_ssm), tensors=tensors.falcon_h1
@@ -252,7 +255,7 @@ CONVERSIONS = {
     "smollm3": Conversion(gguf.MODEL_ARCH.SMOLLM3, has_interleaved_heads=True),
     "starcoder2": Conversion(gguf.MODEL_ARCH.STARCODER2, lambda config: {"attention.sliding_window": config.sliding_window}),
 }
-"""Name of a tiny model -> its conversion."""
+"""Name of a tiny model, or of another architecture with its tensors -> its conversion."""
 
 
 ADD = {

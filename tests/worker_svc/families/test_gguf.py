@@ -30,7 +30,8 @@ AS_PUBLISHED = {
 @pytest.fixture(scope="module", params=CONVERSIONS)
 def case(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp(request.param)
-    return request.param, directory, save_family(directory, request.param, **AS_PUBLISHED.get(request.param, {}))
+    model = CONVERSIONS[request.param].model or request.param
+    return request.param, directory, save_family(directory, model, **AS_PUBLISHED.get(request.param, {}))
 
 
 def test_every_architecture_is_tried():
