@@ -28,7 +28,7 @@ _MLP = {f"mlp.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")}
 _LLAMA = _NORMS | _ATTENTION | _HEAD_NORMS | _MLP
 _POST_NORM = _ATTENTION | _HEAD_NORMS | _MLP | _NORMS_AFTER
 _LLAMA_WITHOUT_HEAD_NORMS = _NORMS | _ATTENTION | _MLP
-_DELTA = _LLAMA | {"post_attention_layernorm": "post_attention_norm"}
+_NORM_BEHIND_ATTENTION = _LLAMA | {"post_attention_layernorm": "post_attention_norm"}
 _LFM2_NORM = {"model.norm": "token_embd_norm"}
 _PARTS = ("gate", "up", "down")
 _EXPERTS = {
@@ -155,6 +155,7 @@ ARCHITECTURES: Mapping[str, GgufArchitecture] = {
         fused={"ffn_up": fused_gate_up},
         is_paired=True,
     ),
+    "glm4moe": GgufArchitecture(("Glm4MoeForCausalLM",), config=configs.glm4_moe, in_layer=_NORM_BEHIND_ATTENTION),
     "gpt2": GgufArchitecture(
         ("GPT2LMHeadModel",), config=configs.layer_norm, in_model={"model.embed_positions": "position_embd"}, others=_qkv
     ),
@@ -190,12 +191,16 @@ ARCHITECTURES: Mapping[str, GgufArchitecture] = {
     "qwen2moe": GgufArchitecture(("Qwen2MoeForCausalLM",), config=configs.experts),
     "qwen3": GgufArchitecture(("Qwen3ForCausalLM",)),
     "qwen3moe": GgufArchitecture(("Qwen3MoeForCausalLM",), config=configs.qwen3_moe),
-    "qwen35": GgufArchitecture(("Qwen3_5ForCausalLM",), config=configs.qwen3_5, in_layer=_DELTA, others=_gated_delta),
-    "qwen35moe": GgufArchitecture(("Qwen3_5MoeForCausalLM",), config=configs.qwen3_5_moe, in_layer=_DELTA, others=_gated_delta),
-    "qwen3next": GgufArchitecture(("Qwen3NextForCausalLM",), config=configs.qwen3_next, in_layer=_DELTA, others=_qwen3_next),
-    "seed_oss": GgufArchitecture(
-        ("SeedOssForCausalLM",), in_layer=_LLAMA | {"post_attention_layernorm": "post_attention_norm"}
+    "qwen35": GgufArchitecture(
+        ("Qwen3_5ForCausalLM",), config=configs.qwen3_5, in_layer=_NORM_BEHIND_ATTENTION, others=_gated_delta
     ),
+    "qwen35moe": GgufArchitecture(
+        ("Qwen3_5MoeForCausalLM",), config=configs.qwen3_5_moe, in_layer=_NORM_BEHIND_ATTENTION, others=_gated_delta
+    ),
+    "qwen3next": GgufArchitecture(
+        ("Qwen3NextForCausalLM",), config=configs.qwen3_next, in_layer=_NORM_BEHIND_ATTENTION, others=_qwen3_next
+    ),
+    "seed_oss": GgufArchitecture(("SeedOssForCausalLM",), in_layer=_NORM_BEHIND_ATTENTION),
     "smollm3": GgufArchitecture(("SmolLM3ForCausalLM",), is_paired=True),
     "starcoder2": GgufArchitecture(("Starcoder2ForCausalLM",), True, configs.layer_norm),
 }

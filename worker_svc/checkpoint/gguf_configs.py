@@ -185,6 +185,21 @@ def glm4(facts: Facts) -> dict[str, Any]:
     return partial_rotation(facts)
 
 
+def glm4_moe(facts: Facts) -> dict[str, Any]:
+    """GLM-4.5 and 4.6; all published models have one group of experts."""
+    return {
+        **partial_rotation(facts),
+        "use_qk_norm": facts.has("blk.0.attn_q_norm.weight"),
+        "n_routed_experts": facts("expert_count"),
+        "num_experts_per_tok": facts("expert_used_count"),
+        "moe_intermediate_size": facts("expert_feed_forward_length"),
+        "n_shared_experts": facts("expert_shared_count"),
+        "first_k_dense_replace": facts("leading_dense_block_count"),
+        "routed_scaling_factor": facts("expert_weights_scale"),
+        "norm_topk_prob": facts("expert_weights_norm"),
+    }
+
+
 def cohere(facts: Facts) -> dict[str, Any]:
     """Command-R and R+, which norms each head."""
     return layer_norm(facts) | {"logit_scale": facts("logit_scale"), "use_qk_norm": facts.has("blk.0.attn_q_norm.weight")}

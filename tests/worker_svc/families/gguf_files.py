@@ -61,6 +61,19 @@ def _gpt_neox(config: Config) -> dict[str, Any]:
     return _turned(config) | {"use_parallel_residual": config.use_parallel_residual}
 
 
+def _glm4_moe(config: Config) -> dict[str, Any]:
+    return {
+        **_turned(config),
+        "expert_count": config.n_routed_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_shared_count": config.n_shared_experts,
+        "leading_dense_block_count": config.first_k_dense_replace,
+        "expert_weights_scale": float(config.routed_scaling_factor),
+        "expert_weights_norm": bool(config.norm_topk_prob),
+    }
+
+
 def _windows(config: Config) -> dict[str, Any]:
     theta = config.rope_parameters.get("full_attention", config.rope_parameters)["rope_theta"]
     return {
@@ -190,6 +203,7 @@ CONVERSIONS = {
         adds_one=True,
     ),
     "glm4": Conversion(gguf.MODEL_ARCH.GLM4, _turned),
+    "glm4_moe": Conversion(gguf.MODEL_ARCH.GLM4_MOE, _glm4_moe, tensors=tensors.glm4_moe),
     "gpt2": Conversion(gguf.MODEL_ARCH.GPT2, lambda config: {"feed_forward_length": 4 * config.n_embd}, tensors=tensors.gpt2),
     "gpt_neox": Conversion(gguf.MODEL_ARCH.GPTNEOX, _gpt_neox, tensors=tensors.gpt_neox),
     "gpt_neox in turns": Conversion(gguf.MODEL_ARCH.GPTNEOX, _gpt_neox, tensors=tensors.gpt_neox),

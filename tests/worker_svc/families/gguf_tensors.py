@@ -25,6 +25,11 @@ def gpt_neox(config: Config, state: State) -> dict[str, torch.Tensor]:
     return {key: reordered(tensor) if "query_key_value" in key else tensor for key, tensor in state.items()}
 
 
+def glm4_moe(config: Config, state: State) -> dict[str, torch.Tensor]:
+    """What is added to scores counts as a bias."""
+    return {key.replace(".e_score_correction_bias", ".e_score_correction.bias"): tensor for key, tensor in state.items()}
+
+
 def lfm2(config: Config, state: State) -> dict[str, torch.Tensor]:
     """Kernels of convolutions lie in rows; experts have older names."""
     names = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}

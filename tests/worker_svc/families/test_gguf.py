@@ -21,6 +21,7 @@ PARTS = [
 ]
 AS_PUBLISHED = {
     "gemma2": {"query_pre_attn_scalar": 16},
+    "glm4_moe": {"n_group": 1, "topk_group": 1},
     "qwen2": {"use_sliding_window": False},
     "qwen2_moe": {"mlp_only_layers": []},
 }
