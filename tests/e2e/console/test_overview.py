@@ -98,11 +98,51 @@ def test_charts_move_under_load(sim, page):
     with load(sim.url):
         expect(chart(page, "Requests").locator("b").first).to_have_text("4")
         expect(chart(page, "Tokens per second").locator("b")).to_have_text(re.compile(r"^[\d,]{2,}(\.\d)?$"))
-        expect(chart(page, "Time to first token").locator("b")).not_to_have_text("–")
-        expect(chart(page, "Time between tokens").locator("b")).not_to_have_text("–")
+        for title in ("Time to first token", "Time between tokens"):
+            expect(chart(page, title).locator("b")).to_have_text([re.compile(r"^[\d.]+ m?s$")] * 3)
 
     assert tokens.get_attribute("d") != before
     expect(chart(page, "Requests").locator("b").first).to_have_text("0")
+
+
+def test_quantiles_are_those_of_the_durations_that_ended_in_the_time(page):
+    """Of 100 new durations, 50 in the bucket up to 0.1 s, 40 in that up to 0.5 s, 10 in that up to 1 s."""
+    shown = page.evaluate(
+        """async () => {
+            const { History } = await import('/console/static/history.js');
+            const history = new History();
+            history.add(1, { times: [0, 7, [[0.1, 7], [0.5, 7], [1, 7]]] });
+            history.add(2, { times: [40, 107, [[0.1, 57], [0.5, 97], [1, 107]]] });
+            history.add(3, { times: [40, 107, [[0.1, 57], [0.5, 97], [1, 107]]] });
+            const valueOf = (share, overS) => history.quantile('times', share, overS).at(-1).value;
+            return [valueOf(0.25, 15), valueOf(0.5, 15), valueOf(0.95, 15), valueOf(0.5, 1)];
+        }"""
+    )
+
+    assert shown[:3] == pytest.approx([0.05, 0.1, 0.75])
+    assert shown[3] is None
+
+
+def test_phases_are_drawn_on_a_log_scale(page):
+    """A queue of 10 ms, a prefill until 100 ms and a decode until 10 s: one, one and two of four powers of ten from 1 ms on."""
+    places = page.evaluate(
+        """async () => {
+            const { Requests } = await import('/console/static/requests.js');
+            const rows = document.createElement('tbody'), empty = document.createElement('p');
+            const request = {
+                request_id: 'a', arrival_time: 0, num_prompt_tokens: 1, num_generation_tokens: 1, finish_reasons: [],
+                total_s: 10, queue_s: 0.01, prefill_s: 0.09, decode_s: 9.9,
+            };
+            new Requests(rows, empty).update([request], '', 'm', true);
+            const parts = [...rows.querySelectorAll('.phase-bar i')].map(part => [part.style.left, part.style.width]);
+            const spoken = rows.querySelector('.phase-bar').ariaLabel;
+            return [parts.flat().map(parseFloat), spoken, document.getElementById('phase-scale').textContent];
+        }"""
+    )
+
+    assert places[0] == pytest.approx([0, 25, 25, 25, 50, 50])
+    assert places[1] == "queue 10 ms (0.1 %), prefill 90 ms (0.9 %), decode 9.90 s (99 %)"
+    assert places[2] == "log scale, 1.0 ms to 10.0 s"
 
 
 def test_a_chart_is_read_by_keyboard(page):

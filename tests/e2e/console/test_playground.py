@@ -9,8 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-QUESTION = "Name the capital of France."
-ANSWERED = ".message.assistant[data-state=done]"
+from tests.e2e.console.chat import ANSWERED, QUESTION, ask, mock_answer, setting, show_tokens
 
 
 @pytest.fixture
@@ -18,16 +17,6 @@ def page(server, visit) -> Page:
     page = visit(f"{server.url}/#playground")
     expect(page.locator("#message")).to_be_focused()
     return page
-
-
-def ask(page: Page, text: str = QUESTION) -> None:
-    page.fill("#message", text)
-    page.keyboard.press("Enter")
-
-
-def setting(page: Page, **values: object) -> None:
-    for name, value in values.items():
-        page.fill(f"#sampling [name={name}]", str(value))
 
 
 def test_an_answer_is_streamed_and_is_the_api_s(server, page):
@@ -106,6 +95,7 @@ def test_a_token_shows_what_else_was_likely(page):
     setting(page, temperature=0, max_tokens=12)
     ask(page)
     expect(page.locator(ANSWERED)).to_be_visible()
+    show_tokens(page)
     tokens, shown = page.locator(f"{ANSWERED} .token"), page.locator("#alternatives")
     tokens.nth(2).hover()
 
@@ -124,6 +114,7 @@ def test_tokens_are_reached_by_keyboard(page):
     setting(page, temperature=0, max_tokens=12)
     ask(page)
     expect(page.locator(ANSWERED)).to_be_visible()
+    show_tokens(page)
     tokens, shown = page.locator(f"{ANSWERED} .token"), page.locator("#alternatives")
     tokens.first.focus()
     page.keyboard.press("ArrowRight")
@@ -175,7 +166,7 @@ def test_an_answer_can_be_copied(page):
     page.click(f"{ANSWERED} >> text=Copy")
 
     expect(page.locator(ANSWERED).get_by_role("button", name="Copied")).to_be_visible()
-    assert page.evaluate("navigator.clipboard.readText()") == page.locator(f"{ANSWERED} .body").text_content()
+    assert page.evaluate("navigator.clipboard.readText()") == page.locator(f"{ANSWERED} .tokens").text_content()
 
 
 def test_an_answer_can_be_copied_where_the_browser_has_no_clipboard_api(page):
@@ -189,7 +180,7 @@ def test_an_answer_can_be_copied_where_the_browser_has_no_clipboard_api(page):
     page.focus("#message")
     page.keyboard.press("Control+V")
 
-    assert page.input_value("#message") == page.locator(f"{ANSWERED} .body").text_content()
+    assert page.input_value("#message") == page.locator(f"{ANSWERED} .tokens").text_content()
 
 
 def test_an_answer_is_generated_again_in_place_of_the_latest(page):
@@ -226,7 +217,7 @@ def test_the_request_is_shown_as_code_that_gives_the_same_answer(page, tmp_path)
     setting(page, temperature=0, max_tokens=16, min_p=0.05, top_k=20, system='It\'s a "test" with $HOME,\n世界.', stop="###")
     ask(page)
     expect(page.locator(ANSWERED)).to_be_visible()
-    answer = page.locator(f"{ANSWERED} .body").text_content()
+    answer = page.locator(f"{ANSWERED} .tokens").text_content()
     page.click("#show-code")
     curl = page.locator("#code-text").text_content()
     page.get_by_role("button", name="Python").click()
@@ -247,14 +238,16 @@ def test_code_has_the_message_that_is_being_written(page):
     expect(page.locator("#code-dialog")).to_be_hidden()
 
 
-def test_tokens_are_not_shaded_until_that_is_wanted(page):
+def test_tokens_are_neither_shown_nor_shaded_until_that_is_wanted(page):
     setting(page, max_tokens=4)
     ask(page)
     expect(page.locator(ANSWERED)).to_have_attribute("data-shade", "false")
+    expect(page.locator(".token").first).to_be_hidden()
     page.check("[name=shade]")
     page.get_by_role("button", name="Regenerate").click()
 
     expect(page.locator(ANSWERED)).to_have_attribute("data-shade", "true")
+    expect(page.locator(".token").first).to_be_visible()
 
 
 def test_a_broken_connection_is_told(server, page):
@@ -265,20 +258,19 @@ def test_a_broken_connection_is_told(server, page):
 
 
 @pytest.mark.parametrize("with_tokens", [True, False])
-def test_what_a_model_says_never_becomes_markup(page, with_tokens):
+def test_html_of_a_model_is_shown_as_text(page, with_tokens):
     evil = "<img src=x onerror=alert(1)><script>alert(2)</script><b>bold</b>"
-    logprobs = {"content": [{"token": evil, "logprob": math.log(0.5), "top_logprobs": [{"token": evil, "logprob": -1}]}]}
-    choice = {"index": 0, "delta": {"content": evil}, "finish_reason": "stop", "logprobs": logprobs if with_tokens else None}
-    chunk = {"id": "chatcmpl-1", "choices": [choice], "usage": {"completion_tokens": 1}}
-    body = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n"
-    page.route("**/v1/chat/completions", lambda route: route.fulfill(body=body, content_type="text/event-stream"))
+    tops = [{"token": evil, "logprob": -1}]
+    known = {"content": [{"token": evil, "logprob": math.log(0.5), "top_logprobs": tops}]} if with_tokens else None
+    mock_answer(page, evil, known)
     ask(page, evil)
     expect(page.locator(ANSWERED)).to_be_visible()
     if with_tokens:
+        show_tokens(page)
         page.locator(".token").hover()
         expect(page.locator("#alternatives code").first).to_be_visible()
 
-    assert page.locator(".message .body").all_text_contents() == [evil, evil]
+    assert page.locator(".message :is(.body, .tokens)").all_text_contents() == [evil] * 3
     assert page.locator(".message :is(img, script, b), #alternatives :is(img, script, b)").count() == 0
 
 

@@ -50,6 +50,7 @@ def test_chat(server, visit, images):
     page.fill("#message", "What should I see in Paris in one day?")
     page.keyboard.press("Enter")
     expect(page.locator(".message.assistant[data-state=done]")).to_be_visible()
+    page.get_by_role("button", name="Tokens").click()
     page.locator(".token").nth(14).hover()
     expect(page.locator("#alternatives")).to_be_visible()
     page.screenshot(path=images / "console-chat.png")

@@ -16,6 +16,9 @@ CONTENT_SECURITY_POLICY = (
 
 
 def load_assets() -> dict[str, StaticFile]:
-    """Return every file of the page, by its name."""
-    paths = sorted(path for path in _DIRECTORY.iterdir() if path.suffix in TYPES)
-    return {path.name: StaticFile.of(path, content_security_policy=CONTENT_SECURITY_POLICY) for path in paths}
+    """Return every file of the page, those of other projects (vendor/) included, by its path."""
+    paths = sorted(path for path in _DIRECTORY.rglob("*") if path.suffix in TYPES)
+    return {
+        path.relative_to(_DIRECTORY).as_posix(): StaticFile.of(path, content_security_policy=CONTENT_SECURITY_POLICY)
+        for path in paths
+    }

@@ -3,6 +3,7 @@
 Counters are sent unchanged: the page computes rates, so the server keeps no state between two snapshots.
 """
 
+import math
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -22,19 +23,25 @@ _HISTOGRAMS = {"first_token_s": "time_to_first_token_seconds", "per_token_s": "i
 
 
 def load_of(registry: CollectorRegistry, prefix: str, engines: list[EngineLoad | None]) -> dict[str, Any]:
-    """Return gauges, counters since start, and [sum, count] of durations.
+    """Return gauges, counters since start, and of durations [sum, count, [[limit of a bucket, count up to it], ...]].
 
     Args:
         registry: of the frontend's metrics.
         prefix: of their names.
         engines: know better than the frontend what they do for several frontends; those that do not say are left out.
     """
-    samples = {
-        sample.name.removeprefix(f"{prefix}:"): sample.value for family in registry.collect() for sample in family.samples
-    }
+    samples: dict[str, float] = {}
+    buckets: dict[str, list[tuple[float, float]]] = {metric: [] for metric in _HISTOGRAMS.values()}
+    for sample in (sample for family in registry.collect() for sample in family.samples):
+        name = sample.name.removeprefix(f"{prefix}:")
+        if (metric := name.removesuffix("_bucket")) in buckets:
+            buckets[metric].append((float(sample.labels.get("le", "inf")), sample.value))
+        samples[name] = sample.value
     load: dict[str, Any] = {name: samples.get(metric, 0.0) for name, metric in (_GAUGES | _COUNTERS).items()}
     for name, metric in _HISTOGRAMS.items():
-        load[name] = [samples.get(f"{metric}_sum", 0.0), samples.get(f"{metric}_count", 0.0)]
+        # The last limit is infinite: its count is that of all, and JSON has no such number.
+        limited = [bucket for bucket in buckets[metric] if math.isfinite(bucket[0])]
+        load[name] = [samples.get(f"{metric}_sum", 0.0), samples.get(f"{metric}_count", 0.0), limited]
     known = [engine for engine in engines if engine is not None]
     if known:
         load["running"] = sum(engine.scheduler.num_running for engine in known)

@@ -1,8 +1,9 @@
-// Answer: one answer of the model while it is streamed: its text, its tokens if they are known, its numbers, its end.
+// Answer: one answer of the model while it is streamed: its text as Markdown, or its tokens if they are known; its numbers, its end.
 
 import { copyButton } from "./clipboard.js";
 import { el, setText } from "./dom.js";
 import { duration, plural, rate } from "./format.js";
+import { Markdown } from "./markdown.js";
 import { Tokens } from "./tokens.js";
 
 export class Answer {
@@ -14,14 +15,20 @@ export class Answer {
     this.facts = {};
     this.reasoning = el("div", { class: "reasoning" });
     this.body = el("div", { class: "body" });
-    this.tokens = new Tokens(this.body);
+    this.markdown = new Markdown(this.body);
+    this.tokenList = el("div", { class: "tokens" });
+    this.tokens = new Tokens(this.tokenList);
     this.numbers = el("p", { class: "numbers" });
-    this.actions = el("div", { class: "actions" }, copyButton(() => this.text));
+    this.tokensButton = el("button", { class: "quiet", type: "button", hidden: true }, "Tokens");
+    this.tokensButton.addEventListener("click", () => this.showTokens(this.tokenList.hidden));
+    this.actions = el("div", { class: "actions" }, copyButton(() => this.text), this.tokensButton);
     this.element = el(
       "article",
       { class: "message assistant", "data-shade": String(shade), "data-state": "streaming" },
-      ...[this.body, this.numbers, this.actions],
+      ...[this.body, this.tokenList, this.numbers, this.actions],
     );
+    // Shades are those of tokens.
+    this.showTokens(shade);
     setText(this.numbers, "waiting for the first token");
   }
 
@@ -41,6 +48,13 @@ export class Answer {
     this.count();
   }
 
+  /** Show tokens in place of Markdown, or the other way round. */
+  showTokens(shown) {
+    this.tokenList.hidden = !shown;
+    this.body.hidden = shown;
+    this.tokensButton.setAttribute("aria-pressed", String(shown));
+  }
+
   note() {
     this.lastAt = performance.now();
     this.firstAt ??= this.lastAt;
@@ -55,12 +69,15 @@ export class Answer {
     this.text += text;
     // Tokens that are no part of the answer (thoughts, what a stop string cut off) are not shown as one.
     if (known.length && known.map((each) => each.token).join("") === text) for (const each of known) this.tokens.add(each);
-    else if (text) this.body.append(text);
+    else if (text) this.tokenList.append(text);
+    if (known.length) this.tokensButton.hidden = false;
+    if (text) this.markdown.show(this.text, false);
   }
 
   /** End it. how: "done", "stopped" or "failed", with the error then. */
   end(how, error) {
     this.element.dataset.state = how;
+    this.markdown.show(this.text, true);
     if (how === "stopped") this.facts.finish = "stopped";
     this.count();
     if (!error) return;

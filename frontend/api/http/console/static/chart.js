@@ -10,7 +10,7 @@ const STEPS = [1, 2, 2.5, 5, 10];
 
 export class Chart {
   /**
-   * title: of the chart. lines: [{name, points(history)}], at most two. format: value -> text. least: smallest top of the scale, so that noise does not look like load.
+   * title: of the chart. lines: [{name, points(history)}], at most three. format: value -> text. least: smallest top of the scale, so that noise does not look like load.
    * most: largest.
    */
   constructor({ title, lines, format, least, most = Infinity }) {

@@ -3,8 +3,14 @@
 import { Chart } from "./chart.js";
 import { count, duration, percent, rate } from "./format.js";
 
-// Requests end one by one: a mean over a few seconds is a line, over one it is dots.
-const MEAN_OVER_S = 15;
+// Requests end one by one: over a few seconds their times are a line, over one they are dots.
+const OVER_S = 15;
+
+const timesOf = (name) => [
+  { name: "p50", points: (history) => history.quantile(name, 0.5, OVER_S) },
+  { name: "p95", points: (history) => history.quantile(name, 0.95, OVER_S) },
+  { name: "mean", points: (history) => history.mean(name, OVER_S) },
+];
 
 const SPECS = [
   {
@@ -27,20 +33,20 @@ const SPECS = [
     title: "Time to first token",
     format: duration,
     least: 0.01,
-    lines: [{ name: "mean of 15 s", points: (history) => history.mean("first_token_s", MEAN_OVER_S) }],
+    lines: timesOf("first_token_s"),
   },
   {
     title: "Time between tokens",
     format: duration,
     least: 0.01,
-    lines: [{ name: "mean of 15 s", points: (history) => history.mean("per_token_s", MEAN_OVER_S) }],
+    lines: timesOf("per_token_s"),
   },
   {
     title: "Prefix cache",
     format: percent,
     least: 0.1,
     most: 1,
-    lines: [{ name: "of prompt tokens found", points: (history) => history.share("cache_hits", "cache_queries", MEAN_OVER_S) }],
+    lines: [{ name: "of prompt tokens found", points: (history) => history.share("cache_hits", "cache_queries", OVER_S) }],
   },
   {
     title: "Speculation",
@@ -48,7 +54,7 @@ const SPECS = [
     format: percent,
     least: 0.1,
     most: 1,
-    lines: [{ name: "of draft tokens accepted", points: (history) => history.share("accepted_tokens", "draft_tokens", MEAN_OVER_S) }],
+    lines: [{ name: "of draft tokens accepted", points: (history) => history.share("accepted_tokens", "draft_tokens", OVER_S) }],
   },
 ];
 

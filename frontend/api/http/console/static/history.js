@@ -1,4 +1,4 @@
-// History: the snapshots of the last minutes, and what charts make of them: values, rates of counters, means of durations.
+// History: the snapshots of the last minutes, and what charts make of them: values, rates of counters, means and quantiles of durations.
 
 const MOST_S = 300;
 const MINUTE_S = 60;
@@ -46,6 +46,11 @@ export class History {
     return this.points((now, then) => ratio(grown(now.load[name][0], then.load[name][0]), grown(now.load[name][1], then.load[name][1])), overS);
   }
 
+  /** Quantile (0.95: the 95th percentile) of the durations that ended in the last `overS` seconds; null where none did. */
+  quantile(name, share, overS) {
+    return this.points((now, then) => quantileOf(now.load[name], then.load[name], share), overS);
+  }
+
   /** Growth of one counter by that of another, over the last `overS` seconds; null where the other did not grow. */
   share(part, whole, overS) {
     return this.points((now, then) => ratio(grown(now.load[part], then.load[part]), grown(now.load[whole], then.load[whole])), overS);
@@ -73,3 +78,17 @@ export class History {
 // A counter that fell belongs to a process that was started anew.
 const grown = (now, then) => (now >= then ? now - then : now);
 const ratio = (sum, number) => (number > 0 ? sum / number : null);
+
+/** Interpolate within a bucket, as Prometheus does; what is above the last limit counts as that limit. */
+function quantileOf([, nowCount, now], [, thenCount, then], share) {
+  const wanted = share * grown(nowCount, thenCount);
+  if (!(wanted > 0)) return null;
+  let low = 0;
+  let below = 0;
+  for (const [place, [limit, count]] of now.entries()) {
+    const upTo = grown(count, then[place]?.[1] ?? 0);
+    if (upTo >= wanted) return low + ((limit - low) * (wanted - below)) / (upTo - below);
+    [low, below] = [limit, upTo];
+  }
+  return low;
+}

@@ -59,7 +59,7 @@ export class Playground {
     this.running?.abort();
     this.turns = [];
     this.latest = null;
-    this.messages.replaceChildren(byId("welcome") ?? this.welcome);
+    this.messages.replaceChildren(this.messages.firstElementChild, byId("welcome") ?? this.welcome);
     this.focus();
   }
 

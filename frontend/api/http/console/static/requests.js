@@ -1,10 +1,13 @@
-// Requests: a table of those that ended last, newest first, each with a bar of its phases.
+// Requests: a table of those that ended last, newest first, each with a bar of its phases: when each began and ended after the
+// arrival, on a log scale, so that a queue of 2 ms is seen before a decode of 20 s.
 
-import { el } from "./dom.js";
-import { count, duration, timeOfDay } from "./format.js";
+import { byId, el, setText } from "./dom.js";
+import { count, duration, percent, timeOfDay } from "./format.js";
 
 const MOST_ROWS = 100;
 const PHASES = ["queue", "prefill", "decode"];
+// Left end of the scale.
+const LEAST_S = 0.001;
 
 export class Requests {
   constructor(rows, empty) {
@@ -30,7 +33,8 @@ export class Requests {
   }
 
   add(request, model) {
-    const bar = barOf(request);
+    const phases = phasesOf(request);
+    const bar = barOf(phases);
     const cached = request.num_cached_tokens ? `, ${count(request.num_cached_tokens)} of them cached` : "";
     const ended = request.error || request.finish_reasons.join(", ");
     const row = el(
@@ -46,25 +50,36 @@ export class Requests {
       el("td", { "data-label": "Finish", class: "finish" }, ended),
     );
     this.rows.prepend(row);
-    this.shown.unshift({ row, bar, total: request.total_s });
+    this.shown.unshift({ row, bar, phases });
     while (this.shown.length > MOST_ROWS) this.shown.pop().row.remove();
   }
 
-  /** The longest request's bar is as wide as the column. */
+  /** The scale ends at the power of ten above the longest request. */
   scale() {
-    const longest = Math.max(...this.shown.map((each) => each.total), 1e-6);
-    for (const { bar, total } of this.shown) bar.style.width = `${Math.max(2, (100 * total) / longest)}%`;
+    const longest = Math.max(...this.shown.map(({ phases }) => phases.at(-1)?.end ?? 0));
+    const decades = Math.max(1, Math.ceil(Math.log10(longest / LEAST_S) - 1e-9));
+    const placeOf = (seconds) => (100 * Math.max(0, Math.log10(seconds / LEAST_S))) / decades;
+    setText(byId("phase-scale"), `log scale, ${duration(LEAST_S)} to ${duration(LEAST_S * 10 ** decades)}`);
+    for (const { bar, phases } of this.shown) {
+      bar.style.setProperty("--decades", decades);
+      phases.forEach(({ begin, end }, number) => {
+        const part = bar.children[number].style;
+        part.left = `${placeOf(begin)}%`;
+        part.width = `${placeOf(end) - placeOf(begin)}%`;
+      });
+    }
   }
 }
 
-function barOf(request) {
-  const phases = PHASES.map((name) => ({ name, seconds: request[`${name}_s`] })).filter((phase) => phase.seconds !== null);
-  const spoken = phases.map(({ name, seconds }) => `${name} ${duration(seconds)}`).join(", ") || "never scheduled";
-  const bar = el("span", { class: "phase-bar", role: "img", "aria-label": spoken, title: spoken });
-  for (const { name, seconds } of phases) {
-    const part = el("i", { class: name });
-    part.style.flexGrow = seconds;
-    bar.append(part);
-  }
-  return bar;
+/** Return the phases that a request had, with their begins and ends in seconds after its arrival. */
+function phasesOf(request) {
+  let end = 0;
+  const known = PHASES.map((name) => ({ name, seconds: request[`${name}_s`] })).filter((phase) => phase.seconds !== null);
+  return known.map(({ name, seconds }) => ({ name, seconds, begin: end, end: (end += seconds) }));
+}
+
+function barOf(phases) {
+  const total = phases.at(-1)?.end || 1;
+  const spoken = phases.map(({ name, seconds }) => `${name} ${duration(seconds)} (${percent(seconds / total)})`).join(", ") || "never scheduled";
+  return el("span", { class: "phase-bar", role: "img", "aria-label": spoken, title: spoken }, ...phases.map(({ name }) => el("i", { class: name })));
 }

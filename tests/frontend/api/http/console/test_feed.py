@@ -123,6 +123,9 @@ async def test_load_has_what_charts_need(http):
 
     assert after["generation_tokens"] - before["generation_tokens"] == 20
     assert after["first_token_s"][1] - before["first_token_s"][1] == 1
+    buckets = after["first_token_s"][2]
+    assert buckets == sorted(buckets)
+    assert (len(buckets) > 10, buckets[-1][1]) == (True, after["first_token_s"][1])
     assert set(after) >= {"running", "waiting", "kv_cache_usage", "per_token_s", "cache_queries", "cache_hits"}
     assert set(after) >= {"draft_tokens", "accepted_tokens"}
 

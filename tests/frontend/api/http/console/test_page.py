@@ -1,12 +1,16 @@
 """The console's files: which are served, access to them, and the page's content security policy."""
 
+import hashlib
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 STATIC = Path(__file__).parents[5] / "frontend/api/http/console/static"
-FILES = sorted(path.name for path in STATIC.iterdir())
+VENDOR = STATIC / "vendor"
+TYPES = (".html", ".css", ".js", ".svg")
+FILES = sorted(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*") if path.suffix in TYPES)
 SCRIPTS = sorted(STATIC.glob("*.js"))
 PATHS = ["/", *(f"/console/static/{name}" for name in FILES)]
 OUTSIDE = [
@@ -21,6 +25,8 @@ OUTSIDE = [
     "index.html%00.js",
     "",
     "nothing.js",
+    "vendor/libraries.json",
+    "vendor/../../assets.py",
 ]
 
 
@@ -74,10 +80,23 @@ def test_the_page_has_no_inline_script_style_or_handler():
 def test_everything_the_page_names_is_there():
     page = (STATIC / "index.html").read_text()
     named = set(re.findall(r'(?:src|href)="console/static/([^"]+)"', page))
-    named |= {name for path in SCRIPTS for name in re.findall(r'from "\./([^"]+)"', path.read_text())}
+    named |= {name for path in SCRIPTS for name in re.findall(r'(?:from|import) "\./([^"]+)"', path.read_text())}
 
     # The page itself is served at /.
     assert named == set(FILES) - {"index.html"}
+
+
+def test_libraries_of_other_projects_are_the_pinned_ones_and_have_their_licences():
+    libraries = json.loads((VENDOR / "libraries.json").read_text())
+    pinned = {}
+    for library in libraries:
+        for name, digest in library["files"].items():
+            base = name.rpartition("/")[2]
+            pinned[f"{library['package']}.{base}" if base.startswith("LICENSE") else base] = digest
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in VENDOR.iterdir() if path.suffix != ".json"}
+
+    assert found == pinned
+    assert all(f"{library['package']}.LICENSE" in found for library in libraries)
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
