@@ -85,7 +85,8 @@ def _level_plots(results: Sequence[LevelResult], figures: Sequence[Sequence[Figu
 
     for figure in _THROUGHPUTS:
         if figure in figures[0][0]:
-            yield plot(LABELS[figure], "level", LABELS[figure], lines([("", figure)]), x_names=levels)
+            title, _, unit = LABELS[figure].removesuffix(")").partition(" (")
+            yield plot(title, "level", unit, lines([("", figure)]), x_names=levels)
     for latency in LATENCIES:
         of = [(f"p{percentile}", f"p{percentile}_{latency}_ms") for percentile in PERCENTILES]
         yield plot(_TITLES[latency], "level", "ms", lines(of), x_names=levels)
