@@ -2,7 +2,7 @@
 
 Errors are one line on stderr that says what to do; exit codes are those of services/process.py (78: trying again cannot help),
 2 for a wrong command line. Each subcommand is imported only when it is run, so that `tetrad --help` takes 0.07 s. The
-parsers are argparse's: importing typer and rich takes 0.14 s more, and typer needs the options of all subcommands, too.
+parsers are argparse's: importing typer and rich takes 0.13 s more, and typer needs the options of all subcommands, too.
 """
 
 import contextlib
