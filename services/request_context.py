@@ -2,7 +2,8 @@
 
 Every log line of a task has the ids of its context. It travels as headers: in the metadata of calls, and in `trace_headers` of
 messages where many requests share a stream. Headers are untrusted: malformed ones are dropped, and no request is refused for
-them.
+them. OpenTelemetry's propagator makes spans of them (observability/otlp.py). The check here is a regular expression, since it
+is made in every service, traced or not: the propagator takes 22 ms to import, and 3.6 us instead of 1.9 for each request.
 """
 
 import contextlib

@@ -21,6 +21,7 @@ from tetrad.services.process import EXIT_PERMANENT
 from tetrad.services.timers.running_time import running_timeout
 from tetrad.stack_log import OnLine
 from tetrad.stillness import Stillness
+from tetrad.terminal_lines import Render
 
 ChildState = Literal["started", "ready", "not ready", "stalled", "restarting", "retiring"]
 
@@ -43,6 +44,7 @@ class Child:
         pass_fds: descriptors it inherits.
         program: how the process calls itself on stderr ("tetrad PROGRAM: ..."). Empty: by its name.
         on_line: takes each line of its stderr.
+        render: makes the text to show of each line.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Child:
     pass_fds: Sequence[int] = ()
     program: str = ""
     on_line: OnLine | None = None
+    render: Render = str
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ class SupervisedChild:
         self._on_state = on_state
         self._was_ready = False
         self._is_asked_to_restart = False
-        self._output = ChildOutput(child.program or child.name, child.on_line)
+        self._output = ChildOutput(child.program or child.name, child.on_line, child.render)
 
     async def run(self) -> None:
         """Keep the child running until it is stopped; raises a TetradError when starting it again cannot help."""

@@ -8,6 +8,7 @@ import asyncio
 
 from tetrad.services.log import library_stderr
 from tetrad.stack_log import OnLine
+from tetrad.terminal_lines import Render
 
 
 class ChildOutput:
@@ -16,9 +17,11 @@ class ChildOutput:
     Args:
         program: how the child calls itself ("tetrad PROGRAM: ...").
         on_line: takes each line, too, without its end; those with which a program reports why it exits as well.
+        render: makes the text to show of each line.
     """
 
-    def __init__(self, program: str, on_line: OnLine | None = None) -> None:
+    def __init__(self, program: str, on_line: OnLine | None = None, render: Render = str) -> None:
+        self._render = render
         self._on_line = on_line
         self._own = f"tetrad {program}: "
         self.last_words = ""
@@ -32,7 +35,7 @@ class ChildOutput:
             if line.startswith(self._own):
                 self.last_words = line.removeprefix("tetrad ").strip()
             else:
-                library_stderr.write(line)
+                library_stderr.write(self._render(line))
                 library_stderr.flush()
 
 

@@ -31,6 +31,7 @@ from tetrad.services.settings import ServiceSettings, Settings, child_environmen
 from tetrad.stack_log import StackLog
 from tetrad.stack_url import url_of, write_url
 from tetrad.supervisor import Supervisor
+from tetrad.terminal_lines import line_renderer
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings
 
@@ -344,8 +345,8 @@ class LocalStack:
         variables: Mapping[str, str] = _NO_VARIABLES,
     ) -> Child:
         settings = self._adapt(name, replaced(settings, lifeline_fd=self._lifeline))
-        if settings.log_json is None:  # its stderr is our pipe: what counts is where we write its lines
-            settings = replaced(settings, log_json=not sys.stderr.isatty())
+        # Unless the settings say which form lines have, they are JSON, which a terminal shows for people.
+        render = line_renderer(name) if settings.log_json is None else str
         address = settings.private_listen if isinstance(settings, FrontendSettings) else settings.listen
         return Child(
             name=name,
@@ -355,6 +356,7 @@ class LocalStack:
             pass_fds=(self._lifeline, *pass_fds),
             program=kind_of(name),
             on_line=self._log.of(name),
+            render=render,
         )
 
 

@@ -12,11 +12,12 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags, set_span_in_context
-from opentelemetry.trace.span import TraceState
+from opentelemetry.trace import Span as LibrarySpan
+from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from tetrad.services.observability.tracing import Attributes, Kind, NoSpan, Span
-from tetrad.services.request_context import RequestContext
+from tetrad.services.request_context import TRACEPARENT, TRACESTATE, RequestContext
 from tetrad.services.version import VERSION
 
 _KINDS = {"internal": SpanKind.INTERNAL, "client": SpanKind.CLIENT, "server": SpanKind.SERVER}
@@ -24,6 +25,7 @@ _SEND_EVERY_MS = 1000
 _MAX_UNSENT_SPANS = 16384
 _CLOSE_TIMEOUT_S = 0.5
 _ROOT = Context()
+_W3C = TraceContextTextMapPropagator()
 
 
 class OtlpTracer:
@@ -75,7 +77,7 @@ class OtlpTracer:
         found: dict[str, Any] = dict(attributes)
         span = self._tracer.start_span(name, _parent_of(context), kind, found, start_time=start_ns)
         if not span.is_recording():
-            return NoSpan(_context_of(span.get_span_context(), context.request_id))
+            return NoSpan(_context_of(span, context.request_id))
         return OtlpSpan(span, context.request_id)
 
 
@@ -96,7 +98,7 @@ class OtlpSpan:
     @property
     def context(self) -> RequestContext:
         """For whatever is done under this span."""
-        return _context_of(self._span.get_span_context(), self._request_id)
+        return _context_of(self._span, self._request_id)
 
     def set_attributes(self, attributes: Attributes) -> None:
         """Add facts."""
@@ -115,19 +117,10 @@ class OtlpSpan:
 
 
 def _parent_of(context: RequestContext) -> Context:
-    if not context.traceparent:
-        return _ROOT
-    _, trace_id, span_id, flags, *_ = context.traceparent.split("-")
-    parent = SpanContext(
-        int(trace_id, 16),
-        int(span_id, 16),
-        is_remote=True,
-        trace_flags=TraceFlags(int(flags, 16)),
-        trace_state=TraceState.from_header([context.tracestate]) if context.tracestate else None,
-    )
-    return set_span_in_context(NonRecordingSpan(parent), _ROOT)
+    return _W3C.extract(context.headers(), _ROOT)
 
 
-def _context_of(span: SpanContext, request_id: str) -> RequestContext:
-    traceparent = f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
-    return RequestContext(request_id, traceparent, span.trace_state.to_header())
+def _context_of(span: LibrarySpan, request_id: str) -> RequestContext:
+    headers: dict[str, str] = {}
+    _W3C.inject(headers, set_span_in_context(span, _ROOT))
+    return RequestContext(request_id, headers.get(TRACEPARENT, ""), headers.get(TRACESTATE, ""))

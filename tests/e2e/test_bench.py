@@ -1,9 +1,16 @@
 """`tetrad bench` as a user runs it."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.documents import Page
 
 LOAD = ("--concurrency", "4", "--num-requests", "8", "--input-len", "20", "--output-len", "12")
 
@@ -19,10 +26,51 @@ def test_a_running_server_is_measured(sim_server, tmp_path):
 
     assert result.returncode == 0, result.stderr
     assert "P99 ITL (ms)" in result.stdout
-    figures = json.loads((tmp_path / "r.json").read_text())
+    (level,) = json.loads((tmp_path / "r.json").read_text())["levels"]
+    (figures,) = level["servers"]
     assert (figures["completed"], figures["failed"]) == (8, 0)
     assert figures["total_output_tokens"] == 8 * 12
+    assert figures["total_input_tokens"] == 8 * 20
     assert figures["p50_ttft_ms"] > 0
+
+
+@pytest.mark.parametrize(("word", "shown"), [("--html", "All levels"), ("--against", "Ratios, ")])
+def test_the_commands_of_the_page_run(sim_server, tmp_path, word, shown):
+    """On the page, the two servers are different ones."""
+    command = re.sub(r"http://127.0.0.1:800\d", sim_server.url, Page.of("docs/benchmarking.md").block(word))
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+    result = subprocess.run(
+        ["bash", "-euc", command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100
+    )
+
+    assert result.returncode == 0, result.stderr
+    assert shown in result.stdout
+    assert word != "--html" or {path.name for path in tmp_path.iterdir()} == {"figures.json", "report.html"}
+
+
+def test_a_sweep_over_two_servers_brings_ratios_and_one_page(sim_server, tmp_path):
+    """The same server stands for both: each gets every load."""
+    path = tmp_path / "conversations.jsonl"
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+    path.write_text(json.dumps({"messages": messages}) + "\n" + json.dumps({"prompt": "d", "output_tokens": 3}) + "\n")
+    files = ("--json", str(tmp_path / "r.json"), "--html", str(tmp_path / "r.html"))
+    load = ("--num-requests", "4", "--concurrency", "1,2", "--request-rate", "200", "--output-len", "6", "--ttft-ms", "60000")
+    dataset = ("--dataset-name", "custom", "--dataset-path", str(path), "--ignore-eos")
+
+    result = bench("--url", sim_server.url, "--against", sim_server.url, "--rounds", "2", *load, *dataset, *files)
+
+    assert result.returncode == 0, result.stderr
+    levels = json.loads((tmp_path / "r.json").read_text())["levels"]
+    assert [(level["max_concurrency"], level["request_rate"]) for level in levels] == [(1, 200), (2, 200)]
+    for level in levels:
+        for figures in level["servers"]:
+            assert (figures["completed"], figures["total_output_tokens"]) == (2 * 4, 2 * (6 + 3 + 6 + 6))
+            assert figures["goodput_share"] == 1
+        assert level["ratios"]["p99_ttft_ms"]["min"] <= level["ratios"]["p99_ttft_ms"]["max"]
+    page = (tmp_path / "r.html").read_text()
+    assert page.count("<svg") >= 10
+    assert "://" not in page.replace(sim_server.url, "")
 
 
 def test_a_server_that_refuses_everything_is_an_error_of_one_line(sim_server):

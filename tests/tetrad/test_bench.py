@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tetrad.cli.load.draft_counts import read_draft_counts
-from tetrad.cli.load.generator import Load, Measured
+from tetrad.cli.load.generator import Measured
 from tetrad.cli.load.step_trace import StepTrace
 from tetrad.cli.load.stream_client import StreamClient
 from tetrad.cli.load.summary import figures_of, percentile_of, table_of
@@ -27,6 +27,14 @@ def client_of(*pieces):
         client.data_received(piece)
     client.connection_lost(None)
     return client
+
+
+async def test_events_of_a_chat_without_tokens_are_not_timed():
+    role = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
+    text = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+    end = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
+
+    assert len(client_of(HEAD, role, text, end, USAGE, DONE).arrived_at) == 1
 
 
 async def test_pieces_with_tokens_are_timed_and_the_servers_count_is_taken():
@@ -116,8 +124,7 @@ def draft_metrics(num_drafts, num_draft_tokens, *accepted):
 
 def test_drafts_of_the_load_alone_are_in_the_summary():
     before, after = (read_draft_counts(draft_metrics(*counts)) for counts in ((10, 30, 5), (30, 90, 20, 10)))
-    load = Load("http://x", "m", concurrency=1, num_requests=1, input_len=1, output_len=1, timeout_s=1)
-    measured = Measured(load, ended_at=1.0, drafts=after.since(before))
+    measured = Measured(duration_s=1.0, drafts=after.since(before))
 
     figures = figures_of(measured)
 
@@ -129,7 +136,7 @@ def test_drafts_of_the_load_alone_are_in_the_summary():
 
 
 def test_a_server_without_drafts_has_no_lines_about_them():
-    measured = Measured(Load("http://x", "m", 1, 1, 1, 1, 1.0), ended_at=1.0, drafts=read_draft_counts(draft_metrics(0, 0)))
+    measured = Measured(duration_s=1.0, drafts=read_draft_counts(draft_metrics(0, 0)))
 
     figures = figures_of(measured)
 

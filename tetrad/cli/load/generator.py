@@ -1,19 +1,59 @@
-"""Generator: streams completions of random prompts from one server, a fixed number at a time, until all have ended."""
+"""Generator: streams a dataset's requests from one server, a fixed number at a time or at a rate, until all have ended.
+
+Used by `tetrad bench` for each level of a sweep. Requests of one load never depend on when earlier ones ended, except for the
+limit on how many are in flight.
+"""
 
 import asyncio
+import contextlib
 import json
 import random
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from tetrad.cli.load.datasets import Dataset
 from tetrad.cli.load.draft_counts import DraftCounts
 from tetrad.cli.load.stream_client import StreamClient
 
-_TOKEN_IDS = range(300, 1000)
-"""Plain tokens in every vocabulary there is. Two prompts of a block's length are never the same, so no prefix cache helps."""
+
+@dataclass(frozen=True)
+class Server:
+    """A server under load.
+
+    Args:
+        url: without "/v1" at the end.
+        model: that is asked for.
+        api_key: sent with every request. None: no key.
+        trust: of an https URL. None: the connection is plain.
+    """
+
+    url: str
+    model: str
+    api_key: str | None = None
+    trust: ssl.SSLContext | None = None
+
+
+@dataclass(frozen=True)
+class Level:
+    """How hard a load presses.
+
+    Args:
+        concurrency: maximum requests in flight. None: no limit.
+        request_rate: mean arrivals in a second. None: a request is sent as soon as the limit allows.
+        burstiness: shape of the gamma distribution of the gaps between arrivals; 1 is a Poisson process.
+    """
+
+    concurrency: int | None
+    request_rate: float | None = None
+    burstiness: float = 1.0
+
+    def __str__(self) -> str:
+        limit = [] if self.concurrency is None else [f"concurrency {self.concurrency}"]
+        rate = [] if self.request_rate is None else [f"{self.request_rate:g} req/s"]
+        return ", ".join([*rate, *limit])
 
 
 @dataclass(frozen=True)
@@ -21,61 +61,83 @@ class Load:
     """The load to send.
 
     Args:
-        url: of the server.
-        model: that is asked for.
-        concurrency: requests under way at the same time.
+        server: that gets it.
+        dataset: of the requests.
+        level: their number at a time, or in a second.
         num_requests: in all.
-        input_len, output_len: tokens of each prompt and of each output.
-        timeout_s: that one request may take.
-        api_key: sent with every request. None: no key.
-        trust: of an https URL. None: the connection is plain.
-        seed: of the prompts.
+        timeout_s: maximum time of one request.
+        seed: of the requests and of their arrivals.
     """
 
-    url: str
-    model: str
-    concurrency: int
+    server: Server
+    dataset: Dataset
+    level: Level
     num_requests: int
-    input_len: int
-    output_len: int
     timeout_s: float
-    api_key: str | None = None
-    trust: ssl.SSLContext | None = None
     seed: int = 0
 
 
 @dataclass
 class Measured:
-    """The results of a load. Times in seconds of the monotonic clock."""
+    """The results of a load. Times in seconds of the monotonic clock.
 
-    load: Load
+    Attributes:
+        duration_s: from the start to the end of the last request.
+    """
+
     began_at: float = 0.0
     ended_at: float = 0.0
+    duration_s: float = 0.0
     clients: list[StreamClient] = field(default_factory=list)
     drafts: DraftCounts = field(default_factory=DraftCounts)
 
 
-async def run_load(load: Load) -> Measured:
-    """Send the load; requests that fail are in the result with their errors."""
-    measured = Measured(load, began_at=time.monotonic())
-    requests = _requests(load)
-    await asyncio.gather(*(_send_in_turn(load, requests, measured) for _ in range(load.concurrency)))
+OnEnd = Callable[[], None]
+
+
+async def run_load(load: Load, on_end: OnEnd = lambda: None) -> Measured:
+    """Send the load; requests that fail are in the result with their errors. `on_end` is called at the end of each one."""
+    requests = list(_requests(load))
+    gate = contextlib.nullcontext() if load.level.concurrency is None else asyncio.Semaphore(load.level.concurrency)
+    measured = Measured(began_at=time.monotonic())
+
+    async def send(request: bytes) -> None:
+        async with gate:
+            measured.clients.append(await _send(load, request))
+        on_end()
+
+    async with asyncio.TaskGroup() as group:
+        for request, arrives_s in zip(requests, arrivals(load.level, load.seed), strict=False):
+            await _sleep_until(measured.began_at + arrives_s)
+            group.create_task(send(request))
     measured.ended_at = time.monotonic()
+    measured.duration_s = measured.ended_at - measured.began_at
     return measured
 
 
-async def _send_in_turn(load: Load, requests: Iterator[bytes], measured: Measured) -> None:
-    for request in requests:
-        measured.clients.append(await _send(load, request))
+def arrivals(level: Level, seed: int) -> Iterator[float]:
+    """Yield when requests arrive, in seconds from the start: all of them at once without a rate."""
+    numbers, arrives_s = random.Random(seed), 0.0
+    while True:
+        yield arrives_s
+        if level.request_rate is not None:
+            arrives_s += numbers.gammavariate(level.burstiness, 1 / (level.request_rate * level.burstiness))
+
+
+async def _sleep_until(moment: float) -> None:
+    left_s = moment - time.monotonic()
+    if left_s > 0:
+        await asyncio.sleep(left_s)
 
 
 async def _send(load: Load, request: bytes) -> StreamClient:
-    address, loop = urlsplit(load.url), asyncio.get_running_loop()
+    server = load.server
+    address, loop = urlsplit(server.url), asyncio.get_running_loop()
     client = StreamClient(request)
     port = address.port or (443 if address.scheme == "https" else 80)
     try:
         async with asyncio.timeout(load.timeout_s):
-            transport, _ = await loop.create_connection(lambda: client, address.hostname or "", port, ssl=load.trust)
+            transport, _ = await loop.create_connection(lambda: client, address.hostname or "", port, ssl=server.trust)
             try:
                 await client.done
             finally:
@@ -89,17 +151,10 @@ async def _send(load: Load, request: bytes) -> StreamClient:
 
 def _requests(load: Load) -> Iterator[bytes]:
     """Yield the requests as they go over the wire."""
-    numbers = random.Random(load.seed)
-    key = f"Authorization: Bearer {load.api_key}\r\n" if load.api_key else ""
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: {urlsplit(load.url).netloc}\r\n{key}Content-Type: application/json\r\n"
-    fields = {
-        "model": load.model,
-        "max_tokens": load.output_len,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    for _ in range(load.num_requests):
-        body = json.dumps({**fields, "prompt": numbers.choices(_TOKEN_IDS, k=load.input_len)})
+    server = load.server
+    key = f"Authorization: Bearer {server.api_key}\r\n" if server.api_key else ""
+    common = {"model": server.model, "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
+    for prompt in load.dataset.prompts(load.num_requests, load.seed):
+        body = json.dumps(common | prompt.fields)
+        head = f"POST {prompt.path} HTTP/1.1\r\nHost: {urlsplit(server.url).netloc}\r\n{key}Content-Type: application/json\r\n"
         yield f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode()

@@ -12,7 +12,10 @@ from typing import cast
 
 _EVENT = b"data: {"
 _DONE = b"data: [DONE]\n\n"
-_USAGE = re.compile(rb'"completion_tokens": ?(\d+)')
+_COMPLETION_TOKENS = re.compile(rb'"completion_tokens": ?(\d+)')
+_PROMPT_TOKENS = re.compile(rb'"prompt_tokens": ?(\d+)')
+_WITHOUT_TOKENS = re.compile(rb'"choices": ?\[\]|"delta": ?\{\}|"content": ?""')
+"""In an event that counts tokens, ends a chat's answer, or names its role."""
 _MESSAGE = re.compile(rb'"message": ?("(?:[^"\\]|\\.)*")')
 # Enough for the event that counts the tokens and what closes the stream.
 _TAIL_BYTES = 2048
@@ -30,7 +33,7 @@ class StreamClient(asyncio.Protocol):
         began_at: when the request was sent.
         arrived_at: when each piece with tokens came; a piece may have those of several steps.
         ended_at: when the connection was over.
-        num_tokens: that the server counted.
+        num_tokens, num_prompt_tokens: of output and prompt, as the server counted them.
         error: what is wrong; empty if all is well.
     """
 
@@ -41,7 +44,7 @@ class StreamClient(asyncio.Protocol):
         self.done = asyncio.get_running_loop().create_future()
         self.began_at = self.ended_at = 0.0
         self.arrived_at: list[float] = []
-        self.num_tokens = 0
+        self.num_tokens = self.num_prompt_tokens = 0
         self.error = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -54,16 +57,15 @@ class StreamClient(asyncio.Protocol):
         now = time.monotonic()
         if not self._status:
             self._status = data[9:12]
-        # The event that only counts has no choices.
-        if data.count(_EVENT) > data.count(b'"choices":[]'):
+        if data.count(_EVENT) > len(_WITHOUT_TOKENS.findall(data)):
             self.arrived_at.append(now)
         self._tail = (self._tail + data)[-_TAIL_BYTES:]
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Note how it ended."""
         self.ended_at = time.monotonic()
-        counted = _USAGE.findall(self._tail)
-        self.num_tokens = int(counted[-1]) if counted else 0
+        self.num_tokens = self._counted(_COMPLETION_TOKENS)
+        self.num_prompt_tokens = self._counted(_PROMPT_TOKENS)
         if self._status != b"200":
             status = f"HTTP status {self._status.decode()}" if self._status else f"no answer ({exc or 'closed'})"
             self.error = f"{status}: {self._reason()}"
@@ -71,6 +73,10 @@ class StreamClient(asyncio.Protocol):
             self.error = f"the stream was cut off: {self._reason()}"
         if not self.done.done():
             self.done.set_result(None)
+
+    def _counted(self, what: re.Pattern[bytes]) -> int:
+        counted = what.findall(self._tail)
+        return int(counted[-1]) if counted else 0
 
     def _reason(self) -> str:
         """Return the message of the server's error, or the last line of the body that it sent, cut."""

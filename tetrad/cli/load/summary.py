@@ -2,21 +2,40 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tetrad.cli.load.generator import Measured
 from tetrad.cli.load.stream_client import StreamClient
 
-_PERCENTILES = (50, 90, 99)
+PERCENTILES = (50, 90, 99)
+LATENCIES = ("ttft", "tpot", "itl", "e2el")
 
 Figures = dict[str, float]
 
 
-def figures_of(measured: Measured) -> Figures:
-    """Return name -> figure. TPOT is an output's time for each token after its first; ITL the time between two pieces."""
-    good = [client for client in measured.clients if not client.error]
-    duration_s = measured.ended_at - measured.began_at
+@dataclass(frozen=True)
+class LatencyLimits:
+    """Limits that a good request keeps, in milliseconds. None: no limit."""
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+
+    def is_kept_by(self, client: StreamClient) -> bool:
+        """Whether a request that ended well was fast enough."""
+        tpot_s = tpot_s_of(client)
+        is_early = self.ttft_ms is None or (bool(client.arrived_at) and ttft_s_of(client) * 1000 <= self.ttft_ms)
+        return is_early and (self.tpot_ms is None or tpot_s is None or tpot_s * 1000 <= self.tpot_ms)
+
+
+def figures_of(measured: Measured, limits: LatencyLimits | None = None) -> Figures:
+    """Return name -> figure. TPOT is an output's time for each token after its first; ITL the time between two pieces.
+
+    Goodput counts the requests that keep the limits; there is none without limits.
+    """
+    good = good_clients(measured)
+    duration_s = measured.duration_s
     num_output = sum(client.num_tokens for client in good)
-    num_input = measured.load.input_len * len(good)
+    num_input = sum(client.num_prompt_tokens for client in good)
     figures: Figures = {
         "completed": len(good),
         "failed": len(measured.clients) - len(good),
@@ -27,18 +46,21 @@ def figures_of(measured: Measured) -> Figures:
         "output_throughput": num_output / duration_s,
         "total_token_throughput": (num_input + num_output) / duration_s,
     }
-    for name, values in _latencies(good).items():
+    if limits is not None and limits != LatencyLimits():
+        num_kept = sum(map(limits.is_kept_by, good))
+        figures |= {"request_goodput": num_kept / duration_s, "goodput_share": num_kept / max(len(measured.clients), 1)}
+    for name, values in latencies_of(good).items():
         figures |= _described(name, values)
     return figures | measured.drafts.figures()
 
 
 def table_of(figures: Figures) -> str:
     """Return the figures as lines for people."""
-    lines = [f"{_LABELS[name]:<36}{_shown(name, figures[name]):>14}" for name in _LABELS]
-    for name in ("ttft", "tpot", "itl", "e2el"):
+    lines = [f"{LABELS[name]:<36}{shown(name, figures[name]):>14}" for name in LABELS if name in figures]
+    for name in LATENCIES:
         lines += [""] + [
             f"{label + ' ' + name.upper() + ' (ms)':<36}{figures[f'{label.lower()}_{name}_ms']:>14.2f}"
-            for label in ("Mean", *(f"P{percentile}" for percentile in _PERCENTILES))
+            for label in ("Mean", *(f"P{percentile}" for percentile in PERCENTILES))
         ]
     return "\n".join(lines + _speculation_lines(figures))
 
@@ -53,13 +75,15 @@ def _speculation_lines(figures: Figures) -> list[str]:
     return ["", *lines]
 
 
-_LABELS = {
+LABELS = {
     "completed": "Successful requests",
     "failed": "Failed requests",
     "duration_s": "Benchmark duration (s)",
     "total_input_tokens": "Total input tokens",
     "total_output_tokens": "Total generated tokens",
     "request_throughput": "Request throughput (req/s)",
+    "request_goodput": "Request goodput (req/s)",
+    "goodput_share": "Share of good requests",
     "output_throughput": "Output token throughput (tok/s)",
     "total_token_throughput": "Total token throughput (tok/s)",
 }
@@ -74,22 +98,37 @@ _SPECULATION = {
 }
 
 
-def _shown(name: str, figure: float) -> str:
+def shown(name: str, figure: float) -> str:
+    """Return a figure as text: counts without decimals."""
     return f"{figure:.0f}" if (name.startswith("total_") and not name.endswith("put")) or name in _COUNTS else f"{figure:.2f}"
 
 
 _COUNTS = ("completed", "failed")
 
 
-def _latencies(clients: Sequence[StreamClient]) -> dict[str, list[float]]:
+def good_clients(measured: Measured) -> list[StreamClient]:
+    """Return the requests that did not fail."""
+    return [client for client in measured.clients if not client.error]
+
+
+def ttft_s_of(client: StreamClient) -> float:
+    """Return the time to the first token of a request that has one."""
+    return client.arrived_at[0] - client.began_at
+
+
+def tpot_s_of(client: StreamClient) -> float | None:
+    """Return the mean time of each token behind the first; None where there is none."""
+    if not client.arrived_at or client.num_tokens < 2:
+        return None
+    return (client.arrived_at[-1] - client.arrived_at[0]) / (client.num_tokens - 1)
+
+
+def latencies_of(clients: Sequence[StreamClient]) -> dict[str, list[float]]:
+    """Return every time of these requests by its name, in seconds."""
     answered = [client for client in clients if client.arrived_at]
     return {
-        "ttft": [client.arrived_at[0] - client.began_at for client in answered],
-        "tpot": [
-            (client.arrived_at[-1] - client.arrived_at[0]) / (client.num_tokens - 1)
-            for client in answered
-            if client.num_tokens > 1
-        ],
+        "ttft": [ttft_s_of(client) for client in answered],
+        "tpot": [tpot_s for client in answered if (tpot_s := tpot_s_of(client)) is not None],
         "itl": [
             later - earlier
             for client in answered
@@ -103,7 +142,7 @@ def _described(name: str, values_s: Sequence[float]) -> Figures:
     ordered = sorted(values_s)
     mean = sum(ordered) / len(ordered) if ordered else math.nan
     described = {f"mean_{name}_ms": mean * 1000}
-    for percentile in _PERCENTILES:
+    for percentile in PERCENTILES:
         described[f"p{percentile}_{name}_ms"] = percentile_of(ordered, percentile) * 1000
     return described
 

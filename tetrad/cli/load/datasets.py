@@ -1,0 +1,137 @@
+"""Datasets: the requests of a load, as paths and JSON bodies without the model's name.
+
+`tetrad bench` makes one dataset a run. The same seed gives the same requests, so that two servers get the same load. Knows
+OpenAI's request bodies; knows no connection.
+"""
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any, Protocol
+
+from tetrad.services.errors import InvalidRequest
+
+_TOKEN_IDS = range(300, 1000)
+"""Plain tokens in every vocabulary there is."""
+_COMPLETIONS, _CHAT = "/v1/completions", "/v1/chat/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One request: the path of its API, and the fields of its body that depend on the dataset."""
+
+    path: str
+    fields: dict[str, Any]
+
+
+class Dataset(Protocol):
+    """Makes requests."""
+
+    def prompts(self, number: int, seed: int) -> Iterator[Prompt]:
+        """Yield as many requests; equal seeds yield equal requests."""
+
+
+@dataclass(frozen=True)
+class RandomPrompts:
+    """Prompts of random tokens that share nothing: no prefix cache helps. Outputs have exactly `output_len` tokens."""
+
+    input_len: int
+    output_len: int
+
+    def prompts(self, number: int, seed: int) -> Iterator[Prompt]:
+        """Yield completions."""
+        numbers = random.Random(seed)
+        for _ in range(number):
+            yield _completion(numbers.choices(_TOKEN_IDS, k=self.input_len), self.output_len)
+
+
+@dataclass(frozen=True)
+class SharedPrefixes:
+    """Prompts that begin with one of `num_prefixes` prefixes of `prefix_len` tokens; `input_len` random tokens follow."""
+
+    num_prefixes: int
+    prefix_len: int
+    input_len: int
+    output_len: int
+
+    def prompts(self, number: int, seed: int) -> Iterator[Prompt]:
+        """Yield completions; the prefixes take turns."""
+        numbers = random.Random(seed)
+        prefixes = [numbers.choices(_TOKEN_IDS, k=self.prefix_len) for _ in range(self.num_prefixes)]
+        for prefix in islice(cycle(prefixes), number):
+            yield _completion([*prefix, *numbers.choices(_TOKEN_IDS, k=self.input_len)], self.output_len)
+
+
+@dataclass(frozen=True)
+class Conversations:
+    """Requests of a file, in its order, from the start again if there are too few.
+
+    Args:
+        requests: of the file; the first turns of all conversations stand before the second ones.
+        output_len: maximum tokens of an output, where the line has no `output_tokens`.
+        ignore_eos: whether every output has as many tokens as it may.
+    """
+
+    requests: Sequence[Prompt]
+    output_len: int
+    ignore_eos: bool = False
+
+    def prompts(self, number: int, seed: int) -> Iterator[Prompt]:
+        """Yield the file's requests; the seed changes nothing."""
+        del seed
+        for prompt in islice(cycle(self.requests), number):
+            yield Prompt(prompt.path, {"max_tokens": self.output_len, "ignore_eos": self.ignore_eos, **prompt.fields})
+
+
+def read_conversations(path: Path, output_len: int, *, ignore_eos: bool = False) -> Conversations:
+    """Read a file with a JSON object in each line: `messages` of a conversation, or a `prompt`; `output_tokens` beside them.
+
+    Every message of the user is a request, with the messages in front of it as the file has them.
+
+    Raises:
+        InvalidRequest: the file cannot be read, or a line holds something else; the error names it.
+    """
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"--dataset-path {path} cannot be read: {error}.", field="dataset_path") from error
+    conversations = [_turns(line, f"{path}, line {place}") for place, line in enumerate(lines, 1) if line.strip()]
+    longest = max(map(len, conversations), default=0)
+    requests = [turns[place] for place in range(longest) for turns in conversations if place < len(turns)]
+    if not requests:
+        raise InvalidRequest(f"--dataset-path {path} holds no request.", field="dataset_path")
+    return Conversations(requests, output_len, ignore_eos)
+
+
+def _turns(line: str, place: str) -> list[Prompt]:
+    """Return the requests of a line."""
+    try:
+        entry = json.loads(line)
+    except ValueError as error:
+        raise InvalidRequest(f"{place} is not JSON: {error}.", field="dataset_path") from error
+    messages, prompt = (entry.get("messages"), entry.get("prompt")) if isinstance(entry, dict) else (None, None)
+    limit = _limit(entry, place) if isinstance(entry, dict) else {}
+    if isinstance(prompt, str) and prompt and messages is None:
+        return [Prompt(_COMPLETIONS, {"prompt": prompt, **limit})]
+    if not isinstance(messages, list) or not all(isinstance(each, dict) and "role" in each for each in messages):
+        text = f'{place} needs either "messages", a list of objects with a role, or "prompt", a text that is not empty.'
+        raise InvalidRequest(text, field="dataset_path")
+    ends = [number for number, message in enumerate(messages, 1) if message["role"] == "user"]
+    return [Prompt(_CHAT, {"messages": messages[:end], **limit}) for end in ends]
+
+
+def _limit(entry: dict[str, Any], place: str) -> dict[str, int]:
+    number = entry.get("output_tokens")
+    if number is None:
+        return {}
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        text = f'{place}: "output_tokens" must be a whole number of at least 1, got {json.dumps(number)}.'
+        raise InvalidRequest(text, field="dataset_path")
+    return {"max_tokens": number}
+
+
+def _completion(token_ids: list[int], output_len: int) -> Prompt:
+    return Prompt(_COMPLETIONS, {"prompt": token_ids, "max_tokens": output_len, "ignore_eos": True})

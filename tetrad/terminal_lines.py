@@ -1,0 +1,86 @@
+"""TerminalLines: log lines of services as people read them on a terminal, each led by its service's name in colour.
+
+Used by ChildOutput for the lines of a stack's services, which are JSON objects. Elsewhere than on a terminal lines stay as they
+are, for programs. Values from requests never reach the terminal as control characters.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, TextIO
+
+Render = Callable[[str], str]
+"""Takes a line with its end, returns one line or several."""
+
+_NAME_WIDTH = 11
+_COLOURS = {"frontend": "36", "tokenizer": "32", "engine-core": "33", "worker": "35"}
+_OTHER_COLOUR = "34"
+_LEVEL_COLOURS = {"warning": "33", "error": "31", "critical": "31"}
+_LEADING = ("timestamp", "level", "event", "service", "exception")
+"""Fields with places of their own."""
+_REPEATED = ("engine-core", "request.finished")
+"""The frontend logs the same end, so that a terminal has one line for each request; `tetrad logs` has both."""
+_PLAIN_VALUE = re.compile(r"[\w./:@+=~-]+")
+_NUMBER = re.compile(r"-\d+$")
+
+
+def line_renderer(name: str, stream: TextIO | None = None) -> Render:
+    """Return what renders the lines of a service: for people if `stream` (unset: stderr) is a terminal, else unchanged.
+
+    NO_COLOR, as a variable that is not empty, leaves colours out.
+    """
+    found = sys.stderr if stream is None else stream
+    if found is None or not found.isatty():
+        return lambda line: line
+    return TerminalLines(name, colours=not os.environ.get("NO_COLOR"))
+
+
+class TerminalLines:
+    """Renders the lines of one service.
+
+    Args:
+        name: of the service, as `tokenizer-2`.
+        colours: whether the name and severe levels have colours.
+    """
+
+    def __init__(self, name: str, *, colours: bool) -> None:
+        self._colours = colours
+        colour = _COLOURS.get(_NUMBER.sub("", name), _OTHER_COLOUR)
+        self._head = self._coloured(f"{name:<{_NAME_WIDTH}} |", colour)
+
+    def __call__(self, line: str) -> str:
+        """Return a line, or several for a traceback, each with the name in front; nothing for a repeated event."""
+        text = line.rstrip("\n")
+        try:
+            event = json.loads(text)
+        except ValueError:
+            event = None
+        if isinstance(event, dict) and (event.get("service"), event.get("event")) == _REPEATED:
+            return ""
+        lines = self._lines(event) if isinstance(event, dict) and "event" in event else [text]
+        return "".join(f"{self._head} {each}\n" for each in lines)
+
+    def _lines(self, event: dict[str, Any]) -> Iterator[str]:
+        level = str(event.get("level", ""))
+        shown_level = "" if level == "info" else self._coloured(_printable(level), _LEVEL_COLOURS.get(level, "0"))
+        fields = (
+            f"{_printable(name)}={_value(value)}" for name, value in event.items() if name not in _LEADING and value is not None
+        )
+        time = _printable(str(event.get("timestamp", "")))[11:19]
+        yield " ".join(filter(None, (time, shown_level, _printable(str(event["event"])), *fields)))
+        yield from map(_printable, str(event.get("exception", "")).splitlines())
+
+    def _coloured(self, text: str, colour: str) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if self._colours else text
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return value if isinstance(value, str) and _PLAIN_VALUE.fullmatch(value) else json.dumps(value)
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else json.dumps(text)[1:-1]
