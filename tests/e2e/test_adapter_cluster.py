@@ -22,7 +22,7 @@ from tetrad.one_process import OneProcessSettings
 from tetrad.services.direct.carrier import DirectCarrier
 from tetrad.services.errors import ModelError, NotFound, TetradError
 from tetrad.tokenizer_svc.service import serve as serve_tokenizer
-from tetrad.worker_svc.devices import cpu_models
+from tetrad.worker_svc.devices import lora_parts
 from tetrad.worker_svc.service import serve as serve_worker
 
 LORAS = {"enable_lora": True, "max_loras": 2, "max_cpu_loras": 4, "max_lora_rank": 16}
@@ -103,7 +103,7 @@ async def test_an_adapter_is_loaded_into_and_unloaded_from_both(case):
 
 async def test_a_load_that_one_engine_core_refuses_is_taken_back_from_the_other(case, monkeypatch):
     """The second of the two reads finds broken files."""
-    read, number_of_reads = cpu_models.read_lora, []
+    read, number_of_reads = lora_parts.read_lora, []
 
     def read_once(*args, **options):
         number_of_reads.append(args)
@@ -111,7 +111,7 @@ async def test_a_load_that_one_engine_core_refuses_is_taken_back_from_the_other(
             raise ModelError("the disk of this host is broken")
         return read(*args, **options)
 
-    monkeypatch.setattr(cpu_models, "read_lora", read_once)
+    monkeypatch.setattr(lora_parts, "read_lora", read_once)
     async with cluster(case, "rollback") as stack:
         with pytest.raises(TetradError, match="the disk of this host is broken"):
             await stack.llm.engine_admin.load_lora(case.lora(1))
