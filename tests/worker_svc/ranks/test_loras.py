@@ -10,11 +10,21 @@ import torch
 
 from tests.lora_files import merged, save_lora
 from tests.worker_svc.conftest import Driver
-from tests.worker_svc.families.tiny_models import save_family
+from tests.worker_svc.families.tiny_models import FAMILIES, save_family
 from tests.worker_svc.ranks.groups import Group, open_group
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.checkpoint.open import open_weights
+from tetrad.worker_svc.core.device import LoadRequest
 from tetrad.worker_svc.core.lora import LoraLimits
 from tetrad.worker_svc.core.plan import SamplingSpec
+from tetrad.worker_svc.core.ranks import Shard, Stage
+from tetrad.worker_svc.devices.lora_parts import LoraPartReader, whole_reader
+from tetrad.worker_svc.families.check import check_config
+from tetrad.worker_svc.layers.linear import PlainLinear
+from tetrad.worker_svc.layers.lora import AdaptedParameters, LoraRows
+from tetrad.worker_svc.layers.parameters import HostParameters
+from tetrad.worker_svc.models.host import HostDecoder
 
 LIMITS = LoraLimits(max_loras=4, max_lora_rank=16, max_cpu_loras=4)
 PROMPTS = [np.random.default_rng(length).integers(3, 320, length).tolist() for length in (1, 17, 40, 33, 5, 20)]
@@ -24,6 +34,8 @@ SHAPES = [(1, 2), (1, 3), (2, 1), (2, 2), (4, 1)]
 """Shards and stages; whole layers run on the native program, parts of them on torch."""
 EVERY = bool(os.environ.get("TETRAD_TEST_ALL_FAMILIES"))
 FUSED = [("phi3", "qkv_proj|gate_up_proj|o_proj|down_proj"), ("deepseek_v3", "q_b_proj|o_proj|shared_experts.up_proj")]
+
+SKETCHED = ("gpt2", "qwen2_moe", "deepseek_v3", "gemma3")
 
 
 def install(group: Group, lora_id: int, path: Path) -> list[bytes]:
@@ -102,6 +114,21 @@ def test_every_rank_refuses_an_adapter_of_another_model_alike(shape, tmp_path):
             for rank in group.ranks:
                 with pytest.raises(ModelError, match=text):
                     rank.worker.model_loras().read(path)
+
+
+@pytest.mark.parametrize("name", FAMILIES if EVERY else SKETCHED)
+def test_the_modules_of_a_model_without_values_are_those_of_the_model(name, tmp_path):
+    """Against them ranks check adapters, since none of them has the whole model."""
+    save_family(tmp_path, name)
+    source = open_weights(LoadRequest(str(tmp_path), tmp_path), unpacks=True)
+    config = check_config(source.config, "cpu")
+    rows = LoraRows(whole_reader(config, LIMITS))
+    HostDecoder(config, AdaptedParameters(HostParameters(WeightLoader(source, lambda *_: None), PlainLinear), rows))
+
+    sketched = LoraPartReader(config, LIMITS, source.has, Shard(0, 1), Stage())
+
+    assert sketched._sites == rows.sites
+    assert len(rows.sites) > 2
 
 
 def test_an_adapter_that_was_removed_fails_its_requests_alone(tmp_path):
