@@ -103,8 +103,17 @@ CHAOS = $(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED))
 chaos: setup ## Let every kind of fault strike a loaded stack for SECONDS (600); nothing may be lost. SEED repeats a run
 	$(CHAOS) --seconds $(SECONDS) $(ARGS)
 
+PEFT_KIT := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tetrad/lora-test-$(notdir $(PYTHON))
+PEFT_PACKAGES := tests/e2e/peft/requirements.txt
+
+$(PEFT_KIT)/.installed: $(STAMP) $(PEFT_PACKAGES)
+	@rm -rf $(PEFT_KIT)
+	@$(BIN)/python -m pip install $(QUIET) --disable-pip-version-check --no-deps --target $(PEFT_KIT) -r $(PEFT_PACKAGES)
+	@touch $@
+
 .PHONY: lora-test
-lora-test: setup ## Let 200 LoRA adapters take turns in 8 places, and measure what streams beside them notice of the loads
+lora-test: $(PEFT_KIT)/.installed ## Compare adapters with PEFT itself; let 200 take turns in 8 places, and measure the streams beside them
+	TETRAD_TEST_PEFT=1 PYTHONPATH=$(PEFT_KIT) $(BIN)/python -m pytest -q tests/e2e/peft $(PYTEST_ARGS)
 	TETRAD_TEST_MANY_ADAPTERS=1 $(BIN)/python -m pytest -q -s --show-capture=no tests/e2e/test_loras.py
 
 .PHONY: chaos-ranks test-ranks test-kernels

@@ -182,9 +182,6 @@ class EngineCoreSettings(ServiceSettings):
     def _enough_loras(self) -> Self:
         if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
             raise ValueError(f"max_cpu_loras {self.max_cpu_loras} must be at least max_loras {self.max_loras}")
-        if self.enable_lora and self.num_ranks > 1:
-            name = "pipeline_parallel_size" if self.pipeline_parallel_size > 1 else "tensor_parallel_size"
-            raise ValueError(f"enable_lora needs {name} 1, got {getattr(self, name)}")
         return self
 
     @property

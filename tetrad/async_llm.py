@@ -79,6 +79,11 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         """Return an AsyncLLM in front of services that run already; see RemoteServices for the arguments."""
         return cls(RemoteServices(target, admin_target))
 
+    @property
+    def runs_functions(self) -> bool:
+        """Whether the services are this program's own, and run its functions."""
+        return self._args is not None and self._args.allow_functions
+
     # --- its life ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> Frontend:

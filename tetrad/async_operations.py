@@ -3,18 +3,23 @@
 operations.py has the same for blocking programs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tetrad.drop_in.shared_verdicts import NO_CONNECTOR, NO_DELAY, NO_END
 from tetrad.frontend.engine.admin_client import PauseMode
 from tetrad.frontend.llm.async_llm import AsyncLLM as Frontend
-from tetrad.services.errors import UnsupportedArgument
+from tetrad.functions import call_workers
 from tetrad.services.verdicts import takes
 
 
 class AsyncOperations:
     """The base of AsyncLLM."""
+
+    @property
+    def runs_functions(self) -> bool:
+        """Whether the services are this program's own, and run its functions."""
+        raise NotImplementedError
 
     async def start(self) -> Frontend:
         """Return the frontend, starting everything if that has not happened."""
@@ -60,17 +65,14 @@ class AsyncOperations:
 
     async def collective_rpc(
         self,
-        method: str,
+        method: str | Callable[..., Any],
         timeout: float | None = None,  # noqa: ASYNC109 - vLLM's name
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call a registered method of every worker, and return each one's result. See LLM.collective_rpc."""
-        if not isinstance(method, str):
-            raise UnsupportedArgument(
-                "method must be the name of a method; a function does not run in the workers.", field="method"
-            )
-        return await (await self.start()).engine_admin.collective_rpc(method, args, kwargs or {}, timeout_s=timeout)
+        """Call a registered method or a function of every worker; return each one's result. See LLM.collective_rpc."""
+        admin, are_allowed = (await self.start()).engine_admin, self.runs_functions
+        return await call_workers(admin, method, args, kwargs or {}, timeout_s=timeout, are_allowed=are_allowed)
 
     async def sleep(self, level: int = 1, mode: PauseMode = "keep") -> None:
         """Give the memory of the device up until `wake_up`. Arguments and errors: see LLM.sleep."""

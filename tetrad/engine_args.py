@@ -70,6 +70,7 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
     "device": (WorkerSettings, "device"),
     "enforce_eager": (WorkerSettings, "enforce_eager"),
     "trust_remote_code": (WorkerSettings, "trust_remote_code"),
+    "allow_functions": (WorkerSettings, "allow_functions"),
     "threads": (WorkerSettings, "threads"),
     "kv_cache_dtype": (WorkerSettings, "kv_cache_dtype"),
     "kv_cache_memory_gib": (WorkerSettings, "kv_cache_memory_gib"),
@@ -116,6 +117,7 @@ class EngineArgs(OlderEngineArguments):
         device: "auto" (an NVIDIA GPU if there is one, else the CPU), "cuda", "cpu", or "sim" (simulated, without a model).
         trust_remote_code: run code that the model brings (auto_map in its config.json), in the worker alone; the tokenizer is
             read without it.
+        allow_functions: run functions of this program in its workers (`apply_model`, `collective_rpc`); for LLM and AsyncLLM.
         enforce_eager: on a GPU, launch every kernel separately instead of replaying CUDA graphs. None: False.
         pipeline_depth: number of steps in flight; 1 plans each step after the previous one has returned.
         threads: number of compute threads on the CPU; 0: one per core.
@@ -187,6 +189,7 @@ class EngineArgs(OlderEngineArguments):
     tokenizer_pool_size: int | None = None
     device: str = "auto"
     trust_remote_code: bool = False
+    allow_functions: bool = False
     enforce_eager: bool | None = None
     threads: int = 0
     kv_cache_dtype: str = "auto"

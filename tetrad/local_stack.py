@@ -133,6 +133,9 @@ class LocalStack:
         policy: RestartPolicy | None = None,
         adapt: Adapt | None = None,
     ) -> None:
+        if serve and settings.worker.allow_functions:
+            text = "allow_functions is for the own services of a program (LLM, AsyncLLM); a server runs no functions."
+            raise InvalidRequest(text, field="allow_functions")
         if serve:
             require_packages("The frontend", ("frontend",))
         check_address_space()

@@ -5,9 +5,10 @@ from typing import Any
 
 from tetrad.drop_in.shared_verdicts import NO_CONNECTOR, NO_DELAY, NO_END
 from tetrad.frontend.engine.admin_client import PauseMode
+from tetrad.functions import call_workers
 from tetrad.metrics_reader import Metric, snapshot
 from tetrad.running_llm import RunningLLM
-from tetrad.services.errors import UnsupportedArgument
+from tetrad.services.errors import InvalidRequest
 from tetrad.services.verdicts import takes
 from tetrad.tokenizer import Tokenizer
 
@@ -98,21 +99,44 @@ class Operations:
         """Call a registered method of every worker ("get_pid", for instance), and return each one's result.
 
         Args:
-            method: its name.
-            timeout: longest wait in seconds; None: as long as it takes.
-            args, kwargs: its arguments, of what JSON has.
+            method: its name; with `allow_functions` also a function at the top of a module, which gets the worker first.
+            timeout: longest wait in seconds; None: as long as it takes. A function that runs on ends its worker, which comes
+                back; requests are computed again.
+            args, kwargs: its arguments, of what JSON has, as its result.
 
         Raises:
             NotFound: no such method.
-            UnsupportedArgument: a function: code of a program does not run in the workers.
+            UnsupportedArgument: a function without `allow_functions`, or for services that were started elsewhere.
+            InvalidRequest: a function that a worker cannot import, or that raised an error.
             DeadlineExceeded: the time is over.
         """
-        if not isinstance(method, str):
-            raise UnsupportedArgument(
-                "method must be the name of a method; a function does not run in the workers.", field="method"
-            )
-        admin = self._running.frontend.engine_admin
-        return self._running.run(admin.collective_rpc(method, args, kwargs or {}, timeout_s=timeout))
+        return self._call(method, args, kwargs or {}, timeout, "call_function")
+
+    def apply_model(self, func: Callable[..., Any], timeout: float | None = None) -> list[Any]:
+        """Call a function with the loaded model of every worker, and return the results; needs `allow_functions`.
+
+        Args:
+            func: at the top of a module; gets a worker_svc LoadedModel and returns what JSON has.
+            timeout: as in `collective_rpc`.
+
+        Raises what `collective_rpc` raises.
+        """
+        if isinstance(func, str):
+            raise InvalidRequest(f"func must be a function, got the name {func[:80]!r}.", field="func")
+        return self._call(func, (), {}, timeout, "apply_to_model")
+
+    def _call(
+        self,
+        method: str | Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        timeout_s: float | None,
+        on: str,
+    ) -> list[Any]:
+        running = self._running
+        are_allowed = running.llm.runs_functions
+        admin = running.frontend.engine_admin
+        return running.run(call_workers(admin, method, args, kwargs, timeout_s=timeout_s, are_allowed=are_allowed, on=on))
 
     def close(self) -> None:
         """End the services that were started here, within 5 s; this happens by itself when the program ends."""

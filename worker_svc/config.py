@@ -36,6 +36,11 @@ class WorkerSettings(ServiceSettings):
         description="Run code that a model brings (auto_map in config.json), in this process. Only for models whose code was "
         "read: it may do what this user may.",
     )
+    allow_functions: bool = Field(
+        False,
+        description="Run functions that a program sends (LLM.apply_model, collective_rpc), in this process. Only in a stack "
+        "that the program started itself, on a Unix socket: who reaches the worker may then run any code here.",
+    )
     threads: int = Field(
         0, ge=0, description="Number of compute threads of the cpu device. 0: one per core that this process may use."
     )

@@ -7,6 +7,7 @@ import sys
 import uuid
 from functools import partial
 
+from tetrad.services.errors import FailedPrecondition
 from tetrad.services.log import get_logger
 from tetrad.services.observability.metrics import shown
 from tetrad.services.observability.profiling import StepProfiler, profile_directory
@@ -23,6 +24,7 @@ from tetrad.worker_svc.devices import open_device
 from tetrad.worker_svc.observability.metrics import WorkerMetrics
 from tetrad.worker_svc.worker.collective import CollectiveMethods
 from tetrad.worker_svc.worker.compute_thread import ComputeThread
+from tetrad.worker_svc.worker.functions import function_methods
 from tetrad.worker_svc.worker.lost_device import LostDevice
 from tetrad.worker_svc.worker.profiler import Profiler, TorchProfiler
 from tetrad.worker_svc.worker.worker import Worker
@@ -65,7 +67,8 @@ class WorkerServer:
             capabilities=capabilities,
             max_message_bytes=settings.max_message_bytes,
             profiler=_profiler(settings),
-            methods=_collective_methods(worker),
+            methods=_collective_methods(worker, settings),
+            lost_device=self.lost_device,
             health=lambda: self.server.health,
         )
         self.server = Server(
@@ -83,8 +86,13 @@ class WorkerServer:
     async def start(cls, settings: WorkerSettings, carrier: Carrier = GRPC) -> "WorkerServer":
         """Open the device, load the model that the settings name, if any, and serve.
 
-        Raises NotFound or ModelError for a model that cannot be loaded.
+        Raises NotFound or ModelError for a model that cannot be loaded, FailedPrecondition for an address that others reach
+        where functions of a program run.
         """
+        if settings.allow_functions and not settings.listen.startswith("unix:"):
+            raise FailedPrecondition(
+                f"allow_functions needs a Unix socket, got listen {settings.listen}: others could run code here."
+            )
         compute = ComputeThread()
         try:
             # Devices are opened where they are used: torch's thread count belongs to a thread.
@@ -150,7 +158,7 @@ def _report_nothing(done: int, total: int) -> None:
     """Progress of a load without a caller."""
 
 
-def _collective_methods(worker: Worker) -> CollectiveMethods:
+def _collective_methods(worker: Worker, settings: WorkerSettings) -> CollectiveMethods:
     def peak_memory_bytes() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
@@ -159,5 +167,6 @@ def _collective_methods(worker: Worker) -> CollectiveMethods:
             "get_pid": os.getpid,
             "get_num_requests": lambda: worker.snapshot().num_requests,
             "get_peak_memory_bytes": peak_memory_bytes,
+            **function_methods(worker, are_allowed=settings.allow_functions),
         }
     )

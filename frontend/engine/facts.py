@@ -38,6 +38,7 @@ class EngineInfo:
     pooling: PoolingFacts | None
     num_speculative_tokens: int = 0
     max_loras: int = 0
+    max_cpu_loras: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -249,10 +249,13 @@ def _decode_scheduler(stats: engine_core_pb2.SchedulerStats) -> SchedulerFacts:
     )
 
 
+_LORA_LIMITS = ("max_loras", "max_cpu_loras")
+
+
 def decode_engine_info(message: engine_core_pb2.EngineInfo) -> EngineInfo:
     """Return what an engine says of itself."""
-    facts = {name: getattr(message, name) for name in EngineInfo.__slots__ if name != "max_loras"}
-    facts["max_loras"] = message.lora_limits.max_loras
+    facts = {name: getattr(message, name) for name in EngineInfo.__slots__ if name not in _LORA_LIMITS}
+    facts |= {name: getattr(message.lora_limits, name) for name in _LORA_LIMITS}
     if not message.HasField("max_message_bytes"):
         facts["max_message_bytes"] = DEFAULT_MAX_MESSAGE_BYTES
     facts["kv_cache_tokens"] = message.kv_cache_tokens or message.num_gpu_blocks * message.block_size

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from tetrad.frontend.engine.client import EngineClient
 from tetrad.frontend.net.discovery import Endpoint
+from tetrad.frontend.routing.adapter_memory import AdapterMemory
 from tetrad.frontend.routing.kv_events_client import KvEventsClient
 from tetrad.frontend.routing.prefix_memory import PrefixMemory
 
@@ -17,6 +18,7 @@ class Member:
         engine: its sessions and requests.
         events: where its KV events come from; None: they cannot be had.
         prefixes: what it holds.
+        adapters: what it has loaded.
         is_gone: its name no longer stands for it: it gets nothing new, and is let go when it is lost or has nothing left.
     """
 
@@ -24,6 +26,7 @@ class Member:
     engine: EngineClient
     prefixes: PrefixMemory
     events: KvEventsClient | None
+    adapters: AdapterMemory = field(default_factory=AdapterMemory)
     is_gone: bool = False
     _epoch: int = field(default=0, init=False)
 
@@ -41,6 +44,10 @@ class Member:
     def kv_cache_usage(self) -> float:
         """Share of its KV blocks in use, 0 to 1."""
         return self.engine.load.kv_cache_usage
+
+    def has_adapter(self, name: str) -> bool:
+        """Return whether it has an adapter loaded, as far as is known."""
+        return self.adapters.has(name, self.engine.load.running_loras)
 
     @property
     def own_rank(self) -> int | None:
@@ -69,6 +76,7 @@ class Member:
         if self.engine.connected and info is not None and info.epoch != self._epoch:
             self._epoch = info.epoch
             self.prefixes.begin(info.block_size, info.num_gpu_blocks)
+            self.adapters.begin(info.max_cpu_loras)
             if self.events is not None:
                 self.events.follow(info.epoch)
 

@@ -6,13 +6,15 @@ average number of requests, if that is more. So requests with a common prefix st
 others by that much.
 
 Frontends share nothing. For a prefix that no engine core holds yet, or several hold, all frontends prefer the same one (the
-prefix's home) without communication, as long as new prefixes are spread evenly. One event loop; knows no sessions.
+prefix's home) without communication, as long as new prefixes are spread evenly. Adapters are routed by in the same way: to an
+engine core that has the adapter loaded, else to its home. One event loop; knows no sessions.
 """
 
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Protocol, TypeVar
 
+from tetrad.frontend.routing.adapter_memory import AdapterMemory
 from tetrad.frontend.routing.block_keys import block_keys, first_parent, salt_of
 from tetrad.frontend.routing.prefix_memory import PrefixMemory
 
@@ -21,7 +23,7 @@ _MIN_SHARED_TOKENS = 64
 _MIN_SHARE = 0.5
 """Cached prefixes count from this share of a prompt on: a common beginning of all prompts should not decide."""
 _HOME_SHARE = 0.5
-"""Value of being a prefix's home, as a share of a prefix's value."""
+"""Value of being a prefix's or an adapter's home, as a share of the value of having it."""
 _MOST_AHEAD = 2
 """New prefixes by which an engine may be ahead of another and still be the home of the next."""
 _MOST_OWED = 8
@@ -46,6 +48,13 @@ class Candidate(Protocol):
     @property
     def prefixes(self) -> PrefixMemory:
         """The prefixes that it holds."""
+
+    @property
+    def adapters(self) -> AdapterMemory:
+        """The adapters that this frontend expects there."""
+
+    def has_adapter(self, name: str) -> bool:
+        """Return whether it has an adapter loaded, as far as is known."""
 
 
 C = TypeVar("C", bound=Candidate)
@@ -75,6 +84,8 @@ class Router:
         self._turn += 1
         keys = self._keys(engines, token_ids, salt_of(cache_salt, lora_name))
         chosen = engines[0] if len(engines) == 1 else self._cheapest(engines, keys, token_ids, lora_name)
+        if lora_name:
+            chosen.adapters.expect(lora_name)
         if keys:
             chosen.prefixes.expect(keys[chosen.prefixes.block_size])
         return chosen
@@ -92,8 +103,7 @@ class Router:
         worth = max(self._prefix_affinity, sum(loads) / len(loads) / 4)
         costs = [load + worth * engine.kv_cache_usage for load, engine in zip(loads, engines, strict=True)]
         if lora_name and worth:
-            # All frontends agree on the engine that has an adapter loaded, as long as it is not much busier than the others.
-            costs[_home(engines, [0.0] * len(engines), lora_name.encode())] -= worth
+            _prefer_adapter(engines, costs, lora_name, worth)
         is_new = True
         if keys and len(token_ids) >= 4 * _MIN_SHARED_TOKENS:
             shares = [_share(engine.prefixes, keys[engine.prefixes.block_size], len(token_ids) // 4) for engine in engines]
@@ -108,6 +118,15 @@ class Router:
         chosen = engines[min(order)[-1]]
         chosen.prefixes.num_new += is_new
         return chosen
+
+
+def _prefer_adapter(engines: Sequence[C], costs: list[float], lora_name: str, worth: float) -> None:
+    """Lower the costs of the engines that have an adapter loaded, most for the one that all frontends agree on."""
+    holders = [float(engine.has_adapter(lora_name)) for engine in engines]
+    for index, holds in enumerate(holders):
+        costs[index] -= worth * _HOME_SHARE * holds
+    home = _home(engines, holders, lora_name.encode())
+    costs[home] -= worth * (1 - _HOME_SHARE * holders[home])
 
 
 def _count_new(engines: Sequence[C]) -> list[int]:

@@ -45,7 +45,7 @@ from tetrad.frontend.api.http.operations.loras import LoadLoraRequest, UnloadLor
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.one_process import Fields
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, NotFound, TetradError
-from tetrad.worker_svc.devices import cpu_models
+from tetrad.worker_svc.devices import lora_parts
 
 LORAS = {"enable_lora": True, "max_loras": 4}
 EVERYTHING = "q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj|lm_head|embed_tokens"
@@ -144,7 +144,7 @@ async def test_many_adapters_take_turns_in_few_places(case):
 
 async def test_no_step_waits_for_a_load(case, monkeypatch):
     """While an adapter is read, others generate as many tokens as they like; its own requests wait and lose nothing."""
-    may_read, is_reading, read = threading.Event(), threading.Event(), cpu_models.read_lora
+    may_read, is_reading, read = threading.Event(), threading.Event(), lora_parts.read_lora
 
     def slow_read(directory, *args, **options):
         if directory.name == "2":
@@ -152,7 +152,7 @@ async def test_no_step_waits_for_a_load(case, monkeypatch):
             assert may_read.wait(60)
         return read(directory, *args, **options)
 
-    monkeypatch.setattr(cpu_models, "read_lora", slow_read)
+    monkeypatch.setattr(lora_parts, "read_lora", slow_read)
     async with served(case, "slow") as llm:
         await llm.adapters.load(case.lora(1))
         waiting = asyncio.create_task(generate(llm, "waits", [7, 8], case.lora(2)))
@@ -169,13 +169,13 @@ async def test_no_step_waits_for_a_load(case, monkeypatch):
 @pytest.mark.skipif(not IS_WHOLE, reason="make lora-test: it measures times")
 async def test_loads_of_slow_disks_do_not_lengthen_the_time_between_tokens(case, monkeypatch):
     """200 adapters over 8 places, each read for 50 ms; beside them, streams wait less for a token, and memory is flat."""
-    read = cpu_models.read_lora
+    read = lora_parts.read_lora
 
     def slow_read(directory, *args, **options):
         time.sleep(0.05)
         return read(directory, *args, **options)
 
-    monkeypatch.setattr(cpu_models, "read_lora", slow_read)
+    monkeypatch.setattr(lora_parts, "read_lora", slow_read)
     async with served(case, "measured", max_loras=4, max_cpu_loras=8, max_num_seqs=16) as llm:
         gaps: list[float] = []
 

@@ -14,6 +14,7 @@ import pytest
 from tests.engine_core_svc.service_fakes import Stack
 from tests.engine_core_svc.worker_memory import group_of
 from tests.toy_tokenizer import EOS_IDS, toy_tokenizer
+from tetrad.engine_core_svc.core.adapter import Adapter
 from tetrad.engine_core_svc.core.plan import EngineCoreOutput, ModelRunnerOutput, PoolingOutput, SchedulerOutput
 from tetrad.engine_core_svc.core.request import ALONE, Purpose, Request, RequestStatus, StopRules
 from tetrad.engine_core_svc.kv_cache.connector import ConnectorChain, KVConnector
@@ -68,6 +69,7 @@ class Bench:
         status: RequestStatus = RequestStatus.WAITING,
         purpose: Purpose = Purpose.GENERATION,
         call: int = 0,
+        adapter: Adapter | None = None,
     ) -> Request:
         """Add a request; a number means that many distinct tokens that no other request has. Call 0: one of its own."""
         key = next(self._keys)
@@ -77,7 +79,7 @@ class Bench:
             max_total_tokens=min(max_model_len, len(tokens) + max_tokens), stop=stop or StopRules(), handle=key,
             priority=priority, arrival_time=float(key), sequence_number=key, cache_salt=cache_salt,
             skip_reading_prefix_cache=skip_reading_prefix_cache, status=status, purpose=purpose,
-            call=(1, call) if call else ALONE,
+            call=(1, call) if call else ALONE, adapter=adapter,
         )  # fmt: skip
         self.scheduler.add_request(request)
         return request

@@ -6,7 +6,9 @@ from random import Random
 import pytest
 
 from tests.engine_core_svc.service_fakes import WAIT_S, Stack
-from tetrad.engine_core_svc.kv_cache.event_log import BlocksCleared, BlocksRemoved, BlocksStored, KvEventLog
+from tetrad.engine_core_svc.api.kv_events_wire import encode_kv_events
+from tetrad.engine_core_svc.core.adapter import Adapter, LoraRef
+from tetrad.engine_core_svc.kv_cache.event_log import BlocksCleared, BlocksRemoved, BlocksStored, KvEventBatch, KvEventLog
 from tetrad.engine_core_svc.kv_cache.prefix_hash import ROOT_HASH, hash_block
 from tetrad.services.rpc.columns import unpack_u32
 from tetrad.v1 import engine_core_pb2 as pb
@@ -117,6 +119,28 @@ async def test_a_snapshot_has_each_block_with_its_tokens_and_its_parent(make_lis
     assert [(event.parent, event.block_hashes, event.cache_salt) for event in whole] == [(None, [first, *others], "tenant")]
     assert [(event.parent, event.block_hashes, event.cache_salt) for event in rest] == [(first, others, "")]
     assert [unpack_u32(event.token_ids) for event in rest] == [[5] * 4 + [7] * 4]
+
+
+async def test_the_first_block_of_an_adapters_run_names_the_adapter(make_listened, log):
+    """At once and in a snapshot; equal prompts of the base model and of two adapters are three runs."""
+    bench, mirror = make_listened(), await listen(log)
+    tokens = [3] * 4 + [5] * 4
+    for name in ("", "sql", "legal"):
+        adapter = Adapter(LoraRef(name, 1, f"/{name}"), key=1, digest=name.encode()) if name else None
+        bench.add([*tokens, 7], max_tokens=1, adapter=adapter)
+        bench.run()
+    await mirror.catch_up()
+
+    for events in (mirror.events, (await listen(log)).events):
+        runs = [event for event in events if isinstance(event, BlocksStored)]
+        assert [(event.parent, event.lora_name, len(event.block_hashes)) for event in runs] == [
+            (None, "", 2),
+            (None, "sql", 2),
+            (None, "legal", 2),
+        ]
+        assert len({name for event in runs for name in event.block_hashes}) == 6
+        stored = [encode_kv_events(KvEventBatch(1, [event]), BLOCK_SIZE).events[0].stored for event in runs]
+        assert [message.lora_name for message in stored] == ["", "sql", "legal"]
 
 
 async def test_what_blocks_push_out_is_told(make_listened, log):

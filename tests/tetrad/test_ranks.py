@@ -7,9 +7,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from tests.e2e.tiny_model import save_tiny_model
-from tetrad import LLM, EngineArgs, SamplingParams
+from tests.lora_files import merged, save_lora
+from tetrad import LLM, EngineArgs, LoRARequest, SamplingParams
 from tetrad.async_llm import AsyncLLM
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
@@ -85,6 +88,29 @@ def test_a_program_asks_every_rank_and_a_size_that_does_not_divide_is_refused(mo
 
     with pytest.raises(FailedPrecondition, match=r"tensor_parallel_size 3 does not divide .* It may be: 1, 2, 4\."):
         LLM(str(model), device="cpu", max_model_len=256, threads=1, tensor_parallel_size=3)
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_adapters_are_loaded_into_every_rank_and_again_into_one_that_was_lost(model, tmp_path, sizes):
+    reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    adapter = save_lora(tmp_path / "adapter", reference, "q_proj|o_proj|down_proj|embed_tokens|lm_head", seed=5)
+    models, prompt = {None: reference, "sql": merged(reference, adapter)}, {"prompt_token_ids": [7, 8, 9]}
+    requests = [None, LoRARequest("sql", 1, str(adapter))]
+    greedy = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+    options = {"device": "cpu", "max_model_len": 256, "kv_cache_memory_gib": 0.05, "threads": 1, "enable_lora": True}
+
+    with LLM(str(model), **options, **sizes) as llm:
+        for turn in range(2):
+            outputs = llm.generate([prompt, prompt], greedy, lora_request=requests)
+            for request, output in zip(requests, outputs, strict=True):
+                ids = output.outputs[0].token_ids
+                with torch.inference_mode():
+                    logits = models[request and request.lora_name](torch.tensor([[7, 8, 9, *ids[:-1]]])).logits[0, 2:]
+                assert ids == logits.argmax(-1).tolist()
+            if turn == 0:
+                os.kill(llm.collective_rpc("get_pid")[1], signal.SIGKILL)
+        assert llm.llm_engine.list_loras() == {1}
+        assert llm.llm_engine.remove_lora(1)
 
 
 def test_a_simulated_device_refuses_ranks(model):

@@ -12,8 +12,8 @@ from tetrad.services.command_line import CommandLineParser
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.verdicts import verdicts_of
 
-PROGRAMS_ALONE = ("disable_log_stats", "max_num_queued_reqs", "max_num_queued_tokens")
-"""Engine arguments without a flag: a server has flags of its own for what may wait."""
+PROGRAMS_ALONE = ("allow_functions", "disable_log_stats", "max_num_queued_reqs", "max_num_queued_tokens")
+"""Engine arguments without a flag: a server runs no functions of programs, and has flags of its own for what may wait."""
 
 _HELP = {
     "tokenizer": "Model whose tokenizer to use, in the forms of MODEL. Unset: the model's own tokenizer.",

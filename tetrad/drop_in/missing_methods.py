@@ -3,7 +3,6 @@
 from tetrad.services.verdicts import missing
 
 _WEIGHTS = "weights are read once, from the model's files."
-_CODE = "the model is in another process, where code of a program does not run."
 _MEMORY = "`sleep` gives weights and KV cache up together."
 
 
@@ -17,7 +16,6 @@ class MissingEverywhere:
 class MissingFromLLM(MissingEverywhere):
     """Missing from LLM."""
 
-    apply_model = missing("apply_model", _CODE)
     set_tokenizer = missing("set_tokenizer", "the tokenizer is a service; `tokenizer=` says which.")
     init_weight_transfer_engine = missing("init_weight_transfer_engine", _WEIGHTS)
     shutdown_weight_transfer_engine = missing("shutdown_weight_transfer_engine", _WEIGHTS)
@@ -31,7 +29,6 @@ class MissingFromLLM(MissingEverywhere):
 class MissingFromLLMEngine(MissingEverywhere):
     """Missing from LLMEngine."""
 
-    apply_model = missing("apply_model", _CODE)
     set_weight_version = missing("set_weight_version", _WEIGHTS)
     from_vllm_config = missing("from_vllm_config", "EngineArgs make an engine: `from_engine_args`.")
 

@@ -467,15 +467,17 @@ class GetModelResponse(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelCard, _Mapping]] = ...) -> None: ...
 
 class ModelCard(_message.Message):
-    __slots__ = ("name", "root", "max_model_len", "vocab_size", "created_unix_s")
+    __slots__ = ("name", "root", "max_model_len", "vocab_size", "created_unix_s", "parent")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROOT_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     CREATED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
     name: str
     root: str
     max_model_len: int
     vocab_size: int
     created_unix_s: int
-    def __init__(self, name: _Optional[str] = ..., root: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., created_unix_s: _Optional[int] = ...) -> None: ...
+    parent: str
+    def __init__(self, name: _Optional[str] = ..., root: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., created_unix_s: _Optional[int] = ..., parent: _Optional[str] = ...) -> None: ...

@@ -24,6 +24,8 @@ from tetrad.worker_svc.core.ranks import DEFAULT_TIMEOUT_S, GroupPlace, Shard, S
 from tetrad.worker_svc.worker.collective import CollectiveMethods
 from tetrad.worker_svc.worker.compute_thread import ComputeThread
 from tetrad.worker_svc.worker.follower import Follower
+from tetrad.worker_svc.worker.functions import APPLY_TO_MODEL, CALL_FUNCTION
+from tetrad.worker_svc.worker.lost_device import LostDevice
 from tetrad.worker_svc.worker.profiler import Profiler
 from tetrad.worker_svc.worker.worker import State, Worker
 
@@ -60,6 +62,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         worker, compute: the worker and the thread that owns it.
         rank, instance_id, capabilities, max_message_bytes: for GetInfo.
         profiler, methods: for StartProfile and CollectiveRpc.
+        lost_device: watches functions whose callers have left.
         health: reports ready once the worker is warm.
     """
 
@@ -74,11 +77,12 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         max_message_bytes: int,
         profiler: Profiler,
         methods: CollectiveMethods,
+        lost_device: LostDevice,
         health: Callable[[], Health],
     ) -> None:
         self._worker, self._compute, self._rank, self._instance_id = worker, compute, rank, instance_id
         self._capabilities, self._max_message_bytes = capabilities, max_message_bytes
-        self._profiler, self._methods, self._health = profiler, methods, health
+        self._profiler, self._methods, self._health, self._lost_device = profiler, methods, health, lost_device
         self._loras = LoraLoading(worker, compute)
         self._engine_pause: worker_pb2.EnginePause | None = None
         self._group: worker_pb2.WorkerGroup | None = None
@@ -266,7 +270,13 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         self, request: worker_pb2.WorkerLifecycleServiceCollectiveRpcRequest, context: Any
     ) -> worker_pb2.WorkerLifecycleServiceCollectiveRpcResponse:
         """Call a registered method on the compute thread."""
-        result = await self._compute.submit(self._methods.call, request.method, request.args_json, request.kwargs_json)
+        calling = self._compute.submit(self._methods.call, request.method, request.args_json, request.kwargs_json)
+        try:
+            result = await calling
+        except asyncio.CancelledError:
+            if request.method in (CALL_FUNCTION, APPLY_TO_MODEL):
+                self._lost_device.watch_function(self._compute.submit(_do_nothing))
+            raise
         return worker_pb2.WorkerLifecycleServiceCollectiveRpcResponse(result_json=result)
 
     async def _publish_readiness(self) -> None:
@@ -306,3 +316,7 @@ def _draft_model(speculative: worker_pb2.SpeculativeConfig) -> str:
     if speculative.method != "draft_model" or not speculative.model:
         raise Unsupported(f"speculative.method {speculative.method!r} is not supported; use 'draft_model' with a model.")
     return speculative.model
+
+
+def _do_nothing() -> None:
+    """A call that is done when those before it are."""

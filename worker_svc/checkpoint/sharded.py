@@ -22,6 +22,26 @@ _BY_COLUMNS = frozenset({"o_proj", "down_proj"})
 _MODULE = re.compile(r"(?P<module>\w+)(?:\.(?P<kind>weight|bias))?$")
 
 
+class ShardCuts:
+    """How the modules of a model are cut into one rank's part.
+
+    Args:
+        config: of the whole model.
+        shard: the rank's.
+    """
+
+    def __init__(self, config: ModelConfig, shard: Shard) -> None:
+        self._shard = shard
+        self._shards = dict.fromkeys(_BY_ROWS, shard) | dict.fromkeys(_BY_KEY_ROWS, key_shard(config, shard))
+        if config.head_norms in ("each", "whole"):
+            self._shards |= {"q_norm": shard, "k_norm": key_shard(config, shard)}
+
+    def of(self, name: str) -> tuple[Shard | None, Shard | None]:
+        """Return which rows and which columns of a module, by its canonical name, the rank has; None: all."""
+        module = name.rpartition(".")[2]
+        return self._shards.get(module), self._shard if module in _BY_COLUMNS else None
+
+
 class ShardedSource(WrappedSource):
     """A WeightSource over another one with canonical names.
 
@@ -33,10 +53,7 @@ class ShardedSource(WrappedSource):
 
     def __init__(self, source: WeightSource, config: ModelConfig, shard: Shard) -> None:
         super().__init__(source)
-        self._shard = shard
-        self._shards = dict.fromkeys(_BY_ROWS, shard) | dict.fromkeys(_BY_KEY_ROWS, key_shard(config, shard))
-        if config.head_norms in ("each", "whole"):
-            self._shards |= {"q_norm": shard, "k_norm": key_shard(config, shard)}
+        self._shard, self._cuts = shard, ShardCuts(config, shard)
 
     @property
     def total_bytes(self) -> int:
@@ -58,13 +75,13 @@ class ShardedSource(WrappedSource):
     def _part(self, name: str, whole: torch.Tensor) -> torch.Tensor:
         found = _MODULE.search(name)
         assert found is not None, name
-        module = found["module"]
-        if module in self._shards:
-            first, end = self._shards[module].bounds(len(whole))
+        rows, columns = self._cuts.of(found["module"])
+        if rows is not None:
+            first, end = rows.bounds(len(whole))
             return whole[first:end]
-        if module not in _BY_COLUMNS:
+        if columns is None:
             return whole
         if found["kind"] == "bias":
             return whole if self._shard.index == 0 else torch.zeros_like(whole)
-        first, end = self._shard.bounds(whole.shape[1])
+        first, end = columns.bounds(whole.shape[1])
         return whole[:, first:end]

@@ -188,6 +188,7 @@ class DeviceLoras:
         """Return the slot of the least recently used adapter that the step does not need."""
         return self._slot_of.pop(next(each for each in self._slot_of if each not in needed))
 
+    @torch.inference_mode()
     def _fill(self, lora_id: int, slot: int) -> None:
         """Queue the copy of an adapter to a slot, behind the steps that read what was there."""
         lora, target = self._installed[lora_id], self._slots[slot].view(torch.uint8)

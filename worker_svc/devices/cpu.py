@@ -41,6 +41,7 @@ from tetrad.worker_svc.devices.drafted_model import DraftedModel
 from tetrad.worker_svc.devices.encoder_model import EncoderModel, load_encoder
 from tetrad.worker_svc.devices.foreign_model import load_foreign
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
+from tetrad.worker_svc.devices.lora_parts import LoraPartReader
 from tetrad.worker_svc.families.check import check_config, check_ranks
 from tetrad.worker_svc.families.encoders import check_encoder, is_encoder
 from tetrad.worker_svc.families.foreign import foreign_model
@@ -185,7 +186,7 @@ class CpuDevice:
         own: WeightSource = ShardedSource(source, config, ranks.shard) if ranks.shard.size > 1 else source
         weights = WeightLoader(StagedSource(own, layers, config.num_layers), report)
         with torch.inference_mode():
-            model = self._models.build_part(request, config, weights, ranks)
+            model = self._models.build_part(request, config, weights, ranks, _part_reader(request, config, source, ranks))
         weights.check_complete(stage_config(config, ranks.stage))
         log.info("stage.loaded", stage=ranks.stage.index, layers=f"{layers.start}-{layers.stop - 1}")
         info = _info(request, config, weights, model.weights_size_bytes, source.stored_type)
@@ -243,6 +244,12 @@ def _info(request: LoadRequest, config: ModelConfig, weights: WeightLoader, size
         hidden_size=config.hidden_size,
         weights_dtype=stored_type,
     )
+
+
+def _part_reader(request: LoadRequest, config: ModelConfig, source: WeightSource, ranks: RankChannels) -> LoraPartReader | None:
+    if request.loras is None:
+        return None
+    return LoraPartReader(config, request.loras, source.has, ranks.shard, ranks.stage)
 
 
 def _config_of(request: LoadRequest) -> Mapping[str, Any]:

@@ -14,11 +14,11 @@ from tetrad.services.errors import ModelError
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.attention.interface import M
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
-from tetrad.worker_svc.checkpoint.lora_files import read_lora
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest, refuse_loras
-from tetrad.worker_svc.core.lora import LoraLimits, ModelLoras
+from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.plan import Ints, Runner
+from tetrad.worker_svc.devices.lora_parts import whole_reader
 from tetrad.worker_svc.devices.poolers import Pooling
 from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
 from tetrad.worker_svc.layers.linear import PackedLinear, PlainLinear, can_pack
@@ -38,7 +38,7 @@ from tetrad.worker_svc.native.matrix_loaders import FloatMatrices, StoredMatrice
 from tetrad.worker_svc.native.parameters import MatrixLoader
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import pack_int8
-from tetrad.worker_svc.runner.leader import leading_runner
+from tetrad.worker_svc.runner.leader import LedLoras, leading_runner
 from tetrad.worker_svc.runner.member import MemberRunner, ModelPart, StagePart
 from tetrad.worker_svc.runner.model_runner import ModelRunner
 from tetrad.worker_svc.runner.pooling_rows import DecoderPooling
@@ -99,8 +99,8 @@ class CpuModels:
         team, reason = self.team, _why_not_native(config, self.team)
         if team is not None and not reason:
             kv_cache_dtype = self._kv_dtype(request, weights)
-            matrices, lanes = _matrices(request, weights, team), team.library.tetrad_lanes()
-            loras = NativeLoras(_reader(config, request.loras), lanes, request.loras.max_lora_rank) if request.loras else None
+            matrices = _matrices(request, weights, team)
+            loras = _native_loras(whole_reader(config, request.loras) if request.loras else None, request, team)
             native = NativeDecoder(
                 config, weights, matrices, team, kv_cache_dtype=kv_cache_dtype, loras=loras or NoNativeLoras()
             )
@@ -110,7 +110,7 @@ class CpuModels:
         if team is not None:
             log.info("model.runs_on_torch", architecture=config.architecture, reason=reason)
         plain = _parameters(weights)
-        rows = LoraRows(_reader(config, request.loras)) if request.loras else None
+        rows = LoraRows(whole_reader(config, request.loras)) if request.loras else None
         model = HostDecoder(config, plain if rows is None else AdaptedParameters(plain, rows))
         size_bytes = weights.num_parameters * _FLOAT32_BYTES
         return HostModel(model.kv_cache_spec, size_bytes, runner_of(model, pooling, rows), rows, model.expert_tokens, model)
@@ -120,7 +120,14 @@ class CpuModels:
         self.check_torch(request, "A bidirectional decoder")
         return BidirectionalDecoder(config, _parameters(weights))
 
-    def build_part(self, request: LoadRequest, config: ModelConfig, weights: WeightLoader, ranks: RankChannels) -> HostModel:
+    def build_part(
+        self,
+        request: LoadRequest,
+        config: ModelConfig,
+        weights: WeightLoader,
+        ranks: RankChannels,
+        read_lora: LoraReader | None = None,
+    ) -> HostModel:
         """Return one rank's part of a model; ModelError if the settings cannot be met.
 
         The native program runs whole layers, torch those of which several ranks have a part each.
@@ -129,35 +136,44 @@ class CpuModels:
             request, config: of the whole model.
             weights: of this rank's part.
             ranks: that compute the model together.
+            read_lora: reads this rank's part of adapters; None: they are not wanted.
         """
-        refuse_loras(request, "several ranks")
         team = self.team
         reason = "A layer on several ranks" if ranks.shard.size > 1 else _why_not_native(config, team)
         if team is not None and not reason:
-            return self._native_stage(request, stage_config(config, ranks.stage), weights, ranks, team)
+            return self._native_stage(request, stage_config(config, ranks.stage), weights, ranks, team, read_lora)
         self.check_torch(request, reason)
         if team is not None:
             log.info("model.runs_on_torch", architecture=config.architecture, reason=reason)
-        part, parameters = shard_config(stage_config(config, ranks.stage), ranks.shard), _parameters(weights)
+        part, plain = shard_config(stage_config(config, ranks.stage), ranks.shard), _parameters(weights)
+        rows = None if read_lora is None else LoraRows(read_lora)
+        parameters = plain if rows is None else AdaptedParameters(plain, rows)
         sums = ranks.sums if ranks.shard.size > 1 else None
         if not ranks.stage.is_first:
             stage = HostStage(part, parameters, ranks=sums)
-            return _stage_of(stage, ranks, weights.num_parameters * _FLOAT32_BYTES)
+            return _stage_of(stage, ranks, weights.num_parameters * _FLOAT32_BYTES, rows)
         model = HostDecoder(part, parameters, ranks=sums, vocab_size=config.vocab_size, is_alone=False)
         size_bytes = weights.num_parameters * _FLOAT32_BYTES
         if ranks.is_leader:
-            return HostModel(model.kv_cache_spec, size_bytes, partial(leading_runner, model, ranks))
-        return HostModel(model.kv_cache_spec, size_bytes, partial(MemberRunner, ModelPart(model, ranks)))
+            return _led_by(model, ranks, size_bytes, rows)
+        return HostModel(model.kv_cache_spec, size_bytes, partial(MemberRunner, ModelPart(model, ranks), loras=rows), rows)
 
     def _native_stage(
-        self, request: LoadRequest, config: ModelConfig, weights: WeightLoader, ranks: RankChannels, team: Team
+        self,
+        request: LoadRequest,
+        config: ModelConfig,
+        weights: WeightLoader,
+        ranks: RankChannels,
+        team: Team,
+        read_lora: LoraReader | None,
     ) -> HostModel:
         kv_cache_dtype, matrices = self._kv_dtype(request, weights), _matrices(request, weights, team)
+        loras = _native_loras(read_lora, request, team)
         if not ranks.stage.is_first:
-            stage = NativeStage(config, weights, matrices, team, kv_cache_dtype)
-            return _stage_of(stage, ranks, stage.weights_size_bytes)
-        native = NativeDecoder(config, weights, matrices, team, kv_cache_dtype=kv_cache_dtype)
-        return HostModel(native.kv_cache_spec, native.weights_size_bytes, partial(leading_runner, native, ranks))
+            stage = NativeStage(config, weights, matrices, team, kv_cache_dtype, loras or NoNativeLoras())
+            return _stage_of(stage, ranks, stage.weights_size_bytes, loras)
+        native = NativeDecoder(config, weights, matrices, team, kv_cache_dtype=kv_cache_dtype, loras=loras or NoNativeLoras())
+        return _led_by(native, ranks, native.weights_size_bytes, loras)
 
     def check_torch(self, request: LoadRequest, reason: str) -> None:
         """Raise ModelError if a model that torch runs, for this reason, is to have what the native kernels alone can do."""
@@ -199,8 +215,10 @@ class CpuModels:
             return None
 
 
-def _reader(config: ModelConfig, limits: LoraLimits) -> LoraReader:
-    return partial(read_lora, names=config.tensors, max_rank=limits.max_lora_rank)
+def _native_loras(read: LoraReader | None, request: LoadRequest, team: Team) -> NativeLoras | None:
+    if read is None or request.loras is None:
+        return None
+    return NativeLoras(read, team.library.tetrad_lanes(), request.loras.max_lora_rank)
 
 
 def runner_of(model: Model[M], pooling: Pooling | None, loras: ModelLoras | None = None) -> Callable[[KvLayout], Runner]:
@@ -211,8 +229,14 @@ def runner_of(model: Model[M], pooling: Pooling | None, loras: ModelLoras | None
     return lambda layout: ModelRunner(model, layout, rows)
 
 
-def _stage_of(stage: StageModel[M], ranks: RankChannels, size_bytes: int) -> HostModel:
-    return HostModel(stage.kv_cache_spec, size_bytes, partial(MemberRunner, StagePart(stage, ranks)))
+def _led_by(model: Model[M], ranks: RankChannels, size_bytes: int, own: ModelLoras | None) -> HostModel:
+    loras = None if own is None else LedLoras(own)
+    return HostModel(model.kv_cache_spec, size_bytes, partial(leading_runner, model, ranks, loras=loras), loras)
+
+
+def _stage_of(stage: StageModel[M], ranks: RankChannels, size_bytes: int, loras: ModelLoras | None) -> HostModel:
+    make_runner = partial(MemberRunner, StagePart(stage, ranks), loras=loras)
+    return HostModel(stage.kv_cache_spec, size_bytes, make_runner, loras)
 
 
 def _parameters(weights: WeightLoader) -> HostParameters:

@@ -110,7 +110,7 @@ def expand_reference(
     return y
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["order", "tiles"])
 def shrink_kernel(
     x,
     a,
@@ -153,7 +153,7 @@ def shrink_kernel(
         tl.store(out + place, total, mask=is_row[:, None] & is_output[None, :])
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["order", "tiles"])
 def expand_kernel(
     shrunk,
     b,

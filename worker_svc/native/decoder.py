@@ -149,14 +149,20 @@ class NativeStage:
 
     Args:
         config: of the stage.
-        weights, matrices, team, kv_cache_dtype: see NativeDecoder.
+        weights, matrices, team, kv_cache_dtype, loras: see NativeDecoder.
     """
 
     def __init__(
-        self, config: ModelConfig, weights: WeightLoader, matrices: MatrixLoader, team: Team, kv_cache_dtype: torch.dtype
+        self,
+        config: ModelConfig,
+        weights: WeightLoader,
+        matrices: MatrixLoader,
+        team: Team,
+        kv_cache_dtype: torch.dtype,
+        loras: NativeLoras | NoNativeLoras,
     ) -> None:
         parameters = NativeParameters(weights, matrices)
         self.config, self.hidden_size = config, config.hidden_size
-        layers = LayerProgram(config, parameters, team, kv_cache_dtype, NoNativeLoras())
+        layers = LayerProgram(config, parameters, team, kv_cache_dtype, loras)
         self.kv_cache_spec, self.attention, self.add_to = layers.kv_cache_spec, NativePages(), layers.add_to
         self.weights_size_bytes = parameters.size_bytes

@@ -12,6 +12,7 @@ import torch
 
 from tetrad.worker_svc.attention.interface import M, MetadataBuilder, Tables
 from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.plan import Floats, GivenRows, Ints, Runner, StepPlan
 from tetrad.worker_svc.core.step_inputs import StepInputs
 from tetrad.worker_svc.kv_cache.cache import KvCache
@@ -44,18 +45,39 @@ class LedPages:
         return LedStep(self._own.build_metadata(inputs, batch), encode_step(inputs, batch))
 
 
+class LedLoras:
+    """The leader's part of the adapters, which notes what the members have to select; see ModelLoras.
+
+    Attributes:
+        selected: the adapters of the rows that are computed next; empty: none of them has one.
+
+    Args:
+        own: applies them.
+    """
+
+    def __init__(self, own: ModelLoras) -> None:
+        self._own, self.selected = own, _NO_ADAPTERS
+        self.read, self.install, self.remove, self.clear, self.has = own.read, own.install, own.remove, own.clear, own.has
+
+    def select(self, lora_ids: Ints) -> None:
+        """See ModelLoras."""
+        self._own.select(lora_ids)
+        self.selected = lora_ids if lora_ids.any() else _NO_ADAPTERS
+
+
 class LedModel:
     """A Model; see models.interface.
 
     Args:
         model: the leader's part.
         ranks: all of them.
+        loras: the leader's part of the adapters; None: the model takes none.
     """
 
     embedding_size = 0
 
-    def __init__(self, model: Model[M], ranks: RankChannels) -> None:
-        self._model, self._ranks = model, ranks
+    def __init__(self, model: Model[M], ranks: RankChannels, loras: LedLoras | None = None) -> None:
+        self._model, self._ranks, self._loras = model, ranks, loras
         self.config, self.kv_cache_spec = model.config, model.kv_cache_spec
         self.attention = LedPages(model.attention)
 
@@ -69,7 +91,7 @@ class LedModel:
     ) -> torch.Tensor:
         """Return hidden states [T, hidden] behind the last layer of the leader's stage, which the next stage gets, too."""
         assert given is None, "see embedding_size"
-        self._ranks.send_order(metadata.order)
+        self._ranks.send_order(self._adapted(metadata.order))
         hidden = self._model.forward(token_ids, positions, caches, metadata.own)
         if self._ranks.stage.size > 1:
             self._ranks.send_hidden(hidden.clone())  # it is valid until the next step
@@ -81,13 +103,17 @@ class LedModel:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return [N, vocab_size] float32."""
-        self._ranks.send_order(np.array([Kind.LOGITS]), hidden, to_stage=True)
+        self._ranks.send_order(self._adapted(np.array([Kind.LOGITS])), hidden, to_stage=True)
         return self._model.logits(hidden)
 
     def argmax(self, hidden: torch.Tensor) -> tuple[Ints, Floats]:
         """Return the ids [N] of the largest logits, and those [N]."""
-        self._ranks.send_order(np.array([Kind.ARGMAX]), hidden, to_stage=True)
+        self._ranks.send_order(self._adapted(np.array([Kind.ARGMAX])), hidden, to_stage=True)
         return self._model.argmax(hidden)
+
+    def _adapted(self, order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return an order with the adapters of its rows behind it."""
+        return order if self._loras is None else np.concatenate([order, self._loras.selected])
 
 
 class LedKvCache(KvCache):
@@ -103,15 +129,18 @@ class LedKvCache(KvCache):
         super().move(plan)
 
 
-def leading_runner(model: Model[M], ranks: RankChannels, layout: KvLayout) -> Runner:
-    """Return the runner of rank 0."""
+def leading_runner(model: Model[M], ranks: RankChannels, layout: KvLayout, loras: LedLoras | None = None) -> Runner:
+    """Return the runner of rank 0; `loras` are its part of the adapters."""
 
     def make_cache(*args: object, **options: object) -> LedKvCache:
         cache = LedKvCache(*args, **options)  # type: ignore[arg-type] # passed through
         cache.ranks = ranks
         return cache
 
-    led = LedModel(model, ranks)
+    led = LedModel(model, ranks, loras)
     if ranks.stage.size > 1:
-        return StagedRunner(led, layout, ranks, make_cache=make_cache)
-    return ModelRunner(led, layout, make_cache=make_cache)
+        return StagedRunner(led, layout, ranks, make_cache=make_cache, loras=loras)
+    return ModelRunner(led, layout, make_cache=make_cache, loras=loras)
+
+
+_NO_ADAPTERS = np.empty(0, np.int64)

@@ -8,7 +8,8 @@ import torch
 from tetrad.services.errors import FailedPrecondition, InternalError
 from tetrad.worker_svc.attention.interface import M, MetadataBuilder
 from tetrad.worker_svc.core.device import KvLayout
-from tetrad.worker_svc.core.plan import StepPlan
+from tetrad.worker_svc.core.lora import ModelLoras
+from tetrad.worker_svc.core.plan import Ints, StepPlan
 from tetrad.worker_svc.kv_cache.cache import KvCache, KvCacheSpec
 from tetrad.worker_svc.models.interface import Model, ModelSizes, StageModel
 from tetrad.worker_svc.runner.orders import Kind, ModelOrder, decode_moves, decode_step
@@ -90,16 +91,17 @@ class MemberRunner:
     Args:
         part: of the model.
         layout: as the leader's.
+        loras: this rank's part of the adapters; None: the model takes none.
     """
 
     num_requests = 0
 
-    def __init__(self, part: Part, layout: KvLayout) -> None:
+    def __init__(self, part: Part, layout: KvLayout, loras: ModelLoras | None = None) -> None:
         if layout.max_model_len > part.config.max_position_embeddings:
             raise FailedPrecondition(
                 f"max_model_len {layout.max_model_len} exceeds the model's {part.config.max_position_embeddings} positions."
             )
-        self._part, self.layout = part, layout
+        self._part, self.layout, self._loras = part, layout, loras
         self._kv_cache = KvCache(
             part.kv_cache_spec,
             num_blocks=layout.num_blocks,
@@ -120,6 +122,7 @@ class MemberRunner:
             self._kv_cache.move_blocks(*decode_moves(order.numbers))
         else:
             assert order.hidden is not None, f"{order.kind.name} without hidden states"
+            self._select(order.numbers)
             self._part.compute_logits(order.kind, order.hidden)
 
     def forget_all(self) -> None:
@@ -130,7 +133,12 @@ class MemberRunner:
         report(1, 1)
 
     def _forward(self, order: ModelOrder) -> None:
-        inputs, tables = decode_step(order.numbers)
+        inputs, tables, lora_ids = decode_step(order.numbers)
+        self._select(lora_ids)
         metadata = self._part.attention.build_metadata(inputs, tables)
         token_ids, positions = torch.from_numpy(inputs.token_ids), torch.from_numpy(inputs.positions)
         self._part.forward(token_ids, positions, self._kv_cache.layers, metadata)
+
+    def _select(self, lora_ids: Ints) -> None:
+        if self._loras is not None:
+            self._loras.select(lora_ids)

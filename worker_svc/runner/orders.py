@@ -30,7 +30,10 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelOrder:
-    """An Order: a kind, its integers and, for LOGITS and ARGMAX, hidden states [N, hidden]."""
+    """An Order: a kind, its integers and, for LOGITS and ARGMAX, hidden states [N, hidden].
+
+    The integers of LOGITS and ARGMAX are the adapters of the rows [N]; empty: none has one.
+    """
 
     kind: Kind
     numbers: npt.NDArray[np.int64]
@@ -72,7 +75,7 @@ class BlockTables:
 
 
 def encode_step(inputs: StepInputs, batch: Tables) -> npt.NDArray[np.int64]:
-    """Return the numbers of a FORWARD order."""
+    """Return the numbers of a FORWARD order; the adapters of its tokens [T] may follow, if any of them has one."""
     num_pages = int(-(-(inputs.num_computed + inputs.num_scheduled).max() // batch.block_size))
     tables = batch.block_tables[:, inputs.slots, :num_pages]
     head = [Kind.FORWARD, *tables.shape, inputs.num_decodes, batch.block_size]
@@ -80,12 +83,13 @@ def encode_step(inputs: StepInputs, batch: Tables) -> npt.NDArray[np.int64]:
     return np.concatenate([np.asarray(each, np.int64) for each in columns])
 
 
-def decode_step(numbers: npt.NDArray[np.int64]) -> tuple[StepInputs, BlockTables]:
-    """Return a step's inputs and tables, of rows that are counted from 0."""
+def decode_step(numbers: npt.NDArray[np.int64]) -> tuple[StepInputs, BlockTables, Ints]:
+    """Return a step's inputs and tables, of rows that are counted from 0, and the adapters of its tokens; empty: none."""
     num_groups, num_rows, num_pages, num_decodes, block_size = numbers[:5].tolist()
     num_computed, num_scheduled, rest = np.split(numbers[5:], [num_rows, 2 * num_rows])
     num_tokens = int(num_scheduled.sum())
-    token_ids, tables = rest[:num_tokens], rest[num_tokens:].reshape(num_groups, num_rows, num_pages)
+    token_ids, tables, lora_ids = np.split(rest, [num_tokens, num_tokens + num_groups * num_rows * num_pages])
+    tables = tables.reshape(num_groups, num_rows, num_pages)
     rows, ends = np.arange(num_rows), np.cumsum(num_scheduled)
     owners = np.repeat(rows, num_scheduled)
     positions = np.arange(num_tokens) + np.repeat(num_computed - (ends - num_scheduled), num_scheduled)
@@ -101,7 +105,7 @@ def decode_step(numbers: npt.NDArray[np.int64]) -> tuple[StepInputs, BlockTables
         positions=positions,
         slot_mappings=tables[:, owners, positions // block_size] * block_size + positions % block_size,
     )
-    return inputs, BlockTables(tables.astype(np.int32), block_size)  # as an input batch has them
+    return inputs, BlockTables(tables.astype(np.int32), block_size), lora_ids  # as an input batch has them
 
 
 def encode_moves(plan: StepPlan) -> npt.NDArray[np.int64] | None:

@@ -5,6 +5,7 @@ On the event loop. Only a new process helps, so the service ends.
 - A hang: an engine core gives up a worker whose step takes too long, but the step itself cannot be cancelled, and the next
   engine core would wait for it without end. The compute thread runs calls in order, so a stream's last call is done when its
   steps are.
+- A function: one of the program that owns the worker (worker/functions.py) has outlived its caller's timeout.
 - A lost context: after an illegal memory access CUDA answers every call with the same error. Steps of innocent requests would
   fail on the same process, and their requests would be found guilty.
 """
@@ -16,6 +17,8 @@ from tetrad.services.log import get_logger
 from tetrad.services.timers.running_time import RunningTimer
 
 log = get_logger()
+
+_FUNCTION_GRACE_S = 1.0
 
 
 class LostDevice:
@@ -31,8 +34,14 @@ class LostDevice:
 
     def watch(self, ending: asyncio.Future[None]) -> None:
         """Expect a stream's last call, or a check, to be done in time."""
-        reason = f"The device has been busy with a step for {self._timeout_s:g} s after its stream ended."
-        timer = RunningTimer(self._timeout_s, lambda: self._give_up(reason))
+        self._expect(ending, self._timeout_s, "The device has been busy with a step for {:g} s after its stream ended.")
+
+    def watch_function(self, ending: asyncio.Future[None]) -> None:
+        """Expect the end of a function whose caller has left: nothing else can end it, and steps wait for it."""
+        self._expect(ending, _FUNCTION_GRACE_S, "A function of the program runs {:g} s after its call ended.")
+
+    def _expect(self, ending: asyncio.Future[None], timeout_s: float, reason: str) -> None:
+        timer = RunningTimer(timeout_s, lambda: self._give_up(reason.format(timeout_s)))
         ending.add_done_callback(lambda _: timer.cancel())
 
     async def check(self, checking: asyncio.Future[None]) -> None:

@@ -241,6 +241,10 @@ class Worker:
         log.info("worker.awake", parts=sorted(parts), sleeps=self._sleep is not None)
         return self._sleep is not None
 
+    def loaded_model(self) -> LoadedModel:
+        """Return the loaded model; FailedPrecondition if there is none."""
+        return self._loaded()
+
     def model_loras(self) -> ModelLoras:
         """Return the adapters of the loaded model; Unsupported if it takes none."""
         loras = self._loaded().loras

@@ -155,8 +155,9 @@ class ModelServicer(inference_pb2_grpc.ModelServiceServicer):
         request: inference_pb2.ListModelsRequest,
         context: grpc.aio.ServicerContext,
     ) -> inference_pb2.ListModelsResponse:
-        """List the served names; the page token is the number of names that came before."""
-        names = self._llm.model_names.names
+        """List the served names and the adapters; the page token is the number of names that came before."""
+        adapters = [lora.lora_name for lora in self._llm.model_names.adapters]
+        names = (*self._llm.model_names.names, *adapters)
         if request.page_token and not request.page_token.isdecimal():
             raise InvalidRequest(f"page_token {request.page_token!r} is not one of ours.", field="page_token")
         start = int(request.page_token or 0)
@@ -174,9 +175,11 @@ class ModelServicer(inference_pb2_grpc.ModelServiceServicer):
 
     def _card(self, name: str) -> inference_pb2.ModelCard:
         names = self._llm.model_names
+        lora = names.lora_of(name)
         return inference_pb2.ModelCard(
             name=name,
-            root=names.root,
+            root=names.root if lora is None else lora.lora_path,
+            parent="" if lora is None else names.names[0],
             max_model_len=self._llm.max_model_len,
             vocab_size=self._llm.tokenizer_info.vocab_size,
             created_unix_s=names.created_unix_s,

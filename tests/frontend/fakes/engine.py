@@ -43,6 +43,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         self.add_sizes = []  # of the messages, in bytes
         self.num_shared_params = 0
         self.shares_params = True  # what it says of itself
+        self.supports_lora = False  # likewise
         self.max_message_bytes = None
         self.num_steps = 0
         self.aborted = []
@@ -221,6 +222,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
             version="test",
             schema_revision=SCHEMA_REVISION,
             supports_shared_sampling_params=self.shares_params,
+            supports_lora=self.supports_lora,
             max_message_bytes=self.max_message_bytes,
         )
 

@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from tetrad.frontend.routing.adapter_memory import AdapterMemory
 from tetrad.frontend.routing.prefix_memory import PrefixMemory
 from tetrad.frontend.routing.router import Router
 from tetrad.services.rpc.columns import pack_u32
@@ -23,6 +24,12 @@ def new_memory():
     return memory
 
 
+def new_adapters():
+    memory = AdapterMemory()
+    memory.begin(2)
+    return memory
+
+
 @dataclass(eq=False)
 class Engine:
     """An engine whose requests end when the test says so."""
@@ -31,6 +38,11 @@ class Engine:
     num_requests: int = 0
     kv_cache_usage: float = 0.0
     prefixes: PrefixMemory = field(default_factory=new_memory)
+    adapters: AdapterMemory = field(default_factory=new_adapters)
+    running_loras: tuple[str, ...] = ()
+
+    def has_adapter(self, name):
+        return self.adapters.has(name, self.running_loras)
 
 
 @pytest.fixture
@@ -215,3 +227,53 @@ def test_choosing_costs_microseconds():
         times.append(time.perf_counter() - start)
 
     assert statistics.median(times) < 0.001
+
+
+def test_requests_of_an_adapter_go_to_one_engine_and_adapters_are_spread(router, engines):
+    homes = {}
+    for turn in range(60):
+        name = f"adapter-{turn % 20}"
+        chosen = router.choose(engines, prompt((turn, 20)), lora_name=name)
+        assert homes.setdefault(name, chosen) is chosen
+
+    assert is_within(Counter(engine.identity for engine in homes.values()).values(), 1.0)
+
+
+def test_frontends_agree_on_the_engine_of_an_adapter_that_none_has(engines):
+    for index in range(10):
+        fresh = [[Engine(engine.identity) for engine in order] for order in (engines, engines[::-1])]
+        chosen = {Router(AFFINITY).choose(each, prompt((index, 20)), lora_name=f"a{index}").identity for each in fresh}
+        assert len(chosen) == 1
+
+
+@pytest.mark.parametrize("holder", [0, 1])
+def test_an_engine_that_runs_an_adapter_for_another_frontend_gets_its_requests(router, engines, holder):
+    engines[holder].running_loras = ("sql",)
+    engines[holder].num_requests = 5
+
+    assert router.choose(engines, prompt((1, 20)), lora_name="sql") is engines[holder]
+    assert router.choose(engines, prompt((2, 20))) is engines[1 - holder], "the base model goes where there is less to do"
+
+
+def test_an_engine_with_an_adapter_that_is_much_busier_is_passed_over(router, engines):
+    first = router.choose(engines, prompt((1, 20)), lora_name="sql")
+    first.num_requests = 50
+
+    other = router.choose(engines, prompt((2, 20)), lora_name="sql")
+
+    assert other is not first
+    assert other.has_adapter("sql")
+
+
+def test_adapters_beyond_an_engines_places_are_forgotten(engines):
+    for name in ("a", "b", "a", "c"):
+        engines[0].adapters.expect(name)
+
+    assert [engines[0].has_adapter(name) for name in "abc"] == [True, False, True]
+
+
+def test_without_affinity_load_alone_decides_for_adapters(engines):
+    engines[0].running_loras = ("sql",)
+    engines[0].num_requests = 1
+
+    assert Router(0).choose(engines, prompt((1, 20)), lora_name="sql") is engines[1]

@@ -1,0 +1,54 @@
+"""Functions: names a program's functions for the workers of its own stack (LLM.apply_model, collective_rpc).
+
+A worker imports what is named, so this is the program's own code, run only where `allow_functions` says so. Services that were
+started elsewhere are refused.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tetrad.frontend.engine.admin_client import EngineAdminClient
+from tetrad.services.errors import InvalidRequest, UnsupportedArgument
+
+
+async def call_workers(
+    admin: EngineAdminClient,
+    method: str | Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    timeout_s: float | None,
+    are_allowed: bool,
+    on: str = "call_function",
+) -> list[Any]:
+    """Call a registered method, or a function, of every worker; return their results.
+
+    Args:
+        admin: of the engine cores.
+        method: name of a registered method, or a function.
+        args, kwargs: of what JSON has; a function gets them behind its first argument.
+        timeout_s: longest wait; None: as long as it takes.
+        are_allowed: whether the services are this program's, and run its functions.
+        on: "call_function": the first argument is the worker; "apply_to_model": its loaded model.
+    """
+    if isinstance(method, str):
+        return await admin.collective_rpc(method, args, kwargs, timeout_s=timeout_s)
+    if not are_allowed:
+        raise UnsupportedArgument(
+            "a function runs only in workers that the program started itself, with LLM(allow_functions=True); else give the "
+            "name of a registered method.",
+            field="method",
+        )
+    return await admin.collective_rpc(on, [name_of(method), list(args), dict(kwargs)], timeout_s=timeout_s)
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return "module:function"; InvalidRequest for what a worker could not import."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not module or not name or module == "__main__" or "<" in name:
+        shown = name or type(function).__name__
+        raise InvalidRequest(
+            f"Function {shown[:80]} cannot be imported in a worker: it must stand at the top of a module other than __main__.",
+            field="method",
+        )
+    return f"{module}:{name}"

@@ -1,0 +1,89 @@
+"""LoRA on several ranks: reads what a rank has of an adapter, which is cut as the linear layers that it changes are.
+
+Every rank reads the whole adapter and checks it against the whole model, so all ranks accept or refuse it alike; a stage then
+keeps the modules of its layers, and a shard its rows of B or its columns of A.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.checkpoint.lora_files import read_lora
+from tetrad.worker_svc.checkpoint.lora_weights import LoraPair, LoraWeights
+from tetrad.worker_svc.checkpoint.sharded import ShardCuts
+from tetrad.worker_svc.core.lora import LoraLimits, LoraSite
+from tetrad.worker_svc.core.ranks import Shard, Stage
+from tetrad.worker_svc.layers.lora import AdaptedParameters, LoraReader, LoraRows
+from tetrad.worker_svc.layers.sketch import SketchParameters
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.model_facts.stages import stage_layers
+from tetrad.worker_svc.models.host import HostDecoder
+
+_LAYER = re.compile(r"^model\.layers\.(\d+)(?=\.)")
+
+
+def whole_reader(config: ModelConfig, limits: LoraLimits) -> LoraReader:
+    """Return what reads adapters of a model on one rank."""
+    return partial(read_lora, names=config.tensors, max_rank=limits.max_lora_rank)
+
+
+class LoraPartReader:
+    """A LoraReader of one rank's part of adapters.
+
+    Args:
+        config: of the whole model.
+        limits: of adapters.
+        has: whether the whole model has a tensor of a name.
+        shard, stage: of the rank.
+    """
+
+    def __init__(self, config: ModelConfig, limits: LoraLimits, has: Callable[[str], bool], shard: Shard, stage: Stage) -> None:
+        self._read, self._cuts = whole_reader(config, limits), ShardCuts(config, shard)
+        self._layers, self._is_first = stage_layers(config, stage), stage.is_first
+        rows = LoraRows(self._read)
+        HostDecoder(config, AdaptedParameters(SketchParameters(has), rows))
+        self._sites = rows.sites
+
+    def __call__(self, path: Path, sites: Mapping[str, LoraSite]) -> LoraWeights:
+        """Return the rank's part of an adapter; `sites` are the modules that it has."""
+        weights = self._read(path, self._sites)
+        own = {self._own_name(name): (name, pair) for name, pair in weights.pairs.items()}
+        pairs = {}
+        for name, (whole_name, pair) in own.items():
+            if name is None:
+                continue
+            if name not in sites:
+                raise ModelError(f"The adapter changes module {whole_name}, which cannot be adapted on several ranks.")
+            pairs[name] = self._cut(name, pair, sites[name])
+        return LoraWeights(weights.digest, pairs)
+
+    def _own_name(self, name: str) -> str | None:
+        """Return the name of a module within the stage; None: it is another stage's."""
+        found = _LAYER.match(name)
+        if found is None:
+            return name if self._is_first else None
+        number = int(found[1])
+        return _LAYER.sub(f"model.layers.{number - self._layers.start}", name) if number in self._layers else None
+
+    def _cut(self, name: str, pair: LoraPair, site: LoraSite) -> LoraPair:
+        rows, columns = self._cuts.of(name)
+        if site.is_table:
+            return replace(pair, a=_columns(pair.a, rows))
+        return replace(pair, a=_columns(pair.a, columns), b=pair.b if rows is None else _rows(pair.b, rows))
+
+
+def _rows(matrix: torch.Tensor, shard: Shard) -> torch.Tensor:
+    first, end = shard.bounds(len(matrix))
+    return matrix[first:end].clone()
+
+
+def _columns(matrix: torch.Tensor, shard: Shard | None) -> torch.Tensor:
+    if shard is None:
+        return matrix
+    first, end = shard.bounds(matrix.shape[1])
+    return matrix[:, first:end].clone()

@@ -1,0 +1,57 @@
+"""Sketch: the parameters of a model without their values, to learn of which modules a model is made.
+
+A model that is built from it has tensors on torch's meta device: they have shapes and no memory, and nothing can run.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from tetrad.worker_svc.layers.linear import Linear
+from tetrad.worker_svc.layers.parameters import Lookup
+
+_META = torch.device("meta")
+
+
+class SketchParameters:
+    """See Parameters.
+
+    Args:
+        has: whether the model has a tensor of a whole name.
+    """
+
+    def __init__(self, has: Callable[[str], bool]) -> None:
+        self.has = has
+
+    def linear(
+        self,
+        names: Sequence[tuple[str, int]],
+        in_features: int,  # noqa: ARG002 - of the protocol, as below
+        *,
+        rotated: Sequence[bool] | None = None,  # noqa: ARG002
+        head_dim: int = 0,  # noqa: ARG002
+        rotary_dim: int | None = None,  # noqa: ARG002
+    ) -> Linear:
+        """See Parameters."""
+        outputs = sum(size for _, size in names)
+        return lambda x: torch.empty(len(x), outputs, device=_META)
+
+    def scalar(self, name: str) -> float:  # noqa: ARG002
+        """See Parameters."""
+        return 1.0
+
+    def vector(self, name: str, size: int) -> torch.Tensor:  # noqa: ARG002
+        """See Parameters."""
+        return torch.empty(size, device=_META)
+
+    def embedding(self, name: str, rows: int, columns: int) -> torch.Tensor:  # noqa: ARG002
+        """See Parameters."""
+        return torch.empty(rows, columns, device=_META)
+
+    def lookup(self, name: str, table: torch.Tensor) -> Lookup:  # noqa: ARG002
+        """See Parameters."""
+        return table.__getitem__
+
+    def output(self, name: str, table: torch.Tensor | None, rows: int, columns: int) -> Linear:  # noqa: ARG002
+        """See Parameters."""
+        return self.linear([(name, rows)], columns)
