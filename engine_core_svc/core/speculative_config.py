@@ -13,8 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from tetrad.services.errors import InvalidRequest
 
 _FIELD = "speculative_config"
-_DRAFT_MODEL = "draft_model"
-_METHODS = ("ngram", "suffix", _DRAFT_MODEL)
+_NEEDS_MODEL = ("draft_model", "eagle3")
+_ON_WORKER = (*_NEEDS_MODEL, "mtp")
+_METHODS = ("ngram", "suffix", *_ON_WORKER)
 _MODEL_KEYS = frozenset(
     (
         "revision", "code_revision", "quantization", "max_model_len", "draft_tensor_parallel_size", "kv_cache_dtype",
@@ -35,8 +36,10 @@ class SpeculativeConfig(BaseModel):
 
     Attributes:
         method: "ngram": what followed the longest n-gram that ends the text, in its earliest place; "suffix": what followed the
-            longest end of the text most often; "draft_model": what another model samples.
-        model: for "draft_model": a built-in name, a directory, a .gguf file or a Hugging Face id, as the worker sees it.
+            longest end of the text most often; "draft_model": what another model samples; "eagle3": what an EAGLE-3 head of the
+            model does; "mtp": what the model's own layer for several tokens does.
+        model: for "draft_model" and "eagle3": a built-in name, a directory, a .gguf file or a Hugging Face id, as the worker
+            sees it.
         num_speculative_tokens: most drafts of a request in a step; measured acceptance and times decide how many.
         prompt_lookup_min, prompt_lookup_max: lengths of the n-grams, in tokens. Both unset: 5; one unset: as the other.
         suffix_decoding_max_tree_depth: maximum number of tokens of the text's end that are searched.
@@ -49,7 +52,7 @@ class SpeculativeConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: Literal["ngram", "suffix", "draft_model"]
+    method: Literal["ngram", "suffix", "draft_model", "eagle3", "mtp"]
     model: str | None = Field(None, min_length=1)
     num_speculative_tokens: int = Field(ge=1, le=_MAX_TOKENS)
     prompt_lookup_min: int | None = Field(None, ge=1)
@@ -81,13 +84,14 @@ class SpeculativeConfig(BaseModel):
 
     @model_validator(mode="after")
     def _model_fits(self) -> Self:
-        if self.method == _DRAFT_MODEL and self.model is None:
-            raise ValueError("method 'draft_model' needs a model")
-        if self.method != _DRAFT_MODEL and self.model is not None:
-            raise ValueError(f"method {self.method!r} finds drafts in texts and takes no model")
+        if self.method in _NEEDS_MODEL and self.model is None:
+            raise ValueError(f"method {self.method!r} needs a model")
+        if self.method not in _NEEDS_MODEL and self.model is not None:
+            where = "has its layer in the target's files" if self.is_on_worker else "finds drafts in texts"
+            raise ValueError(f"method {self.method!r} {where} and takes no model")
         of_texts = [name for name in self.model_fields_set if name.startswith(_OF_TEXTS)]
-        if self.method == _DRAFT_MODEL and of_texts:
-            raise ValueError(f"method 'draft_model' has no use for {min(of_texts)}")
+        if self.is_on_worker and of_texts:
+            raise ValueError(f"method {self.method!r} has no use for {min(of_texts)}")
         return self
 
     @model_validator(mode="after")
@@ -96,6 +100,11 @@ class SpeculativeConfig(BaseModel):
         if shortest > longest:
             raise ValueError(f"prompt_lookup_min {shortest} is larger than prompt_lookup_max {longest}")
         return self
+
+    @property
+    def is_on_worker(self) -> bool:
+        """Whether the worker proposes: a second model, or a head of the first one."""
+        return self.method in _ON_WORKER
 
     @property
     def ngram_lengths(self) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.e2e.test_parity import value_of
 from tests.e2e.tiny_model import save_tiny_model
+from tests.eagle3_files import save_eagle3
 from tests.engine_core_svc.fake_drafts import KnownTexts
 from tests.lora_files import save_lora
 from tetrad import LLM, LoRARequest, SamplingParams, one_process
@@ -113,6 +114,7 @@ def case(tmp_path_factory) -> Case:
     save_tiny_model(directory)
     (directory / "small").mkdir()
     save_tiny_model(directory / "small", num_hidden_layers=1)
+    save_eagle3(directory / "eagle", vocab_size=272, eagle_aux_hidden_state_layer_ids=[0, 1, 1])
     reference = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     save_lora(directory / "1", reference, "q_proj|up_proj|lm_head", seed=1)
     save_lora(directory / "2", reference, "k_proj|o_proj|down_proj", rank=4, seed=2)
@@ -176,9 +178,16 @@ def drafted(name: str) -> Callable[[Case], dict]:
     return options
 
 
+def headed(case: Case) -> dict:
+    """An EAGLE-3 head."""
+    model = str(case.directory / "eagle")
+    return {"speculative_config": json.dumps({"method": "eagle3", "num_speculative_tokens": 3, "model": model})}
+
+
 PROPOSERS = {
     "same model": drafted("."),
     "smaller model": drafted("small"),
+    "eagle3": headed,
     "partly right": known_texts,
     "n-gram": looked_up({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}),
     "suffix": looked_up({"method": "suffix"}),

@@ -14,7 +14,7 @@ _MAX_OF_PREDICTION = 16
 
 def drafts_for(config: SpeculativeConfig | None) -> LookupDrafts | ModelDrafts:
     """Return the drafts of a service with these options; None: of requests with a prediction alone."""
-    if config is not None and config.model is not None:
+    if config is not None and config.is_on_worker:
         return ModelDrafts(config, LookupDrafts(_prediction_of, config.num_speculative_tokens, config.most_tokens))
     if config is None:
         return LookupDrafts(_prediction_of, _MAX_OF_PREDICTION)
