@@ -45,6 +45,8 @@ class SpeculativeConfig(BaseModel):
         suffix_decoding_max_tree_depth: maximum number of tokens of the text's end that are searched.
         suffix_decoding_max_spec_factor: most drafts, relative to the tokens that were found.
         suffix_decoding_min_token_prob: a draft that followed less often than that ends the proposal, 0 to 1.
+        suffix_decoding_max_cached_requests: finished outputs that are searched, too, by later requests of the same cache_salt;
+            0: none are kept.
         num_speculative_tokens_per_batch_size: (first, last, most drafts) of numbers of decoding requests; beside others as
             many as beside the next smaller number.
         disable_by_batch_size: requests from which on there are no drafts.
@@ -60,6 +62,7 @@ class SpeculativeConfig(BaseModel):
     suffix_decoding_max_tree_depth: int = Field(24, ge=2, le=256)
     suffix_decoding_max_spec_factor: float = Field(1.0, gt=0)
     suffix_decoding_min_token_prob: float = Field(0.1, ge=0, le=1)
+    suffix_decoding_max_cached_requests: int = Field(0, ge=0)
     num_speculative_tokens_per_batch_size: tuple[tuple[int, int, int], ...] = ()
     disable_by_batch_size: int | None = Field(None, ge=1)
 
@@ -89,6 +92,8 @@ class SpeculativeConfig(BaseModel):
         if self.method not in _NEEDS_MODEL and self.model is not None:
             where = "has its layer in the target's files" if self.is_on_worker else "finds drafts in texts"
             raise ValueError(f"method {self.method!r} {where} and takes no model")
+        if self.method != "suffix" and self.suffix_decoding_max_cached_requests:
+            raise ValueError(f"method {self.method!r} has no use for suffix_decoding_max_cached_requests")
         of_texts = [name for name in self.model_fields_set if name.startswith(_OF_TEXTS)]
         if self.is_on_worker and of_texts:
             raise ValueError(f"method {self.method!r} has no use for {min(of_texts)}")
@@ -132,7 +137,6 @@ def read_speculative_config(value: str | Mapping[str, Any]) -> SpeculativeConfig
         return None
     given = {name: each for name, each in values.items() if each is not None}
     _check_supported(given)
-    given.pop("suffix_decoding_max_cached_requests", None)  # 0, as the only value
     try:
         return SpeculativeConfig.model_validate(given)
     except ValidationError as error:
@@ -159,9 +163,6 @@ def _check_supported(values: Mapping[str, Any]) -> None:
     if of_model := sorted(values.keys() & _MODEL_KEYS):
         text = f"{_FIELD}.{of_model[0]} is not supported; a draft model runs as it is stored, with the target's limits."
         raise InvalidRequest(text, field=_FIELD)
-    if values.get("suffix_decoding_max_cached_requests"):
-        text = f"{_FIELD}.suffix_decoding_max_cached_requests is not supported: drafts are found in the request's own text."
-        raise InvalidRequest(text, field=_FIELD)
-    if unknown := sorted(values.keys() - SpeculativeConfig.model_fields.keys() - {"suffix_decoding_max_cached_requests"}):
+    if unknown := sorted(values.keys() - SpeculativeConfig.model_fields.keys()):
         known = ", ".join(SpeculativeConfig.model_fields)
         raise InvalidRequest(f"{_FIELD} has no {unknown[0]!r}; it has {known}.", field=_FIELD)

@@ -54,7 +54,7 @@ def test_drafts_follow_the_number_of_requests():
         ({"method": "draft_model", "num_speculative_tokens": 4}, "method 'draft_model' needs a model"),
         (DRAFTED | {"prompt_lookup_min": 2}, "method 'draft_model' has no use for prompt_lookup_min"),
         (DRAFTED | {"quantization": "int8"}, "quantization is not supported; a draft model runs as it is stored"),
-        (NGRAM | {"suffix_decoding_max_cached_requests": 10}, "suffix_decoding_max_cached_requests is not supported"),
+        (NGRAM | {"suffix_decoding_max_cached_requests": 10}, "'ngram' has no use for suffix_decoding_max_cached"),
         (NGRAM | {"prompt_lookup": 2}, "has no 'prompt_lookup'"),
         (NGRAM | {"num_speculative_tokens_per_batch_size": [[2, 4, 1]]}, "the first begins at 1"),
         ([1], "must be a JSON object, got list"),

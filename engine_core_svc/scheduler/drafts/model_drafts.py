@@ -38,6 +38,9 @@ class ModelDrafts:
         self._predictions.observe(step)
         self._step = step
 
+    def note_finished(self, requests: Sequence[Request]) -> None:
+        """Do nothing: the worker forgets them by itself."""
+
     def propose(self, requests: Sequence[Request], result: ModelRunnerOutput) -> dict[int, Sequence[int]]:
         """Return key -> drafts."""
         self._compare(result)
