@@ -3,30 +3,25 @@
 EAGLE-3 heads and MTP layers are written as published checkpoints have them, with random weights.
 """
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from tests.eagle3_files import save_eagle3
+from tests.mtp_files import KINDS, save_mtp
 from tests.worker_svc.conftest import save_tiny, tiny_config
-from tests.worker_svc.families.tiny_models import ABSENT, DEEPSEEK, LATENT
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.plan import SamplingSpec
 
 LAYOUT = KvLayout(num_blocks=200, block_size=8, max_model_len=256, max_num_seqs=16, max_num_batched_tokens=64)
 GREEDY = SamplingSpec(temperature=0.0)
-VOCAB, HIDDEN, LAYERS, K = 320, 64, 7, 3
+HIDDEN, LAYERS, K = 64, 7, 3
 SIZES = {"hidden_size": HIDDEN, "intermediate_size": 80, "num_attention_heads": 4, "num_key_value_heads": 2}
-MTP = {
-    "glm": ("Glm4MoeForCausalLM", {"model_type": "glm4_moe", "use_qk_norm": True, "n_group": 4, "topk_group": 2, **DEEPSEEK}),
-    "deepseek": ("DeepseekV3ForCausalLM", {"model_type": "deepseek_v3", "n_group": 4, "topk_group": 2, **LATENT, **DEEPSEEK}),
-}
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -126,25 +121,11 @@ def eagle(tmp_path_factory):
     return save_eagle3(tmp_path_factory.mktemp("eagle"))
 
 
-@pytest.fixture(scope="module", params=MTP)
+@pytest.fixture(scope="module", params=KINDS)
 def mtp(request, tmp_path_factory):
-    """A model with an MTP layer behind three others, and the layer's reference."""
-    architecture, changes = MTP[request.param]
+    """A model with an MTP layer, and the layer's reference."""
     directory = tmp_path_factory.mktemp(request.param)
-    config = tiny_config(architecture, **{**SIZES, "num_hidden_layers": 4, **changes})
-    model = save_tiny(directory, {name: value for name, value in config.items() if value is not ABSENT})
-    generator = torch.Generator().manual_seed(5)
-    own = {name: torch.randn(shape, generator=generator) * 0.2 for name, shape in
-           {"eh_proj.weight": (HIDDEN, 2 * HIDDEN), "embed_tokens.weight": (VOCAB, HIDDEN),
-            "shared_head.head.weight": (VOCAB, HIDDEN)}.items()}  # fmt: skip
-    own |= {
-        f"{name}.weight": 1 + 0.1 * torch.randn(HIDDEN, generator=generator) for name in ("enorm", "hnorm", "shared_head.norm")
-    }
-    stored = load_file(directory / "model.safetensors")
-    save_file(stored | {f"model.layers.3.{name}": tensor for name, tensor in own.items()}, directory / "model.safetensors")
-    config = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3, "num_nextn_predict_layers": 1}))
-    return directory, MtpReference(model, own)
+    return directory, MtpReference(*save_mtp(directory, request.param))
 
 
 @pytest.fixture
