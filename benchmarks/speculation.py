@@ -1,7 +1,8 @@
 """Speculation: output tokens/s with drafts against without, over HTTP: texts that repeat their prompts, and random text.
 
 `python -m benchmarks.speculation`. One stack decodes plainly, and with `prediction`; one each looks for n-grams and suffixes.
-All are up together and take turns within a round. Answers are greedy, and the same in all of them. Texts are in data/.
+Two have the weights in float32: one decodes plainly, one has the quantized model as its draft model. All are up together and
+take turns within a round. Answers are greedy, and the same in all stacks of the same weights. Texts are in data/.
 """
 
 import json
@@ -18,7 +19,8 @@ from typing import Any
 from benchmarks.figures import median, ratios, spread
 from benchmarks.http_load import load, rest
 from benchmarks.options import Options, read_options
-from benchmarks.peers.installed import LLAMA_LOOKUP, SMOLLM2, home, is_installed, python_of
+from benchmarks.peers.installed import LLAMA_LOOKUP, SMOLLM2, VLLM, home, is_installed, python_of
+from benchmarks.peers.vllm_server import vllm_server
 from benchmarks.report import Bar, Section, add_bars, write_section
 from benchmarks.stack import MODEL, running
 from benchmarks.streams import new_prompt
@@ -30,12 +32,29 @@ _CONFIGS = {
     NGRAM: {"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_min": 2, "prompt_lookup_max": 4},
     SUFFIX: {"method": "suffix"},
 }
+PLAIN_FLOAT32, DRAFT_MODEL = "plain, float32", "draft model, float32"
+_FLOAT32_CONFIGS = {
+    PLAIN_FLOAT32: None,
+    DRAFT_MODEL: {"method": "draft_model", "num_speculative_tokens": 4, "model": MODEL},
+}
+_VLLM_NGRAM = f"{VLLM}, ngram"
 _LLAMA_PLAIN, _LLAMA_SIMPLE, _LLAMA_CACHE = "llama.cpp", "llama.cpp, ngram-simple", "llama.cpp, ngram-cache"
 _LLAMA_METHODS = {_LLAMA_PLAIN: "none", _LLAMA_SIMPLE: "ngram_simple", _LLAMA_CACHE: "ngram_cache"}
+_PLAIN_OF = {
+    NGRAM: PLAIN,
+    SUFFIX: PLAIN,
+    PREDICTION: PLAIN,
+    DRAFT_MODEL: PLAIN_FLOAT32,
+    _VLLM_NGRAM: VLLM,
+    _LLAMA_SIMPLE: _LLAMA_PLAIN,
+    _LLAMA_CACHE: _LLAMA_PLAIN,
+}
+"""System with drafts -> the same without."""
 _MAX_TOKENS = 192
 _BATCH, _BATCH_TOKENS = 32, 48
 _RANDOM_TOKENS = 128
 _TIMEOUT_S = 300.0
+_MAX_MODEL_LEN = 4096
 
 
 @dataclass(frozen=True)
@@ -140,11 +159,12 @@ def measure(urls: Mapping[str, str], peers: Mapping[str, str], options: Options)
 
 
 def _answer_rates(urls: Mapping[str, str], peers: Mapping[str, str], task: Task) -> dict[str, float]:
-    """Return the rate of each system; SystemExit if ours answer differently."""
+    """Return the rate of each system; SystemExit if ours answer otherwise with drafts than without."""
     answers = {name: _ask_rested(url, task.question) for name, url in urls.items()}
     answers[PREDICTION] = _ask_rested(urls[PLAIN], task.question, task.prediction)
-    if len({answer.text for answer in answers.values()}) != 1:
-        raise SystemExit(f"The answers to {task.name!r} differ: {answers}.")
+    for name, answer in answers.items():
+        if answer.text != (expected := answers[_PLAIN_OF.get(name, name)]).text:
+            raise SystemExit(f"The answers to {task.name!r} differ: {name} has {answer}, not {expected}.")
     answers |= {name: _ask_rested(url, task.question) for name, url in peers.items()}
     return {name: answer.rate for name, answer in answers.items()}
 
@@ -191,23 +211,26 @@ def _section(found: Found) -> Section:
     section.text(
         "Answers of up to 192 tokens to chats about the texts in [data](data), greedy, batch 1, behind the first token; the "
         "same with and without drafts. n-gram: of 2 to 4 tokens, 8 drafts at most. prediction: the text that the chat is "
-        "about. llama.cpp: its server (xllamacpp) with two of its ways to look up drafts, as they are by default."
+        "about. draft model: the same model with quantized weights drafts for the one in float32. vLLM: its server, float32, "
+        "with the same n-grams. llama.cpp: its server (xllamacpp) with two of its ways to look up drafts, as they are by "
+        "default. Each program is set against itself without drafts."
     )
     names = list(next(iter(found.tasks.values())))
     section.table(["", *names], [[task, *(spread(rates[name]) for name in names)] for task, rates in found.tasks.items()])
     section.text("Against plain decoding of the same program:")
-    drafted = [name for name in names if name not in (PLAIN, _LLAMA_PLAIN)]
+    drafted = [name for name in names if name in _PLAIN_OF]
     section.table(["", *drafted], [[task, *(_shown(rates, name) for name in drafted)] for task, rates in found.tasks.items()])
     section.text(
         "Random text: prompts of random ids at temperature 1. Edits at batch 32: the first task, each behind another first "
         "line, 48 tokens, prompts included."
     )
     ours = list(next(iter(found.others.values())))
+    drafted = [name for name in ours if name in _PLAIN_OF]
     rows = [
-        [what, *(spread(rates[name]) for name in ours), *(_shown(rates, name) for name in ours[1:])]
+        [what, *(spread(rates[name]) for name in ours), *(_shown(rates, name) for name in drafted)]
         for what, rates in found.others.items()
     ]
-    section.table(["", *ours, *(f"{name} / {PLAIN}" for name in ours[1:])], rows)
+    section.table(["", *ours, *(f"{name} / {_PLAIN_OF[name]}" for name in drafted)], rows)
     add_bars(section, _bars(found))
     return section
 
@@ -217,24 +240,44 @@ def _shown(rates: Mapping[str, list[float]], name: str) -> str:
 
 
 def _gain(rates: Mapping[str, list[float]], name: str) -> float:
-    plain = _LLAMA_PLAIN if name in _LLAMA_METHODS else PLAIN
-    return median(ratios(rates[name], rates[plain]))
+    return median(ratios(rates[name], rates[_PLAIN_OF[name]]))
 
 
 def _bars(found: Found) -> list[Bar]:
-    edit = found.tasks["edit"]
-    bars = [Bar(f"edit, {name}, against plain", 1.6, _gain(edit, name)) for name in (NGRAM, SUFFIX)]
-    bars.append(Bar("edit, prediction, against plain", 2.0, _gain(edit, PREDICTION)))
+    bars = []
+    for what in ("edit", "summary", "file"):
+        if rates := found.tasks.get(what):  # a quick run has not all of them
+            bars += [Bar(f"{what}, {name}, against plain", 1.6, _gain(rates, name)) for name in (NGRAM, SUFFIX)]
+            if what != "summary":  # whose answer is another text
+                bars.append(Bar(f"{what}, prediction, against plain", 2.0, _gain(rates, PREDICTION)))
+    bars += [
+        Bar(f"{what}, {DRAFT_MODEL}, against plain", 0.97, _gain(rates, DRAFT_MODEL)) for what, rates in found.tasks.items()
+    ]
     for what, rates in found.others.items():
-        bars += [Bar(f"{what}, {name}, against plain", 0.97, _gain(rates, name)) for name in (NGRAM, SUFFIX)]
+        bars += [Bar(f"{what}, {name}, against plain", 0.97, _gain(rates, name)) for name in (NGRAM, SUFFIX, DRAFT_MODEL)]
     return bars
 
 
-def _lookup_servers(exits: ExitStack, options: Options) -> dict[str, str]:
-    """Start llama.cpp's servers if they are installed; return their URLs."""
-    if not options.with_peers or not is_installed(LLAMA_LOOKUP, SMOLLM2):
-        return {}
-    return {name: exits.enter_context(_lookup_server(method)) for name, method in _LLAMA_METHODS.items()}
+def _peers(exits: ExitStack, options: Options) -> dict[str, str]:
+    """Start the servers of peers that are installed; return their URLs."""
+    urls: dict[str, str] = {}
+    if options.with_peers and is_installed(VLLM, SMOLLM2):
+        lookup = ("--speculative-config", json.dumps(_CONFIGS[NGRAM]))
+        for name, flags in ((VLLM, ()), (_VLLM_NGRAM, lookup)):
+            urls[name] = exits.enter_context(vllm_server(SMOLLM2.floats, *flags, max_model_len=_MAX_MODEL_LEN)).url
+    if options.with_peers and is_installed(LLAMA_LOOKUP, SMOLLM2):
+        urls |= {name: exits.enter_context(_lookup_server(method)) for name, method in _LLAMA_METHODS.items()}
+    return urls
+
+
+def _ours(exits: ExitStack, configs: Mapping[str, Mapping[str, Any] | None], *flags: str) -> dict[str, str]:
+    """Start a stack for each config of speculation; return their URLs."""
+    urls = {}
+    for name, config in configs.items():
+        drafts = () if config is None else ("--speculative-config", json.dumps(config))
+        stack = running("--device", "cpu", "--max-model-len", str(_MAX_MODEL_LEN), *flags, *drafts)
+        urls[name] = exits.enter_context(stack).url
+    return urls
 
 
 @contextmanager
@@ -255,11 +298,8 @@ def main() -> None:
     """Measure and report."""
     options = read_options("speculation", __doc__)
     with ExitStack() as exits:
-        urls = {}
-        for name, config in _CONFIGS.items():
-            flags = () if config is None else ("--speculative-config", json.dumps(config))
-            urls[name] = exits.enter_context(running("--device", "cpu", "--max-model-len", "4096", *flags)).url
-        found = measure(urls, _lookup_servers(exits, options), options)
+        urls = _ours(exits, _CONFIGS) | _ours(exits, _FLOAT32_CONFIGS, "--dtype", "float32")
+        found = measure(urls, _peers(exits, options), options)
     write_section("speculation", _section(found), options)
 
 

@@ -124,8 +124,9 @@ class EngineCoreSettings(ServiceSettings):
     )
     speculative_config: str = Field(
         "",
-        description="JSON object with vLLM's options of speculative decoding: method (ngram, suffix or draft_model), "
-        "num_speculative_tokens, model, prompt_lookup_min, prompt_lookup_max and others (docs/speculation.md). Empty: none.",
+        description="JSON object with vLLM's options of speculative decoding: method (ngram, suffix, draft_model, eagle3 or "
+        "mtp), num_speculative_tokens, model, prompt_lookup_min, prompt_lookup_max and others (docs/speculation.md). "
+        "Empty: none.",
     )
     max_num_queued_reqs: int = Field(
         8192,

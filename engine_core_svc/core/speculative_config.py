@@ -13,8 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from tetrad.services.errors import InvalidRequest
 
 _FIELD = "speculative_config"
-_DRAFT_MODEL = "draft_model"
-_METHODS = ("ngram", "suffix", _DRAFT_MODEL)
+_NEEDS_MODEL = ("draft_model", "eagle3")
+_ON_WORKER = (*_NEEDS_MODEL, "mtp")
+_METHODS = ("ngram", "suffix", *_ON_WORKER)
 _MODEL_KEYS = frozenset(
     (
         "revision", "code_revision", "quantization", "max_model_len", "draft_tensor_parallel_size", "kv_cache_dtype",
@@ -35,13 +36,17 @@ class SpeculativeConfig(BaseModel):
 
     Attributes:
         method: "ngram": what followed the longest n-gram that ends the text, in its earliest place; "suffix": what followed the
-            longest end of the text most often; "draft_model": what another model samples.
-        model: for "draft_model": a built-in name, a directory, a .gguf file or a Hugging Face id, as the worker sees it.
+            longest end of the text most often; "draft_model": what another model samples; "eagle3": what an EAGLE-3 head of the
+            model does; "mtp": what the model's own layer for several tokens does.
+        model: for "draft_model" and "eagle3": a built-in name, a directory, a .gguf file or a Hugging Face id, as the worker
+            sees it.
         num_speculative_tokens: most drafts of a request in a step; measured acceptance and times decide how many.
         prompt_lookup_min, prompt_lookup_max: lengths of the n-grams, in tokens. Both unset: 5; one unset: as the other.
         suffix_decoding_max_tree_depth: maximum number of tokens of the text's end that are searched.
         suffix_decoding_max_spec_factor: most drafts, relative to the tokens that were found.
         suffix_decoding_min_token_prob: a draft that followed less often than that ends the proposal, 0 to 1.
+        suffix_decoding_max_cached_requests: finished outputs that are searched, too, by later requests of the same cache_salt;
+            0: none are kept.
         num_speculative_tokens_per_batch_size: (first, last, most drafts) of numbers of decoding requests; beside others as
             many as beside the next smaller number.
         disable_by_batch_size: requests from which on there are no drafts.
@@ -49,7 +54,7 @@ class SpeculativeConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: Literal["ngram", "suffix", "draft_model"]
+    method: Literal["ngram", "suffix", "draft_model", "eagle3", "mtp"]
     model: str | None = Field(None, min_length=1)
     num_speculative_tokens: int = Field(ge=1, le=_MAX_TOKENS)
     prompt_lookup_min: int | None = Field(None, ge=1)
@@ -57,6 +62,7 @@ class SpeculativeConfig(BaseModel):
     suffix_decoding_max_tree_depth: int = Field(24, ge=2, le=256)
     suffix_decoding_max_spec_factor: float = Field(1.0, gt=0)
     suffix_decoding_min_token_prob: float = Field(0.1, ge=0, le=1)
+    suffix_decoding_max_cached_requests: int = Field(0, ge=0)
     num_speculative_tokens_per_batch_size: tuple[tuple[int, int, int], ...] = ()
     disable_by_batch_size: int | None = Field(None, ge=1)
 
@@ -81,13 +87,16 @@ class SpeculativeConfig(BaseModel):
 
     @model_validator(mode="after")
     def _model_fits(self) -> Self:
-        if self.method == _DRAFT_MODEL and self.model is None:
-            raise ValueError("method 'draft_model' needs a model")
-        if self.method != _DRAFT_MODEL and self.model is not None:
-            raise ValueError(f"method {self.method!r} finds drafts in texts and takes no model")
+        if self.method in _NEEDS_MODEL and self.model is None:
+            raise ValueError(f"method {self.method!r} needs a model")
+        if self.method not in _NEEDS_MODEL and self.model is not None:
+            where = "has its layer in the target's files" if self.is_on_worker else "finds drafts in texts"
+            raise ValueError(f"method {self.method!r} {where} and takes no model")
+        if self.method != "suffix" and self.suffix_decoding_max_cached_requests:
+            raise ValueError(f"method {self.method!r} has no use for suffix_decoding_max_cached_requests")
         of_texts = [name for name in self.model_fields_set if name.startswith(_OF_TEXTS)]
-        if self.method == _DRAFT_MODEL and of_texts:
-            raise ValueError(f"method 'draft_model' has no use for {min(of_texts)}")
+        if self.is_on_worker and of_texts:
+            raise ValueError(f"method {self.method!r} has no use for {min(of_texts)}")
         return self
 
     @model_validator(mode="after")
@@ -96,6 +105,11 @@ class SpeculativeConfig(BaseModel):
         if shortest > longest:
             raise ValueError(f"prompt_lookup_min {shortest} is larger than prompt_lookup_max {longest}")
         return self
+
+    @property
+    def is_on_worker(self) -> bool:
+        """Whether the worker proposes: a second model, or a head of the first one."""
+        return self.method in _ON_WORKER
 
     @property
     def ngram_lengths(self) -> tuple[int, int]:
@@ -123,7 +137,6 @@ def read_speculative_config(value: str | Mapping[str, Any]) -> SpeculativeConfig
         return None
     given = {name: each for name, each in values.items() if each is not None}
     _check_supported(given)
-    given.pop("suffix_decoding_max_cached_requests", None)  # 0, as the only value
     try:
         return SpeculativeConfig.model_validate(given)
     except ValidationError as error:
@@ -150,9 +163,6 @@ def _check_supported(values: Mapping[str, Any]) -> None:
     if of_model := sorted(values.keys() & _MODEL_KEYS):
         text = f"{_FIELD}.{of_model[0]} is not supported; a draft model runs as it is stored, with the target's limits."
         raise InvalidRequest(text, field=_FIELD)
-    if values.get("suffix_decoding_max_cached_requests"):
-        text = f"{_FIELD}.suffix_decoding_max_cached_requests is not supported: drafts are found in the request's own text."
-        raise InvalidRequest(text, field=_FIELD)
-    if unknown := sorted(values.keys() - SpeculativeConfig.model_fields.keys() - {"suffix_decoding_max_cached_requests"}):
+    if unknown := sorted(values.keys() - SpeculativeConfig.model_fields.keys()):
         known = ", ".join(SpeculativeConfig.model_fields)
         raise InvalidRequest(f"{_FIELD} has no {unknown[0]!r}; it has {known}.", field=_FIELD)

@@ -40,6 +40,9 @@ class Drafts(Protocol):
     def observe(self, step: MeasuredStep) -> None:
         """Learn what a step has cost; called before `propose`, for each step without prompts."""
 
+    def note_finished(self, requests: Sequence[Request]) -> None:
+        """Learn which requests a result has ended; called before `propose`."""
+
     def propose(self, requests: Sequence[Request], result: ModelRunnerOutput) -> Mapping[int, Sequence[int]]:
         """Return key -> the tokens that may come next; requests may be missing.
 
@@ -63,9 +66,15 @@ class NoDrafts:
     def observe(self, step: MeasuredStep) -> None:
         """Learn nothing."""
 
+    def note_finished(self, requests: Sequence[Request]) -> None:
+        """Learn nothing."""
+
     def propose(self, requests: Sequence[Request], result: ModelRunnerOutput) -> Mapping[int, Sequence[int]]:  # noqa: ARG002 - of the protocol
         """Propose nothing."""
         return {}
+
+
+_COMPLETE = frozenset({RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED})
 
 
 @dataclass(slots=True)
@@ -189,6 +198,8 @@ class Drafting:
         if not self._is_on:
             return
         requests = [output.request for output in outputs if output.request.status is RequestStatus.RUNNING]
+        if finished := [output.request for output in outputs if output.request.status in _COMPLETE]:
+            self._drafts.note_finished(finished)
         proposals = self._drafts.propose(requests, result)
         if proposals or self._has_proposed:
             for request in requests:

@@ -1,4 +1,4 @@
-"""Speculative wire: the message that tells a worker which model drafts."""
+"""Speculative wire: the message that tells a worker what drafts."""
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
@@ -6,10 +6,10 @@ from tetrad.v1 import worker_pb2
 
 
 def encode_speculative(settings: EngineCoreSettings) -> worker_pb2.SpeculativeConfig | None:
-    """Return the method, limit and model of a draft model; None: no model drafts."""
+    """Return the method, limit and model of what drafts on the worker; None: nothing does."""
     config = read_speculative_config(settings.speculative_config)
-    if config is None or config.model is None:
+    if config is None or not config.is_on_worker:
         return None
     return worker_pb2.SpeculativeConfig(
-        method=config.method, num_speculative_tokens=config.num_speculative_tokens, model=config.model
+        method=config.method, num_speculative_tokens=config.num_speculative_tokens, model=config.model or ""
     )

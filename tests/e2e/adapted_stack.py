@@ -1,6 +1,7 @@
 """A tiny model with all services in this process, for tests of adapters and prompt embeddings; services may be restarted."""
 
 import asyncio
+import functools
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -11,6 +12,7 @@ import torch
 
 from tests.simulation.cluster import Service
 from tetrad import LoRARequest, SamplingParams
+from tetrad.engine_core_svc.scheduler.drafting import Drafts
 from tetrad.engine_core_svc.service import serve as serve_engine_core
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.one_process import Fields, OneProcessSettings, running
@@ -47,12 +49,14 @@ async def served(directory: Path, name: str, **options: object) -> AsyncIterator
 
 
 @asynccontextmanager
-async def restartable(directory: Path, name: str, **options: object) -> AsyncIterator[Services]:
-    """Run the services one by one; each of them ends at once when it is stopped."""
+async def restartable(
+    directory: Path, name: str, *, drafts: Drafts | None = None, **options: object
+) -> AsyncIterator[Services]:
+    """Run the services one by one; each of them ends at once when it is stopped. `drafts`: in place of what options say."""
     settings, carrier = settings_of(directory, name, **options), DirectCarrier()
     tokenizer = Service(serve_tokenizer, settings.tokenizer, carrier)
     worker = Service(serve_worker, settings.worker, carrier)
-    core = Service(serve_engine_core, settings.engine_core, carrier)
+    core = Service(functools.partial(serve_engine_core, drafts=drafts), settings.engine_core, carrier)
     async with AsyncExitStack() as exits:
         for service in (tokenizer, worker, core):
             service.start()

@@ -11,9 +11,11 @@ import pytest
 
 from tests.engine_core_svc.fake_drafts import GuessedDrafts
 from tests.engine_core_svc.service_fakes import WAIT_S, Client
+from tests.mtp_files import save_mtp
 from tests.worker_svc.conftest import save_tiny, tiny_config
 from tetrad.engine_core_svc import service as engine_core
 from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.engine_core_svc.scheduler.drafts.rate_comparison import RateComparison
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.rpc.channel import open_channel
 from tetrad.services.rpc.columns import pack_u32, unpack_f32
@@ -139,6 +141,22 @@ async def test_tokens_and_logprobs_with_lookups_are_those_of_plain_decoding(mode
         assert values == pytest.approx(expected_logprobs[handle], abs=1e-4)
     assert stats.num_accepted_tokens > 0
     assert sum(stats.num_accepted_tokens_per_position) == stats.num_accepted_tokens
+
+
+async def test_tokens_and_logprobs_with_an_mtp_layer_are_those_of_plain_decoding(tmp_path, monkeypatch):
+    save_mtp(tmp_path, "deepseek")
+    monkeypatch.setattr(RateComparison, "pays", lambda *_: True)
+    async with served(tmp_path, tmp_path, "cpu") as client:
+        expected, expected_logprobs, _ = await generate_repetitive(client)
+
+    config = {"method": "mtp", "num_speculative_tokens": 2}
+    async with served(tmp_path, tmp_path, "cpu", speculative_config=json.dumps(config)) as client:
+        found, logprobs, stats = await generate_repetitive(client)
+
+    assert found == expected
+    for handle, values in logprobs.items():
+        assert values == pytest.approx(expected_logprobs[handle], abs=1e-4)
+    assert stats.num_draft_tokens > 0
 
 
 async def test_an_engine_core_refuses_speculation_in_front_of_a_worker_that_verifies_no_drafts(model, tmp_path, monkeypatch):

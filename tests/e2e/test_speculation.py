@@ -4,19 +4,23 @@ import asyncio
 import functools
 import json
 import random
+import re
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests.e2e.adapted_stack import kill, restartable, steps_pass
 from tests.e2e.test_parity import value_of
 from tests.e2e.tiny_model import save_tiny_model
+from tests.eagle3_files import save_eagle3
 from tests.engine_core_svc.fake_drafts import KnownTexts
 from tests.lora_files import save_lora
 from tetrad import LLM, LoRARequest, SamplingParams, one_process
@@ -29,6 +33,7 @@ from tetrad.services.direct.carrier import DirectCarrier
 from tetrad.worker_svc.runner import draft_outputs
 
 NUM_TOKENS = 24
+LIMITS = {"enable_lora": True, "max_loras": 2, "block_size": 8, "max_model_len": 128, "num_gpu_blocks_override": 300}
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"enum": ["Tom", "Kit"]}, "tags": {"type": "array", "items": {"type": "boolean"}, "maxItems": 3}},
@@ -81,10 +86,7 @@ def requests_of(directory: Path) -> list[Request]:
 
 @asynccontextmanager
 async def served(directory: Path, name: str, *, drafts=None, **fields) -> AsyncIterator[AsyncLLM]:
-    engine_core = {"enable_lora": True, "max_loras": 2, "block_size": 8, "max_model_len": 128, "num_gpu_blocks_override": 300}
-    settings = OneProcessSettings.of(
-        str(directory), name, worker={"device": "cpu", "threads": 1}, engine_core=engine_core | fields
-    )
+    settings = OneProcessSettings.of(str(directory), name, worker={"device": "cpu", "threads": 1}, engine_core=LIMITS | fields)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(one_process, "serve_engine_core", functools.partial(one_process.serve_engine_core, drafts=drafts))
         async with running(settings, DirectCarrier()) as llm:
@@ -113,6 +115,7 @@ def case(tmp_path_factory) -> Case:
     save_tiny_model(directory)
     (directory / "small").mkdir()
     save_tiny_model(directory / "small", num_hidden_layers=1)
+    save_eagle3(directory / "eagle", vocab_size=272, eagle_aux_hidden_state_layer_ids=[0, 1, 1])
     reference = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     save_lora(directory / "1", reference, "q_proj|up_proj|lm_head", seed=1)
     save_lora(directory / "2", reference, "k_proj|o_proj|down_proj", rank=4, seed=2)
@@ -176,9 +179,16 @@ def drafted(name: str) -> Callable[[Case], dict]:
     return options
 
 
+def headed(case: Case) -> dict:
+    """An EAGLE-3 head."""
+    model = str(case.directory / "eagle")
+    return {"speculative_config": json.dumps({"method": "eagle3", "num_speculative_tokens": 3, "model": model})}
+
+
 PROPOSERS = {
     "same model": drafted("."),
     "smaller model": drafted("small"),
+    "eagle3": headed,
     "partly right": known_texts,
     "n-gram": looked_up({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}),
     "suffix": looked_up({"method": "suffix"}),
@@ -199,7 +209,47 @@ async def test_answers_alone_in_a_batch_of_32_and_from_the_prefix_cache(case, un
     assert stats.num_draft_tokens > stats.num_accepted_tokens > 0
 
 
-@pytest.mark.parametrize("proposer", ["same model", "partly right", "suffix"])
+@pytest.mark.parametrize("proposer", PROPOSERS)
+async def test_answers_while_the_worker_and_the_engine_core_are_lost(case, unjudged, proposer):
+    """Each kind of request; some of them have drafts in flight at each loss."""
+    async with restartable(case.directory, f"lost-{proposer}", **LIMITS, **PROPOSERS[proposer](case)) as services:
+        running = asyncio.create_task(answers_together(services.llm, case.requests))
+        for name in ("worker", "engine_core"):
+            await steps_pass(services.llm, 4)
+            assert not running.done()
+            await kill(services, name)
+        check(await running, case.answers)
+        stats = (await services.llm.engine_admin.loads_known())[0].scheduler
+
+    assert stats.num_accepted_tokens > 0
+
+
+def test_a_server_counts_accepted_drafts_by_their_position(start_server, monkeypatch):
+    """Requests repeat what an earlier one of their tenant has said; steps take time, so that drafts are worth it."""
+    monkeypatch.setenv("TETRAD_WORKER_SIM_SECONDS_PER_STEP", "0.004")
+    config = {"method": "suffix", "num_speculative_tokens": 6, "suffix_decoding_max_cached_requests": 10}
+    server = start_server("--device", "sim", "--speculative-config", json.dumps(config)).wait_ready()
+    body = {"prompt": [7, 8, 9, 5], "max_tokens": 120, "seed": 3, "ignore_eos": True, "return_token_ids": True}
+    said = []
+    for salt in ("one", "another", "one"):
+        answer = httpx.post(f"{server.url}/v1/completions", json=body | {"cache_salt": salt}, timeout=20).raise_for_status()
+        said.append(answer.json()["choices"][0]["token_ids"])
+        accepted = server.metric("spec_decode_num_accepted_tokens_total")
+        assert (accepted > 0) == (len(said) == 3), "only the same tenant's text is found"
+
+    assert said[0] == said[1] == said[2]
+    text = httpx.get(f"{server.url}/metrics").text
+    found = re.findall(
+        r'^tetrad:spec_decode_num_accepted_tokens_per_pos_total\{.*position="(\d+)".*\} (\S+)$', text, re.MULTILINE
+    )
+    counts = [float(count) for _, count in found]
+    assert [int(position) for position, _ in found] == list(range(6))
+    assert sum(counts) == server.metric("spec_decode_num_accepted_tokens_total")
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] <= server.metric("spec_decode_num_drafts_total")
+
+
+@pytest.mark.parametrize("proposer", ["same model", "smaller model", "eagle3", "partly right", "n-gram", "suffix"])
 async def test_answers_of_prompts_in_chunks_and_of_preempted_requests(case, unjudged, proposer, monkeypatch):
     """And of steps whose logits are too many to be kept at once."""
     monkeypatch.setattr(draft_outputs, "_MAX_LOGITS", 2000)

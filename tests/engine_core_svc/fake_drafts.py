@@ -17,6 +17,9 @@ class UnjudgedDrafts:
     def observe(self, step: MeasuredStep) -> None:
         pass
 
+    def note_finished(self, requests: Sequence[Request]) -> None:
+        pass
+
 
 class GuessedDrafts(UnjudgedDrafts):
     """Proposes up to `max_tokens` tokens, each of which is right with the probability `skill`.

@@ -203,5 +203,5 @@ def test_speculation_becomes_the_engine_cores_setting(model):
 
 
 def test_speculation_that_is_not_supported_is_refused_before_anything_starts(model):
-    with pytest.raises(InvalidRequest, match="'eagle3' is given; use one of ngram, suffix"):
-        EngineArgs(model=model, speculative_config={"method": "eagle3", "num_speculative_tokens": 3})
+    with pytest.raises(InvalidRequest, match="'medusa' is given; use one of ngram, suffix"):
+        EngineArgs(model=model, speculative_config={"method": "medusa", "num_speculative_tokens": 3})

@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.tiny_model import save_tiny_model
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, ModelError, Unsupported
 from tetrad.v1 import worker_pb2
-from tetrad.worker_svc.api.lifecycle import _draft_model
+from tetrad.worker_svc.api.lifecycle import _draft_method
 from tetrad.worker_svc.api.wire import decode_plan, encode_result
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
@@ -34,7 +34,7 @@ def load(cpu, target):
     """Return a loader of the target beside a draft model."""
 
     def load(drafter):
-        return cpu.load_model(LoadRequest("target", target, draft_path=drafter), lambda *_: None)
+        return cpu.load_model(LoadRequest("target", target, draft_method="draft_model", draft_path=drafter), lambda *_: None)
 
     return load
 
@@ -130,7 +130,9 @@ def test_sequences_longer_than_the_draft_model_takes_are_refused(load, tmp_path)
 
 def test_a_device_without_draft_models_refuses_one(target):
     with pytest.raises(ModelError, match="A draft model is not supported for the sim device"):
-        SimDevice(WorkerSettings(device="sim")).load_model(LoadRequest("x", target, draft_path=target), lambda *_: None)
+        SimDevice(WorkerSettings(device="sim")).load_model(
+            LoadRequest("x", target, draft_method="draft_model", draft_path=target), lambda *_: None
+        )
 
 
 def test_a_worker_without_a_draft_model_proposes_nothing(cpu, target, make_driver):
@@ -159,9 +161,14 @@ def test_proposals_travel_as_columns(driver):
 
 
 def test_other_ways_of_drafting_on_the_worker_are_refused():
-    assert _draft_model(worker_pb2.SpeculativeConfig(method="draft_model", model="small")) == "small"
-    with pytest.raises(Unsupported, match="'eagle3' is not supported; use 'draft_model'"):
-        _draft_model(worker_pb2.SpeculativeConfig(method="eagle3", model="small"))
+    assert _draft_method(worker_pb2.SpeculativeConfig(method="draft_model", model="small")) == "draft_model"
+    assert _draft_method(worker_pb2.SpeculativeConfig(method="mtp")) == "mtp"
+    with pytest.raises(Unsupported, match="'medusa' is not supported; use one of draft_model, eagle3, mtp"):
+        _draft_method(worker_pb2.SpeculativeConfig(method="medusa", model="small"))
+    with pytest.raises(InvalidRequest, match="'eagle3' needs a model"):
+        _draft_method(worker_pb2.SpeculativeConfig(method="eagle3"))
+    with pytest.raises(InvalidRequest, match="'mtp' takes no model"):
+        _draft_method(worker_pb2.SpeculativeConfig(method="mtp", model="small"))
 
 
 def test_a_step_whose_tokens_all_end_a_block_proposes_nothing(driver):

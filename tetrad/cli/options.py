@@ -36,8 +36,9 @@ _HELP = {
     "1 for a program that uses the library.",
     "otlp_traces_endpoint": "OpenTelemetry collector that receives the spans of all services: http://host:4317. Unset: none.",
     "hf_overrides": "JSON object whose values replace those of the model's config.json. Unset: none.",
-    "speculative_config": "JSON object with vLLM's options of speculative decoding: method (ngram, suffix or draft_model), "
-    "num_speculative_tokens, prompt_lookup_min, prompt_lookup_max and others (docs/speculation.md). Unset: none.",
+    "speculative_config": "JSON object with vLLM's options of speculative decoding: method (ngram, suffix, draft_model, "
+    "eagle3 or mtp), num_speculative_tokens, prompt_lookup_min, prompt_lookup_max and others (docs/speculation.md). "
+    "Unset: none.",
     "pooler_config": "JSON object of vLLM's PoolerConfig, over what the model's files say of pooling. Unset: none.",
     "log_level": "Minimum severity of the services' logged events: debug, info, warning or error.",
 }

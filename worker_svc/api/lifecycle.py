@@ -19,7 +19,7 @@ from tetrad.worker_svc.api.kv_groups_wire import decode_group, encode_group
 from tetrad.worker_svc.api.lora_wire import decode_limits
 from tetrad.worker_svc.api.loras import LoraLoading
 from tetrad.worker_svc.api.pooling_wire import encode_pooling_facts
-from tetrad.worker_svc.core.device import KvLayout, ModelInfo, Progress
+from tetrad.worker_svc.core.device import DRAFT_METHODS, KvLayout, ModelInfo, Progress
 from tetrad.worker_svc.core.ranks import DEFAULT_TIMEOUT_S, GroupPlace, Shard, Stage
 from tetrad.worker_svc.worker.collective import CollectiveMethods
 from tetrad.worker_svc.worker.compute_thread import ComputeThread
@@ -158,7 +158,8 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
                 runner=request.runner or "auto",
                 convert=request.convert or "auto",
                 pooler_config_json=request.pooler_config_json,
-                draft_model=_draft_model(request.speculative) if request.HasField("speculative") else "",
+                draft_method=_draft_method(request.speculative) if request.HasField("speculative") else "",
+                draft_model=request.speculative.model,
             )
 
         loaded = total = 0
@@ -311,11 +312,14 @@ def _require(holds: bool, field: str, rule: str) -> None:
         raise InvalidRequest(f"{field} {rule}.", field=field)
 
 
-def _draft_model(speculative: worker_pb2.SpeculativeConfig) -> str:
-    """Return the model that drafts; Unsupported for another method."""
-    if speculative.method != "draft_model" or not speculative.model:
-        raise Unsupported(f"speculative.method {speculative.method!r} is not supported; use 'draft_model' with a model.")
-    return speculative.model
+def _draft_method(speculative: worker_pb2.SpeculativeConfig) -> str:
+    """Return how the worker drafts; Unsupported for another method, InvalidRequest for one with a wrong model."""
+    method, needs_model = speculative.method, speculative.method != "mtp"
+    if method not in DRAFT_METHODS:
+        raise Unsupported(f"speculative.method {method!r} is not supported; use one of {', '.join(DRAFT_METHODS)}.")
+    if bool(speculative.model) != needs_model:
+        raise InvalidRequest(f"speculative.method {method!r} {'needs a' if needs_model else 'takes no'} model.")
+    return method
 
 
 def _do_nothing() -> None:

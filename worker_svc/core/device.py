@@ -14,6 +14,9 @@ from tetrad.worker_svc.core.plan import Ints, Runner
 from tetrad.worker_svc.core.pooling import PoolingFacts
 from tetrad.worker_svc.core.ranks import GroupPlace, Orders
 
+DRAFT_METHODS = ("draft_model", "eagle3", "mtp")
+"""How something on a worker may propose tokens; see LoadRequest."""
+
 Progress = Callable[[int, int], None]
 """(done, in all)."""
 
@@ -33,7 +36,8 @@ class LoadRequest:
     runner: str = "auto"  # "generate" or "pooling"
     convert: str = "auto"  # "none", "embed" or "classify"
     pooler_config_json: str = ""
-    draft_path: Path | None = None  # of the model that proposes tokens; None: none does
+    draft_method: str = ""  # "draft_model", "eagle3" or "mtp"; empty: nothing proposes tokens
+    draft_path: Path | None = None  # of what proposes tokens; None: nothing, or a part of the model itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +118,12 @@ def refuse_loras(request: LoadRequest, device: str) -> None:
 
 
 def refuse_drafter(request: LoadRequest, device: str) -> None:
-    """ModelError if a draft model is wanted of a device, or of a kind of model, that has none."""
-    if request.draft_path is not None:
-        raise ModelError(
-            f"A draft model is not supported for {device}; it runs beside a decoder on one worker of the cpu device."
+    """ModelError if a drafter is wanted of a device, or of a kind of model, that has none."""
+    if request.draft_method:
+        what = (
+            "A draft model" if request.draft_method == "draft_model" else f"speculative_config.method {request.draft_method!r}"
         )
+        raise ModelError(f"{what} is not supported for {device}; it runs beside a decoder on one worker of the cpu device.")
 
 
 @runtime_checkable

@@ -6,7 +6,6 @@ Float32 because most CPUs multiply it fastest; where a bf16 unit exists, float32
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,8 +21,6 @@ from tetrad.worker_svc.checkpoint.source import WeightSource
 from tetrad.worker_svc.checkpoint.staged import StagedSource
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import (
-    KvGroup,
-    KvLayout,
     LoadedModel,
     LoadRequest,
     ModelInfo,
@@ -32,12 +29,11 @@ from tetrad.worker_svc.core.device import (
     refuse_loras,
 )
 from tetrad.worker_svc.core.host import available_memory_bytes, give_back_memory, usable_cores
-from tetrad.worker_svc.core.layout_check import check_host_cache
-from tetrad.worker_svc.core.plan import Runner
 from tetrad.worker_svc.core.ranks import GroupPlace, Orders
-from tetrad.worker_svc.devices.cpu_models import CpuModels, HostModel
+from tetrad.worker_svc.devices.cpu_model import CpuModel
+from tetrad.worker_svc.devices.cpu_models import CpuModels
 from tetrad.worker_svc.devices.decoder_pooling import decoder_pooling, pooler_config_of
-from tetrad.worker_svc.devices.drafted_model import DraftedModel
+from tetrad.worker_svc.devices.drafters import DrafterLoader, Tapped
 from tetrad.worker_svc.devices.encoder_model import EncoderModel, load_encoder
 from tetrad.worker_svc.devices.foreign_model import load_foreign
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
@@ -61,29 +57,6 @@ _GIB = 1 << 30
 _DEFAULT_KV_CACHE_BYTES = 4 * _GIB
 
 log = get_logger()
-
-
-class CpuModel:
-    """A LoadedModel in host memory."""
-
-    def __init__(self, model: HostModel, info: ModelInfo) -> None:
-        self._model = self.host = model
-        self.info, self.loras, self.expert_tokens = info, model.loras, model.expert_tokens
-
-    def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:
-        """Return the shape of the KV cache."""
-        return self._model.kv_cache_spec.kv_groups(block_size)
-
-    def make_runner(self, layout: KvLayout) -> Runner:
-        """Allocate the KV cache and return the runner; FailedPrecondition if there is no memory for it."""
-        check_host_cache(layout, self._model.kv_cache_spec.block_size_bytes(layout.block_size))
-        return self._model.make_runner(layout)
-
-    def sleep(self) -> None:
-        """Do nothing: host memory is where the weights are."""
-
-    def wake_up(self) -> None:
-        """Do nothing."""
 
 
 class CpuDevice:
@@ -126,8 +99,10 @@ class CpuDevice:
     def load_model(self, request: LoadRequest, report: Progress) -> LoadedModel:
         """Load and pack the weights."""
         _check_request(request)
-        if request.draft_path is not None:
-            return self._load_with_drafter(request, request.draft_path, report)
+        if request.draft_method:
+            if self._ranks is not None:
+                refuse_drafter(request, "several ranks")
+            return DrafterLoader(self.load_model, self._load_decoder).load(request, report)
         if self._ranks is not None:
             return self._load_part(request, report, self._ranks)
         if request.path.is_dir():
@@ -136,6 +111,10 @@ class CpuDevice:
                 return _load_encoder(request, facts, report, self._models.team)
             if find_family(architecture_of(facts)) is None:
                 return self._load_foreign(request, facts, report)
+        return self._load_decoder(request, report)
+
+    def _load_decoder(self, request: LoadRequest, report: Progress, layers: Tapped | None = None) -> LoadedModel:
+        """Load a decoder that a family describes; `layers`: chooses those that hand out hidden states."""
         source = open_weights(request, unpacks=True)
         overridden, config = self._read_config(request, source)
         use, pooling, is_causal = find_use(request, overridden), None, not is_bidirectional(overridden)
@@ -150,7 +129,7 @@ class CpuDevice:
                 longest = min(longest, pools.max_tokens or longest)
                 pooling = decoder_pooling(request, overridden, config, use, pools, weights, is_causal=is_causal)
             if pooling is None or is_causal:
-                model = self._models.build(request, config, weights, pooling)
+                model = self._models.build(request, config, weights, pooling, layers(config) if layers else None)
                 size_bytes, make = model.weights_size_bytes, partial(CpuModel, model)
             else:
                 make = partial(EncoderModel, self._models.build_bidirectional(request, config, weights), pooling)
@@ -160,17 +139,6 @@ class CpuDevice:
         del source, weights
         give_back_memory()
         return make(replace(info, max_position_embeddings=longest, pooling=None if pooling is None else pooling.facts))
-
-    def _load_with_drafter(self, request: LoadRequest, draft_path: Path, report: Progress) -> LoadedModel:
-        """Load a model and the one that proposes its tokens; ModelError if they cannot work together."""
-        if self._ranks is not None:
-            refuse_drafter(request, "several ranks")
-        target = self.load_model(replace(request, draft_path=None), report)
-        drafter = self.load_model(LoadRequest(str(draft_path), draft_path, dtype=request.dtype, runner="generate"), report)
-        if not isinstance(target, CpuModel) or not isinstance(drafter, CpuModel):
-            raise ModelError("speculative_config.model: both models must be decoders that generate.")
-        log.info("model.drafts", model=draft_path.name, num_parameters=drafter.info.num_parameters)
-        return DraftedModel(target, drafter, drafter.host)
 
     def _load_part(self, request: LoadRequest, report: Progress, ranks: RankChannels) -> LoadedModel:
         """Load this rank's part of a model."""

@@ -29,6 +29,7 @@ from tetrad.worker_svc.model_facts.sharding import shard_config
 from tetrad.worker_svc.model_facts.stages import stage_config
 from tetrad.worker_svc.model_facts.traits import traits_of
 from tetrad.worker_svc.models.bidirectional import BidirectionalDecoder
+from tetrad.worker_svc.models.draft_head import NoTaps, Taps
 from tetrad.worker_svc.models.host import HostDecoder, HostStage
 from tetrad.worker_svc.models.interface import Model, StageModel
 from tetrad.worker_svc.native.decoder import MAX_HEAD_DIM, TRAITS, NativeDecoder, NativeStage
@@ -84,7 +85,12 @@ class CpuModels:
         return self.team is not None
 
     def build(
-        self, request: LoadRequest, config: ModelConfig, weights: WeightLoader, pooling: Pooling | None = None
+        self,
+        request: LoadRequest,
+        config: ModelConfig,
+        weights: WeightLoader,
+        pooling: Pooling | None = None,
+        taps: Taps | None = None,
     ) -> HostModel:
         """Return the model; ModelError if the settings cannot be met.
 
@@ -93,10 +99,13 @@ class CpuModels:
             config: its description.
             weights: its tensors.
             pooling: what pools its hidden states; None: it generates only.
+            taps: see hidden states between its layers; None: nothing does.
         """
         if pooling is not None:
             refuse_loras(request, "pooling")
         team, reason = self.team, _why_not_native(config, self.team)
+        if taps is not None:
+            reason = "A model that hands out hidden states of its layers"
         if team is not None and not reason:
             kv_cache_dtype = self._kv_dtype(request, weights)
             matrices = _matrices(request, weights, team)
@@ -111,7 +120,7 @@ class CpuModels:
             log.info("model.runs_on_torch", architecture=config.architecture, reason=reason)
         plain = _parameters(weights)
         rows = LoraRows(whole_reader(config, request.loras)) if request.loras else None
-        model = HostDecoder(config, plain if rows is None else AdaptedParameters(plain, rows))
+        model = HostDecoder(config, plain if rows is None else AdaptedParameters(plain, rows), taps=taps or NoTaps())
         size_bytes = weights.num_parameters * _FLOAT32_BYTES
         return HostModel(model.kv_cache_spec, size_bytes, runner_of(model, pooling, rows), rows, model.expert_tokens, model)
 

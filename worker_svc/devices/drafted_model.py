@@ -1,62 +1,97 @@
-"""Drafted model: a model on the CPU with a second one beside it that proposes its next tokens. A LoadedModel.
+"""Drafted model: a model on the CPU with something beside it that proposes its next tokens. A LoadedModel.
 
 Both have keys and values of their own under the same block ids, so a block takes the memory of both.
 """
 
 from dataclasses import replace
+from typing import Any, Protocol
 
 from tetrad.services.errors import FailedPrecondition, ModelError
 from tetrad.worker_svc.core.device import CountsExperts, KvGroup, KvLayout, LoadedModel
 from tetrad.worker_svc.core.layout_check import check_host_cache
 from tetrad.worker_svc.core.plan import Runner
 from tetrad.worker_svc.devices.cpu_models import HostModel
-from tetrad.worker_svc.kv_cache.cache import KvCache
+from tetrad.worker_svc.kv_cache.cache import KvCache, KvCacheSpec
 from tetrad.worker_svc.runner.drafting_runner import DraftingRunner
 from tetrad.worker_svc.runner.model_runner import ModelRunner
+
+
+class Drafter(Protocol):
+    """Proposes the tokens of a model."""
+
+    @property
+    def weights_size_bytes(self) -> int:
+        """Memory of its weights."""
+
+    @property
+    def kv_cache_spec(self) -> KvCacheSpec:
+        """The shape of its KV cache."""
+
+    def check_layout(self, layout: KvLayout) -> None:
+        """Raise FailedPrecondition if it cannot draft for sequences of this layout."""
+
+    def runner(self, runner: ModelRunner[Any], cache: KvCache) -> Runner:
+        """Return a runner around the model's that proposes, too, over a KV cache of its own."""
+
+
+class DraftModel:
+    """A smaller model; see Drafter.
+
+    Args:
+        model: proposes.
+        host: its program.
+    """
+
+    def __init__(self, model: LoadedModel, host: HostModel) -> None:
+        self._model, self._decoder = model, host.decoder
+        self.kv_cache_spec, self.weights_size_bytes = host.kv_cache_spec, model.info.weights_size_bytes
+
+    def check_layout(self, layout: KvLayout) -> None:
+        """Raise FailedPrecondition if sequences may be longer than the model's positions."""
+        longest = self._model.info.max_position_embeddings
+        if layout.max_model_len > longest:
+            raise FailedPrecondition(
+                f"max_model_len {layout.max_model_len} exceeds the {longest} positions of the draft model; lower it."
+            )
+
+    def runner(self, runner: ModelRunner[Any], cache: KvCache) -> Runner:
+        """See Drafter."""
+        assert self._decoder is not None
+        return DraftingRunner(runner, self._decoder, cache)
 
 
 class DraftedModel:
     """See LoadedModel.
 
     Args:
-        target: samples.
+        target: samples; all its layers see all tokens.
         drafter: proposes.
-        host: the drafter's program.
-
-    Raises:
-        ModelError: they cannot work together.
     """
 
-    def __init__(self, target: LoadedModel, drafter: LoadedModel, host: HostModel) -> None:
-        _check(target, drafter, host)
-        self._target, self._drafter, self._host = target, drafter, host
-        size_bytes = target.info.weights_size_bytes + drafter.info.weights_size_bytes
+    def __init__(self, target: LoadedModel, drafter: Drafter) -> None:
+        self._target, self._drafter = target, drafter
+        size_bytes = target.info.weights_size_bytes + drafter.weights_size_bytes
         self.info, self.loras = replace(target.info, weights_size_bytes=size_bytes), target.loras
         self.expert_tokens = target.expert_tokens if isinstance(target, CountsExperts) else ()
 
     def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:
         """Return the target's group; a block has the bytes of both."""
-        [group], [drafts] = self._target.kv_groups(block_size), self._drafter.kv_groups(block_size)
-        return (replace(group, block_size_bytes=group.block_size_bytes + drafts.block_size_bytes),)
+        [group], drafts = self._target.kv_groups(block_size), self._drafter.kv_cache_spec.block_size_bytes(block_size)
+        return (replace(group, block_size_bytes=group.block_size_bytes + drafts),)
 
     def make_runner(self, layout: KvLayout) -> Runner:
         """Allocate both KV caches; FailedPrecondition if there is no memory, or sequences are too long for the drafter."""
-        longest = self._drafter.info.max_position_embeddings
-        if layout.max_model_len > longest:
-            raise FailedPrecondition(
-                f"max_model_len {layout.max_model_len} exceeds the {longest} positions of the draft model; lower it."
-            )
+        self._drafter.check_layout(layout)
         check_host_cache(layout, self.kv_groups(layout.block_size)[0].block_size_bytes)
-        runner, decoder = self._target.make_runner(layout), self._host.decoder
+        runner = self._target.make_runner(layout)
         assert isinstance(runner, ModelRunner)
-        assert decoder is not None
         cache = KvCache(
-            decoder.kv_cache_spec,
+            self._drafter.kv_cache_spec,
             num_blocks=layout.num_blocks,
             block_size=layout.block_size,
             num_host_blocks=layout.num_host_blocks,
         )
-        return DraftingRunner(runner, decoder, cache)
+        return self._drafter.runner(runner, cache)
 
     def sleep(self) -> None:
         """Do nothing: host memory is where the weights are."""
@@ -65,18 +100,21 @@ class DraftedModel:
         """Do nothing."""
 
 
-def _check(target: LoadedModel, drafter: LoadedModel, host: HostModel) -> None:
-    if host.decoder is None or target.info.pooling is not None:
-        raise ModelError("speculative_config.model: both models must be decoders that generate.")
-    sizes = target.info.vocab_size, drafter.info.vocab_size
-    if sizes[0] != sizes[1]:
+def check_same_vocabulary(target: LoadedModel, vocab_size: int) -> None:
+    """ModelError unless a drafter has as many tokens as the target."""
+    if target.info.vocab_size != vocab_size:
         raise ModelError(
-            f"Target and draft model should have the same vocabulary size. The target has {sizes[0]} tokens, the draft model "
-            f"{sizes[1]}."
+            f"Target and draft model should have the same vocabulary size. The target has {target.info.vocab_size} tokens, "
+            f"the draft model {vocab_size}."
         )
-    for name, model in (("target", target), ("draft model", drafter)):
-        groups = model.kv_groups(16)
-        if len(groups) != 1 or groups[0].sliding_window is not None or groups[0].is_state:
-            raise ModelError(
-                f"speculative_config.model: all layers of the {name} must see all tokens; some have windows or states."
-            )
+
+
+def check_sees_all(name: str, model: LoadedModel) -> None:
+    """ModelError if some layers of a model, the target or the draft model, have windows or states."""
+    groups = model.kv_groups(16)
+    if model.info.pooling is not None:
+        raise ModelError("speculative_config.model: both models must be decoders that generate.")
+    if len(groups) != 1 or groups[0].sliding_window is not None or groups[0].is_state:
+        raise ModelError(
+            f"speculative_config.model: all layers of the {name} must see all tokens; some have windows or states."
+        )

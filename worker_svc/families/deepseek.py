@@ -21,11 +21,8 @@ def deepseek_v2(values: Values) -> ModelConfig:
 
 
 def deepseek_v3(values: Values) -> ModelConfig:
-    """DeepSeek V3, R1, Kimi K2; the layers behind the last, which predict several tokens, are not used."""
-    config = with_deepseek_experts(_latent(values), values, router="grouped_sigmoid")
-    num_unused = int(values.get("num_nextn_predict_layers", default=0))
-    unused = tuple(f"model.layers.{config.num_layers + index}." for index in range(num_unused))
-    return replace(config, tensors=replace(config.tensors, unused_layers=unused))
+    """DeepSeek V3, R1, Kimi K2."""
+    return with_deepseek_experts(_latent(values), values, router="grouped_sigmoid")
 
 
 def _latent(values: Values) -> ModelConfig:

@@ -88,8 +88,11 @@ def with_deepseek_experts(config: ModelConfig, values: Values, **changes: Any) -
         "mlp.router": Stored("mlp.gate"),
         "mlp.router_correction": Stored("mlp.gate.e_score_correction_bias"),
     } | {f"mlp.shared_expert.{part}": Stored(f"mlp.shared_experts.{part}") for part in _PARTS}
-    in_layer = dict(config.tensors.in_layer) | names
-    return replace(config, layers=tuple(layers), tensors=replace(config.tensors, in_layer=in_layer))
+    # The layers behind the last one, which predict further tokens, are a drafter's.
+    num_behind = int(values.get("num_nextn_predict_layers", default=0))
+    unused = tuple(f"model.layers.{config.num_layers + index}." for index in range(num_behind))
+    tensors = replace(config.tensors, in_layer=dict(config.tensors.in_layer) | names, unused_layers=unused)
+    return replace(config, layers=tuple(layers), tensors=tensors)
 
 
 def _mixture(config: ModelConfig, values: Values, names: dict[str, Stored], **changes: Any) -> ModelConfig:

@@ -31,6 +31,7 @@ class AttentionReader(Generic[M]):
         parameters: its weights.
         attention: makes the attention of each layer.
         ranks: that have some of the heads each; None: this one has all.
+        input_size: of what attention reads; None: the hidden size.
     """
 
     def __init__(
@@ -39,8 +40,10 @@ class AttentionReader(Generic[M]):
         parameters: Parameters,
         attention: AttentionBackend[M],
         ranks: Collectives | None = None,
+        input_size: int | None = None,
     ) -> None:
         self._config, self._parameters, self._backend, self._ranks = config, parameters, attention, ranks
+        self._input_size = input_size or config.hidden_size
         self._ropes = [rope for rope in config.ropes if rope]
 
     def attention(self, prefix: str, layer: LayerConfig) -> Attention[M]:
@@ -54,7 +57,7 @@ class AttentionReader(Generic[M]):
         return SelfAttention(
             qkv=parameters.linear(
                 [(f"{prefix}.{name}", size) for name, size in sizes.items()],
-                config.hidden_size,
+                self._input_size,
                 rotated=(layer.rope is not None, layer.rope is not None, False),
                 head_dim=dim,
                 rotary_dim=layer.rope.dim if layer.rope else None,
@@ -65,7 +68,7 @@ class AttentionReader(Generic[M]):
             num_kv_heads=config.num_kv_heads,
             head_dim=dim,
             changes=self._head_changes(prefix, layer),
-            gate=parameters.linear([(f"{prefix}.output_gate_proj", queries)], config.hidden_size)
+            gate=parameters.linear([(f"{prefix}.output_gate_proj", queries)], self._input_size)
             if config.has_output_gate
             else None,
         )

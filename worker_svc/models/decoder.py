@@ -19,6 +19,7 @@ from tetrad.worker_svc.layers.logits import scaled_and_capped
 from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.layers.vocabulary import SplitVocabulary, Vocabulary, WholeVocabulary
 from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.models.draft_head import NoTaps, Taps
 from tetrad.worker_svc.models.layer_stack import NO_STATES, LayerStack
 from tetrad.worker_svc.models.layers import LayerReader
 
@@ -45,6 +46,7 @@ class Decoder(Generic[M]):
         device: of all tensors.
         ranks: that compute the model together; None: this one is alone. `config` and `parameters` are then this rank's part.
         vocab_size: of the whole model; None: the config's.
+        taps: see hidden states between layers.
     """
 
     def __init__(
@@ -56,13 +58,14 @@ class Decoder(Generic[M]):
         device: torch.device = torch.device("cpu"),  # noqa: B008 - a constant
         ranks: Collectives | None = None,
         vocab_size: int | None = None,
+        taps: Taps = NoTaps(),  # noqa: B008 - it has no state
     ) -> None:
         self.config = config if vocab_size is None else replace(config, vocab_size=vocab_size)
         read = LayerReader(config, parameters, attention, mix_of, ranks)
         embedding = parameters.embedding("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
         lookup = parameters.lookup("model.embed_tokens", embedding)
         self._positions = self._read_positions(parameters)
-        self._stack = LayerStack(config, read, device)
+        self._stack = LayerStack(config, read, device, taps)
         self._norm = read.norm("model.norm")
         is_tied = config.tie_word_embeddings or not parameters.has("lm_head.weight")
         table = embedding if is_tied else None
@@ -84,6 +87,10 @@ class Decoder(Generic[M]):
         hidden = self._embedded(token_ids, positions, given)
         self._stack.add_to(hidden, positions, caches, metadata, states)
         return hidden
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Return the table's rows [T, hidden] of ids [T], free to be written."""
+        return self._vocabulary.embed(token_ids)
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return hidden states [N, hidden] behind the last norm."""

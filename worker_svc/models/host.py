@@ -18,6 +18,7 @@ from tetrad.worker_svc.layers.experts import HostMixes
 from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.decoder import Decoder, GivenEmbeddings
+from tetrad.worker_svc.models.draft_head import NoTaps, Taps
 from tetrad.worker_svc.models.layer_stack import LayerStack
 from tetrad.worker_svc.models.layers import LayerReader
 
@@ -54,6 +55,7 @@ class HostDecoder:
         parameters: its weights.
         ranks, vocab_size: see Decoder.
         is_alone: whether no other rank computes a part of the model; else it takes no embeddings in place of token ids.
+        taps: see hidden states between layers.
 
     Attributes:
         expert_tokens: see HostMixes.
@@ -67,13 +69,15 @@ class HostDecoder:
         ranks: Collectives | None = None,
         vocab_size: int | None = None,
         is_alone: bool = True,
+        taps: Taps = NoTaps(),  # noqa: B008 - it has no state
     ) -> None:
-        attention, self.attention = _attention(config)
+        attention, self.attention = host_attention(config)
         mixes = HostMixes()
-        self._decoder = Decoder(config, parameters, attention, mixes, ranks=ranks, vocab_size=vocab_size)
+        self._decoder = Decoder(config, parameters, attention, mixes, ranks=ranks, vocab_size=vocab_size, taps=taps)
         self.config, self.expert_tokens = self._decoder.config, mixes.expert_tokens
-        self.kv_cache_spec = _kv_cache_spec(config)
+        self.kv_cache_spec = host_cache_spec(config)
         self.logits, self.argmax, self.normed = self._decoder.logits, self._decoder.argmax, self._decoder.normed
+        self.embed = self._decoder.embed
         self.embedding_size = config.embedding_size if is_alone else 0
 
     def forward(
@@ -99,9 +103,9 @@ class HostStage:
     """
 
     def __init__(self, config: ModelConfig, parameters: Parameters, *, ranks: Collectives | None = None) -> None:
-        attention, self.attention = _attention(config)
+        attention, self.attention = host_attention(config)
         self.config, self.hidden_size = config, config.hidden_size
-        self.kv_cache_spec = _kv_cache_spec(config)
+        self.kv_cache_spec = host_cache_spec(config)
         self._stack = LayerStack(config, LayerReader(config, parameters, attention, HostMixes(), ranks))
 
     def add_to(
@@ -116,7 +120,7 @@ class HostStage:
         self._stack.add_to(hidden, positions, caches, metadata.pages, metadata.states)
 
 
-def _attention(config: ModelConfig) -> tuple[TorchPagedAttention, HostSteps]:
+def host_attention(config: ModelConfig) -> tuple[TorchPagedAttention, HostSteps]:
     """Return the attention of a model's layers, and what prepares its steps: groups without a layer here have none."""
     groups = [(number, group) for number, group in enumerate(groups_of(config)) if group.layers]
     attention = TorchPagedAttention(
@@ -128,5 +132,6 @@ def _attention(config: ModelConfig) -> tuple[TorchPagedAttention, HostSteps]:
     return attention, HostSteps(attention, tuple(number for number, group in groups if group.is_state))
 
 
-def _kv_cache_spec(config: ModelConfig) -> KvCacheSpec:
+def host_cache_spec(config: ModelConfig) -> KvCacheSpec:
+    """Return the shape of the KV cache of a model in host memory."""
     return KvCacheSpec(groups_of(config), config.num_kv_heads, config.head_dim, torch.float32, state_size=config.state_size)

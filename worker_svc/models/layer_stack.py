@@ -11,6 +11,7 @@ from tetrad.worker_svc.kv_cache.state_rows import StateRows
 from tetrad.worker_svc.layers.rotary import rotary_of
 from tetrad.worker_svc.layers.step import Step
 from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.models.draft_head import NoTaps, Taps
 from tetrad.worker_svc.models.layers import LayerReader
 
 NO_STATES: Mapping[int, StateRows] = MappingProxyType({})
@@ -23,6 +24,7 @@ class LayerStack(Generic[M]):
         config: that describes them.
         read: reads them.
         device: of all tensors.
+        taps: see hidden states between layers.
     """
 
     def __init__(
@@ -30,7 +32,9 @@ class LayerStack(Generic[M]):
         config: ModelConfig,
         read: LayerReader[M],
         device: torch.device = torch.device("cpu"),  # noqa: B008 - a constant
+        taps: Taps = NoTaps(),  # noqa: B008 - it has no state
     ) -> None:
+        self._taps = taps
         self._rotaries = [rotary_of(rope.dim, rope.theta, rope.scaling).to(device) for rope in config.ropes if rope]
         self._layers = [read.layer(index) for index in range(config.num_layers)]
 
@@ -44,5 +48,6 @@ class LayerStack(Generic[M]):
     ) -> None:
         """Add every layer's part to the residual stream [T, hidden], in place; writes the layers' caches."""
         step = Step(positions, tuple(rotary.turns(positions) for rotary in self._rotaries), states)
-        for layer in self._layers:
+        for index, layer in enumerate(self._layers):
+            self._taps.see(index, hidden)
             layer.add_to(hidden, caches, step, metadata)

@@ -96,6 +96,11 @@ class ModelRunner(Generic[M]):
         listeners = (self.sampler, self._asked_prompts, self._pooling, self._loras, self._embeds)
         checks = (self._pooling.check, self._loras.check, self._embeds.check)
         self._requests = RequestTable(self._batch, model.config.vocab_size, listeners, checks)
+        self._watch: Callable[[StepInputs, torch.Tensor], None] = _see_nothing
+
+    def watch(self, see: Callable[[StepInputs, torch.Tensor], None]) -> None:
+        """Call `see` in each step, before it samples, with its inputs and the hidden states [T, hidden] of its tokens."""
+        self._watch = see
 
     @property
     def batch(self) -> InputBatch:
@@ -111,7 +116,11 @@ class ModelRunner(Generic[M]):
     def execute(self, plan: StepPlan) -> ExecutedStep:
         """Run one step."""
         begun = self._begin(plan)
-        return begun if isinstance(begun, StepResult) else self._complete(begun, self._forward(begun.inputs))
+        if isinstance(begun, StepResult):
+            return begun
+        hidden = self._forward(begun.inputs)
+        self._watch(begun.inputs, hidden)
+        return self._complete(begun, hidden)
 
     def _begin(self, plan: StepPlan) -> BegunStep | StepResult:
         """Apply a plan to the known requests; return its result at once if nothing is left to compute."""
@@ -215,6 +224,10 @@ class ModelRunner(Generic[M]):
 
         found = verify(self._batch, slots, sample)
         return slots[np.concatenate([rows for rows, _ in found])], join_sampled([sampled for _, sampled in found])
+
+
+def _see_nothing(inputs: StepInputs, hidden: torch.Tensor) -> None:
+    """Do nothing."""
 
 
 _NONE = np.empty(0, np.uint32)

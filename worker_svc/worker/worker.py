@@ -34,6 +34,7 @@ from tetrad.worker_svc.core.plan import ExecutedStep, Ints, PendingStep, Runner,
 from tetrad.worker_svc.core.plan_check import check_plan
 from tetrad.worker_svc.core.ranks import GroupPlace, ObedientRunner, Order, Orders, Shard, Stage
 from tetrad.worker_svc.families.check import check_model
+from tetrad.worker_svc.families.eagle3 import eagle3_config
 from tetrad.worker_svc.worker.sleep import KV_CACHE, WEIGHTS, Sleep, check_level, parts_to_wake
 
 log = get_logger()
@@ -148,11 +149,15 @@ class Worker:
         def check_drafter(config: Mapping[str, Any]) -> None:
             check_model(config, self._device.name, trusts_code=self._trusts_code)
 
+        def check_head(config: Mapping[str, Any]) -> None:
+            eagle3_config(config)
+
         def check(config: Mapping[str, Any]) -> None:
             check_drafter(apply_overrides(config, overrides))
 
         path, draft_model = resolve_model(model, check=check), str(options.pop("draft_model", ""))
-        draft_path = resolve_model(draft_model, check=check_drafter) if draft_model else None
+        is_head = options.get("draft_method") == "eagle3"
+        draft_path = resolve_model(draft_model, check=check_head if is_head else check_drafter) if draft_model else None
         request = LoadRequest(model=model, path=path, draft_path=draft_path, **options)  # type: ignore[arg-type] # LoadRequest's fields
         if self._sleep is not None and request == self._load_request:
             self._wake_weights(self._sleep, report)
@@ -299,7 +304,7 @@ class Worker:
             raise step_failed(plan.step_id, error) from error
 
     def _check_proposes(self, plan: StepPlan) -> None:
-        if plan.num_spec_tokens and (self._load_request is None or self._load_request.draft_path is None):
+        if plan.num_spec_tokens and (self._load_request is None or not self._load_request.draft_method):
             raise InvalidRequest(f"num_spec_tokens {plan.num_spec_tokens}: this worker was given no draft model.")
 
     def check_device(self) -> None:

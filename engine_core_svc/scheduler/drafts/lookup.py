@@ -34,10 +34,17 @@ class LookupDrafts:
         choose: the proposers.
         max_tokens: most drafts of a request in one step.
         most_beside: number of requests that decode -> most drafts of each; None: max_tokens.
+        keep: takes in a finished request, whose output later ones may repeat.
     """
 
-    def __init__(self, choose: ChooseProposer, max_tokens: int, most_beside: Callable[[int], int] | None = None) -> None:
-        self.max_tokens = max_tokens
+    def __init__(
+        self,
+        choose: ChooseProposer,
+        max_tokens: int,
+        most_beside: Callable[[int], int] | None = None,
+        keep: Callable[[Request], None] = lambda _: None,
+    ) -> None:
+        self.max_tokens, self._keep = max_tokens, keep
         self._choose, self._most_beside = choose, most_beside or (lambda _: max_tokens)
         self._prices = StepPrices()
         self._prior = Prior()
@@ -52,6 +59,11 @@ class LookupDrafts:
         if step.gap_s is not None:
             gap = self._prices.waiting_gap if step.waited else self._prices.ahead_gap
             gap.observe(step.gap_s)
+
+    def note_finished(self, requests: Sequence[Request]) -> None:
+        """Keep what they have said, if that is asked for."""
+        for request in requests:
+            self._keep(request)
 
     def propose(self, requests: Sequence[Request], result: ModelRunnerOutput) -> dict[int, Sequence[int]]:  # noqa: ARG002
         """Return key -> the drafts that are worth it."""

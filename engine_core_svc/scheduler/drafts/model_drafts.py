@@ -1,4 +1,4 @@
-"""ModelDrafts: takes the tokens that a draft model on the worker proposes, as far as it pays.
+"""ModelDrafts: takes the tokens that a draft model, or a head of the model, proposes on the worker, as far as it pays.
 
 Made by the service, called by Drafting. The worker proposes with a result what the next plan verifies. Requests with a
 prediction get that text's tokens instead.
@@ -37,6 +37,9 @@ class ModelDrafts:
         """Learn what a step has cost."""
         self._predictions.observe(step)
         self._step = step
+
+    def note_finished(self, requests: Sequence[Request]) -> None:
+        """Do nothing: the worker forgets them by itself."""
 
     def propose(self, requests: Sequence[Request], result: ModelRunnerOutput) -> dict[int, Sequence[int]]:
         """Return key -> drafts."""

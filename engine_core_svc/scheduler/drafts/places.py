@@ -29,7 +29,12 @@ class Places:
 
     def match_length(self, token_ids: Sequence[int], place: int, most: int) -> int:
         """Return how many tokens before a place that was found equal the last ones, up to `most`."""
-        length, most = self._size, min(most, place)
-        while length < most and token_ids[place - length - 1] == token_ids[-length - 1]:
-            length += 1
-        return length
+        return match_length(token_ids, place, token_ids, most, self._size)
+
+
+def match_length(text: Sequence[int], place: int, token_ids: Sequence[int], most: int, known: int = 2) -> int:
+    """Return how many tokens before a place of a text equal the last of `token_ids`, up to `most`; `known` of them do."""
+    length, most = known, min(most, place, len(token_ids))
+    while length < most and text[place - length - 1] == token_ids[-length - 1]:
+        length += 1
+    return length

@@ -1,10 +1,14 @@
 """Proposers: chooses how drafts of a request are found, by its prediction and the service's options."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.core.speculative_config import SpeculativeConfig
 from tetrad.engine_core_svc.scheduler.drafts.lookup import LookupDrafts, Proposer
 from tetrad.engine_core_svc.scheduler.drafts.model_drafts import ModelDrafts
 from tetrad.engine_core_svc.scheduler.drafts.ngrams import Ngrams
+from tetrad.engine_core_svc.scheduler.drafts.past_outputs import Found, Pair, PastOutputs
 from tetrad.engine_core_svc.scheduler.drafts.prediction import Prediction
 from tetrad.engine_core_svc.scheduler.drafts.suffixes import Suffixes
 
@@ -14,12 +18,20 @@ _MAX_OF_PREDICTION = 16
 
 def drafts_for(config: SpeculativeConfig | None) -> LookupDrafts | ModelDrafts:
     """Return the drafts of a service with these options; None: of requests with a prediction alone."""
-    if config is not None and config.model is not None:
+    if config is not None and config.is_on_worker:
         return ModelDrafts(config, LookupDrafts(_prediction_of, config.num_speculative_tokens, config.most_tokens))
     if config is None:
         return LookupDrafts(_prediction_of, _MAX_OF_PREDICTION)
+    past = PastOutputs(config.suffix_decoding_max_cached_requests, config.suffix_decoding_max_tree_depth)
+
+    def keep(request: Request) -> None:
+        past.add(request.cache_salt, request.token_ids, request.num_prompt_tokens)
+
     return LookupDrafts(
-        lambda request: _prediction_of(request) or _lookup(config), config.num_speculative_tokens, config.most_tokens
+        lambda request: _prediction_of(request) or _lookup(config, partial(past.find, request.cache_salt)),
+        config.num_speculative_tokens,
+        config.most_tokens,
+        keep if config.suffix_decoding_max_cached_requests else lambda _: None,
     )
 
 
@@ -27,11 +39,12 @@ def _prediction_of(request: Request) -> Proposer | None:
     return Prediction(request.predicted_ids, request.num_prompt_tokens) if request.predicted_ids else None
 
 
-def _lookup(config: SpeculativeConfig) -> Proposer:
+def _lookup(config: SpeculativeConfig, find_past: Callable[[Pair], Sequence[Found]]) -> Proposer:
     if config.method == "suffix":
         return Suffixes(
             config.suffix_decoding_max_tree_depth,
             config.suffix_decoding_max_spec_factor,
             config.suffix_decoding_min_token_prob,
+            find_past,
         )
     return Ngrams(*config.ngram_lengths)

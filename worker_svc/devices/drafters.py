@@ -1,0 +1,107 @@
+"""Drafters: loads a model on the cpu device together with what proposes its tokens, by the method of speculative_config."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tetrad.services.errors import ModelError
+from tetrad.services.log import get_logger
+from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
+from tetrad.worker_svc.core.device import LoadedModel, LoadRequest, Progress
+from tetrad.worker_svc.devices.cpu_model import CpuModel
+from tetrad.worker_svc.devices.draft_heads import HeadDrafter, load_eagle3, load_mtp
+from tetrad.worker_svc.devices.drafted_model import DraftedModel, Drafter, DraftModel, check_same_vocabulary, check_sees_all
+from tetrad.worker_svc.families.eagle3 import eagle3_config
+from tetrad.worker_svc.families.encoders import is_encoder
+from tetrad.worker_svc.families.registry import find_family
+from tetrad.worker_svc.families.values import architecture_of
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.models.draft_head import LayerTaps
+from tetrad.worker_svc.models.host import HostDecoder
+
+log = get_logger()
+
+Tapped = Callable[[ModelConfig], LayerTaps]
+"""Chooses the layers of a model that hand out hidden states."""
+_NOT_DECODERS = "speculative_config.model: both models must be decoders that generate."
+
+
+class DrafterLoader:
+    """Loads models with drafters.
+
+    Args:
+        load_model: loads a model alone.
+        load_decoder: loads a decoder that a family describes, of which some layers hand out hidden states.
+    """
+
+    def __init__(
+        self,
+        load_model: Callable[[LoadRequest, Progress], LoadedModel],
+        load_decoder: Callable[[LoadRequest, Progress, Tapped | None], LoadedModel],
+    ) -> None:
+        self._load_model, self._load_decoder = load_model, load_decoder
+
+    def load(self, request: LoadRequest, report: Progress) -> DraftedModel:
+        """Load a model and its drafter; ModelError if they cannot work together."""
+        alone = replace(request, draft_method="", draft_path=None)
+        if request.draft_method == "mtp":
+            target, drafter = self._with_mtp(alone, report)
+        else:
+            assert request.draft_path is not None
+            load = self._with_eagle3 if request.draft_method == "eagle3" else self._with_model
+            target, drafter = load(alone, LoadRequest(str(request.draft_path), request.draft_path), report)  # as it is stored
+        log.info("model.drafts", method=request.draft_method, weights_size_bytes=drafter.weights_size_bytes)
+        return DraftedModel(target, drafter)
+
+    def _with_model(self, request: LoadRequest, smaller: LoadRequest, report: Progress) -> tuple[LoadedModel, Drafter]:
+        """Load a model, and a smaller one beside it."""
+        target, drafter = self._load_model(request, report), self._load_model(replace(smaller, runner="generate"), report)
+        if not isinstance(target, CpuModel) or not isinstance(drafter, CpuModel) or drafter.host.decoder is None:
+            raise ModelError(_NOT_DECODERS)
+        check_same_vocabulary(target, drafter.info.vocab_size)
+        check_sees_all("target", target)
+        check_sees_all("draft model", drafter)
+        return target, DraftModel(drafter, drafter.host)
+
+    def _with_eagle3(self, request: LoadRequest, head_files: LoadRequest, report: Progress) -> tuple[LoadedModel, Drafter]:
+        """Load a model whose layers hand out hidden states, and the EAGLE-3 head that reads them."""
+        facts, chosen = eagle3_config(read_model_config(head_files.path)), list[LayerTaps]()
+
+        def tapped(config: ModelConfig) -> LayerTaps:
+            chosen.append(LayerTaps(facts.layers_of(config.num_layers)))
+            return chosen[0]
+
+        target = self._described(request, report, tapped)
+        decoder, [taps] = target.host.decoder, chosen
+        assert isinstance(decoder, HostDecoder), "torch alone hands out hidden states"
+        check_same_vocabulary(target, facts.decoder.vocab_size)
+        head, size_bytes = load_eagle3(
+            head_files.path,
+            facts,
+            report,
+            embed=decoder.embed,
+            hidden_size=target.info.hidden_size,
+            num_layers=len(taps.layers),
+        )
+        return target, HeadDrafter(head, size_bytes, lambda _: taps.take())
+
+    def _with_mtp(self, request: LoadRequest, report: Progress) -> tuple[LoadedModel, Drafter]:
+        """Load a model and its own layer that predicts further tokens."""
+        if request.random_weights:
+            raise ModelError("speculative_config.method 'mtp' needs the model's files; random weights have no such layer.")
+        head, size_bytes = load_mtp(request, report)
+        target = self._described(request, report, None)
+        decoder = target.host.decoder
+        assert decoder is not None, "a decoder that generates has a program"
+        return target, HeadDrafter(head, size_bytes, decoder.normed)
+
+    def _described(self, request: LoadRequest, report: Progress, tapped: Tapped | None) -> CpuModel:
+        """Load the target of a head: a decoder that a family describes, all of whose layers see all tokens."""
+        if request.path.is_dir():
+            config = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
+            if is_encoder(config) or find_family(architecture_of(config)) is None:
+                raise ModelError(f"speculative_config: {architecture_of(config)[:80]} hands out no hidden states.")
+        target = self._load_decoder(request, report, tapped)
+        if not isinstance(target, CpuModel) or target.host.decoder is None:
+            raise ModelError(_NOT_DECODERS)
+        check_sees_all("target", target)
+        return target

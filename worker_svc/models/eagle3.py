@@ -1,0 +1,89 @@
+"""EAGLE-3 head in torch on the host: one decoder layer over a token's embedding beside the hidden state in front of it.
+
+Loaded by devices/draft_heads.py. The target's hidden states of several layers are fused by one product; where the head drafts
+further tokens, its own residual stream stands in their place.
+"""
+
+import torch
+
+from tetrad.worker_svc.core.plan import Ints
+from tetrad.worker_svc.families.eagle3 import Eagle3Config
+from tetrad.worker_svc.layers.argmax import argmax
+from tetrad.worker_svc.layers.experts import HostMixes
+from tetrad.worker_svc.layers.norm import RmsNorm
+from tetrad.worker_svc.layers.parameters import Lookup, Parameters
+from tetrad.worker_svc.layers.rotary import rotary_of
+from tetrad.worker_svc.layers.step import Step
+from tetrad.worker_svc.models.attention import AttentionReader
+from tetrad.worker_svc.models.host import HostStep, host_attention, host_cache_spec
+from tetrad.worker_svc.models.layer_stack import NO_STATES
+from tetrad.worker_svc.models.mlp import MlpReader
+
+_LAYER = "model.layers.0"
+
+
+class Eagle3Head:
+    """See DraftHead.
+
+    Args:
+        facts: of the head.
+        parameters: its weights.
+        embed: gives the embeddings of token ids.
+        state_size: values that the target hands out for a token.
+        draft_ids: [draft_vocab_size], the target's number of each token that the head may propose; None: they are the same.
+    """
+
+    def __init__(
+        self, facts: Eagle3Config, parameters: Parameters, embed: Lookup, state_size: int, draft_ids: torch.Tensor | None
+    ) -> None:
+        config = facts.decoder
+        [layer], hidden = config.layers, config.hidden_size
+        assert layer.rope is not None
+        backend, self.attention = host_attention(config)
+        self.kv_cache_spec, self.longest = host_cache_spec(config), config.max_position_embeddings
+        self._embed, self._draft_ids, self._vocab_size = embed, draft_ids, config.vocab_size
+        self._adds_to_normed = facts.adds_to_normed
+
+        def norm(name: str) -> RmsNorm:
+            return RmsNorm(parameters.vector(f"{name}.weight", hidden), config.norm_eps)
+
+        self._fuse = parameters.linear([("fc", hidden)], state_size)
+        self._token_norm, self._hidden_norm = norm(f"{_LAYER}.input_layernorm"), norm(f"{_LAYER}.hidden_norm")
+        reader = AttentionReader(config, parameters, backend, input_size=2 * hidden)
+        self._attention = reader.attention(f"{_LAYER}.self_attn", layer)
+        self._mlp_norm = norm(f"{_LAYER}.post_attention_layernorm")
+        self._mlp = MlpReader(config, parameters, HostMixes()).mlp(f"{_LAYER}.mlp", layer)
+        self._norm, self._output = norm("model.norm"), parameters.output("lm_head", None, facts.draft_vocab_size, hidden)
+        self._rotary = rotary_of(layer.rope.dim, layer.rope.theta, layer.rope.scaling)
+
+    def begin(self, states: torch.Tensor) -> torch.Tensor:
+        """Fuse the states of several layers."""
+        return self._fuse(states)
+
+    def forward(
+        self,
+        hidden: torch.Tensor,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        caches: list[torch.Tensor],
+        metadata: HostStep,
+    ) -> torch.Tensor:
+        """Return the residual stream [T, hidden] behind the layer."""
+        step = Step(positions, (self._rotary.turns(positions),), NO_STATES)
+        normed = self._hidden_norm(hidden)
+        both = torch.cat([self._token_norm(self._embed(token_ids)), normed], 1)
+        stream = (normed if self._adds_to_normed else hidden) + self._attention(both, caches[0], step, metadata.pages[0])
+        return stream.add_(self._mlp(self._mlp_norm(stream)))
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See DraftHead."""
+        drafts = self._output(self._norm(hidden)).float()
+        if self._draft_ids is None:
+            return drafts
+        logits = drafts.new_full((len(drafts), self._vocab_size), float("-inf"))
+        return logits.index_copy_(1, self._draft_ids, drafts)
+
+    def argmax(self, hidden: torch.Tensor) -> Ints:
+        """See DraftHead."""
+        ids, _ = argmax(self._output(self._norm(hidden)).float())
+        return ids if self._draft_ids is None else self._draft_ids.numpy()[ids]

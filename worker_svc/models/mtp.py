@@ -1,0 +1,71 @@
+"""MTP head in torch on the host: the layer behind a model's last one that predicts further tokens (DeepSeek V3, GLM-4.5).
+
+Loaded by devices/draft_heads.py. One product joins a token's embedding and the hidden state in front of it, both normed; a
+layer like the model's own follows. Where the head drafts further tokens, its own hidden state stands in place of the model's.
+"""
+
+import torch
+
+from tetrad.worker_svc.core.plan import Ints
+from tetrad.worker_svc.layers.argmax import argmax
+from tetrad.worker_svc.layers.experts import HostMixes
+from tetrad.worker_svc.layers.logits import scaled_and_capped
+from tetrad.worker_svc.layers.parameters import Parameters
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.models.host import HostStep, host_attention, host_cache_spec
+from tetrad.worker_svc.models.layer_stack import LayerStack
+from tetrad.worker_svc.models.layers import LayerReader
+
+LAYER = "model.layers.0"
+"""What the parameters call the layer."""
+
+
+class MtpHead:
+    """See DraftHead.
+
+    Args:
+        config: of the model, with this layer alone.
+        parameters: the layer's weights, and those of the model's vocabulary.
+    """
+
+    def __init__(self, config: ModelConfig, parameters: Parameters) -> None:
+        hidden, vocab_size = config.hidden_size, config.vocab_size
+        backend, self.attention = host_attention(config)
+        self._config, self.kv_cache_spec, self.longest = config, host_cache_spec(config), config.max_position_embeddings
+        read = LayerReader(config, parameters, backend, HostMixes())
+        own = f"{LAYER}.embed_tokens.weight"
+        table = parameters.embedding(own if parameters.has(own) else "model.embed_tokens.weight", vocab_size, hidden)
+        self._embed = parameters.lookup("model.embed_tokens", table)
+        self._token_norm, self._hidden_norm = read.norm(f"{LAYER}.enorm"), read.norm(f"{LAYER}.hnorm")
+        self._join = parameters.linear([(f"{LAYER}.eh_proj", hidden)], 2 * hidden)
+        self._stack = LayerStack(config, read)
+        self._norm = read.norm(f"{LAYER}.shared_head.norm")
+        heads = [name for name in (f"{LAYER}.shared_head.head", "lm_head") if parameters.has(f"{name}.weight")]
+        self._output = parameters.output(heads[0] if heads else "lm_head", None if heads else table, vocab_size, hidden)
+
+    def begin(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the model's normed hidden states as they are."""
+        return states
+
+    def forward(
+        self,
+        hidden: torch.Tensor,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        caches: list[torch.Tensor],
+        metadata: HostStep,
+    ) -> torch.Tensor:
+        """Return the residual stream [T, hidden] behind the layer."""
+        embeddings = self._embed(token_ids).masked_fill_((positions == 0)[:, None], 0)  # as the heads were trained
+        stream = self._join(torch.cat([self._token_norm(embeddings), self._hidden_norm(hidden)], 1))
+        self._stack.add_to(stream, positions, caches, metadata.pages)
+        return stream
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See DraftHead."""
+        return scaled_and_capped(self._output(self._norm(hidden)).float(), self._config)
+
+    def argmax(self, hidden: torch.Tensor) -> Ints:
+        """See DraftHead."""
+        ids, _ = argmax(self.logits(hidden))
+        return ids
