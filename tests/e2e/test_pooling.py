@@ -16,6 +16,7 @@ import numpy as np
 import openai
 import psutil
 import pytest
+import torch
 
 from tests.documents import ROOT, Page
 from tests.frontend.api.http.documentation.test_answers import POOLING, check, content_of
@@ -192,6 +193,46 @@ def test_a_query_and_documents_are_cut_before_they_are_scored(reranker):
 
     assert answer["data"][0]["score"] == pytest.approx(score("w0 w1", "w0 w1 w2"), abs=1e-5)
     assert answer["data"][1]["score"] == pytest.approx(score("w0 w1", "w50"), abs=1e-5)
+
+
+PAIR_TEMPLATE = "{{ instruction | default('w40') }} {{ messages[1].content }} w41 {{ messages[0].content }}"
+
+
+def test_a_chat_template_and_an_instruction_write_pairs(tmp_path, start_server):
+    """The template of the command line, then that of a request; scores are those of transformers for what they write."""
+    reference, _ = save_cross_encoder(tmp_path)
+    (tmp_path / "pairs.jinja").write_text(PAIR_TEMPLATE)
+    server = start_server(str(tmp_path), "--device", "cpu", "--chat-template", str(tmp_path / "pairs.jinja")).wait_ready()
+    own = {"chat_template": "w60 {{ messages[0].content }} {{ sort }}", "chat_template_kwargs": {"sort": "w61"}}
+    documents = [TEXTS[1]] * 3 + [TEXTS[2]]
+
+    ranked = httpx.post(f"{server.url}/rerank", json={"query": TEXTS[0], "documents": documents}).json()
+    instructed = httpx.post(f"{server.url}/score", json={"text_1": TEXTS[0], "text_2": TEXTS[1], "instruction": "w42"}).json()
+    with_own = httpx.post(f"{server.url}/score", json={"text_1": TEXTS[0], "text_2": TEXTS[1], **own}).json()
+    with grpc.insecure_channel(server.grpc_target) as channel:
+        request = inference_pb2.ScoreRequest(queries=TEXTS[:1], documents=TEXTS[1:2], instruction="w42")
+        over_grpc = inference_pb2_grpc.InferenceServiceStub(channel).Score(request)
+
+    def expected(text):
+        with torch.no_grad():
+            return torch.sigmoid(reference(torch.tensor([ids_of(text)])).logits[0, 0]).item()
+
+    found = {result["index"]: result["relevance_score"] for result in ranked["results"]}
+    for place, text in enumerate(documents):
+        assert found[place] == pytest.approx(expected(f"w40 {text} w41 {TEXTS[0]}"), abs=1e-5)
+    assert instructed["data"][0]["score"] == pytest.approx(expected(f"w42 {TEXTS[1]} w41 {TEXTS[0]}"), abs=1e-5)
+    assert over_grpc.scores[0] == pytest.approx(instructed["data"][0]["score"], abs=1e-6)
+    assert with_own["data"][0]["score"] == pytest.approx(expected(f"w60 {TEXTS[0]} w61"), abs=1e-5)
+
+
+def test_an_instruction_without_a_template_is_refused(embedder, reranker):
+    body = {"text_1": TEXTS[0], "text_2": TEXTS[1], "instruction": "w42"}
+
+    for server, text in ((embedder[0], "are for cross-encoders"), (reranker[0], "need a chat template for pairs")):
+        answer = httpx.post(f"{server.url}/score", json=body)
+
+        assert answer.status_code == 400
+        assert text in answer.json()["error"]["message"]
 
 
 def test_many_large_requests_leave_room_for_a_small_one(embedder):
