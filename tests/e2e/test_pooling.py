@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from tests.documents import ROOT, Page
+from tests.e2e.tiny_model import save_tiny_model
 from tests.frontend.api.http.documentation.test_answers import POOLING, check, content_of
 from tests.worker_svc.pooling.checkpoints import ids_of, save_cross_encoder, save_sentence_encoder
 from tetrad.v1 import inference_pb2, inference_pb2_grpc
@@ -401,6 +402,32 @@ def test_a_generating_model_says_that_it_makes_no_embeddings(start_server):
 
     assert response.status_code == 400
     assert "does not support Embeddings API: it generates" in response.json()["error"]["message"]
+
+
+def test_embeddings_and_generation_at_the_same_time_bring_what_they_bring_alone(tmp_path, start_server):
+    """One causal model does both; small steps mix chunks of long inputs with decodes."""
+    model = str(save_tiny_model(tmp_path))
+    options = ("--runner", "generate", "--convert", "embed", "--max-num-batched-tokens", "64")
+    server = start_server(model, "--device", "cpu", *options).wait_ready()
+    inputs = [f"text {place} " * (1 + 3 * place % 40) for place in range(48)]
+
+    def embed(text):
+        return httpx.post(f"{server.url}/v1/embeddings", json={"input": text}, timeout=60).json()["data"][0]["embedding"]
+
+    def generate(text):
+        body = {"prompt": text, "max_tokens": 40, "temperature": 0.8, "seed": len(text), "ignore_eos": True}
+        answer = httpx.post(f"{server.url}/v1/completions", json=body | {"return_token_ids": True}, timeout=60).json()
+        return answer["choices"][0]["token_ids"]
+
+    alone = [embed(text) for text in inputs], [generate(text) for text in inputs[:16]]
+    with ThreadPoolExecutor(24) as pool:
+        tokens = [pool.submit(generate, text) for text in inputs[:16]]
+        embeddings = [pool.submit(embed, text) for text in inputs]
+        together = [each.result() for each in embeddings], [each.result() for each in tokens]
+
+    np.testing.assert_allclose(together[0], alone[0], atol=1e-5)
+    assert together[1] == alone[1]
+    assert all(len(each) == 40 for each in together[1])
 
 
 @pytest.mark.parametrize("service", ["worker_svc", "engine_core_svc", "tokenizer_svc"])
