@@ -354,7 +354,8 @@ class TokenizerClient:
 
 def _is_light(request: Any) -> bool:
     """Return whether a call is soon done: its texts are short, and it runs no template of a client's, which may be endless."""
-    has_template = not isinstance(request, tokenizer_pb2.DecodeRequest) and request.HasField("chat_template")
+    calls = (tokenizer_pb2.EncodeRequest, tokenizer_pb2.RenderChatRequest)
+    has_template = isinstance(request, calls) and request.HasField("chat_template")
     return not has_template and request.ByteSize() <= _MOST_LIGHT_BYTES
 
 
