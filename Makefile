@@ -107,6 +107,10 @@ chaos: setup ## Let every kind of fault strike a loaded stack for SECONDS (600);
 lora-test: setup ## Let 200 LoRA adapters take turns in 8 places, and measure what streams beside them notice of the loads
 	TETRAD_TEST_MANY_ADAPTERS=1 $(BIN)/python -m pytest -q -s --show-capture=no tests/e2e/test_loras.py
 
+.PHONY: chaos-embeds
+chaos-embeds: setup ## The same with 10 kills on a small model that generates and embeds; embeddings are equal, too
+	$(CHAOS) --device embeds --kills 10 --pause-s 6 $(ARGS)
+
 .PHONY: chaos-ranks test-ranks test-kernels
 chaos-ranks: setup ## The same with kills and standstills on three ranks that compute one model: as shards, then as stages
 	$(CHAOS) --device ranks --kinds kill,freeze,restart --seconds $(SECONDS) $(ARGS)
