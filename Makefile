@@ -116,6 +116,10 @@ lora-test: $(PEFT_KIT)/.installed ## Compare adapters with PEFT itself; let 200 
 	TETRAD_TEST_PEFT=1 PYTHONPATH=$(PEFT_KIT) $(BIN)/python -m pytest -q tests/e2e/peft $(PYTEST_ARGS)
 	TETRAD_TEST_MANY_ADAPTERS=1 $(BIN)/python -m pytest -q -s --show-capture=no tests/e2e/test_loras.py
 
+.PHONY: chaos-embeds
+chaos-embeds: setup ## The same with 10 kills on a small model that generates and embeds; embeddings are equal, too
+	$(CHAOS) --device embeds --kills 10 --pause-s 6 $(ARGS)
+
 .PHONY: chaos-ranks test-ranks test-kernels
 chaos-ranks: setup ## The same with kills and standstills on three ranks that compute one model: as shards, then as stages
 	$(CHAOS) --device ranks --kinds kill,freeze,restart --seconds $(SECONDS) $(ARGS)

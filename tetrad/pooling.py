@@ -8,10 +8,12 @@ from typing import Any
 
 from tetrad.arguments import prompts_of, tokenization_of
 from tetrad.batch import BatchRunner
+from tetrad.batch_requests import template_of
 from tetrad.drop_in.shared_verdicts import NO_ADAPTER
 from tetrad.frontend.llm.scoring import PairLimits, Scores, pairs_of, score_pairs
 from tetrad.frontend.request.pooling import CLASSIFY, EMBED, TOKEN_CLASSIFY, PoolingParams, PoolingRequestOutput
 from tetrad.frontend.request.prompts import PromptType
+from tetrad.frontend.tokenizer.client import PairTemplate
 from tetrad.pooling_outputs import (
     ClassificationOutput,
     ClassificationRequestOutput,
@@ -26,9 +28,6 @@ from tetrad.pooling_outputs import (
 from tetrad.progress import ProgressBar, UseTqdm
 from tetrad.running_llm import RunningLLM
 from tetrad.services.errors import InvalidRequest
-from tetrad.services.verdicts import refused, takes
-
-_NO_TEMPLATE = refused(None, "The model's tokenizer joins the texts of a pair.")
 
 PoolingArgument = PoolingParams | Sequence[PoolingParams] | None
 
@@ -109,7 +108,6 @@ class PoolingMethods:
         task = TOKEN_CLASSIFY if facts is not None and TOKEN_CLASSIFY in facts.tasks else CLASSIFY
         return self.encode(prompts, pooling_params, use_tqdm, lora_request, task, tokenization_kwargs)
 
-    @takes(chat_template=_NO_TEMPLATE)
     def score(
         self,
         data_1: str | Sequence[str],
@@ -120,6 +118,7 @@ class PoolingMethods:
         pooling_params: PoolingParams | None = None,
         lora_request: None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
+        chat_template: str | None = None,
     ) -> list[ScoringRequestOutput]:
         """Return how well texts fit: one against many, or each against its own.
 
@@ -128,6 +127,8 @@ class PoolingMethods:
             data_2: texts.
             use_tqdm, lora_request, tokenization_kwargs: see `embed`.
             pooling_params: whether a cross-encoder's logits become probabilities (use_activation).
+            chat_template: writes each pair for a reranker, of two messages with the roles "query" and "document": a Jinja
+                template, or the file that it is in. None: the tokenizer joins them.
 
         Raises:
             InvalidRequest: lists of other lengths, or the model cannot score.
@@ -147,6 +148,7 @@ class PoolingMethods:
                     run,
                     PairLimits(options.get("truncate_prompt_tokens")),
                     use_activation=None if pooling_params is None else pooling_params.use_activation,
+                    template=PairTemplate(template_of(chat_template)),
                 )
             )
         prompts = [output.prompt_token_ids for output in found.outputs]

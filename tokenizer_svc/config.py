@@ -23,7 +23,11 @@ class TokenizerSettings(ServiceSettings):
     tokenizer: str | None = Field(
         None, description="Model whose tokenizer to use, in the same forms. Unset: the model's own tokenizer."
     )
-    chat_template: str | None = Field(None, description="File with a Jinja chat template that replaces the model's own.")
+    chat_template: str | None = Field(
+        None,
+        description="File with a Jinja chat template that replaces the model's own, and writes the pairs of "
+        "texts that a cross-encoder scores.",
+    )
     threads: int = Field(
         min(8, os.cpu_count() or 1),
         ge=1,

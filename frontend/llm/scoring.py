@@ -1,7 +1,8 @@
 """Scoring: how well pairs of texts fit. Used by the HTTP API, the gRPC API and the library.
 
-A cross-encoder reads both texts of a pair together. A model that makes embeddings embeds each text once, and the score is the
-cosine of the two embeddings. A model of late interaction makes an embedding of each token: late_interaction.py.
+A cross-encoder reads both texts of a pair together, joined by its tokenizer or written by a chat template. A model that makes
+embeddings embeds each text once, and the score is the cosine of the two embeddings. A model of late interaction makes an
+embedding of each token: late_interaction.py.
 """
 
 import operator
@@ -13,6 +14,7 @@ from tetrad.frontend.llm.late_interaction import max_sims
 from tetrad.frontend.net.side_thread import in_side_thread
 from tetrad.frontend.request.pooling import CLASSIFY, EMBED, TOKEN_EMBED, PoolingFacts, PoolingParams, PoolingRequestOutput
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
+from tetrad.frontend.tokenizer.client import NO_TEMPLATE, PairTemplate
 from tetrad.services.errors import InvalidRequest
 
 Pairs = Sequence[tuple[str, str]]
@@ -61,7 +63,13 @@ def pairs_of(first: Sequence[str], second: Sequence[str]) -> list[tuple[str, str
 
 
 async def score_pairs(
-    llm: AsyncLLM, pairs: Pairs, run: Run, limits: PairLimits = NO_LIMITS, *, use_activation: bool | None = None
+    llm: AsyncLLM,
+    pairs: Pairs,
+    run: Run,
+    limits: PairLimits = NO_LIMITS,
+    *,
+    use_activation: bool | None = None,
+    template: PairTemplate = NO_TEMPLATE,
 ) -> Scores:
     """Return the score of each pair.
 
@@ -71,6 +79,7 @@ async def score_pairs(
         run: runs the requests.
         limits: of tokens.
         use_activation: of a cross-encoder: make a probability of its logit. None: as the model's files say.
+        template: of a cross-encoder: writes its prompts.
 
     Raises:
         InvalidRequest: the model generates, or has other than one label; a text or a limit is wrong.
@@ -78,8 +87,11 @@ async def score_pairs(
     task = _scoring_task(llm.pooling)
     pairs = await _cut(llm, pairs, limits)
     if task != CLASSIFY:
+        if template:
+            text = "This model embeds the texts of a pair one by one: instruction and chat_template are for cross-encoders."
+            raise InvalidRequest(text, field="chat_template")
         return await _by_embeddings(pairs, run, task)
-    encoded = await llm.texts.tokenize_pairs(pairs, max_tokens=limits.prompt)
+    encoded = await llm.texts.tokenize_pairs(pairs, max_tokens=limits.prompt, template=template)
     prompts = [TokensPrompt(prompt_token_ids=ids) for ids, _ in encoded]
     params = [
         PoolingParams(task=CLASSIFY, use_activation=use_activation, token_type_boundary=boundary) for _, boundary in encoded

@@ -12,7 +12,7 @@ from tetrad.frontend.observability.metrics import FrontendMetrics, counting_erro
 from tetrad.frontend.request.admission import Admission, estimated_tokens
 from tetrad.frontend.request.deadlines import earliest_deadline, within
 from tetrad.frontend.request.prompts import TokensPrompt, normalize_prompt
-from tetrad.frontend.tokenizer.client import TokenizerClient
+from tetrad.frontend.tokenizer.client import NO_TEMPLATE, PairTemplate, TokenizerClient
 from tetrad.services.errors import InvalidRequest
 
 
@@ -99,13 +99,14 @@ class Texts:
             return await self._tokenizer.encode_with_strings(text, add_special_tokens=add_special_tokens)
 
     async def tokenize_pairs(
-        self, pairs: Sequence[tuple[str, str]], *, max_tokens: int | None = None
+        self, pairs: Sequence[tuple[str, str]], *, max_tokens: int | None = None, template: PairTemplate = NO_TEMPLATE
     ) -> list[tuple[list[int], int | None]]:
         """Return the ids of each pair of texts, joined for a cross-encoder, and where tokens of type 1 begin.
 
         Args:
             pairs: of texts that are not empty.
             max_tokens: keep at most so many of each pair; -1: as many as the context has. None: none is cut off.
+            template: writes the pairs.
         """
         limits = self._model.limits
         for pair in pairs:
@@ -114,7 +115,7 @@ class Texts:
         size = sum(len(first) + len(second) for first, second in pairs)
         with self._admission.admit(num_tokens=estimated_tokens(size)):
             most = limits.max_model_len if max_tokens == -1 else max_tokens
-            return await self._tokenizer.encode_pairs(pairs, max_tokens=most)
+            return await self._tokenizer.encode_pairs(pairs, max_tokens=most, template=template)
 
     async def cut(self, texts: Sequence[str], max_tokens: int, *, field: str) -> list[str]:
         """Return the texts, each cut behind its first `max_tokens` tokens; special tokens do not count.

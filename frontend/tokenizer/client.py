@@ -12,8 +12,8 @@ import itertools
 import json
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -55,6 +55,26 @@ class RenderedChat:
 
     prompt: str
     token_ids: list[int]
+
+
+@dataclass(frozen=True)
+class PairTemplate:
+    """What writes pairs of texts as one prompt.
+
+    Attributes:
+        source: a Jinja template; None: the one that the tokenizer was started with, or none.
+        kwargs: its further variables; empty: none.
+    """
+
+    source: str | None = None
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        """Return whether a request brings any of it."""
+        return self.source is not None or bool(self.kwargs)
+
+
+NO_TEMPLATE = PairTemplate()
 
 
 class TokenizerClient:
@@ -120,27 +140,40 @@ class TokenizerClient:
         return [ids for part in await all_of(parts) for ids in part]
 
     async def encode_pairs(
-        self, pairs: Sequence[tuple[str, str]], *, max_tokens: int | None = None
+        self, pairs: Sequence[tuple[str, str]], *, max_tokens: int | None = None, template: PairTemplate = NO_TEMPLATE
     ) -> list[tuple[list[int], int | None]]:
         """Return the ids of each pair of texts, joined as the tokenizer is configured, and where tokens of type 1 begin.
 
         Args:
             pairs: any number.
             max_tokens: keep at most so many of each pair, cutting its second text.
+            template: writes the pairs.
         """
         parts = [
-            self._encode_some_pairs(part, max_tokens)
+            self._encode_some_pairs(part, max_tokens, template)
             for part in batches(pairs, lambda pair: len(pair[0]) + len(pair[1]) + _ENTRY_BYTES, _MESSAGE_OF_MANY_BYTES)
         ]
-        return [each for part in await all_of(parts) for each in part]
+        # Tokenizers refuse many templates of clients at a time.
+        encoded = await all_of(parts) if template.source is None else [await part for part in parts]
+        return [each for part in encoded for each in part]
 
     async def _encode_some_pairs(
-        self, pairs: Sequence[tuple[str, str]], max_tokens: int | None
+        self, pairs: Sequence[tuple[str, str]], max_tokens: int | None, template: PairTemplate
     ) -> list[tuple[list[int], int | None]]:
         firsts, seconds = zip(*pairs, strict=True)
-        request = tokenizer_pb2.EncodeRequest(texts=firsts, text_pairs=seconds, max_tokens=max_tokens)
-        with call_phase("tokenize"):
-            response = await self._call("Encode", request)
+        request = tokenizer_pb2.EncodeRequest(
+            texts=firsts,
+            text_pairs=seconds,
+            max_tokens=max_tokens,
+            chat_template=template.source,
+            chat_template_kwargs_json=_json(template.kwargs),
+        )
+        try:
+            with call_phase("tokenize"):
+                response = await self._call("Encode", request)
+        except InvalidRequest as error:
+            error.field = (error.field or "text_1").removesuffix("_json")
+            raise
         return [
             (unpack_u32(each.token_ids), each.token_type_boundary if each.HasField("token_type_boundary") else None)
             for each in response.encodings
@@ -321,7 +354,8 @@ class TokenizerClient:
 
 def _is_light(request: Any) -> bool:
     """Return whether a call is soon done: its texts are short, and it runs no template of a client's, which may be endless."""
-    has_template = isinstance(request, tokenizer_pb2.RenderChatRequest) and request.HasField("chat_template")
+    calls = (tokenizer_pb2.EncodeRequest, tokenizer_pb2.RenderChatRequest)
+    has_template = isinstance(request, calls) and request.HasField("chat_template")
     return not has_template and request.ByteSize() <= _MOST_LIGHT_BYTES
 
 

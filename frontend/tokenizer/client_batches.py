@@ -32,9 +32,7 @@ log = get_logger()
 
 def goes_together(call: object) -> TypeGuard[Call]:
     """Return whether others may wait for a call: it is small, and runs no template that a client has sent."""
-    if isinstance(call, tokenizer_pb2.RenderChatRequest) and call.HasField("chat_template"):
-        return False
-    return isinstance(call, Call) and call.ByteSize() <= _MOST_BYTES
+    return isinstance(call, Call) and not call.HasField("chat_template") and call.ByteSize() <= _MOST_BYTES
 
 
 class TokenizerBatches:

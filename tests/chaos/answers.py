@@ -50,12 +50,14 @@ class Answer:
 
     Attributes:
         choices: by index.
+        embeddings: in their order.
         usage: prompt, completion and total tokens; None where none was sent.
         endings: how often the stream said [DONE]; 1 for a whole answer.
         error: message of the error with which the request ended; None: with none.
     """
 
     choices: dict[int, Choice] = field(default_factory=dict)
+    embeddings: list[list[float]] = field(default_factory=list)
     usage: tuple[int, int, int] | None = None
     endings: int = 0
     error: str | None = None
@@ -67,6 +69,7 @@ class Answer:
         brought = 0
         for choice in body.get("choices") or ():
             brought += self.choices.setdefault(choice["index"], Choice()).add(choice)
+        self.embeddings += [each["embedding"] for each in body.get("data") or ()]
         if body.get("usage") is not None:
             usage = body["usage"]
             self.usage = (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"])
@@ -79,12 +82,16 @@ def judge(expected: Answer, answer: Answer, *, tolerance: float = 0.0) -> Verdic
     Args:
         expected: of the undisturbed run.
         answer: to be judged.
-        tolerance: by how much log-probabilities may differ.
+        tolerance: by how much log-probabilities and values of embeddings may differ.
     """
     if answer.endings > 1 or any(len(choice.finish_reasons) > 1 for choice in answer.choices.values()):
         return "duplicated"
     if answer.endings == 0 or answer.choices.keys() != expected.choices.keys():
         return "lost"
+    if len(answer.embeddings) != len(expected.embeddings):
+        return "lost" if len(answer.embeddings) < len(expected.embeddings) else "duplicated"
+    if not _same(expected.embeddings, answer.embeddings, tolerance):
+        return "different"
     verdicts = {_judge_choice(expected.choices[index], choice, tolerance) for index, choice in answer.choices.items()}
     for verdict in ("lost", "duplicated", "different"):
         if verdict in verdicts:

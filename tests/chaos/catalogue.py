@@ -14,6 +14,7 @@ from tests.chaos.answers import Answer
 Body = dict[str, Any]
 
 COMPLETIONS, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
+EMBEDDINGS = "/v1/embeddings"
 
 FAIL_TOKEN_ID = 42_000
 """A prompt with this token fails alone on the simulated device; see `sim_fail_token_id` of the worker."""
@@ -83,9 +84,10 @@ class Catalogue:
         model: name to ask for.
         seed: of everything drawn.
         sizes: how long the outputs are.
+        embeds: the model makes embeddings, too, and some requests are for these.
     """
 
-    def __init__(self, model: str, seed: int, sizes: Sizes) -> None:
+    def __init__(self, model: str, seed: int, sizes: Sizes, *, embeds: bool = False) -> None:
         self._model = model
         self._rng = random.Random(seed)
         self._sizes = sizes
@@ -117,6 +119,7 @@ class Catalogue:
             (COMPLETIONS, self._limited),
             (RESPONSES, self._kept),
             (COMPLETIONS, self._many),
+            *([(EMBEDDINGS, self._embedding), (EMBEDDINGS, self._embeddings)] if embeds else []),
         ]
         assert len(self._kinds) % 2, "each kind streams half the time"
 
@@ -156,6 +159,8 @@ class Catalogue:
         name = f"{kind.__name__.strip('_')}-{index}"
         if path == RESPONSES:
             return Request(name, path, _response_body(body))
+        if path == EMBEDDINGS:
+            return Request(name, path, {key: body[key] for key in ("model", "input")})
         # An odd number of kinds: each kind streams half the time, if it can.
         if index % 2 and "prompt_logprobs" not in body:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
@@ -164,6 +169,12 @@ class Catalogue:
         return Request(name, path, body, headers, fails=kind == self._failing)
 
     # --- kinds ------------------------------------------------------------------------------------------------------
+
+    def _embedding(self) -> Body:
+        return {"input": self._long_prompt()["prompt"]}
+
+    def _embeddings(self) -> Body:
+        return {"input": [self._text() for _ in range(self._rng.randint(2, 40))]}
 
     def _seeded(self) -> Body:
         return {"return_token_ids": True, "top_p": 0.95}

@@ -46,7 +46,8 @@ class Plan:
         warm_up_rounds: undisturbed runs of the catalogue, before the faults and again behind them.
         answer_timeout_s: after which an answer counts as lost.
         duration_s: of the load under faults, at least; it outlasts the last fault.
-        tolerance: by how much log-probabilities may differ from the undisturbed run's.
+        tolerance: by how much log-probabilities and values of embeddings may differ from the undisturbed run's.
+        embeds: the model makes embeddings, too.
         settle_s: before each look at what processes hold.
         memory_growth: see `find_leaks`; it takes several rounds until memory stays as it is.
         burst: requests that a burst asks at once.
@@ -61,6 +62,7 @@ class Plan:
     answer_timeout_s: float
     duration_s: float
     tolerance: float = 0.0
+    embeds: bool = False
     settle_s: float = 1.0
     memory_growth: float = 1.05
     burst: int = 300
@@ -136,7 +138,7 @@ class Run:
     async def _learn_answers(self) -> None:
         """Ask everything once undisturbed."""
         plan = self._plan
-        catalogue = Catalogue(plan.settings.frontend.served_model_names[0], plan.seed, plan.sizes)
+        catalogue = Catalogue(plan.settings.frontend.served_model_names[0], plan.seed, plan.sizes, embeds=plan.embeds)
         await self._learn(catalogue.make(plan.num_requests))
         stopped = [catalogue.stopped(request, self._expected[request.name]) for request in self._requests]
         await self._learn([request for request in stopped if request is not None])

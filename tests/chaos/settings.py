@@ -43,6 +43,13 @@ def model_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
     return Plan(seed=seed, duration_s=duration_s, **plan | fields)
 
 
+def embeds_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
+    """Return the plan of a run on two layers of SmolLM2's shape with random weights, which generate and embed."""
+    engine = {"load_format": "dummy", "hf_overrides": {"num_hidden_layers": 2}, "runner": "generate", "convert": "embed"}
+    settings = _stack(device="cpu", dtype="float32", threads=1, max_model_len=2048, num_gpu_blocks_override=256, **engine)
+    return model_plan(seed, duration_s, **{"settings": settings, "embeds": True, "num_requests": 30} | fields)
+
+
 def ranks_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
     """Return the plan of a run on three ranks, with two layers of SmolLM2's shape and random weights."""
     return _ranks_plan(seed, duration_s, 2, {"tensor_parallel_size": 3}, fields)

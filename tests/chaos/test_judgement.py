@@ -279,3 +279,21 @@ def test_the_longest_silence_is_that_of_all_streams_together():
     clock = clock_of([0.9, 2.0, 5.0], [1.0, 3.5])
 
     assert longest_silence([KILL], clock) == (pytest.approx(1.5), KILL)
+
+
+EMBEDDED = {"data": [{"embedding": [0.1, 0.2]}, {"embedding": [0.3, 0.4]}], "usage": USAGE["usage"]}
+
+
+@pytest.mark.parametrize(
+    ("data", "verdict"),
+    [
+        (EMBEDDED["data"], "equal"),
+        ([{"embedding": [0.1, 0.2004]}, EMBEDDED["data"][1]], "equal"),
+        (EMBEDDED["data"][:1], "lost"),
+        (EMBEDDED["data"] * 2, "duplicated"),
+        (EMBEDDED["data"][::-1], "different"),
+        ([{"embedding": [0.1, 0.202]}, EMBEDDED["data"][1]], "different"),
+    ],
+)
+def test_embeddings_are_judged_by_their_number_order_and_values(data, verdict):
+    assert judge(answer(EMBEDDED), answer(EMBEDDED | {"data": data}), tolerance=1e-3) == verdict

@@ -16,8 +16,10 @@ import numpy as np
 import openai
 import psutil
 import pytest
+import torch
 
 from tests.documents import ROOT, Page
+from tests.e2e.tiny_model import save_tiny_model
 from tests.frontend.api.http.documentation.test_answers import POOLING, check, content_of
 from tests.worker_svc.pooling.checkpoints import ids_of, save_cross_encoder, save_sentence_encoder
 from tetrad.v1 import inference_pb2, inference_pb2_grpc
@@ -194,6 +196,46 @@ def test_a_query_and_documents_are_cut_before_they_are_scored(reranker):
     assert answer["data"][1]["score"] == pytest.approx(score("w0 w1", "w50"), abs=1e-5)
 
 
+PAIR_TEMPLATE = "{{ instruction | default('w40') }} {{ messages[1].content }} w41 {{ messages[0].content }}"
+
+
+def test_a_chat_template_and_an_instruction_write_pairs(tmp_path, start_server):
+    """The template of the command line, then that of a request; scores are those of transformers for what they write."""
+    reference, _ = save_cross_encoder(tmp_path)
+    (tmp_path / "pairs.jinja").write_text(PAIR_TEMPLATE)
+    server = start_server(str(tmp_path), "--device", "cpu", "--chat-template", str(tmp_path / "pairs.jinja")).wait_ready()
+    own = {"chat_template": "w60 {{ messages[0].content }} {{ sort }}", "chat_template_kwargs": {"sort": "w61"}}
+    documents = [TEXTS[1]] * 3 + [TEXTS[2]]
+
+    ranked = httpx.post(f"{server.url}/rerank", json={"query": TEXTS[0], "documents": documents}).json()
+    instructed = httpx.post(f"{server.url}/score", json={"text_1": TEXTS[0], "text_2": TEXTS[1], "instruction": "w42"}).json()
+    with_own = httpx.post(f"{server.url}/score", json={"text_1": TEXTS[0], "text_2": TEXTS[1], **own}).json()
+    with grpc.insecure_channel(server.grpc_target) as channel:
+        request = inference_pb2.ScoreRequest(queries=TEXTS[:1], documents=TEXTS[1:2], instruction="w42")
+        over_grpc = inference_pb2_grpc.InferenceServiceStub(channel).Score(request)
+
+    def expected(text):
+        with torch.no_grad():
+            return torch.sigmoid(reference(torch.tensor([ids_of(text)])).logits[0, 0]).item()
+
+    found = {result["index"]: result["relevance_score"] for result in ranked["results"]}
+    for place, text in enumerate(documents):
+        assert found[place] == pytest.approx(expected(f"w40 {text} w41 {TEXTS[0]}"), abs=1e-5)
+    assert instructed["data"][0]["score"] == pytest.approx(expected(f"w42 {TEXTS[1]} w41 {TEXTS[0]}"), abs=1e-5)
+    assert over_grpc.scores[0] == pytest.approx(instructed["data"][0]["score"], abs=1e-6)
+    assert with_own["data"][0]["score"] == pytest.approx(expected(f"w60 {TEXTS[0]} w61"), abs=1e-5)
+
+
+def test_an_instruction_without_a_template_is_refused(embedder, reranker):
+    body = {"text_1": TEXTS[0], "text_2": TEXTS[1], "instruction": "w42"}
+
+    for server, text in ((embedder[0], "are for cross-encoders"), (reranker[0], "need a chat template for pairs")):
+        answer = httpx.post(f"{server.url}/score", json=body)
+
+        assert answer.status_code == 400
+        assert text in answer.json()["error"]["message"]
+
+
 def test_many_large_requests_leave_room_for_a_small_one(embedder):
     """Eight requests of 2,048 texts at once are answered; meanwhile a small one waits for a few steps, not for them."""
     server, embed = embedder
@@ -360,6 +402,32 @@ def test_a_generating_model_says_that_it_makes_no_embeddings(start_server):
 
     assert response.status_code == 400
     assert "does not support Embeddings API: it generates" in response.json()["error"]["message"]
+
+
+def test_embeddings_and_generation_at_the_same_time_bring_what_they_bring_alone(tmp_path, start_server):
+    """One causal model does both; small steps mix chunks of long inputs with decodes."""
+    model = str(save_tiny_model(tmp_path))
+    options = ("--runner", "generate", "--convert", "embed", "--max-num-batched-tokens", "64")
+    server = start_server(model, "--device", "cpu", *options).wait_ready()
+    inputs = [f"text {place} " * (1 + 3 * place % 40) for place in range(48)]
+
+    def embed(text):
+        return httpx.post(f"{server.url}/v1/embeddings", json={"input": text}, timeout=60).json()["data"][0]["embedding"]
+
+    def generate(text):
+        body = {"prompt": text, "max_tokens": 40, "temperature": 0.8, "seed": len(text), "ignore_eos": True}
+        answer = httpx.post(f"{server.url}/v1/completions", json=body | {"return_token_ids": True}, timeout=60).json()
+        return answer["choices"][0]["token_ids"]
+
+    alone = [embed(text) for text in inputs], [generate(text) for text in inputs[:16]]
+    with ThreadPoolExecutor(24) as pool:
+        tokens = [pool.submit(generate, text) for text in inputs[:16]]
+        embeddings = [pool.submit(embed, text) for text in inputs]
+        together = [each.result() for each in embeddings], [each.result() for each in tokens]
+
+    np.testing.assert_allclose(together[0], alone[0], atol=1e-5)
+    assert together[1] == alone[1]
+    assert all(len(each) == 40 for each in together[1])
 
 
 @pytest.mark.parametrize("service", ["worker_svc", "engine_core_svc", "tokenizer_svc"])

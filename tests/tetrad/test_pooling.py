@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification
 
 import tetrad
 from tests.documents import Page
@@ -184,6 +184,35 @@ def test_a_reranker_of_two_tokens_scores_a_query_with_each_document(tmp_path):
         with torch.no_grad():
             no, yes = reference(torch.tensor([output.prompt_token_ids])).logits[0, -1, [94, 95]]
         assert output.outputs.score == pytest.approx(torch.sigmoid(yes - no).item(), abs=1e-5)
+
+
+def test_a_chat_template_writes_the_pairs_of_a_reranker(tmp_path):
+    reference = save_decoder(tmp_path, Qwen3ForSequenceClassification, Qwen3Config(**SIZES, num_labels=1))
+    save_tokenizer(tmp_path)
+    template = (
+        "w50 {{ messages | selectattr('role', 'eq', 'document') | map(attribute='content') | first }} "
+        "w51 {{ messages | selectattr('role', 'eq', 'query') | map(attribute='content') | first }} w52"
+    )
+
+    with tetrad.LLM(str(tmp_path), device="cpu") as llm:
+        outputs = llm.score(TEXTS[0], TEXTS[1:], use_tqdm=False, chat_template=template)
+        [cut] = llm.score(
+            TEXTS[0], TEXTS[2], use_tqdm=False, chat_template=template, tokenization_kwargs={"truncate_prompt_tokens": 10}
+        )
+        with pytest.raises(InvalidRequest, match="leave no room for the document in the 8 tokens"):
+            llm.score("w1", "w2", chat_template="{# full #}" + "w1 " * 8, tokenization_kwargs={"truncate_prompt_tokens": 8})
+
+    for text, output in zip(TEXTS[1:], outputs, strict=True):
+        assert output.prompt_token_ids == ids_of(f"w50 {text} w51 {TEXTS[0]} w52")
+        with torch.no_grad():
+            logit = reference(torch.tensor([output.prompt_token_ids])).logits[0, 0]
+        assert output.outputs.score == pytest.approx(torch.sigmoid(logit).item(), abs=1e-5)
+    assert cut.prompt_token_ids == ids_of(f"w50 w0 w1 w51 {TEXTS[0]} w52")
+
+
+def test_an_embedder_refuses_a_template_for_pairs(embedder):
+    with pytest.raises(InvalidRequest, match="instruction and chat_template are for cross-encoders"):
+        embedder[0].score("w1", "w2", chat_template="{{ messages[0].content }}")
 
 
 def test_async_llm_encodes(tmp_path):

@@ -2,8 +2,11 @@
 
 import pytest
 
+from tests.documents import ROOT
 from tests.worker_svc.pooling.checkpoints import ENCODERS, save_encoder
 from tetrad.services.errors import InvalidRequest
+from tetrad.tokenizer_svc.chat.pair_prompts import PairPrompts, PairTemplate
+from tetrad.tokenizer_svc.chat.renderer import ChatLimits, ChatRenderer
 from tetrad.tokenizer_svc.loading.load import load_tokenizer
 
 CLS, SEP = 2, 3
@@ -34,3 +37,19 @@ def test_the_second_text_is_cut_to_the_limit(bert):
 def test_a_first_text_that_fills_the_limit_is_refused(bert):
     with pytest.raises(InvalidRequest, match=r"The first text of a pair has 5 tokens; the limit of the pair is 4\."):
         bert.encode_pair("w0 w1", "w2 w3 w4", max_tokens=4)
+
+
+async def test_the_template_of_the_docs_writes_qwen3_rerankers_prompt(bert):
+    """The text of the model card."""
+    template = PairTemplate((ROOT / "docs/templates/qwen3_reranker.jinja").read_text(), '{"instruction": "Find it."}')
+    chat = ChatRenderer(bert.facts, ChatLimits())
+    try:
+        prompt = await PairPrompts(bert, chat).write(("Where?", "Here."), template)
+    finally:
+        await chat.close()
+
+    assert prompt == (
+        "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. "
+        'Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+        "<Instruct>: Find it.\n<Query>: Where?\n<Document>: Here.<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    )

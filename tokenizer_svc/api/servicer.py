@@ -29,6 +29,7 @@ from tetrad.tokenizer_svc.api.wire import (
     append_sizes,
     apply_to_stream,
     decode_conversation,
+    decode_pair_template,
     decode_pairs,
     decode_truncation,
     encode_info,
@@ -36,6 +37,7 @@ from tetrad.tokenizer_svc.api.wire import (
     encode_tokens,
     skips_special_tokens,
 )
+from tetrad.tokenizer_svc.chat.pair_prompts import PairPrompts, PairTemplate
 from tetrad.tokenizer_svc.chat.renderer import ChatRenderer
 from tetrad.tokenizer_svc.observability.metrics import TokenizerMetrics
 from tetrad.tokenizer_svc.tokenizer.detokenize_stream import DetokenizeStream
@@ -95,6 +97,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         self._tracer = tracer or NoTracer()
         self._tokenizer = tokenizer
         self._chat = chat
+        self._pair_prompts = PairPrompts(tokenizer, chat)
         self._pool = pool
         self._info = encode_info(tokenizer, model)
         self._max_text_bytes = max_text_bytes
@@ -264,11 +267,28 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
 
     async def _encode_pairs(self, request: tokenizer_pb2.EncodeRequest) -> Sequence[tokenizer_pb2.Encoding]:
         max_tokens = request.max_tokens if request.HasField("max_tokens") else None
-        jobs = []
-        for first, second in decode_pairs(request):
-            num_bytes = self._checked_bytes(first, "texts") + self._checked_bytes(second, "text_pairs")
-            jobs.append((partial(self._encode_pair, first, second, max_tokens), num_bytes))
-        return await self._all_encoded(jobs)
+        pairs = decode_pairs(request)
+        sizes = [self._checked_bytes(first, "texts") + self._checked_bytes(second, "text_pairs") for first, second in pairs]
+        template = decode_pair_template(request)
+        if self._pair_prompts.writes(template):
+            return [await self._encode_written_pair(pair, template, max_tokens) for pair in pairs]
+        encodes = [partial(self._encode_pair, *pair, max_tokens) for pair in pairs]
+        return await self._all_encoded(list(zip(encodes, sizes, strict=True)))
+
+    async def _encode_written_pair(
+        self, pair: tuple[str, str], template: PairTemplate, max_tokens: int | None
+    ) -> tokenizer_pb2.Encoding:
+        """Return the ids of the text that a template makes of a pair, at most `max_tokens`: the second text is cut."""
+        while True:
+            prompt = await self._pair_prompts.write(pair, template)
+            encode = partial(self._encode_to_wire, add_special_tokens=True, truncation=None, with_strings=False)
+            with self._pending.admit(len(prompt)):
+                [encoding] = await self._encode_all(encode, [prompt], field="text_pairs")
+            num_tokens = len(encoding.token_ids) // U32_BYTES
+            if max_tokens is None or num_tokens <= max_tokens:
+                return encoding
+            surplus = num_tokens - max_tokens
+            pair = await self._in_thread(partial(self._pair_prompts.shortened, pair, surplus, max_tokens))
 
     def _encode_pair(self, first: str, second: str, max_tokens: int | None) -> tokenizer_pb2.Encoding:
         started = time.perf_counter()

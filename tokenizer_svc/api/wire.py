@@ -7,6 +7,7 @@ from tetrad.services.rpc.columns import pack_u32, split_rows, unpack_u32
 from tetrad.services.rpc.status import to_status
 from tetrad.services.rpc.unread_fields import UnreadFields
 from tetrad.services.version import VERSION
+from tetrad.tokenizer_svc.chat.pair_prompts import PairTemplate
 from tetrad.tokenizer_svc.chat.renderer import Conversation
 from tetrad.tokenizer_svc.tokenizer.detokenize_stream import Deltas, DetokenizeStream, OpenHandle
 from tetrad.tokenizer_svc.tokenizer.tokenizer import EncodedPair, EncodedText, Tokenizer, Truncation
@@ -55,6 +56,14 @@ def decode_pairs(request: tokenizer_pb2.EncodeRequest) -> list[tuple[str, str]]:
             field="text_pairs",
         )
     return list(zip(request.texts, request.text_pairs, strict=True))
+
+
+def decode_pair_template(request: tokenizer_pb2.EncodeRequest) -> PairTemplate:
+    """Return what a request says of the template that writes its pairs."""
+    return PairTemplate(
+        source=request.chat_template if request.HasField("chat_template") else None,
+        kwargs_json=_decode_text(request.chat_template_kwargs_json, "chat_template_kwargs_json"),
+    )
 
 
 def encode_pair(encoded: EncodedPair) -> tokenizer_pb2.Encoding:

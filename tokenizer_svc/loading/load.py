@@ -42,7 +42,8 @@ def load_tokenizer(model: str, tokenizer: str | None = None, *, chat_template: s
         if not loaded.generation_config:
             loaded = dataclasses.replace(loaded, release_config=builtin_generation_config(model_path))
         if chat_template is not None:
-            loaded = dataclasses.replace(loaded, chat_templates={"default": _load_template(chat_template)})
+            template = _load_template(chat_template)
+            loaded = dataclasses.replace(loaded, chat_templates={"default": template}, pair_template=template)
         return _check(Tokenizer(loaded), path)
 
 

@@ -39,6 +39,7 @@ class LoadedTokenizer:
         generation_config: sampling parameters that the model's authors recommend; empty: none.
         release_config: the same, chosen by this release for a built-in model. It may change between releases, so it is no part
             of the files and their hash: a frontend takes tokenizers of both releases for the same while they are upgraded.
+        pair_template: chat template that writes the pairs of texts of a cross-encoder; None: the tokenizer joins them.
         prompts: texts that the authors put before an input, by what it is for (sentence-transformers' prompts).
     """
 
@@ -51,3 +52,4 @@ class LoadedTokenizer:
     generation_config: Mapping[str, Any] = field(default_factory=dict)
     release_config: Mapping[str, Any] = field(default_factory=dict)
     prompts: Mapping[str, str] = field(default_factory=dict)
+    pair_template: str | None = None

@@ -37,6 +37,14 @@ def _linear(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any])
     return frequencies / float(scaling["factor"]), 1.0
 
 
+def _ntk(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any]) -> Scaled:  # noqa: ARG001 - one signature
+    """GTE's fixed NTK scaling: a base `factor` times as large, and all frequencies divided by factor^(2 / R)."""
+    if scaling.get("mixed_b") is not None:
+        raise ModelError("Rope scaling 'ntk' with mixed_b is not supported.")
+    pairs = torch.arange(1, len(frequencies) + 1, dtype=torch.float32)
+    return frequencies / float(scaling["factor"]) ** (pairs / len(frequencies)), 1.0
+
+
 def _factors(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any]) -> Scaled:  # noqa: ARG001 - one signature
     """GGUF files carry Llama 3's scaling as one divisor per frequency."""
     return frequencies / torch.as_tensor(scaling["factors"], dtype=torch.float32), 1.0
@@ -104,6 +112,7 @@ def _yarn_gain(factor: float, scaling: Mapping[str, Any]) -> float:
 _SCALINGS: dict[str, Callable[[torch.Tensor, float, Mapping[str, Any]], Scaled]] = {
     "default": _default,
     "linear": _linear,
+    "ntk": _ntk,
     "llama3": _llama3,
     "factors": _factors,
     "yarn": _yarn,

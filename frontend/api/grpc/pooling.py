@@ -6,6 +6,7 @@ from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.scoring import PairLimits, pairs_of, score_pairs
 from tetrad.frontend.request.pooling import CLASSIFY, EMBED, PoolingParams, PoolingRequestOutput, required_facts
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
+from tetrad.frontend.tokenizer.client import PairTemplate
 from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.v1 import inference_pb2
 
@@ -71,7 +72,8 @@ class PoolingCalls:
             )
 
         activation = request.use_activation if request.HasField("use_activation") else None
-        found = await score_pairs(self._llm, pairs, run, limits, use_activation=activation)
+        template = PairTemplate(kwargs={"instruction": request.instruction} if request.instruction else {})
+        found = await score_pairs(self._llm, pairs, run, limits, use_activation=activation, template=template)
         return inference_pb2.ScoreResponse(scores=found.values, usage=_usage(found.outputs))
 
     async def _run(

@@ -130,14 +130,14 @@ def save_cross_encoder(directory: Path) -> tuple[PreTrainedModel, Callable[[str,
     return reference, score
 
 
-def save_colbert(directory: Path, *, width: int) -> Callable[[Sequence[int]], npt.NDArray[np.float32]]:
+def save_colbert(directory: Path, *, width: int, **config: object) -> Callable[[Sequence[int]], npt.NDArray[np.float32]]:
     """Write a ColBERT; return what gives the embeddings of a prompt's tokens [L, width] by transformers' BERT."""
-    reference = save_encoder(directory, ENCODERS["bert"])
+    reference = save_encoder(directory, ENCODERS["bert"], **config)
     tensors = {f"bert.{name}": tensor for name, tensor in load_file(directory / "model.safetensors").items()}
     tensors["linear.weight"] = projection = torch.randn(width, _SIZES["hidden_size"])
     save_file(tensors, directory / "model.safetensors", {"format": "pt"})
-    config = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps(config | {"architectures": ["HF_ColBERT"], "dim": width}))
+    written = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(written | {"architectures": ["HF_ColBERT"], "dim": width}))
 
     def embed(ids: Sequence[int]) -> npt.NDArray[np.float32]:
         with torch.no_grad():

@@ -204,6 +204,54 @@ def test_a_reranker_of_two_tokens_compares_their_logits(tmp_path, is_tied):
     assert model.info.pooling.labels == ("LABEL_0",)
 
 
+ALL_LENGTHS = (1, 512, *np.random.default_rng(1).integers(1, 512, 62).tolist())
+
+
+@pytest.mark.parametrize("chunk", [None, 100])
+def test_sixty_four_prompts_of_all_lengths_have_the_classes_of_transformers(tmp_path, chunk):
+    reference = save_decoder(tmp_path, tf.Qwen3ForSequenceClassification, tf.Qwen3Config(**SIZES, num_labels=3))
+    prompts = prompts_of(ALL_LENGTHS)
+
+    answers = run_in_chunks(runner_of(load(tmp_path), 6000), prompts, PoolingSpec("classify"), chunk)
+
+    for ids, answer in zip(prompts, answers, strict=True):
+        with torch.no_grad():
+            expected = reference(torch.tensor([ids])).logits[0].softmax(-1)
+        np.testing.assert_allclose(answer, expected.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [None, 100])
+def test_sixty_four_prompts_of_all_lengths_have_the_rewards_of_transformers(tmp_path, chunk):
+    reference, head = save_reward_model(tmp_path, "Qwen2ForRewardModel", 1)
+    prompts = prompts_of(ALL_LENGTHS)
+
+    answers = run_in_chunks(runner_of(load(tmp_path), 6000), prompts, PoolingSpec("token_classify"), chunk)
+
+    for ids, answer in zip(prompts, answers, strict=True):
+        with torch.no_grad():
+            expected = head(hidden_of(reference, ids))
+        np.testing.assert_allclose(answer, expected.numpy(), atol=2e-5)
+
+
+@pytest.mark.parametrize("chunk", [None, 100])
+def test_sixty_four_prompts_of_all_lengths_have_the_scores_of_two_tokens(tmp_path, chunk):
+    reference = save_decoder(tmp_path, tf.Qwen3ForCausalLM, tf.Qwen3Config(**SIZES))
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"no": 17, "yes": 40}}, "added_tokens": []}))
+    overrides = {
+        "architectures": ["Qwen3ForSequenceClassification"],
+        "classifier_from_token": ["no", "yes"],
+        "is_original_qwen3_reranker": True,
+    }
+    model, prompts = load(tmp_path, hf_overrides_json=json.dumps(overrides)), prompts_of(ALL_LENGTHS)
+
+    answers = run_in_chunks(runner_of(model, 6000), prompts, PoolingSpec("classify"), chunk)
+
+    for ids, answer in zip(prompts, answers, strict=True):
+        with torch.no_grad():
+            no, yes = reference(torch.tensor([ids])).logits[0, -1, [17, 40]]
+        assert answer == pytest.approx([torch.sigmoid(yes - no).item()], abs=2e-5)
+
+
 def test_one_runner_generates_and_embeds_in_one_step(tmp_path):
     reference = save_decoder(tmp_path, tf.Qwen3ForCausalLM, tf.Qwen3Config(**SIZES))
     embedded, continued = prompts_of([20, 9])

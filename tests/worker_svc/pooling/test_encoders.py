@@ -1,8 +1,11 @@
 """Encoders against transformers in float32: tiny random checkpoints of every family, alone and in batches of mixed lengths."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from tests.worker_svc.pooling.checkpoints import CLASSIFIERS, ENCODERS, VOCAB_SIZE, save_colbert, save_encoder, save_modules
 from tests.worker_svc.pooling.runs import load, load_with, run
@@ -74,6 +77,68 @@ def test_classes_equal_those_of_transformers(tmp_path, family, num_labels):
             logits = reference(torch.tensor([prompt])).logits[0]
         expected = torch.sigmoid(logits) if num_labels == 1 else torch.softmax(logits, -1)
         np.testing.assert_allclose(each.values, expected.numpy(), atol=1e-4)
+
+
+PUBLISHED_NEW = {
+    "layer_norm_type": "layer_norm",
+    "logn_attention_clip1": False,
+    "logn_attention_scale": False,
+    "model_type": "new",
+    "pack_qkv": True,
+    "position_embedding_type": "rope",
+    "rope_scaling": None,
+    "rope_theta": 20000,
+    "unpad_inputs": False,
+}
+"""What the config.json of gte-multilingual-base says beyond transformers' GTE."""
+
+
+def rename_gte(directory, architecture, **changes):
+    """Make a checkpoint of transformers' GTE one of GTE's own implementation: the same tensors under another config.json."""
+    config = json.loads((directory / "config.json").read_text())
+    del config["rope_parameters"]
+    (directory / "config.json").write_text(json.dumps(config | PUBLISHED_NEW | changes | {"architectures": [architecture]}))
+    if architecture != "NewModel":
+        tensors = load_file(directory / "model.safetensors")
+        renamed = {
+            name if name.startswith("classifier.") else f"new.{name.removeprefix('gte.')}": tensors[name] for name in tensors
+        }
+        save_file(renamed, directory / "model.safetensors", {"format": "pt"})
+
+
+def ntk_frequencies(theta, factor, dim):
+    """Return what GTE's NTKScalingRotaryEmbedding computes."""
+    inverse = 1.0 / ((theta * factor) ** (torch.arange(0, dim, 2).float() / dim))
+    return inverse / factor ** (2 / dim)
+
+
+@pytest.mark.parametrize("factor", [None, 2.0, 8.0])
+@pytest.mark.parametrize("architecture", ["NewModel", "GteNewModel"])
+def test_checkpoints_of_gtes_own_implementation_are_loaded(tmp_path, architecture, factor):
+    rope = {"rope_theta": 20000.0, "rope_type": "default"}
+    reference = save_encoder(tmp_path, ENCODERS["gte"], rope_parameters=rope)
+    rename_gte(tmp_path, architecture, rope_scaling=factor and {"factor": factor, "type": "ntk"})
+    if factor:  # as gte-base-en-v1.5 has it
+        reference.rotary_emb.inv_freq.copy_(ntk_frequencies(20000.0, factor, 8))
+    prompts = prompts_of(LENGTHS)
+
+    pooled = run(load(tmp_path), prompts, PoolingSpec("token_embed", use_activation=False)).pooled
+
+    for ids, each in zip(prompts, pooled, strict=True):
+        np.testing.assert_allclose(each.values, hidden_of(reference, ids).numpy(), atol=1e-4)
+
+
+def test_classifiers_of_gtes_own_implementation_are_loaded(tmp_path):
+    rope = {"rope_theta": 20000.0, "rope_type": "default"}
+    reference = save_encoder(tmp_path, CLASSIFIERS["gte"], num_labels=1, rope_parameters=rope)
+    rename_gte(tmp_path, "NewForSequenceClassification")
+    [prompt] = prompts_of([12])
+
+    [pooled] = run(load(tmp_path), [prompt], PoolingSpec("classify", use_activation=False)).pooled
+
+    with torch.no_grad():
+        expected = reference(torch.tensor([prompt])).logits[0]
+    np.testing.assert_allclose(pooled.values, expected.numpy(), atol=1e-4)
 
 
 def test_the_second_text_of_a_pair_is_of_the_second_type(tmp_path):
@@ -182,6 +247,44 @@ def test_sixty_four_prompts_of_all_lengths_equal_those_of_transformers(tmp_path,
         np.testing.assert_allclose(pooled, expected, atol=1e-4)
         assert pooled @ expected >= 0.99999
     np.testing.assert_array_equal(together[:8], alone)
+
+
+@pytest.mark.parametrize("family", CLASSIFIERS)
+def test_sixty_four_prompts_of_all_lengths_have_the_classes_of_transformers(tmp_path, family):
+    reference = save_encoder(tmp_path, CLASSIFIERS[family], num_labels=3, max_position_embeddings=514)
+    prompts = prompts_of([1, 512, *np.random.default_rng(1).integers(1, 512, 62)])
+    model = load(tmp_path)
+
+    pooled = run(model, prompts, PoolingSpec(model.info.pooling.tasks[0])).pooled
+
+    for ids, each in zip(prompts, pooled, strict=True):
+        with torch.no_grad():
+            expected = reference(torch.tensor([ids])).logits[0].softmax(-1).numpy()
+        np.testing.assert_allclose(each.values, expected, atol=1e-4)
+
+
+def test_sixty_four_pairs_of_all_lengths_have_the_scores_of_transformers(tmp_path):
+    reference = save_encoder(tmp_path, CLASSIFIERS["bert"], num_labels=1, max_position_embeddings=514)
+    lengths = [2, 512, *np.random.default_rng(1).integers(2, 512, 62)]
+    prompts, boundaries = prompts_of(lengths), [int(length) // 2 for length in lengths]
+
+    pooled = run(load(tmp_path), prompts, *(PoolingSpec("classify", token_type_boundary=each) for each in boundaries)).pooled
+
+    for ids, boundary, each in zip(prompts, boundaries, pooled, strict=True):
+        types = torch.tensor([[0] * boundary + [1] * (len(ids) - boundary)])
+        with torch.no_grad():
+            expected = torch.sigmoid(reference(torch.tensor([ids]), token_type_ids=types).logits[0]).numpy()
+        np.testing.assert_allclose(each.values, expected, atol=1e-4)
+
+
+def test_sixty_four_prompts_of_all_lengths_have_colberts_rows(tmp_path):
+    embed = save_colbert(tmp_path, width=16, max_position_embeddings=514)
+    prompts = prompts_of([1, 512, *np.random.default_rng(1).integers(1, 512, 62)])
+
+    pooled = run(load(tmp_path), prompts, PoolingSpec("token_embed")).pooled
+
+    for ids, each in zip(prompts, pooled, strict=True):
+        np.testing.assert_allclose(each.values, embed(ids), atol=1e-4)
 
 
 @pytest.mark.parametrize("kernels", ["torch", "floats", "split"])

@@ -98,6 +98,15 @@ class PairBody(PoolingBody):
 
     max_tokens_per_query: Integer | None = Field(None, description="Keep at most this many tokens of each query. Unset: all.")
     max_tokens_per_doc: Integer | None = Field(None, description="Keep at most this many tokens of each document. Unset: all.")
+    instruction: str | None = Field(
+        None, description="The task, for the chat template that writes the pairs of a reranker. Unset: the template's own."
+    )
+    chat_template: str | None = Field(
+        None,
+        description="A Jinja template that writes each pair, of two messages with the roles query and document. Unset: the "
+        "one of --chat-template; without it, the tokenizer joins the pair.",
+    )
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="Further variables for that template.")
 
 
 class ScoreRequest(PairBody):

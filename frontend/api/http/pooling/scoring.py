@@ -17,6 +17,7 @@ from tetrad.frontend.api.http.requests.body import read_prompt_body
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.api.http.sse.streams import until_disconnected
 from tetrad.frontend.llm.scoring import PairLimits, Scores, pairs_of, score_pairs
+from tetrad.frontend.tokenizer.client import PairTemplate
 from tetrad.services.errors import InvalidRequest
 
 router = APIRouter()
@@ -76,7 +77,13 @@ async def _score(job: Job, body: PairBody, pairs: Sequence[tuple[str, str]]) -> 
         job.run,
         PairLimits(body.truncate_prompt_tokens, body.max_tokens_per_query, body.max_tokens_per_doc),
         use_activation=body.use_activation,
+        template=_template(body),
     )
+
+
+def _template(body: PairBody) -> PairTemplate:
+    named = {} if body.instruction is None else {"instruction": body.instruction}
+    return PairTemplate(body.chat_template, (body.chat_template_kwargs or {}) | named)
 
 
 def _as_list(given: str | list[str] | None) -> list[str]:
