@@ -1,4 +1,4 @@
-"""Splits: what `tetrad plan` expects of each split of a model over four GPUs, against the simulated device with its step times.
+"""Splits: compares the rates that `tetrad plan` computes for four GPUs with the simulated device at the same step times.
 
 `python -m benchmarks.splits`. The step times are a model of the GPUs and their links (tetrad/cli/planning). Measured is the
 rest of the stack at these times: streams over HTTP, all on the same cores. Engines of a split are engine cores of their own.

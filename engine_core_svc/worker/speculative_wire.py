@@ -1,4 +1,4 @@
-"""Speculative wire: the message that tells a worker what drafts."""
+"""Speculative wire: encodes the draft method and the draft model for a worker."""
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.core.speculative_config import read_speculative_config

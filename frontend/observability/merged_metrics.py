@@ -1,4 +1,4 @@
-"""Merged metrics: the metrics of several frontends as one page of Prometheus' text format, told apart by a label.
+"""Merged metrics: joins the metrics of several frontends in one page of Prometheus' text format; a label names each.
 
 Counters are not added up: a sum would fall when one of the processes ends, and Prometheus would take it for a restart of all.
 """

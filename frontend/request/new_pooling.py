@@ -1,4 +1,4 @@
-"""NewPooling: a caller's pooling request before any check: its inputs, and what to make of each.
+"""NewPooling: an unchecked pooling request: its inputs, and the task for each of them.
 
 Made by AsyncLLM, consumed by the pooling intake.
 """

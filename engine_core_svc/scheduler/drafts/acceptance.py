@@ -1,4 +1,4 @@
-"""Acceptance: measures how often a proposer is right, per request, with what all requests have shown as the prior.
+"""Acceptance: estimates a proposer's acceptance rate for each request; the rate over all requests is the prior.
 
 Proposals that no step verifies count as well: the tokens that come are compared with them at no cost. So a request that is not
 worth drafts now shows when it is again.

@@ -1,4 +1,4 @@
-"""MeasuredStep: what a step without prompts has computed, and how long it took."""
+"""MeasuredStep: the rows and the duration of one step without prompts."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Step prices: estimates how long a step with so many rows takes, from measured steps, and what each further row costs.
+"""Step prices: estimates the duration of a step by its number of rows, and the cost of one more row, from measured steps.
 
 A row is a token of a decoding request, or a draft behind it. Used by the judgement of drafts alone. Knows no requests, reads no
 clock.

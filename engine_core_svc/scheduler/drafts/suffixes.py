@@ -1,4 +1,4 @@
-"""Suffixes: proposes what followed most often where the longest end of a request's tokens occurred before (suffix decoding).
+"""Suffixes: finds earlier occurrences of a request's last tokens, and proposes the most frequent continuation.
 
 One per request, made and called by LookupDrafts. The rules are those of SuffixDecoding (Oliaro et al. 2024) in vLLM: longer
 matches allow more drafts, and a token that followed too seldom ends the proposal. Its trees, of the request's own text and of
