@@ -97,6 +97,6 @@ def test_a_gguf_file_says_how_long_its_contexts_were():
         "qwen2.rope.scaling.original_context_length": 32768,
     }
 
-    config = config_from_metadata(fields.get, vocab_size=10, is_tied=True)
+    config = config_from_metadata(fields.get, lambda _: False, vocab_size=10, is_tied=True)
 
     assert config["rope_scaling"] == {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}

@@ -110,6 +110,7 @@ _INFO_SCHEMA = obj(
         version=field("string", "Of its Tetrad."),
         supports_lora=field("boolean", "Whether it takes adapters."),
         max_loras=field("integer", "Maximum number of different adapters in a step; 0: it takes none."),
+        max_cpu_loras=field("integer", "Maximum number of adapters in memory; 0: it takes none."),
         priority_scheduling=field("boolean", "Whether `priority` orders requests."),
         supports_shared_sampling_params=field("boolean", "Whether requests of one message may share their parameters."),
         max_message_bytes=field("integer", "Largest message that it reads, in bytes."),
