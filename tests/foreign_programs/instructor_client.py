@@ -1,4 +1,4 @@
-"""Instructor in four modes: `python instructor_client.py URL MODEL` writes JSON.
+"""Instructor in six modes, and a stream of partial forms: `python instructor_client.py URL MODEL` writes JSON.
 
 Run by test_frameworks.py with the Python that has it.
 """
@@ -7,6 +7,7 @@ import json
 import sys
 from typing import Literal
 
+import anthropic
 import instructor
 import openai
 from pydantic import BaseModel
@@ -35,7 +36,13 @@ def fill(mode: instructor.Mode) -> dict[str, object]:
     ).model_dump()
 
 
-told = {}
-for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA, instructor.Mode.JSON, instructor.Mode.MD_JSON):
-    told[mode.name] = fill(mode)
-json.dump(told, sys.stdout)
+Mode = instructor.Mode
+told = {mode.name: fill(mode) for mode in (Mode.TOOLS, Mode.TOOLS_STRICT, Mode.JSON_SCHEMA, Mode.JSON, Mode.MD_JSON)}
+claude = instructor.from_anthropic(anthropic.Anthropic(base_url=url, api_key="none"), mode=Mode.ANTHROPIC_TOOLS)
+form = claude.chat.completions.create(model=model, messages=question, response_model=City, max_tokens=128, max_retries=0)
+told["ANTHROPIC_TOOLS"] = form.model_dump()
+own = instructor.from_openai(openai.OpenAI(base_url=f"{url}/v1", api_key="none"), mode=Mode.TOOLS)
+partial = own.chat.completions.create_partial(
+    model=model, messages=question, response_model=City, temperature=0, max_tokens=128, max_retries=0
+)
+json.dump({"filled": told, "partial": [form.city for form in partial]}, sys.stdout)
