@@ -72,7 +72,7 @@ test: setup lint ## Lint, check types, run every test
 	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder --timeout 600 --timeout-method thread $(PYTEST_ARGS); passed=$$?; \
 	wait $$types || { echo "make: mypy found errors, see above" >&2; exit 1; }; exit $$passed
 
-gateways-test: setup ## Drive Tetrad with smg, vllm-router, LangChain, LlamaIndex, Cohere, Ollama's client and aiperf from PyPI (1.6 GB in the user's cache, once)
+gateways-test: setup ## Drive Tetrad with smg, vllm-router, aiperf and the clients and frameworks of docs/gateways.md from PyPI (2.3 GB in the user's cache, once)
 	$(BIN)/python -m pytest tests/foreign_programs $(PYTEST_ARGS)
 
 JAVA_PACKAGES := default-jdk-headless protobuf-compiler protobuf-compiler-grpc-java-plugin libgrpc-java libprotobuf-java \

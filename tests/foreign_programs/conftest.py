@@ -1,6 +1,6 @@
 """Unmodified third-party programs in their own virtual environment, and stacks for them to use.
 
-Not part of `make test`: `make gateways-test`. The environment is made once for each requirements.txt, in the user's cache.
+Not part of `make test`: `make gateways-test`. An environment is made once for each list of requirements, in the user's cache.
 """
 
 import contextlib
@@ -23,17 +23,22 @@ from tetrad.services.hub.model_files import CacheSettings
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 
 
-@pytest.fixture(scope="session")
-def foreign_bin() -> Path:
-    """Return where the programs are."""
-    digest = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()[:12]
+def environment_of(requirements: Path) -> Path:
+    """Return where the programs of an environment with these packages are; it is made where it is missing."""
+    digest = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:12]
     home = CacheSettings().directory() / f"foreign-{digest}"
     if not (home / "complete").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", home], check=True)
-        install = [home / "bin/pip", "install", "--quiet", "--disable-pip-version-check", "-r", REQUIREMENTS]
+        install = [home / "bin/pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements]
         subprocess.run(install, check=True)
         (home / "complete").touch()
     return home / "bin"
+
+
+@pytest.fixture(scope="session")
+def foreign_bin() -> Path:
+    """Return where the gateways and the clients beside them are."""
+    return environment_of(REQUIREMENTS)
 
 
 class Program:
