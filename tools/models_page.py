@@ -9,8 +9,7 @@ from typing import Any
 
 from tetrad.worker_svc.checkpoint.gguf_architectures import ARCHITECTURES as GGUF
 from tetrad.worker_svc.cuda.decoder import TRAITS as KERNEL_TRAITS
-from tetrad.worker_svc.cuda.torch_decoder import NOT_ON_GPU
-from tetrad.worker_svc.devices.cuda import MAX_HEAD_DIM
+from tetrad.worker_svc.cuda.torch_decoder import MAX_HEAD_DIM
 from tetrad.worker_svc.devices.decoder_pooling import TASKS_OF_CLASSIFIERS
 from tetrad.worker_svc.families.encoders import ENCODERS, family_of
 from tetrad.worker_svc.families.pooling import KINDS
@@ -32,7 +31,7 @@ the descriptions whose traits they know; every other model runs through the torc
 same tokens. The worker's log line `model.runs_on_torch` names the traits. The table shows models with the usual values of their
 family's config.
 
-- **CPU, GPU**: the program that runs it; –: none, since the GPU's kernels do not compute it.
+- **CPU, GPU**: the program that runs it.
 - **GGUF**: the architecture of GGUF files that are read as this family.
 - **Quantizations, CPU**: `int8` at load, with the native program alone; a GGUF file's own types, and quantized checkpoints
   ({host_methods}) where each matrix is stored by itself: the native program multiplies their quanta, torch dequantizes them.
@@ -184,7 +183,7 @@ def _encoders() -> dict[str, list[str]]:
 def _row(architecture: str) -> str:
     config = _usual_config(architecture)
     traits = traits_of(config)
-    on_gpu = "kernels" if traits <= KERNEL_TRAITS else "–" if traits & NOT_ON_GPU or config.head_dim > MAX_HEAD_DIM else "torch"
+    on_gpu = "kernels" if traits <= KERNEL_TRAITS and config.head_dim <= MAX_HEAD_DIM else "torch"
     is_native = traits <= NATIVE_TRAITS
     gguf = [name for name, known in GGUF.items() if architecture in (*known.names, known.mixture)]
     cells = (
@@ -194,7 +193,7 @@ def _row(architecture: str) -> str:
         on_gpu,
         ", ".join(f"`{name}`" for name in gguf) or "–",
         ", ".join(_on_host(is_native=is_native, has_gguf=bool(gguf), has_checkpoints=_has_plain_matrices(config))) or "–",
-        "–" if on_gpu == "–" else "at load, checkpoints" if _has_plain_matrices(config) else "at load",
+        "at load, checkpoints" if _has_plain_matrices(config) else "at load",
         ", ".join(sorted(traits)) or "–",
     )
     return f"| {' | '.join(cells)} |\n"

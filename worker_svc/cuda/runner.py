@@ -6,7 +6,7 @@ it sampled, and the next step reads them there. A step's results are copied out 
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from tetrad.worker_svc.core.step_inputs import StepRows, order_rows
 from tetrad.worker_svc.cuda.attention import AttentionParts, DeviceStep, PagedAttention
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.graphs import DecodeGraphs
+from tetrad.worker_svc.cuda.host_metadata import NOTHING, HostMetadata
 from tetrad.worker_svc.cuda.interface import DeviceModel
 from tetrad.worker_svc.cuda.pending import LaunchedStep, LaunchLog
 from tetrad.worker_svc.cuda.sampling.prompt_logprobs import LaunchedPrompts, launch_prompts
@@ -29,6 +30,7 @@ from tetrad.worker_svc.cuda.sampling.state import DeviceState
 from tetrad.worker_svc.cuda.sampling_warm_up import sampling_plans
 from tetrad.worker_svc.kernels.gather_inputs import NUM_KEYS, SLOT, Gathered, gather_inputs
 from tetrad.worker_svc.kv_cache.cache import KvCache
+from tetrad.worker_svc.models.host import HostStep
 from tetrad.worker_svc.runner.plain_requests import PLAIN_REQUESTS
 from tetrad.worker_svc.runner.prompt_logprobs import AskedPrompts
 from tetrad.worker_svc.runner.warm_up import dummy_plans
@@ -50,7 +52,8 @@ class CudaModelRunner:
             raise FailedPrecondition(
                 f"max_model_len {layout.max_model_len} exceeds the model's {config.max_position_embeddings} positions."
             )
-        self._model, self.layout, self._accelerator, self._use_graphs = model, layout, accelerator, use_graphs
+        self._model, self.layout, self._accelerator = model, layout, accelerator
+        self._use_graphs = use_graphs and model.host_steps is None
         self._kv_cache = KvCache(
             model.kv_cache_spec,
             num_blocks=layout.num_blocks,
@@ -70,7 +73,12 @@ class CudaModelRunner:
         listeners = (self._state, self._sampler, self._asked_prompts)
         self._requests = RequestTable(self._batch, config.vocab_size, listeners, PLAIN_REQUESTS)
         self._log = LaunchLog()
-        self._attention = PagedAttention(config, model.dtype, model.kv_cache_spec.dtype, accelerator, layout.max_model_len)
+        self._attention = (
+            PagedAttention(config, model.dtype, model.kv_cache_spec.dtype, accelerator, layout.max_model_len)
+            if model.has_kernel_attention
+            else None
+        )
+        self._host_metadata = HostMetadata(model.host_steps, self._batch, accelerator)
         self._graphs = DecodeGraphs(accelerator, vocab_size=config.vocab_size, most=layout.max_num_seqs)
 
     @property
@@ -150,19 +158,37 @@ class CudaModelRunner:
     def _hidden(self, rows: StepRows, table: torch.Tensor) -> torch.Tensor:
         """Return the hidden states [T, hidden] of a step of any shape."""
         tables = self._state.block_tables.index_select(1, table[:, SLOT])
-        parts = self._attention.parts(rows, tables[0])
-        return self._run(table, rows.num_tokens, int(rows.num_scheduled.max()), [parts.over(each) for each in tables])
+        parts = self._attention.parts(rows, tables[0]) if self._attention else None
+        return self._run(table, tables, parts, rows.num_tokens, int(rows.num_scheduled.max()), self._host_metadata.of(rows))
 
     def _decode_logits(self, table: torch.Tensor) -> torch.Tensor:
         """Return the logits [B, V] of rows [B, 5] of one token each, of which some may be padding."""
         tables = self._state.block_tables.index_select(1, table[:, SLOT].clamp(min=0))
+        assert self._attention is not None, "a model whose steps are recorded has kernels"
         parts = AttentionParts(len(table), self._attention.decode_part(tables[0], table[:, NUM_KEYS].contiguous()), None)
-        return self._model.logits(self._run(table, len(table), 1, [parts.over(each) for each in tables]))
+        return self._model.logits(self._run(table, tables, parts, len(table), 1, NOTHING))
 
-    def _run(self, table: torch.Tensor, num_tokens: int, most_scheduled: int, parts: Sequence[AttentionParts]) -> torch.Tensor:
-        """Return the hidden states [T, hidden] of rows [R, 5]; `parts` are those of each KV group."""
-        gathered = [self._gather(table, tables, num_tokens, most_scheduled) for tables in self._state.block_tables]
-        steps = [DeviceStep(slots, part, self._attention) for (_, _, slots), part in zip(gathered, parts, strict=True)]
+    def _run(
+        self,
+        table: torch.Tensor,
+        tables: torch.Tensor,
+        parts: AttentionParts | None,
+        num_tokens: int,
+        most_scheduled: int,
+        host: HostStep,
+    ) -> torch.Tensor:
+        """Return the hidden states [T, hidden] of rows [R, 5], whose block tables are [G, R, P]."""
+        gathered = [self._gather(table, its_tables, num_tokens, most_scheduled) for its_tables in self._state.block_tables]
+        steps = [
+            DeviceStep(
+                kv_slots,
+                parts.over(tables[group]) if parts else None,
+                self._attention,
+                host.pages.get(group),
+                host.states.get(group),
+            )
+            for group, (_, _, kv_slots) in enumerate(gathered)
+        ]
         ids, positions, _ = gathered[0]
         return self._model.forward(ids, positions, self._kv_cache.layers, steps)
 
