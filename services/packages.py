@@ -1,4 +1,4 @@
-"""Packages: the modules without which a part of Tetrad does not start, and the error that names those that are missing.
+"""Packages: lists the modules that each part of Tetrad needs, and raises the error that names the missing ones.
 
 A full installation has all of them; the image of one service has its own. Called before services are started, and by
 the command line. Looks packages up without importing them.

@@ -100,8 +100,8 @@ class EngineArgs(OlderEngineArguments):
         tokenizer: model whose tokenizer to use, in the same forms. None: the model's own.
         revision: branch, tag or commit of a Hugging Face id. None: the main branch.
         tokenizer_revision: branch, tag or commit of the tokenizer's Hugging Face id. None: `revision`.
-        hf_token: token of a Hugging Face account. None or True: HF_TOKEN, or the token of a login; False: none is sent.
-        download_dir: directory that holds downloaded models. None: the cache of the Hugging Face client (HF_HUB_CACHE).
+        hf_token: token for Hugging Face ids. None or True: HF_TOKEN, or the token of a login; False: none is sent.
+        download_dir: directory that holds the files of Hugging Face ids. None: the Hugging Face client's cache (HF_HUB_CACHE).
         served_model_name: names by which clients may call the model. None: `model`.
         generation_config: "auto" takes sampling defaults from the model's generation_config.json, "vllm" does not.
         override_generation_config: sampling defaults that replace the model's: temperature, top_p, top_k, min_p,
@@ -220,6 +220,10 @@ class EngineArgs(OlderEngineArguments):
         for older, name in IN_BYTES.items():
             if (size_bytes := getattr(self, older)) is not None:
                 setattr(self, name, _gib(older, size_bytes))
+        for name, kinds in (("hf_token", (str, bool)), ("download_dir", (str, Path))):
+            if (value := getattr(self, name)) is not None and not isinstance(value, kinds):
+                text = f"{name} must be {' or '.join(kind.__name__ for kind in kinds)}, got {value!r}."
+                raise InvalidRequest(text, field=name)
         if self.override_generation_config:
             _check_sampling_defaults(self.override_generation_config)
         overrides: Any = self.hf_overrides

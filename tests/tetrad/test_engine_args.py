@@ -125,6 +125,12 @@ def test_a_size_in_bytes_that_is_none_is_refused_with_its_name_and_value(value):
         EngineArgs(kv_cache_memory_bytes=value)
 
 
+@pytest.mark.parametrize(("name", "kinds"), [("hf_token", "str or bool"), ("download_dir", "str or Path")])
+def test_what_is_no_token_or_directory_is_refused_with_its_name_and_value(name, kinds):
+    with pytest.raises(InvalidRequest, match=f"{name} must be {kinds}, got 5"):
+        EngineArgs(**{name: 5})
+
+
 def test_sampling_defaults_that_replace_the_models_reach_the_frontend(model):
     settings = EngineArgs(model=model, override_generation_config={"temperature": 0.3, "top_k": 5}).stack_settings()
 

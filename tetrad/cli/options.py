@@ -21,7 +21,7 @@ _HELP = {
     "tokenizer_revision": "Branch, tag or commit of the tokenizer's Hugging Face id. Unset: the value of --revision.",
     "hf_token": "Token of a Hugging Face account; HF_TOKEN is safer, as other users of a machine see a command line. Unset: "
     "HF_TOKEN, or the token of a login.",
-    "download_dir": "Directory that holds downloaded models. Unset: the cache of the Hugging Face client (HF_HUB_CACHE).",
+    "download_dir": "Directory for the files of Hugging Face ids. Unset: the Hugging Face client's cache (HF_HUB_CACHE).",
     "override_generation_config": "JSON object of sampling defaults that replace the model's: temperature, top_p, top_k, "
     "min_p, repetition_penalty. Unset: none.",
     "served_model_name": "Names by which clients may call the model. Unset: MODEL.",

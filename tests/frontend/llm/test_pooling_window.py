@@ -1,4 +1,4 @@
-"""The window of pooling requests: what is sent, and when."""
+"""The window of pooling requests: the number in flight, and the order in which the others follow."""
 
 from tetrad.frontend.llm.pooling_window import PoolingTurn, PoolingWindow
 
