@@ -128,6 +128,10 @@ chaos-ranks: setup ## The same with kills and standstills on three ranks that co
 test-ranks: setup ## Shards and stages for every family, and ranks that stand still
 	TETRAD_TEST_ALL_FAMILIES=1 TETRAD_TEST_SLOW_FAULTS=1 $(BIN)/python -m pytest -n 0 tests/worker_svc/ranks tests/tetrad/test_ranks.py
 
+.PHONY: parity
+parity: setup ## Compare tokens of SmolLM2 with transformers for 50 prompts of up to 2,000 tokens (make test: 36 of up to 700)
+	TETRAD_TEST_ALL_LENGTHS=1 $(BIN)/python -m pytest tests/e2e/test_parity.py $(PYTEST_ARGS)
+
 test-kernels: setup ## Compile every Triton kernel for Ampere, too; test the native kernels for every kind of processor
 	TETRAD_TEST_ALL_CAPABILITIES=1 TETRAD_TEST_ALL_TARGETS=1 $(BIN)/python -m pytest -n 0 tests/worker_svc/kernels/test_compile.py \
 	  $(NATIVE_TESTS)

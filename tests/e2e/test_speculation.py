@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.e2e.adapted_stack import kill, restartable, steps_pass
-from tests.e2e.test_parity import value_of
+from tests.e2e.library_calls import value_of
 from tests.e2e.tiny_model import save_tiny_model
 from tests.eagle3_files import save_eagle3
 from tests.engine_core_svc.fake_drafts import KnownTexts
