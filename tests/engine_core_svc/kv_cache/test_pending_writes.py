@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from tests.engine_core_svc.fake_drafts import GuessedDrafts
-from tests.engine_core_svc.worker_memory import STATE, LostBlocks, WorkerMemory, group_of
+from tests.engine_core_svc.kv_cache.worker_memory import STATE, LostBlocks, WorkerMemory, group_of
+from tests.engine_core_svc.scheduler.fake_drafts import GuessedDrafts
 from tetrad.engine_core_svc.core.plan import FinishReason
 from tetrad.engine_core_svc.core.request import RequestStatus
 

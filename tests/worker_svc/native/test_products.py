@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from tests.worker_svc.gguf_rows import fill_scales, random_rows
-from tests.worker_svc.native_programs import NO_HEADS, RUNNABLE, product, team_of
+from tests.worker_svc.native.native_programs import NO_HEADS, RUNNABLE, product, team_of
 from tetrad.worker_svc.checkpoint.gguf_values import dequantize
 from tetrad.worker_svc.checkpoint.source import QuantizedTensor
 from tetrad.worker_svc.native.formats import GGUF_FORMATS

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.worker_svc.sampler_bench import Bench, V, peaks, spec
+from tests.worker_svc.sampler.sampler_bench import Bench, V, peaks, spec
 
 
 def test_logprobs_are_those_of_the_raw_distribution():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.worker_svc.native_programs import NAN_OF_HALVES, NO_HEADS, RUNNABLE, Chunk, PagedAttention, from_int8, team_of
+from tests.worker_svc.native.native_programs import NAN_OF_HALVES, NO_HEADS, RUNNABLE, Chunk, PagedAttention, from_int8, team_of
 from tetrad.worker_svc.native.program import Pages, Tokens
 from tetrad.worker_svc.native.program_builder import LayerPages, NormWeights, ProgramBuilder, QueryKeyNorms
 from tetrad.worker_svc.native.structures import HeadNorms, Heads, KvType

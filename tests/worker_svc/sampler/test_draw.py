@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.worker_svc.sampler_bench import Bench, V
+from tests.worker_svc.sampler.sampler_bench import Bench, V
 from tetrad.services.errors import InternalError, InvalidRequest
 from tetrad.worker_svc.core.plan import SamplingSpec
 from tetrad.worker_svc.sampler.draw import block_sums, draw, weigh_

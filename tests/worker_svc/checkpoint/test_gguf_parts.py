@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.worker_svc.test_native_gguf import MIXES, loaded, logprobs, write
+from tests.worker_svc.native.test_gguf import MIXES, loaded, logprobs, write
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.host import size_on_disk
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from tests.worker_svc.native_programs import RUNNABLE, team_of
+from tests.worker_svc.native.native_programs import RUNNABLE, team_of
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import LoadRequest
@@ -266,7 +266,7 @@ def test_more_threads_than_the_system_has_room_for_are_one_line():
     """In a process of its own, which may have no more address space than it has."""
     run_python("""
         import resource
-        from tests.worker_svc.native_programs import RUNNABLE, team_of
+        from tests.worker_svc.native.native_programs import RUNNABLE, team_of
         from tetrad.services.errors import FailedPrecondition
         team_of(RUNNABLE[0], 2)
         used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
@@ -285,7 +285,7 @@ def test_a_step_under_way_does_not_keep_the_process_from_ending():
     """The compute thread is a daemon; the team's threads are joined when a team is dropped, but not at the process's end."""
     run_python("""
         import threading, torch
-        from tests.worker_svc.native_programs import RUNNABLE, NO_HEADS, team_of
+        from tests.worker_svc.native.native_programs import RUNNABLE, NO_HEADS, team_of
         from tetrad.worker_svc.native.program_builder import ProgramBuilder
         from tetrad.worker_svc.native.weights import pack_float
         team = team_of(RUNNABLE[0], 3)
@@ -306,7 +306,7 @@ def test_a_step_under_way_does_not_keep_the_process_from_ending():
 
 
 def run_python(script: str) -> None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     environment = {name: value for name, value in os.environ.items() if name != "TETRAD_CACHE_DIR"}
     process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], cwd=root, env=environment)
     try:

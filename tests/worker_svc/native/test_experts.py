@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.worker_svc.native_programs import NO_HEADS, RUNNABLE, product, team_of
-from tests.worker_svc.test_native_products import activations, drawn, quantized
+from tests.worker_svc.native.native_programs import NO_HEADS, RUNNABLE, product, team_of
+from tests.worker_svc.native.test_products import activations, drawn, quantized
 from tetrad.worker_svc.layers.activation import gate_of
 from tetrad.worker_svc.layers.linear import PlainLinear
 from tetrad.worker_svc.layers.routers import Router

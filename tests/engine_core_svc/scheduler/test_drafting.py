@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.engine_core_svc.fake_drafts import SameDrafts, WorkerDrafts
+from tests.engine_core_svc.scheduler.fake_drafts import SameDrafts, WorkerDrafts
 from tetrad.engine_core_svc.core.message_sizes import MessageLimits, MessageSizes
 from tetrad.engine_core_svc.core.plan import FinishReason, Logprobs, ModelRunnerOutput
 from tetrad.engine_core_svc.core.request import StopRules

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.engine_core_svc.fake_drafts import WorkerDrafts
+from tests.engine_core_svc.scheduler.fake_drafts import WorkerDrafts
 from tetrad.engine_core_svc.core.plan import ModelRunnerOutput
 from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
 from tetrad.engine_core_svc.scheduler.drafts.measured_step import MeasuredStep

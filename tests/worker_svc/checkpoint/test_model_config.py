@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.worker_svc.conftest import tiny_config
-from tests.worker_svc.test_native_gguf import ALL_Q4_0, write
+from tests.worker_svc.native.test_gguf import ALL_Q4_0, write
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint.model_config import read_model_config
 from tetrad.worker_svc.families.registry import read_config

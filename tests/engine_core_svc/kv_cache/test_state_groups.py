@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.engine_core_svc.worker_memory import STATE
+from tests.engine_core_svc.kv_cache.worker_memory import STATE
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.core.kv_groups import KvGroup
 from tetrad.engine_core_svc.kv_cache.block_pool import NULL_BLOCK

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from tests.worker_svc.native_programs import RUNNABLE, product, team_of
+from tests.worker_svc.native.native_programs import RUNNABLE, product, team_of
 from tetrad.worker_svc.layers.rotary import rotary_of
 from tetrad.worker_svc.native.program import PackedTokens
 from tetrad.worker_svc.native.program_builder import Epilogue, ProgramBuilder

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.worker_svc.test_native_gguf import logprobs
+from tests.worker_svc.native.test_gguf import logprobs
 from tetrad.services.errors import ModelError
 
 FILE = "pytorch_model.bin"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.worker_svc.sampler_bench import Bench, V, greedy_of, peaks, spec
+from tests.worker_svc.sampler.sampler_bench import Bench, V, greedy_of, peaks, spec
 from tetrad.worker_svc.core.plan import GrammarRows, NewRequest, SamplingSpec
 
 

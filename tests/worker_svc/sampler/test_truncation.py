@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.worker_svc.sampler_bench import V
+from tests.worker_svc.sampler.sampler_bench import V
 from tetrad.worker_svc.sampler.draw import block_sums
 from tetrad.worker_svc.sampler.truncation import TruncationRows, truncate
 

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from tests.engine_core_svc.fake_drafts import GuessedDrafts
-from tests.engine_core_svc.worker_memory import STATE, WorkerMemory, group_of
+from tests.engine_core_svc.kv_cache.worker_memory import STATE, WorkerMemory, group_of
+from tests.engine_core_svc.scheduler.fake_drafts import GuessedDrafts
 from tetrad.engine_core_svc.core.request import ALONE, Purpose, RequestStatus, StopRules
 from tetrad.engine_core_svc.engine.crash_isolation import NO_REQUEST, CrashIsolation
 from tetrad.engine_core_svc.kv_cache.block_pool import NULL_BLOCK

@@ -5,8 +5,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
-from tests.engine_core_svc.fake_remote import RemoteStore
-from tests.engine_core_svc.test_random_walk import BLOCK_SIZE, Walk
+from tests.engine_core_svc.kv_cache.fake_remote import RemoteStore
+from tests.engine_core_svc.scheduler.test_random_walk import BLOCK_SIZE, Walk
 from tetrad.engine_core_svc.core.plan import TransferEvents
 from tetrad.engine_core_svc.core.request import RequestStatus
 from tetrad.engine_core_svc.kv_cache.block_pool import NULL_BLOCK
