@@ -194,7 +194,8 @@ def _section(figures: Mapping[str, Mapping[str, Figures]], loads: list[Load], op
     if peers and not options.quick:
         bars = []
         for load in loads:
-            best = max(peers, key=lambda name, load=load: median(figures[name][load.name].rates))  # type: ignore[misc]
+            medians = {name: median(figures[name][load.name].rates) for name in peers}
+            best = max(medians, key=medians.__getitem__)
             found = median(ratios(ours[load.name].rates, figures[best][load.name].rates))
             bars.append(Bar(f"{load.name}, against {best}", _BAR, found, unit="x"))
         add_bars(section, bars)
