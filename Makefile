@@ -144,6 +144,12 @@ compose-test: setup ## Build the images, run every profile of docker-compose.yml
 	TETRAD_ENGINE="$(or $(ENGINE),$$ENGINE)" TETRAD_COMPOSE="$(or $(COMPOSE),$$COMPOSE)" TETRAD_BUILD="$(or $(BUILD),$$BUILD)" \
 	$(BIN)/python -m pytest tests/compose $(PYTEST_ARGS)
 
+.PHONY: container-test
+container-test: setup ## Build the image of all services, run it with the fewest rights, and call it (about 5 minutes, most of it for the build)
+	@found=$$(tools/container_engine.sh) && eval "$$found" && \
+	TETRAD_ENGINE="$(or $(ENGINE),$$ENGINE)" TETRAD_COMPOSE="$(or $(COMPOSE),$$COMPOSE)" TETRAD_BUILD="$(or $(BUILD),$$BUILD)" \
+	$(BIN)/python -m pytest tests/compose/test_one_container.py $(PYTEST_ARGS)
+
 # BUILD (podman build) may be another command. podman is installed where neither it nor docker is there.
 kube-play-test: setup ## Build the images and run the pods of deploy/kubernetes under podman (about 5 minutes)
 	@tools/container_engine.sh >/dev/null && command -v podman >/dev/null || { echo "kube-play-test: podman is needed" >&2; exit 1; }
