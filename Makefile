@@ -250,6 +250,10 @@ $(FETCHED)/usr/bin/prometheus:
 dashboard: setup ## Write Grafana's dashboard anew from deploy/observability/panels.py
 	$(BIN)/python deploy/observability/dashboard.py > deploy/observability/grafana/dashboards/tetrad.json
 
+.PHONY: helm-chart
+helm-chart: setup ## Write deploy/helm/tetrad anew from deploy/kubernetes/base
+	$(BIN)/python tools/helm_chart.py
+
 peers: setup ## Install what Tetrad is compared with, about 20 minutes (vLLM, transformers, llama.cpp, sentence-transformers)
 	PYTHON=$(CURDIR)/$(BIN)/python benchmarks/peers/setup.sh
 
