@@ -1,10 +1,10 @@
-# Everything a developer runs. `make help` lists it. Needs Python 3.11 or 3.12, nothing else: the rest comes from requirements.lock.
+# Everything a developer runs. `make help` lists it. Needs Python 3.11 to 3.14, nothing else: the rest comes from requirements.lock.
 # `make serve` installs what a server needs (requirements/), every other target the tools of developers as well.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
-	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && echo $$p && break; done)
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -36,7 +36,7 @@ INSTALL_TETRAD = $(BIN)/python -m pip install --quiet --disable-pip-version-chec
 SERVER_REQUIREMENTS := $(wildcard requirements/*.txt)
 
 $(VENV)/bin/python:
-	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or 3.12 is needed; install one, or say which: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "make: Python 3.11, 3.12, 3.13 or 3.14 is needed; install one, or say which: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 
 # torch by itself and first: the further index is asked for it alone.
