@@ -1,6 +1,7 @@
-# One image per service, each with only its own packages: torch is in the worker's alone.
+# One image per service, each with only its own packages, and one that runs all services together, the default target.
 #   docker build --target worker -t tetrad-worker .
-# docker-compose.yml builds and runs all of them. Packages are pinned by requirements.lock and come before the source, so that a
+#   docker build -t tetrad . && docker run -p 8000:8000 tetrad
+# docker-compose.yml builds and runs those of the services. Packages are pinned by requirements.lock and come before the source, so that a
 # change of code rebuilds in seconds; what every service needs is one layer, which all images share.
 
 FROM python:3.11-slim AS packages
@@ -96,3 +97,27 @@ RUN apt-get update && apt-get install -y --no-install-recommends openssl && rm -
 COPY deploy/compose/certificates.sh /usr/local/bin/certificates
 USER tetrad
 ENTRYPOINT ["certificates"]
+
+# Everything in one container: `tetrad serve` with all four services. Arguments of `docker run` are arguments of `tetrad serve`.
+FROM worker AS all
+USER root
+COPY requirements/frontend.txt requirements/gateways.txt requirements/tokenizer.txt requirements/engine-core.txt requirements/cli.txt ./
+RUN pip install -c requirements.lock -r frontend.txt -r gateways.txt -r tokenizer.txt -r engine-core.txt -r cli.txt
+USER tetrad
+# Downloaded models.
+VOLUME /var/cache/tetrad
+EXPOSE 8000 50050
+# The first start downloads the model.
+HEALTHCHECK --interval=30s --timeout=10s --start-period=10m --retries=3 \
+    CMD ["python", "-m", "tetrad.readiness", "127.0.0.1:50050", "tetrad.v1.InferenceService"]
+ENTRYPOINT ["tetrad", "serve", "--host", "0.0.0.0", "--grpc-port", "50050"]
+
+# The same for a GPU, as worker-gpu is.
+FROM all AS all-gpu
+USER root
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+ENV TRITON_CACHE_DIR=/var/cache/tetrad/triton
+USER tetrad
+
+# What a build without a target makes.
+FROM all

@@ -1,10 +1,10 @@
-# Everything a developer runs. `make help` lists it. Needs Python 3.11 or 3.12, nothing else: the rest comes from requirements.lock.
+# Everything a developer runs. `make help` lists it. Needs Python 3.11 to 3.14, nothing else: the rest comes from requirements.lock.
 # `make serve` installs what a server needs (requirements/), every other target the tools of developers as well.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
-	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && echo $$p && break; done)
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -36,7 +36,7 @@ INSTALL_TETRAD = $(BIN)/python -m pip install --quiet --disable-pip-version-chec
 SERVER_REQUIREMENTS := $(wildcard requirements/*.txt)
 
 $(VENV)/bin/python:
-	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or 3.12 is needed; install one, or say which: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "make: Python 3.11, 3.12, 3.13 or 3.14 is needed; install one, or say which: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 
 # torch by itself and first: the further index is asked for it alone.
@@ -148,6 +148,12 @@ compose-test: setup ## Build the images, run every profile of docker-compose.yml
 	TETRAD_ENGINE="$(or $(ENGINE),$$ENGINE)" TETRAD_COMPOSE="$(or $(COMPOSE),$$COMPOSE)" TETRAD_BUILD="$(or $(BUILD),$$BUILD)" \
 	$(BIN)/python -m pytest tests/compose $(PYTEST_ARGS)
 
+.PHONY: container-test
+container-test: setup ## Build the image of all services, run it with the fewest rights, and call it (about 5 minutes, most of it for the build)
+	@found=$$(tools/container_engine.sh) && eval "$$found" && \
+	TETRAD_ENGINE="$(or $(ENGINE),$$ENGINE)" TETRAD_COMPOSE="$(or $(COMPOSE),$$COMPOSE)" TETRAD_BUILD="$(or $(BUILD),$$BUILD)" \
+	$(BIN)/python -m pytest tests/compose/test_one_container.py $(PYTEST_ARGS)
+
 # BUILD (podman build) may be another command. podman is installed where neither it nor docker is there.
 kube-play-test: setup ## Build the images and run the pods of deploy/kubernetes under podman (about 5 minutes)
 	@tools/container_engine.sh >/dev/null && command -v podman >/dev/null || { echo "kube-play-test: podman is needed" >&2; exit 1; }
@@ -247,6 +253,10 @@ $(FETCHED)/usr/bin/prometheus:
 
 dashboard: setup ## Write Grafana's dashboard anew from deploy/observability/panels.py
 	$(BIN)/python deploy/observability/dashboard.py > deploy/observability/grafana/dashboards/tetrad.json
+
+.PHONY: helm-chart
+helm-chart: setup ## Write deploy/helm/tetrad anew from deploy/kubernetes/base
+	$(BIN)/python tools/helm_chart.py
 
 peers: setup ## Install what Tetrad is compared with, about 20 minutes (vLLM, transformers, llama.cpp, sentence-transformers)
 	PYTHON=$(CURDIR)/$(BIN)/python benchmarks/peers/setup.sh

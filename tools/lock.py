@@ -9,7 +9,7 @@ from importlib.metadata import distributions
 HEADER = """\
 # Every package of the development environment, pinned. Written by `make lock`; installed by `make setup`; `make serve` installs
 # those of requirements/.
-# Works for Python 3.11 and 3.12. On a machine without a GPU a CPU build of torch is enough: point pip's index at one.
+# Works for Python 3.11 to 3.14. On a machine without a GPU a CPU build of torch is enough: point pip's index at one.
 """
 
 

@@ -53,7 +53,7 @@ class Project:
     def __init__(
         self, name: str, profile: str, tools: Path, directory: Path = ROOT, variables: Mapping[str, str] | None = None
     ) -> None:
-        self.port, self.grpc_port = _free_port(), _free_port()
+        self.port, self.grpc_port = free_port(), free_port()
         self.name = name
         self._directory = directory
         self._environment = os.environ | {
@@ -141,7 +141,8 @@ class Project:
         return "\n".join(lines)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this machine that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,11 +1,13 @@
 """The compose file and the Dockerfile use valid settings of the services, in every profile."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tetrad.cli.serve import run
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.frontend.config import FrontendSettings
 from tetrad.services.rpc.grpc_pollers import GRPC_POLLERS
@@ -252,3 +254,22 @@ def test_only_the_worker_has_torch():
 
 def test_services_in_containers_wait_for_sockets_as_those_of_one_command():
     assert all(f"    {name}={value}\n" in DOCKERFILE for name, value in GRPC_POLLERS.items())
+
+
+def test_without_a_target_the_image_of_all_services_is_built(capsys):
+    assert DOCKERFILE.endswith("\nFROM all\n")
+    [text] = re.findall(r"^FROM worker AS all\n(.*?)(?=^FROM)", DOCKERFILE, re.MULTILINE | re.DOTALL)
+    entry = json.loads(re.search(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)[1])
+    check = json.loads(re.search(r"^HEALTHCHECK .*?CMD (\[.*?\])$", text, re.MULTILINE | re.DOTALL)[1])
+    assert run([*entry[2:], "--print-config"]) == 0
+    served = yaml.safe_load(capsys.readouterr().out)
+
+    # The worker's stage has the requirements of its own and of every service.
+    files = {f"{each}.txt" for each in ("frontend", "gateways", "tokenizer", "engine-core", "cli")}
+    assert files | {"common.txt", "worker.txt"} == {path.name for path in (ROOT / "requirements").glob("*.txt")}
+    assert files == set(re.findall(r"-r (\S+)", text))
+    assert entry[:2] == ["tetrad", "serve"]
+    assert served["host"] == "0.0.0.0"
+    assert {str(served["port"]), str(served["grpc_port"])} == set(re.search(r"^EXPOSE (.*)$", text, re.MULTILINE)[1].split())
+    assert check[-2:] == [f"127.0.0.1:{served['grpc_port']}", HEALTH_NAMES["frontend"]]
+    assert text.rindex("USER tetrad") > text.rindex("USER root")

@@ -111,3 +111,16 @@ def test_every_version_is_the_one_of_the_file():
     assert (ROOT / "clients/python/VERSION").read_text() == f"{VERSION}\n"
     assert "version" not in PROJECT
     assert re.search(rf"^## {re.escape(VERSION)} ", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+
+def test_the_versions_of_python_are_the_same_everywhere():
+    first, last = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", PROJECT["requires-python"]).groups()
+    minors = range(int(first), int(last))
+    makefile = (ROOT / "Makefile").read_text()
+
+    classified = [each.rpartition(" 3.")[2] for each in PROJECT["classifiers"] if "Python :: 3." in each]
+    assert classified == [str(minor) for minor in minors]
+    assert re.search(r"for p in ((?:python3\.\d+ )+)python3;", makefile)[1].split() == [f"python3.{minor}" for minor in minors]
+    assert f"(3, {minors[0]}) <= sys.version_info[:2] <= (3, {minors[-1]})" in makefile
+    for page in ("README.md", "docs/quickstart.md"):
+        assert f"Python 3.{minors[0]} to 3.{minors[-1]}" in (ROOT / page).read_text()

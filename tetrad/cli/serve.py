@@ -10,6 +10,7 @@ from tetrad.cli.options import add_engine_options, engine_args, new_parser
 from tetrad.cli.own_server import unless_failed
 from tetrad.cli.serve_signals import ServeSignals
 from tetrad.cli.server_options import add_server_options, server_fields
+from tetrad.cli.service_manager import ServiceManager
 from tetrad.cli.startup import StartProgress, compile_kernels, free_port, starting_line, too_slow
 from tetrad.frontend.access.guard import Guard
 from tetrad.services.errors import TetradError
@@ -48,10 +49,10 @@ def run(arguments: list[str]) -> int:
     if settings.frontend.public_tls is not None:
         Identity(settings.frontend.public_tls)
     compile_kernels(settings, progress.say)
-    return asyncio.run(_serve(settings, options, progress))
+    return asyncio.run(_serve(settings, options, progress, ServiceManager.of_environment()))
 
 
-async def _serve(settings: StackSettings, options: argparse.Namespace, progress: StartProgress) -> int:
+async def _serve(settings: StackSettings, options: argparse.Namespace, progress: StartProgress, manager: ServiceManager) -> int:
     stack = LocalStack(settings, serve=True, on_state=progress.on_state)
     signals = ServeSignals(on_second=stack.kill)
     try:
@@ -62,10 +63,12 @@ async def _serve(settings: StackSettings, options: argparse.Namespace, progress:
         can_chat = await has_chat_template(stack.tokenizer_targets[0])
         engine = await engine_facts(stack.engine_admin_targets[0])
         print(announcement(settings.frontend, engine, num_engines=settings.data_parallel_size, can_chat=can_chat), flush=True)
-        restarting = _restart_when_asked(stack, signals, options.start_timeout_s, progress)
+        manager.ready()
+        restarting = _restart_when_asked(stack, signals, options.start_timeout_s, progress, manager)
         await signals.unless_stopped(unless_failed(restarting, stack.wait_failed()))
         progress.say("Stopping")
     finally:
+        manager.stopping()
         await stack.close()
     return 0
 
@@ -77,11 +80,14 @@ async def _start(stack: LocalStack, timeout_s: float) -> None:
         raise too_slow(timeout_s) from None
 
 
-async def _restart_when_asked(stack: LocalStack, signals: ServeSignals, timeout_s: float, progress: StartProgress) -> None:
+async def _restart_when_asked(
+    stack: LocalStack, signals: ServeSignals, timeout_s: float, progress: StartProgress, manager: ServiceManager
+) -> None:
     """Restart every service on each SIGHUP; a failed restart is reported, and another one may follow."""
     while True:
         await signals.wait_restart()
         progress.say("Restarting every service")
+        manager.reloading()
         try:
             await stack.restart(timeout_s=timeout_s)
         except TimeoutError:
@@ -90,3 +96,4 @@ async def _restart_when_asked(stack: LocalStack, signals: ServeSignals, timeout_
             progress.say(f"Not every service came back: {error.message}")
         else:
             progress.say("Every service was restarted")
+        manager.ready()
