@@ -20,7 +20,7 @@ QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 # What to compare the contracts with: the last release, or before the first one the commit before.
 AGAINST ?= $(shell git describe --tags --abbrev=0 2>/dev/null || git rev-parse --verify --quiet HEAD~1)
 
-.PHONY: help setup serve test gateways-test fuzz fuzz-files fuzz-services clients-test mutants chaos chaos-model skew-test compose-test console-test kube-play-test observability-test dashboard quality check lint types sanitize protos check-protos check-breaking bench bench-peers peers soak soak-long release lock clean
+.PHONY: help setup serve test gateways-test fuzz fuzz-files fuzz-services clients-test mutants chaos chaos-model skew-test compose-test console-test docs kube-play-test observability-test dashboard quality check lint types sanitize protos check-protos check-breaking bench bench-peers peers soak soak-long release lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -170,6 +170,20 @@ $(BROWSER_KIT)/.installed: $(STAMP) $(BROWSER_PACKAGES)
 console-test: $(BROWSER_KIT)/.installed ## Drive the console in Chromium, which is installed if it can be; SCREENSHOTS=1 writes docs/images
 	@TEST_CHROMIUM=$$(tools/chromium.sh) && export TEST_CHROMIUM && \
 	TEST_SCREENSHOTS=$(SCREENSHOTS) PYTHONPATH=$(BROWSER_KIT) $(BIN)/python -m pytest tests/e2e/console $(PYTEST_ARGS)
+
+DOCS_KIT := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tetrad/docs-site-$(notdir $(PYTHON))
+DOCS_PACKAGES := tools/docs_site/requirements.txt
+
+$(DOCS_KIT)/.installed: $(DOCS_PACKAGES)
+	@rm -rf $(DOCS_KIT)
+	@$(PYTHON) -m venv $(DOCS_KIT)
+	@$(DOCS_KIT)/bin/python -m pip install $(QUIET) --disable-pip-version-check --no-deps -r $(DOCS_PACKAGES)
+	@touch $@
+
+# Needs no .venv of the project, and no network once its packages are there.
+docs: $(DOCS_KIT)/.installed ## Build the site of the documents into build/docs-site. SOURCE=https://... links to files of the repository there
+	$(DOCS_KIT)/bin/python tools/docs_site/build.py $(if $(SOURCE),--source $(SOURCE))
+	@echo "Read it: $(PYTHON) -m http.server --directory build/docs-site 8080, then http://127.0.0.1:8080/"
 
 quality: setup ## Compare the default forms of SmolLM2 and Qwen2.5 with float32, token by token, and perplexity over TOKENS (20000)
 	TETRAD_QUALITY_MODEL=$$($(BIN)/python tools/qwen_model.py) && export TETRAD_QUALITY_MODEL && \

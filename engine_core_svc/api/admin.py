@@ -11,6 +11,7 @@ from tetrad.engine_core_svc.api.kv_events_wire import encode_kv_events
 from tetrad.engine_core_svc.api.wire import encode_stats
 from tetrad.engine_core_svc.engine.adapters_wire import decode_lora, encode_lora
 from tetrad.engine_core_svc.engine.engine import Engine
+from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.scheduler.stats import take_stats
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, Unavailable
 from tetrad.services.observability.profiling import StepProfiler, stop_all
@@ -199,6 +200,24 @@ def _load_of(engine: Engine) -> pb.EngineLoad:
         sleeping=engine.sleeper.is_asleep,
         problem=engine.condition.problem,
         workers=[_worker_of(engine, rank) for rank in range(engine.workers.num_ranks)],
+        kv_cache=_kv_cache_of(engine.scheduler.kv_cache),
+    )
+
+
+def _kv_cache_of(cache: KVCacheManager) -> pb.KvCacheLoad:
+    tier = cache.connector.stats()
+    return pb.KvCacheLoad(
+        block_size=cache.block_size,
+        num_free_cached_blocks=cache.pool.num_free_cached,
+        num_blocks_cached=cache.pool.num_cached,
+        num_blocks_evicted=cache.pool.num_evicted,
+        num_blocks_passed=cache.coordinator.num_passed,
+        num_host_blocks=tier.num_blocks,
+        num_used_host_blocks=tier.num_used,
+        num_blocks_swapped_out=tier.num_saved,
+        num_blocks_swapped_in=tier.num_loaded,
+        num_host_hits=cache.stats.host_hits,
+        groups=[pb.KvGroupInfo(sliding_window=group.sliding_window or 0, is_state=group.is_state) for group in cache.groups],
     )
 
 

@@ -76,6 +76,7 @@ class BlockPool:
 
     Attributes:
         num_cached, num_evicted: blocks whose content was registered, and lost to others, since start.
+        num_free_cached: free blocks whose content can still be found.
     """
 
     def __init__(self, num_blocks: int, connector: KVConnector | None = None) -> None:
@@ -89,7 +90,7 @@ class BlockPool:
         # Several blocks may hold the same content: those computed side by side both stay.
         self._blocks_of: dict[bytes, list[int]] = {}
         self._free.remove(NULL_BLOCK)
-        self.num_cached = self.num_evicted = 0
+        self.num_cached = self.num_evicted = self.num_free_cached = 0
 
     @property
     def num_free(self) -> int:
@@ -116,6 +117,7 @@ class BlockPool:
         for block in blocks:
             if self._references[block] == 0:
                 self._free.remove(block)
+                self.num_free_cached -= self._hash_of[block] is not None
             self._references[block] += 1
 
     def free(self, blocks: Sequence[int]) -> None:
@@ -131,6 +133,7 @@ class BlockPool:
         for block in released:
             if self._hash_of[block] is not None:
                 self._free.append(block)
+                self.num_free_cached += 1
         for block in reversed([block for block in released if self._hash_of[block] is None]):
             self._free.prepend(block)
 
@@ -139,6 +142,7 @@ class BlockPool:
         if self._hash_of[block] is None:
             self._hash_of[block] = block_hash
             self.num_cached += 1
+            self.num_free_cached += self._references[block] == 0
             self._blocks_of.setdefault(block_hash, []).append(block)
 
     def find(self, block_hash: bytes) -> int | None:
@@ -161,20 +165,24 @@ class BlockPool:
             if self._references[block] == 0:
                 self._free.remove(block)
                 self._free.prepend(block)
+                self.num_free_cached -= 1
         self._connector.removed(block_hash)
 
     def forget_hashes(self) -> None:
         """Empty the prefix cache; references are untouched."""
         self._hash_of = [None] * self.num_blocks
         self._blocks_of = {}
+        self.num_free_cached = 0
         self._connector.cleared()
 
     def _evict(self, block: int) -> None:
+        """Forget the content of a block that leaves the free queue."""
         block_hash = self._hash_of[block]
         if block_hash is None:
             return
         self._hash_of[block] = None
         self.num_evicted += 1
+        self.num_free_cached -= 1
         blocks = self._blocks_of[block_hash]
         blocks.remove(block)
         if not blocks:

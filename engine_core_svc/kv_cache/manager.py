@@ -65,6 +65,11 @@ class KVCacheManager:
         self._pending_writes = PendingWrites()
         self._begin(num_blocks)
 
+    @property
+    def groups(self) -> Sequence[KvGroup]:
+        """The KV groups of the model's layers."""
+        return self._groups
+
     def _begin(self, num_blocks: int) -> None:
         self.pool = BlockPool(num_blocks, self.connector)
         self.coordinator: Coordinator

@@ -43,8 +43,10 @@ def constrained(params: SamplingParams, conversation: Conversation, formats: Cha
             return _behind_reasoning(params, either, formats, prompt)
     outputs = _tool_constraint(conversation, formats)
     if outputs is not None and answer is not None:
-        what = "strict tools" if conversation.tool_choice == "auto" else f"tool_choice {_shown(conversation.tool_choice)}"
-        text = f"{what} cannot be combined with response_format or structured_outputs: an output has one form."
+        is_auto = conversation.tool_choice == "auto"
+        what = "strict tools" if is_auto else f"tool_choice {_shown(conversation.tool_choice)}"
+        other = "response_format or structured_outputs" if is_auto else "structured_outputs"
+        text = f"{what} cannot be combined with {other}: an output has one form."
         raise InvalidRequest(text, field="tool_choice")
     outputs = outputs or answer
     return params if outputs is None else _behind_reasoning(params, outputs, formats, prompt)

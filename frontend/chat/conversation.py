@@ -17,6 +17,11 @@ class NamedTool:
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
+def forces_calls(choice: ToolChoice) -> bool:
+    """Return whether a turn consists of calls alone: a format that the client wants of its text has no effect then."""
+    return choice == "required" or isinstance(choice, NamedTool)
+
+
 @dataclass(frozen=True)
 class Conversation:
     """The messages that the assistant continues, with their tools.

@@ -52,16 +52,43 @@ class WorkerStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class KvGroupFacts:
+    """A group of layers that share a block table; `sliding_window` 0: its queries see all keys."""
+
+    sliding_window: int
+    is_state: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KvCacheFacts:
+    """The blocks of an engine core's KV cache, and counts since its start; see KvCacheLoad in engine_core.proto."""
+
+    block_size: int
+    num_free_cached_blocks: int
+    num_blocks_cached: int
+    num_blocks_evicted: int
+    num_blocks_passed: int
+    num_host_blocks: int
+    num_used_host_blocks: int
+    num_blocks_swapped_out: int
+    num_blocks_swapped_in: int
+    num_host_hits: int
+    groups: tuple[KvGroupFacts, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EngineLoad:
     """The load of an engine core at one moment, with the requests of all frontends; see engine_core.proto."""
 
     scheduler: SchedulerFacts
     num_waiting_tokens: int
     num_gpu_blocks: int
+    num_free_blocks: int
     paused: bool
     sleeping: bool
     problem: str
     workers: list[WorkerStatus]
+    kv_cache: KvCacheFacts | None
 
 
 @dataclass(frozen=True, slots=True)

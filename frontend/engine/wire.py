@@ -7,7 +7,7 @@ from array import array
 
 from google.protobuf import json_format
 
-from tetrad.frontend.engine.facts import EngineInfo, EngineLoad, TokenizerInfo, WorkerStatus
+from tetrad.frontend.engine.facts import EngineInfo, EngineLoad, KvCacheFacts, KvGroupFacts, TokenizerInfo, WorkerStatus
 from tetrad.frontend.engine.prepared_request import PreparedRequest
 from tetrad.frontend.request.outputs import FinishReasonName, LoRARequest
 from tetrad.frontend.request.pooling import PooledTensor, PoolingFacts, PoolingParams
@@ -290,6 +290,7 @@ def decode_engine_load(message: engine_core_pb2.EngineLoad) -> EngineLoad:
         scheduler=_decode_scheduler(message.stats),
         num_waiting_tokens=message.num_waiting_tokens,
         num_gpu_blocks=message.num_gpu_blocks,
+        num_free_blocks=message.num_free_blocks,
         paused=message.paused,
         sleeping=message.sleeping,
         problem=message.problem,
@@ -297,6 +298,23 @@ def decode_engine_load(message: engine_core_pb2.EngineLoad) -> EngineLoad:
             WorkerStatus(each.rank, each.version, each.device, each.connected_s if each.HasField("connected_s") else None)
             for each in message.workers
         ],
+        kv_cache=_decode_kv_cache(message.kv_cache) if message.HasField("kv_cache") else None,
+    )
+
+
+def _decode_kv_cache(message: engine_core_pb2.KvCacheLoad) -> KvCacheFacts:
+    return KvCacheFacts(
+        block_size=message.block_size,
+        num_free_cached_blocks=message.num_free_cached_blocks,
+        num_blocks_cached=message.num_blocks_cached,
+        num_blocks_evicted=message.num_blocks_evicted,
+        num_blocks_passed=message.num_blocks_passed,
+        num_host_blocks=message.num_host_blocks,
+        num_used_host_blocks=message.num_used_host_blocks,
+        num_blocks_swapped_out=message.num_blocks_swapped_out,
+        num_blocks_swapped_in=message.num_blocks_swapped_in,
+        num_host_hits=message.num_host_hits,
+        groups=tuple(KvGroupFacts(each.sliding_window, each.is_state) for each in message.groups),
     )
 
 

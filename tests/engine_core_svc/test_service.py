@@ -231,6 +231,19 @@ async def test_the_gauges_fall_to_zero_after_the_last_abort(stack):
     assert client.messages[-1].scheduler_stats.kv_cache_usage == 0
 
 
+async def test_the_load_says_what_the_blocks_hold(stack):
+    client = await stack.client()
+    before = (await stack.load()).kv_cache
+    client.add(1, [1] * (2 * before.block_size + 1), max_tokens=1)
+    await client.until_finished(1)
+    cache = (await stack.until_idle()).kv_cache
+
+    assert (before.num_free_cached_blocks, before.num_blocks_cached) == (0, 0)
+    assert (cache.num_free_cached_blocks, cache.num_blocks_cached, cache.num_blocks_evicted) == (2, 2, 0)
+    assert [(group.sliding_window, group.is_state) for group in cache.groups] == [(0, False)]
+    assert cache.num_host_blocks == 0
+
+
 async def test_every_frontend_hears_how_busy_the_engine_is_and_when_it_no_longer_is(stack, monkeypatch):
     """A frontend chooses engines by that, and may have no request at this one."""
     monkeypatch.setattr(sessions, "_STATS_INTERVAL_S", 0.01)

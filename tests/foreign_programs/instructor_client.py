@@ -1,4 +1,4 @@
-"""Instructor in six modes, and a stream of partial forms: `python instructor_client.py URL MODEL` writes JSON.
+"""Instructor in seven modes, and a stream of partial forms: `python instructor_client.py URL MODEL` writes JSON.
 
 Run by test_frameworks.py with the Python that has it.
 """
@@ -37,7 +37,8 @@ def fill(mode: instructor.Mode) -> dict[str, object]:
 
 
 Mode = instructor.Mode
-told = {mode.name: fill(mode) for mode in (Mode.TOOLS, Mode.TOOLS_STRICT, Mode.JSON_SCHEMA, Mode.JSON, Mode.MD_JSON)}
+MODES = (Mode.TOOLS, Mode.TOOLS_STRICT, Mode.JSON_SCHEMA, Mode.JSON, Mode.MD_JSON, Mode.RESPONSES_TOOLS)
+told = {mode.name: fill(mode) for mode in MODES}
 claude = instructor.from_anthropic(anthropic.Anthropic(base_url=url, api_key="none"), mode=Mode.ANTHROPIC_TOOLS)
 form = claude.chat.completions.create(model=model, messages=question, response_model=City, max_tokens=128, max_retries=0)
 told["ANTHROPIC_TOOLS"] = form.model_dump()

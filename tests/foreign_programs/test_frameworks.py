@@ -60,7 +60,15 @@ def test_litellm_asks_streams_calls_a_tool_and_fills_a_form(drive):
 def test_instructor_fills_a_form_in_each_mode(drive):
     told = drive("instructor_client.py")
 
-    assert set(told["filled"]) == {"TOOLS", "TOOLS_STRICT", "JSON", "JSON_SCHEMA", "MD_JSON", "ANTHROPIC_TOOLS"}
+    assert set(told["filled"]) == {
+        "TOOLS",
+        "TOOLS_STRICT",
+        "JSON",
+        "JSON_SCHEMA",
+        "MD_JSON",
+        "RESPONSES_TOOLS",
+        "ANTHROPIC_TOOLS",
+    }
     assert all(form["city"] in CITIES for form in told["filled"].values())
     assert told["partial"][0] is None and told["partial"][-1] in CITIES
 

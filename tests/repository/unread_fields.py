@@ -67,7 +67,7 @@ UNREAD: dict[str, str] = {
     """,
     OTHERS_READ: """
         EngineInfo.data_parallel_size EngineInfo.schema_revision
-        EngineLoad.num_free_blocks EngineLoad.num_sessions IsSleepingResponse.is_sleeping ResetPrefixCacheResponse.success
+        EngineLoad.num_sessions IsSleepingResponse.is_sleeping ResetPrefixCacheResponse.success
         WatchLoadResponse.load KvBlocksRemoved.medium
         GetInfoResponse.pad_token_id GetInfoResponse.unk_token_id
         InitializeKvCacheResponse.size_bytes

@@ -59,6 +59,7 @@ def read_lines(directory: Path) -> list[str]:
     return lines
 
 
-def service_of(line: str) -> str:
-    """Return the service that wrote a line."""
-    return line.partition(_SEPARATOR)[0]
+def parts_of(line: str) -> tuple[str, str]:
+    """Return the service that wrote a line, and its text."""
+    service, _, text = line.partition(_SEPARATOR)
+    return service, text

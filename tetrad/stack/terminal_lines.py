@@ -1,7 +1,8 @@
 """TerminalLines: log lines of services as people read them on a terminal, each led by its service's name in colour.
 
-Used by ChildOutput for the lines of a stack's services, which are JSON objects. Elsewhere than on a terminal lines stay as they
-are, for programs. Values from requests never reach the terminal as control characters.
+Used by ChildOutput for the lines of a stack's services, which are JSON objects, and by `tetrad logs` for those that are kept.
+Elsewhere than on a terminal lines stay as they are, for programs. Values from requests never reach the terminal as control
+characters.
 """
 
 import json
@@ -21,20 +22,22 @@ _LEVEL_COLOURS = {"warning": "33", "error": "31", "critical": "31"}
 _LEADING = ("timestamp", "level", "event", "service", "exception")
 """Fields with places of their own."""
 _REPEATED = ("engine-core", "request.finished")
-"""The frontend logs the same end, so that a terminal has one line for each request; `tetrad logs` has both."""
+"""The frontend logs the same end, so that the terminal of a server has one line for each request; `tetrad logs` has both."""
 _PLAIN_VALUE = re.compile(r"[\w./:@+=~-]+")
 _NUMBER = re.compile(r"-\d+$")
 
 
 def line_renderer(name: str, stream: TextIO | None = None) -> Render:
-    """Return what renders the lines of a service: for people if `stream` (unset: stderr) is a terminal, else unchanged.
-
-    NO_COLOR, as a variable that is not empty, leaves colours out.
-    """
+    """Return what renders the lines of a service: for people if `stream` (unset: stderr) is a terminal, else unchanged."""
     found = sys.stderr if stream is None else stream
     if found is None or not found.isatty():
         return lambda line: line
-    return TerminalLines(name, colours=not os.environ.get("NO_COLOR"))
+    return TerminalLines(name, colours=wants_colours())
+
+
+def wants_colours() -> bool:
+    """Return whether a terminal shows colours: unless NO_COLOR is a variable that is not empty."""
+    return not os.environ.get("NO_COLOR")
 
 
 class TerminalLines:
@@ -43,10 +46,11 @@ class TerminalLines:
     Args:
         name: of the service, as `tokenizer-2`.
         colours: whether the name and severe levels have colours.
+        with_repeated: whether an event that another service logs as well is shown.
     """
 
-    def __init__(self, name: str, *, colours: bool) -> None:
-        self._colours = colours
+    def __init__(self, name: str, *, colours: bool, with_repeated: bool = False) -> None:
+        self._colours, self._with_repeated = colours, with_repeated
         colour = _COLOURS.get(_NUMBER.sub("", name), _OTHER_COLOUR)
         self._head = self._coloured(f"{name:<{_NAME_WIDTH}} |", colour)
 
@@ -57,7 +61,7 @@ class TerminalLines:
             event = json.loads(text)
         except ValueError:
             event = None
-        if isinstance(event, dict) and (event.get("service"), event.get("event")) == _REPEATED:
+        if isinstance(event, dict) and (event.get("service"), event.get("event")) == _REPEATED and not self._with_repeated:
             return ""
         lines = self._lines(event) if isinstance(event, dict) and "event" in event else [text]
         return "".join(f"{self._head} {each}\n" for each in lines)

@@ -440,7 +440,7 @@ class WatchLoadResponse(_message.Message):
     def __init__(self, load: _Optional[_Union[EngineLoad, _Mapping]] = ...) -> None: ...
 
 class EngineLoad(_message.Message):
-    __slots__ = ("stats", "num_gpu_blocks", "num_free_blocks", "num_sessions", "num_waiting_tokens", "num_output_messages", "paused", "sleeping", "problem", "workers")
+    __slots__ = ("stats", "num_gpu_blocks", "num_free_blocks", "num_sessions", "num_waiting_tokens", "num_output_messages", "paused", "sleeping", "problem", "workers", "kv_cache")
     STATS_FIELD_NUMBER: _ClassVar[int]
     NUM_GPU_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     NUM_FREE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -451,6 +451,7 @@ class EngineLoad(_message.Message):
     SLEEPING_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
+    KV_CACHE_FIELD_NUMBER: _ClassVar[int]
     stats: SchedulerStats
     num_gpu_blocks: int
     num_free_blocks: int
@@ -461,7 +462,42 @@ class EngineLoad(_message.Message):
     sleeping: bool
     problem: str
     workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
-    def __init__(self, stats: _Optional[_Union[SchedulerStats, _Mapping]] = ..., num_gpu_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_sessions: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_output_messages: _Optional[int] = ..., paused: _Optional[bool] = ..., sleeping: _Optional[bool] = ..., problem: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ...) -> None: ...
+    kv_cache: KvCacheLoad
+    def __init__(self, stats: _Optional[_Union[SchedulerStats, _Mapping]] = ..., num_gpu_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_sessions: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_output_messages: _Optional[int] = ..., paused: _Optional[bool] = ..., sleeping: _Optional[bool] = ..., problem: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., kv_cache: _Optional[_Union[KvCacheLoad, _Mapping]] = ...) -> None: ...
+
+class KvCacheLoad(_message.Message):
+    __slots__ = ("block_size", "num_free_cached_blocks", "num_blocks_cached", "num_blocks_evicted", "num_blocks_passed", "num_host_blocks", "num_used_host_blocks", "num_blocks_swapped_out", "num_blocks_swapped_in", "num_host_hits", "groups")
+    BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NUM_FREE_CACHED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_CACHED_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_EVICTED_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_PASSED_FIELD_NUMBER: _ClassVar[int]
+    NUM_HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    NUM_USED_HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_SWAPPED_OUT_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_SWAPPED_IN_FIELD_NUMBER: _ClassVar[int]
+    NUM_HOST_HITS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    block_size: int
+    num_free_cached_blocks: int
+    num_blocks_cached: int
+    num_blocks_evicted: int
+    num_blocks_passed: int
+    num_host_blocks: int
+    num_used_host_blocks: int
+    num_blocks_swapped_out: int
+    num_blocks_swapped_in: int
+    num_host_hits: int
+    groups: _containers.RepeatedCompositeFieldContainer[KvGroupInfo]
+    def __init__(self, block_size: _Optional[int] = ..., num_free_cached_blocks: _Optional[int] = ..., num_blocks_cached: _Optional[int] = ..., num_blocks_evicted: _Optional[int] = ..., num_blocks_passed: _Optional[int] = ..., num_host_blocks: _Optional[int] = ..., num_used_host_blocks: _Optional[int] = ..., num_blocks_swapped_out: _Optional[int] = ..., num_blocks_swapped_in: _Optional[int] = ..., num_host_hits: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[KvGroupInfo, _Mapping]]] = ...) -> None: ...
+
+class KvGroupInfo(_message.Message):
+    __slots__ = ("sliding_window", "is_state")
+    SLIDING_WINDOW_FIELD_NUMBER: _ClassVar[int]
+    IS_STATE_FIELD_NUMBER: _ClassVar[int]
+    sliding_window: int
+    is_state: bool
+    def __init__(self, sliding_window: _Optional[int] = ..., is_state: _Optional[bool] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
     __slots__ = ("rank", "version", "device", "connected_s")

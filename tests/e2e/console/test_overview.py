@@ -201,7 +201,7 @@ def test_the_theme_is_the_system_s_until_another_is_chosen(sim, visit):
     expect(root).to_have_attribute("data-theme", "light")
 
 
-@pytest.mark.parametrize("view", ["overview", "playground"])
+@pytest.mark.parametrize("view", ["overview", "cache", "playground"])
 @pytest.mark.parametrize("width", [320, 390, 768, 1280])
 def test_nothing_is_cut_off_at_any_width(sim, visit, view, width):
     page = visit(f"{sim.url}/#{view}", size={"width": width, "height": 800})
@@ -219,7 +219,7 @@ def test_nothing_is_cut_off_at_any_width(sim, visit, view, width):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("view", ["overview", "playground"])
+@pytest.mark.parametrize("view", ["overview", "cache", "playground"])
 @pytest.mark.parametrize("size", [{"width": 1280, "height": 900}, PHONE], ids=["desktop", "phone"])
 def test_it_is_accessible(sim, visit, scheme, view, size):
     """Names, roles, contrast and all else that axe-core can tell."""
@@ -253,5 +253,5 @@ def test_it_can_be_used_by_keyboard_alone(sim, visit):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.id || document.activeElement.textContent.trim().slice(0, 20)"))
 
-    assert reached[:6] == ["Skip to content", "Tetrad", "Overview", "Playground", "Docs", "Metrics"]
+    assert reached[:7] == ["Skip to content", "Tetrad", "Overview", "KV cache", "Playground", "Docs", "Metrics"]
     assert {"key-button", "theme-button", "requests"} <= set(reached)

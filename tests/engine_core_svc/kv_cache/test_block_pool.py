@@ -47,6 +47,29 @@ def test_the_null_block_is_never_handed_out():
     assert pool.usage == 1.0
 
 
+def test_free_blocks_whose_content_can_be_found_are_counted():
+    pool = BlockPool(6)
+    blocks = pool.allocate(4)
+    for block, content in zip(blocks, (b"a", b"b", b"c"), strict=False):
+        pool.cache(block, content)
+    seen = [pool.num_free_cached]
+
+    pool.free(blocks)
+    seen.append(pool.num_free_cached)
+    pool.touch(blocks[:1])
+    seen.append(pool.num_free_cached)
+    pool.forget(b"b")
+    seen.append(pool.num_free_cached)
+    pool.allocate(4)
+    seen.append(pool.num_free_cached)
+    pool.free(blocks[:1])
+    seen.append(pool.num_free_cached)
+    pool.forget_hashes()
+    seen.append(pool.num_free_cached)
+
+    assert seen == [0, 3, 2, 1, 0, 1, 0]
+
+
 def test_a_hash_is_evicted_when_its_block_is_handed_out_again_not_when_it_is_freed():
     pool = BlockPool(2)
     [block] = pool.allocate(1)

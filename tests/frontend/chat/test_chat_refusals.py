@@ -8,7 +8,7 @@ from tests.frontend.chat.asking import MESSAGES, NAMED, TOOLS
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "cannot be combined"),
+        ({"tool_choice": "required", "structured_outputs": {"json_object": True}}, "cannot be combined"),
         ({"tool_choice": NAMED, "structured_outputs": {"regex": "a"}}, "cannot be combined"),
         ({"tool_choice": {"type": "function", "function": {"name": "mul"}}}, "does not match any of the specified `tools`"),
         ({"tool_choice": "sometimes"}, "must be"),

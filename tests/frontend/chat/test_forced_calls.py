@@ -36,6 +36,13 @@ async def test_named_is_the_schema_of_its_arguments(frontend, engine):
     assert json.loads(params.structured_outputs.json_schema) == {**PARAMETERS, "additionalProperties": False}
 
 
+async def test_a_response_format_is_one_of_text_and_no_constraint_of_forced_calls(frontend, engine):
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "required": ["answer"]}}}
+    params = await ask_engine(frontend, engine, "{}", tool_choice=NAMED, response_format=schema)
+
+    assert json.loads(params.structured_outputs.json_schema) == {**PARAMETERS, "additionalProperties": False}
+
+
 @pytest.mark.parametrize(
     "more",
     [

@@ -37,6 +37,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         self.tokens_per_step = tokens_per_step
         self.requests = []  # every EngineCoreRequest received
         self.orders = []  # what operators asked for
+        self.load_fields = {}  # what it says of its load besides
         self.is_silent = False  # to those that ask how busy it is
         self.profile_refusal: TetradError | None = None  # what StartProfile ends with
         self.num_add_messages = 0

@@ -62,5 +62,5 @@ class FakeEngineAdmin(engine_core_pb2_grpc.EngineCoreAdminServiceServicer):
         pauses = [order[0] for order in self.engine.orders if order[0] in ("pause", "resume")]
         sleeps = [order for order in self.engine.orders if order[0] in ("sleep", "wake_up")]
         sleeping = bool(sleeps) and sleeps[-1] not in (("wake_up",), ("wake_up", "kv_cache"))
-        load = engine_core_pb2.EngineLoad(paused=pauses[-1:] == ["pause"], sleeping=sleeping)
+        load = engine_core_pb2.EngineLoad(paused=pauses[-1:] == ["pause"], sleeping=sleeping, **self.engine.load_fields)
         return engine_core_pb2.GetLoadResponse(load=load)

@@ -1,15 +1,16 @@
 """`tetrad ps` and `tetrad logs`: the log of a stack, and the choice of a server."""
 
+import io
 import threading
 from pathlib import Path
 
 import pytest
 
-from tetrad.cli.servers.logs import new_lines
+from tetrad.cli.servers.logs import new_lines, renderer
 from tetrad.cli.servers.ps import row_of
 from tetrad.cli.servers.running import RunningServer, chosen_server
 from tetrad.services.errors import InvalidRequest, NotFound
-from tetrad.stack.stack_log import StackLog, log_path, read_lines, service_of
+from tetrad.stack.stack_log import StackLog, log_path, parts_of, read_lines
 
 
 def test_lines_are_kept_with_their_service_in_order(tmp_path):
@@ -19,7 +20,29 @@ def test_lines_are_kept_with_their_service_in_order(tmp_path):
     log.of("frontend")("two | three")
 
     assert read_lines(tmp_path) == ["worker | one", "frontend | two | three"]
-    assert [service_of(line) for line in read_lines(tmp_path)] == ["worker", "frontend"]
+    assert [parts_of(line) for line in read_lines(tmp_path)] == [("worker", "one"), ("frontend", "two | three")]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+ENDED = '{"timestamp": "2026-01-02T03:04:05.678Z", "level": "info", "service": "engine-core", "event": "request.finished"}'
+
+
+def test_a_terminal_shows_lines_led_by_their_service_in_colour(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    render = renderer(Terminal())
+
+    shown = [render(line) for line in (f"engine-core | {ENDED}", "worker | plain text")]
+
+    # A server's own terminal leaves the engine core's line out, since the frontend has one.
+    assert shown == ["\x1b[33mengine-core |\x1b[0m 03:04:05 request.finished", "\x1b[35mworker      |\x1b[0m plain text"]
+
+
+def test_a_file_gets_lines_as_they_were_written():
+    assert renderer(io.StringIO())(f"engine-core | {ENDED}") == f"engine-core | {ENDED}"
 
 
 def test_old_lines_make_room_for_new_ones(tmp_path):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 
 _WIDTH, _HEIGHT = 520, 260
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 12, 42
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 24, 12, 42
 _NUM_TICKS = 5
 NUM_COLOURS = 6
 
@@ -31,7 +31,8 @@ def plot(title: str, x_label: str, y_label: str, lines: Sequence[Line], *, x_nam
     y_ticks = _ticks(max((y for _, y in points), default=1.0))
     area = _Area(x_ticks[0], max(x_ticks[-1], x_ticks[0] + 1), y_ticks[-1], is_padded=bool(x_names))
     shapes = [*_grid(area, x_ticks, y_ticks, x_names), *(_drawn(area, line, place) for place, line in enumerate(lines))]
-    shapes.append(f'<text class="label" x="{_LEFT}" y="{_HEIGHT - 4}">{escape(x_label)}</text>')
+    middle = (_LEFT + _WIDTH - _RIGHT) // 2
+    shapes.append(f'<text class="label" x="{middle}" y="{_HEIGHT - 4}" text-anchor="middle">{escape(x_label)}</text>')
     described = escape(f"{title}: {y_label} over {x_label}", quote=True)
     legend = "".join(
         f'<span><i class="c{place % NUM_COLOURS}"></i>{escape(line.name)}</span>' for place, line in enumerate(lines)

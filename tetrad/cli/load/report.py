@@ -11,6 +11,7 @@ from tetrad.cli.load.summary import (
     PERCENTILES,
     Figures,
     good_clients,
+    label_of,
     latencies_of,
     percentile_of,
     shown,
@@ -119,17 +120,13 @@ def _figure_table(results: Sequence[LevelResult], figures: Sequence[Sequence[Fig
         for result, of_servers in zip(results, figures, strict=True)
         for name, each in zip(names, of_servers, strict=True)
     ]
-    rows = [
-        (LABELS.get(name, name), [shown(name, each.get(name, float("nan"))) for _, each in columns]) for name in columns[0][1]
-    ]
+    rows = [(label_of(name), [shown(name, each.get(name, float("nan"))) for _, each in columns]) for name in columns[0][1]]
     return _table(["Figure", *(title for title, _ in columns)], rows)
 
 
 def _ratio_table(results: Sequence[LevelResult]) -> str:
     ratios = [result.ratios() for result in results]
-    rows = [
-        (LABELS.get(name, name), ["{:.3f} ({:.3f} to {:.3f})".format(*each[name]) for each in ratios]) for name in ratios[0]
-    ]
+    rows = [(label_of(name), ["{:.3f} ({:.3f} to {:.3f})".format(*each[name]) for each in ratios]) for name in ratios[0]]
     return _table(["Ratio (lowest and highest round)", *(str(result.level) for result in results)], rows)
 
 

@@ -54,14 +54,18 @@ def figures_of(measured: Measured, limits: LatencyLimits | None = None) -> Figur
     return figures | measured.drafts.figures()
 
 
+def label_of(name: str) -> str:
+    """Return the name of a figure for people: "p99_ttft_ms" is "P99 TTFT (ms)"."""
+    kind, _, latency = name.removesuffix("_ms").partition("_")
+    return f"{kind.capitalize()} {latency.upper()} (ms)" if latency in LATENCIES else LABELS.get(name, name)
+
+
 def table_of(figures: Figures) -> str:
     """Return the figures as lines for people."""
     lines = [f"{LABELS[name]:<36}{shown(name, figures[name]):>14}" for name in LABELS if name in figures]
     for name in LATENCIES:
-        lines += [""] + [
-            f"{label + ' ' + name.upper() + ' (ms)':<36}{figures[f'{label.lower()}_{name}_ms']:>14.2f}"
-            for label in ("Mean", *(f"P{percentile}" for percentile in PERCENTILES))
-        ]
+        of_latency = [f"{kind}_{name}_ms" for kind in ("mean", *(f"p{percentile}" for percentile in PERCENTILES))]
+        lines += [""] + [f"{label_of(each):<36}{figures[each]:>14.2f}" for each in of_latency]
     return "\n".join(lines + _speculation_lines(figures))
 
 

@@ -2,15 +2,18 @@
 
 import contextlib
 import os
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TextIO
 
 from tetrad.cli.options import new_parser
 from tetrad.cli.servers.running import chosen_server, running_servers
 from tetrad.services.command_line import CommandLineParser
 from tetrad.services.errors import InvalidRequest
-from tetrad.stack.stack_log import log_path, read_lines, service_of
+from tetrad.stack.stack_log import log_path, parts_of, read_lines
+from tetrad.stack.terminal_lines import TerminalLines, wants_colours
 
 _LOOK_EVERY_S = 0.2
 
@@ -24,11 +27,12 @@ def run(arguments: list[str]) -> int:
     # Opened first: lines that are written meanwhile are shown twice rather than never.
     following = new_lines(log_path(server.directory)) if options.follow else iter(())
     lines = [line for line in read_lines(server.directory) if _is_wanted(line, options.service)]
+    render = renderer(sys.stdout)
     for line in lines[len(lines) - min(options.lines, len(lines)) :]:
-        print(line)
+        print(render(line))
     for line in following:
         if _is_wanted(line, options.service):
-            print(line, flush=True)
+            print(render(line), flush=True)
     return 0
 
 
@@ -41,6 +45,21 @@ def make_parser() -> CommandLineParser:
     parser.add_argument("-n", "--lines", type=int, default=50, metavar="N", help="Number of lines.")
     parser.add_argument("-f", "--follow", action="store_true", help="Go on with new lines until the server ends, or Ctrl-C.")
     return parser
+
+
+def renderer(stream: TextIO) -> Callable[[str], str]:
+    """Return what renders a kept line: led by its service in colour if `stream` is a terminal, else unchanged."""
+    if not stream.isatty():
+        return lambda line: line
+    of_services: dict[str, TerminalLines] = {}
+
+    def render(line: str) -> str:
+        service, text = parts_of(line)
+        if service not in of_services:
+            of_services[service] = TerminalLines(service, colours=wants_colours(), with_repeated=True)
+        return of_services[service](text).removesuffix("\n")
+
+    return render
 
 
 def new_lines(path: Path) -> Iterator[str]:
@@ -65,4 +84,4 @@ def new_lines(path: Path) -> Iterator[str]:
 
 
 def _is_wanted(line: str, service: str | None) -> bool:
-    return service is None or service_of(line) == service
+    return service is None or parts_of(line)[0] == service

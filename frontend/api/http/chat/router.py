@@ -30,6 +30,7 @@ from tetrad.frontend.api.http.schemas.objects import ChatLogprobs, UsageCount, e
 from tetrad.frontend.api.http.schemas.sampling import sampling_params_of
 from tetrad.frontend.api.http.sse.rendering import json_response, rendered
 from tetrad.frontend.api.http.sse.streams import stream_response, until_disconnected
+from tetrad.frontend.chat.conversation import forces_calls
 from tetrad.frontend.chat.turn_stream import TurnPart, TurnStream, TurnUpdate
 from tetrad.frontend.chat.turns import start_turn
 from tetrad.frontend.llm.async_llm import AsyncLLM
@@ -74,6 +75,7 @@ class _Chat:
             llm.default_sampling_fields(),
             max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
             logprobs=body.top_logprobs or 0 if body.logprobs else None,
+            with_format=not forces_calls(self._conversation.tool_choice),
         )
         self._usage = UsageCount()
 

@@ -4,10 +4,11 @@ Plain dicts for JSON. Without addresses: every caller that may send requests may
 """
 
 import time
+from dataclasses import asdict
 from typing import Any
 
 from tetrad.frontend.engine.client import DRAINING, SLEEPING, WORKER_LOST, EngineClient
-from tetrad.frontend.engine.facts import EngineLoad, WorkerStatus
+from tetrad.frontend.engine.facts import EngineLoad, KvCacheFacts, WorkerStatus
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.readiness import Dependency, Report
 from tetrad.frontend.tokenizer.replicas import Replica
@@ -80,12 +81,24 @@ def _engine(engine: EngineClient, told: Dependency, load: EngineLoad | None) -> 
     if load is not None:
         busy = load.scheduler
         node["load"] = {"running": busy.num_running, "waiting": busy.num_waiting, "kv_cache_usage": busy.kv_cache_usage}
+        node["kv_cache"] = None if load.kv_cache is None else _kv_cache(load, load.kv_cache)
     if info is not None:
         node["up_since"] = info.epoch / 1e9  # engine cores take the time of their start for it
         node["model"] = info.model.rpartition("/")[2]  # not the path of its files
         node |= {name: getattr(info, name) for name in ("version", "dtype", "device", "max_model_len", "max_num_seqs")}
         node["kv_cache_tokens"] = info.kv_cache_tokens
     return node
+
+
+def _kv_cache(load: EngineLoad, cache: KvCacheFacts) -> Node:
+    """Return the blocks of an engine core's KV cache: in use, free with content that prompts can find, and empty."""
+    num_used = load.num_gpu_blocks - 1 - load.num_free_blocks  # the null block holds nothing
+    return asdict(cache) | {
+        "num_used_blocks": num_used,
+        "num_empty_blocks": load.num_free_blocks - cache.num_free_cached_blocks,
+        "num_queries": load.scheduler.prefix_cache_queries,
+        "num_hits": load.scheduler.prefix_cache_hits,
+    }
 
 
 def _engine_state(engine: EngineClient) -> str:

@@ -22,6 +22,7 @@ from tetrad.frontend.api.http.sse.named_events import named_event, named_events
 from tetrad.frontend.api.http.sse.streams import StreamForm, stream_response, until_disconnected
 from tetrad.frontend.api.http.turns.sampling import turn_sampling_params
 from tetrad.frontend.api.http.turns.totals import TurnTotals
+from tetrad.frontend.chat.conversation import forces_calls
 from tetrad.frontend.chat.turn_stream import TurnStream
 from tetrad.frontend.chat.turns import render_conversation, start_turn
 from tetrad.frontend.llm.async_llm import AsyncLLM
@@ -72,7 +73,8 @@ class _Message:
         self._conversation = conversation_of(body)
         self._events = MessageEvents(f"msg_{uuid.uuid4().hex}", model, max_tokens=body.max_tokens)
         self._totals = TurnTotals()
-        form = None if body.output_config is None else body.output_config.format
+        config, calls = body.output_config, forces_calls(self._conversation.tool_choice)
+        form = None if config is None or calls else config.format
         self._params = turn_sampling_params(
             body,
             llm.default_sampling_fields(),

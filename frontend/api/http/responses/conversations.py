@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tetrad.frontend.api.http.responses.bodies import InputBody, InputItem, TextFormat
+from tetrad.frontend.api.http.responses.bodies import InputBody, InputItem
 from tetrad.frontend.api.http.responses.items import Messages, is_continued
 from tetrad.frontend.api.http.responses.tools import chosen_tools
-from tetrad.frontend.chat.conversation import Conversation
+from tetrad.frontend.chat.conversation import Conversation, forces_calls
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 
 
@@ -39,9 +39,10 @@ def conversation_of(body: InputBody, items: Sequence[InputItem], history: Sequen
     )
 
 
-def json_format(form: TextFormat | None) -> StructuredOutputsParams | None:
-    """Return the constraint that a text format asks for."""
-    if form is None or form.type == "text":
+def json_format(body: InputBody) -> StructuredOutputsParams | None:
+    """Return the constraint that a body's text format asks for; None where calls are forced, so that there is no text."""
+    form = None if body.text is None else body.text.format
+    if form is None or form.type == "text" or forces_calls(chosen_tools(body)[1]):
         return None
     if form.type == "json_object":
         return StructuredOutputsParams(json_object=True)

@@ -54,7 +54,7 @@ class Generation:
             llm.default_sampling_fields(),
             max_tokens=body.max_output_tokens,
             stop=body.stop,
-            json_format=json_format(None if body.text is None else body.text.format),
+            json_format=json_format(body),
             logprobs=self._num_top,
             # Which token belongs to which text shows only as they come.
             in_deltas=bool(body.stream) or self._num_top is not None,

@@ -11,7 +11,12 @@ _FURTHER = ("n", "stop", "prompt_logprobs", "logprob_token_ids", "stream_interva
 
 
 def sampling_params_of(
-    body: SamplingBody, defaults: dict[str, Any], *, max_tokens: int | None, logprobs: int | None
+    body: SamplingBody,
+    defaults: dict[str, Any],
+    *,
+    max_tokens: int | None,
+    logprobs: int | None,
+    with_format: bool = True,
 ) -> SamplingParams:
     """Return the sampling parameters of a body.
 
@@ -20,6 +25,7 @@ def sampling_params_of(
         defaults: the model's, by SamplingParams' names.
         max_tokens: resolved from the fields the API has for it; None: as many as fit.
         logprobs: likewise.
+        with_format: whether response_format constrains the output. False where the output consists of calls, not text.
 
     Raises:
         InvalidRequest: a value out of range.
@@ -31,7 +37,7 @@ def sampling_params_of(
         **fields,
         max_tokens=max_tokens,
         logprobs=logprobs,
-        structured_outputs=_structured_outputs(body),
+        structured_outputs=_structured_outputs(body, with_format=with_format),
         repetition_detection=_repetition_detection(body),
         output_kind=kind,
     )
@@ -42,12 +48,14 @@ def _repetition_detection(body: SamplingBody) -> RepetitionDetection | None:
     return None if wanted is None else RepetitionDetection(**wanted.model_dump())
 
 
-def _structured_outputs(body: SamplingBody) -> StructuredOutputsParams | None:
+def _structured_outputs(body: SamplingBody, *, with_format: bool) -> StructuredOutputsParams | None:
     wanted, form = body.structured_outputs, body.response_format
     if form is not None and form.type != "text":
         if wanted is not None:
             text = "Only one of response_format and structured_outputs can be given."
             raise InvalidRequest(text, field="response_format")
+        if not with_format:
+            return None
         if form.type == "json_object":
             return StructuredOutputsParams(json_object=True)
         if form.type == "structural_tag":

@@ -1,4 +1,5 @@
 // Chart: lines over the last minutes, as SVG. One unit of x is a second, of y the whole height, so that it fits any width.
+// Written here since a library would draw the lines alone: theme, keyboard and what screen readers hear are the rest of this file.
 
 import { el, setText, svg } from "./dom.js";
 import { timeOfDay } from "./format.js";

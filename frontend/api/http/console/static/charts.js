@@ -12,7 +12,24 @@ const timesOf = (name) => [
   { name: "mean", points: (history) => history.mean(name, OVER_S) },
 ];
 
-const SPECS = [
+const IN_USE = {
+  title: "KV cache",
+  format: percent,
+  least: 0.01,
+  most: 1,
+  lines: [{ name: "in use", points: (history) => history.gauge("kv_cache_usage") }],
+};
+
+const FOUND = {
+  title: "Prefix cache",
+  format: percent,
+  least: 0.1,
+  most: 1,
+  lines: [{ name: "of prompt tokens found", points: (history) => history.share("cache_hits", "cache_queries", OVER_S) }],
+};
+
+/** The charts of the overview. */
+export const LOAD = [
   {
     title: "Requests",
     format: count,
@@ -28,7 +45,7 @@ const SPECS = [
     least: 10,
     lines: [{ name: "generated", points: (history) => history.rate("generation_tokens", 1) }],
   },
-  { title: "KV cache", format: percent, least: 0.01, most: 1, lines: [{ name: "in use", points: (history) => history.gauge("kv_cache_usage") }] },
+  IN_USE,
   {
     title: "Time to first token",
     format: duration,
@@ -41,13 +58,7 @@ const SPECS = [
     least: 0.01,
     lines: timesOf("per_token_s"),
   },
-  {
-    title: "Prefix cache",
-    format: percent,
-    least: 0.1,
-    most: 1,
-    lines: [{ name: "of prompt tokens found", points: (history) => history.share("cache_hits", "cache_queries", OVER_S) }],
-  },
+  FOUND,
   {
     title: "Speculation",
     shownOnce: "draft_tokens",
@@ -58,16 +69,42 @@ const SPECS = [
   },
 ];
 
+/** The charts of the KV cache. */
+export const CACHE = [
+  IN_USE,
+  FOUND,
+  {
+    title: "Blocks per second",
+    format: rate,
+    least: 1,
+    lines: [
+      { name: "cached", points: (history) => history.rate("blocks_cached", OVER_S) },
+      { name: "evicted", points: (history) => history.rate("blocks_evicted", OVER_S) },
+    ],
+  },
+  {
+    title: "Host tier, blocks per second",
+    shownOnce: "blocks_swapped_out",
+    format: rate,
+    least: 1,
+    lines: [
+      { name: "copied out", points: (history) => history.rate("blocks_swapped_out", OVER_S) },
+      { name: "copied back", points: (history) => history.rate("blocks_swapped_in", OVER_S) },
+    ],
+  },
+];
+
 export class Charts {
-  constructor(element) {
-    this.charts = SPECS.map((spec) => new Chart(spec));
+  constructor(element, specs) {
+    this.specs = specs;
+    this.charts = specs.map((spec) => new Chart(spec));
     element.append(...this.charts.map((chart) => chart.element));
   }
 
   update(history) {
-    SPECS.forEach(({ shownOnce }, place) => {
+    this.specs.forEach(({ shownOnce }, place) => {
       const chart = this.charts[place];
-      // Most servers never draft.
+      // Most servers never draft, and have no second tier.
       chart.element.hidden = shownOnce !== undefined && !history.latest?.[shownOnce];
       chart.update(history);
     });

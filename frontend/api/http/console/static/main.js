@@ -1,6 +1,7 @@
 // The page: what the server tells goes to the overview, the playground talks to it, and both ask for a key where one is needed.
 
-import { Charts } from "./charts.js";
+import { Cache } from "./cache.js";
+import { CACHE, Charts, LOAD } from "./charts.js";
 import { byId, setText } from "./dom.js";
 import { Feed } from "./feed.js";
 import { History } from "./history.js";
@@ -10,10 +11,11 @@ import { Requests } from "./requests.js";
 import { Topology } from "./topology.js";
 
 const STATES = { live: "Live", lost: "Reconnecting", key: "Key needed", connecting: "Connecting" };
-const VIEWS = ["overview", "playground"];
+const VIEWS = ["overview", "cache", "playground"];
 
 const history = new History();
-const charts = new Charts(byId("charts"));
+const charts = [new Charts(byId("charts"), LOAD), new Charts(byId("cache-charts"), CACHE)];
+const cache = new Cache(byId("caches"));
 const topology = new Topology(byId("topology"), byId("topology-news"));
 const requests = new Requests(byId("request-rows"), byId("requests-empty"));
 
@@ -30,7 +32,8 @@ function onSnapshot(snapshot, isFirst) {
   if (snapshot.traces_url) byId("traces").href = snapshot.traces_url;
   history.add(snapshot.time, snapshot.load);
   topology.update(snapshot.topology, snapshot.time);
-  charts.update(history);
+  for (const each of charts) each.update(history);
+  cache.update(snapshot.topology.engines);
   requests.update(snapshot.requests, snapshot.requests_refused, snapshot.model, isFirst);
 }
 
@@ -49,12 +52,13 @@ function showView() {
     else link.removeAttribute("aria-current");
   }
   // Behind what the browser does for the fragment by itself.
-  if (view === "playground") setTimeout(() => playground.focus());
+  if (view !== "playground") return;
+  playground.loadModels();  // adapters come and go
+  setTimeout(() => playground.focus());
 }
 
 addEventListener("hashchange", showView);
 addEventListener("load", showView);
 byId("key-button").addEventListener("click", () => keyDialog.open());
 showView();
-playground.loadModels();
 feed.start();

@@ -28,7 +28,7 @@ export class Playground {
   async loadModels() {
     try {
       const models = await (await ask("v1/models")).json();
-      this.sampling.setModels(models.data.map((model) => model.id));
+      this.sampling.setModels(models.data);
     } catch {
       // The feed tells that the server is away or wants a key; a request without a model gets the server's.
     }

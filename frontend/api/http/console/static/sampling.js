@@ -40,10 +40,16 @@ export class Sampling {
     return this.form.elements.system.value.trim();
   }
 
-  /** Offer these models, if there is a choice. */
-  setModels(names) {
-    byId("model-choice").replaceChildren(...names.map((name) => el("option", { value: name }, name)));
-    byId("model-field").hidden = names.length < 2;
+  /** Offer these models and adapters, as /v1/models lists them, if there is a choice; what was chosen stays. */
+  setModels(models) {
+    const choice = byId("model-choice");
+    const chosen = choice.value;
+    const optionOf = ({ id }) => el("option", { value: id }, id);
+    const adapters = models.filter((model) => model.parent !== null);
+    choice.replaceChildren(...models.filter((model) => model.parent === null).map(optionOf));
+    if (adapters.length) choice.append(el("optgroup", { label: "Adapters" }, ...adapters.map(optionOf)));
+    if (models.some(({ id }) => id === chosen)) choice.value = chosen;
+    byId("model-field").hidden = models.length < 2;
   }
 }
 

@@ -130,6 +130,33 @@ async def test_load_has_what_charts_need(http):
     assert set(after) >= {"draft_tokens", "accepted_tokens"}
 
 
+async def test_the_blocks_of_an_engine_core_are_told(http, engine):
+    counts = {"num_blocks_cached": 9, "num_blocks_evicted": 4, "num_blocks_swapped_out": 3, "num_blocks_swapped_in": 2}
+    cache = engine_core_pb2.KvCacheLoad(
+        block_size=16,
+        num_free_cached_blocks=20,
+        groups=[engine_core_pb2.KvGroupInfo(), engine_core_pb2.KvGroupInfo(sliding_window=512)],
+        **counts,
+    )
+    stats = engine_core_pb2.SchedulerStats(prefix_cache_queries=100, prefix_cache_hits=60)
+    engine.load_fields = {"num_gpu_blocks": 101, "num_free_blocks": 70, "stats": stats, "kv_cache": cache}
+
+    event = await until(http, lambda event: event["topology"]["engines"][0].get("kv_cache"))
+    told = event["topology"]["engines"][0]["kv_cache"]
+
+    # The null block is none of them.
+    assert (told["num_used_blocks"], told["num_free_cached_blocks"], told["num_empty_blocks"]) == (30, 20, 50)
+    assert (told["num_queries"], told["num_hits"], told["block_size"]) == (100, 60, 16)
+    assert told["groups"] == [{"sliding_window": 0, "is_state": False}, {"sliding_window": 512, "is_state": False}]
+    assert {name: event["load"][name.removeprefix("num_")] for name in counts} == counts
+
+
+async def test_an_engine_core_of_an_earlier_release_says_nothing_of_its_blocks(http):
+    node = (await until(http, lambda event: event["topology"]["engines"][0]["load"]))["topology"]["engines"][0]
+
+    assert node["kv_cache"] is None
+
+
 async def test_a_request_is_told_once_with_its_phases(http):
     async with asyncio.timeout(10), aclosing(events_of(http)) as events:
         await anext(events)

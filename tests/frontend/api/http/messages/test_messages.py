@@ -199,6 +199,17 @@ async def test_forced_calls(client, engine):
     assert engine.requests[0].sampling_params.HasField("structured_outputs")
 
 
+async def test_an_output_format_is_no_constraint_of_forced_calls(http, engine):
+    form = {"format": {"type": "json_schema", "schema": {"type": "object", "required": ["answer"]}}}
+    choice = {"type": "tool", "name": "get_weather"}
+    body = {"messages": HI, "max_tokens": 3, "tools": TOOLS, "tool_choice": choice, "output_config": form}
+
+    assert (await http.post("/v1/messages", json=body)).status_code == 200
+
+    schema = json.loads(engine.requests[0].sampling_params.structured_outputs.json_schema)
+    assert schema["properties"] == WEATHER["properties"]
+
+
 @pytest.mark.parametrize(
     ("body", "status", "kind", "text"),
     [

@@ -180,7 +180,18 @@ def test_the_effort_reaches_the_template(reasoning_config, kwargs):
 def test_the_format_becomes_a_constraint(form, expected):
     body = ResponsesRequest(input="hi", text={"format": form})
 
-    assert json_format(body.text.format) == expected
+    assert json_format(body) == expected
+
+
+@pytest.mark.parametrize(
+    ("choice", "is_constraint"),
+    [("auto", True), ("none", True), ("required", False), ({"type": "function", "name": "get_weather"}, False)],
+)
+def test_the_format_is_one_of_text_and_no_constraint_of_forced_calls(choice, is_constraint):
+    tools = [{"type": "function", "name": "get_weather", "parameters": WEATHER}]
+    body = ResponsesRequest(input="hi", tools=tools, tool_choice=choice, text={"format": {"type": "json_object"}})
+
+    assert (json_format(body) is not None) == is_constraint
 
 
 IMAGE = {"type": "input_image", "image_url": "http://x"}
