@@ -1,14 +1,19 @@
-"""Fan-out: latency of small requests while one request asks for 1,024 outputs, beside their quiet latency.
+"""Fan-out: latency of small requests while one client sends large requests, beside their quiet latency.
 
 `python -m benchmarks.fan_out`. Four clients send short completions, each its next one as soon as it has its answer: first
-alone, then until the large request is answered, or for a limited time. Quiet and disturbed phases take turns.
+alone, then beside a client that sends one large request after another. Quiet and disturbed phases take turns.
 """
 
 import asyncio
+import contextlib
+import http.client
 import itertools
+import json
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 import uvloop
 
@@ -16,18 +21,40 @@ from benchmarks.figures import median, percentile, spread
 from benchmarks.options import Options, read_options
 from benchmarks.report import Bar, Section, add_bars, write_section
 from benchmarks.stack import MODEL, running
-from benchmarks.streams import StreamClient, new_prompt, open_stream, stream_once
+from benchmarks.streams import StreamClient, new_prompt, stream_once
 
 _NUM_CLIENTS = 4
 _PROMPT_LEN = 16
 _MAX_TOKENS = 8
 _PHASE_S = 20.0
-"""Longest phase; a large request that takes longer is cut off."""
+_WARM_UP_S = 2.0
 _MAX_RATIO = 3.0
 _DEVICES = ("cpu", "sim")
-_LARGE: Mapping[str, Mapping[str, object]] = {
-    "n = 1,024": {"prompt": new_prompt(_PROMPT_LEN), "n": 1024, "max_tokens": 32},
-    "1,024 prompts": {"prompt": [new_prompt(_PROMPT_LEN) for _ in range(1024)], "max_tokens": 8},
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Large:
+    """A large request: where it is sent, and its body without the model's name."""
+
+    path: str
+    body: Mapping[str, object]
+
+
+_COMPLETIONS, _CHAT = "/v1/completions", "/v1/chat/completions"
+_LARGE = {
+    "n = 1,024": Large(_COMPLETIONS, {"prompt": new_prompt(_PROMPT_LEN), "n": 1024, "max_tokens": 32, "stream": True}),
+    "1,024 prompts": Large(
+        _COMPLETIONS, {"prompt": [new_prompt(_PROMPT_LEN) for _ in range(1024)], "max_tokens": 8, "stream": True}
+    ),
+    "all log-probabilities": Large(_COMPLETIONS, {"prompt": new_prompt(_PROMPT_LEN), "n": 2, "max_tokens": 5, "logprobs": -1}),
+    "all log-probabilities, streamed": Large(
+        _COMPLETIONS, {"prompt": new_prompt(_PROMPT_LEN), "n": 2, "max_tokens": 5, "logprobs": -1, "stream": True}
+    ),
+    "all log-probabilities, chat": Large(
+        _CHAT,
+        {"messages": [{"role": "user", "content": "x"}], "n": 2, "max_tokens": 5, "logprobs": True, "top_logprobs": -1},
+    ),
 }
 
 
@@ -50,12 +77,65 @@ class Latencies:
         self.first_ratios.append(percentile(first_busy, 0.99) / percentile(first, 0.99))
 
 
-async def small_requests(url: str, until: Callable[[], bool]) -> list[StreamClient]:
-    """Send short completions until `until` says so; RuntimeError if one fails."""
+class Attacker:
+    """A thread that sends one large request after another; it only counts the bytes of the answers.
+
+    Args:
+        url: of the server.
+        large: the request.
+
+    Attributes:
+        num_answers: read to their end.
+        problem: the first answer that was not 200, which ends the thread.
+    """
+
+    def __init__(self, url: str, large: Large) -> None:
+        self.num_answers = 0
+        self.problem = ""
+        self._address = urlsplit(url).netloc
+        self._path = large.path
+        self._body = json.dumps(_body(**large.body)).encode()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Leave the request that is under way, and end the thread."""
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        buffer = bytearray(_READ_BYTES)
+        while not self._is_over.is_set() and not self.problem:
+            with contextlib.closing(http.client.HTTPConnection(self._address, timeout=120)) as connection:
+                connection.request("POST", self._path, self._body, {"Content-Type": "application/json"})
+                response = connection.getresponse()
+                if response.status != 200:
+                    self.problem = f"the large request: HTTP {response.status}: {response.read()[:300]!r}"
+                while not self._is_over.is_set() and response.readinto(buffer):
+                    pass
+                self.num_answers += response.isclosed()
+
+
+@contextlib.contextmanager
+def attacked(url: str, large: Large) -> Iterator[None]:
+    """Send large requests meanwhile; RuntimeError if one was refused."""
+    attacker = Attacker(url, large)
+    try:
+        yield
+    finally:
+        attacker.stop()
+    if attacker.problem:
+        raise RuntimeError(attacker.problem)
+
+
+async def small_requests(url: str, phase_s: float) -> list[StreamClient]:
+    """Send short completions for so many seconds; RuntimeError if one fails."""
     done: list[StreamClient] = []
+    end = time.perf_counter() + phase_s
 
     async def client() -> None:
-        while not until():
+        while time.perf_counter() < end:
             done.append(await stream_once(url, _body(prompt=new_prompt(_PROMPT_LEN), max_tokens=_MAX_TOKENS)))
             if done[-1].error:
                 raise RuntimeError(f"HTTP {done[-1].status}: {done[-1].error}")
@@ -66,18 +146,11 @@ async def small_requests(url: str, until: Callable[[], bool]) -> list[StreamClie
     return done
 
 
-async def run_round(url: str, large: Mapping[str, object], phase_s: float) -> tuple[list[StreamClient], list[StreamClient]]:
-    """Return the small requests of a quiet phase and of one beside the large request; RuntimeError if one fails."""
-    end = time.perf_counter() + phase_s
-    quiet = await small_requests(url, lambda: time.perf_counter() > end)
-    attack = await open_stream(url, _body(**large))
-    end = time.perf_counter() + phase_s
-    busy = await small_requests(url, lambda: attack.done.done() or time.perf_counter() > end)
-    if attack.error:
-        raise RuntimeError(f"the large request: HTTP {attack.status}: {attack.error}")
-    attack.leave()
-    await attack.done
-    return quiet, busy
+def run_round(url: str, large: Large, phase_s: float) -> tuple[list[StreamClient], list[StreamClient]]:
+    """Return the small requests of a quiet phase and of one beside the large requests."""
+    quiet = uvloop.run(small_requests(url, phase_s))
+    with attacked(url, large):
+        return quiet, uvloop.run(small_requests(url, phase_s))
 
 
 def _body(**fields: object) -> dict[str, object]:
@@ -88,20 +161,23 @@ def measure(options: Options) -> dict[tuple[str, str], Latencies]:
     """Return the latencies by device and large request."""
     found = {case: Latencies() for case in itertools.product(_DEVICES, _LARGE)}
     for device in _DEVICES:
-        with running("--device", device) as stack:
-            uvloop.run(run_round(stack.url, _LARGE["n = 1,024"], 2.0))
+        with running("--device", device, "--max-logprobs", "-1") as stack:
+            for large in _LARGE.values():
+                run_round(stack.url, large, _WARM_UP_S)
             for number, name in itertools.product(range(options.rounds), _LARGE):
                 case = found[device, name]
-                case.add(*uvloop.run(run_round(stack.url, _LARGE[name], _PHASE_S / 4 if options.quick else _PHASE_S)))
+                case.add(*run_round(stack.url, _LARGE[name], _PHASE_S / 4 if options.quick else _PHASE_S))
                 print(f"round {number + 1}/{options.rounds}: {device}, {name}: ratio {case.ratios[-1]:.2f}", flush=True)
     return found
 
 
 def _section(found: Mapping[tuple[str, str], Latencies]) -> Section:
-    section = Section(f"Fan-out: {_NUM_CLIENTS} clients with short requests beside one of 1,024 sequences")
+    section = Section(f"Others' latency: {_NUM_CLIENTS} clients with short requests beside one with large ones")
     section.text(
         f"SmolLM2-135M-Instruct and the simulated device, over HTTP. Milliseconds to the whole answer of {_MAX_TOKENS} tokens; "
-        "the ratios are of p99 beside the large request over p99 before it, of the whole answer and of its first token."
+        "the ratios are of p99 beside the large requests over p99 before them, of the whole answer and of its first token. The "
+        "large requests follow each other without a pause: one of 1,024 sequences, or two outputs of five tokens with the "
+        "log-probabilities of all 49,152 tokens."
     )
     rows = [
         [

@@ -25,6 +25,10 @@ _LAST = (math.inf, math.inf)
 """Behind everyone in line."""
 _MAX_KNOWN = 10_000
 """Adapters that are named at most; more could only be meant to fill the memory."""
+_MAX_BYTES = {"name": 512, "path": 2048, "base_model_name": 512}
+"""Of each; so one message can list all known adapters."""
+_MAX_SHOWN = 128
+"""Adapters that run, and that are waited for, whose names each step's statistics have."""
 
 
 ArrivalKey = tuple[int, int]
@@ -140,6 +144,10 @@ class Adapters:
         """Return a new adapter that no request gets yet, unless there is none of its number."""
         if ref.lora_id < 1 or not ref.name or not ref.path:
             raise InvalidRequest(f"lora_request needs a name, a path and an id of at least 1, got {ref.lora_id}.")
+        for name, most in _MAX_BYTES.items():
+            if (num_bytes := len(getattr(ref, name).encode())) > most:
+                text = f"lora_request.{name} has {num_bytes} bytes of UTF-8, the limit is {most}."
+                raise InvalidRequest(text, field="lora_request")
         if len(self._all) >= _MAX_KNOWN:
             raise Overloaded(f"{_MAX_KNOWN} adapters are known; unload some first.", retry_after_s=1.0)
         adapter = Adapter(ref, next(self._keys))
@@ -237,13 +245,15 @@ class Adapters:
 
     @property
     def running_names(self) -> list[str]:
-        """Adapters that requests run with."""
-        return [adapter.ref.name for adapter in self._all.values() if adapter.num_admitted]
+        """Adapters that requests run with, the first ones."""
+        running = (adapter.ref.name for adapter in self._all.values() if adapter.num_admitted)
+        return list(itertools.islice(running, _MAX_SHOWN))
 
     @property
     def waiting_names(self) -> list[str]:
         """Adapters that requests wait for, the first ones."""
-        return [self._all[key].ref.name for key in itertools.islice(self._parked, self._limits.max_cpu_loras)]
+        most = min(self._limits.max_cpu_loras, _MAX_SHOWN)
+        return [self._all[key].ref.name for key in itertools.islice(self._parked, most)]
 
     # --- the worker -------------------------------------------------------------------------------------------------
 

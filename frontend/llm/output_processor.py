@@ -127,7 +127,8 @@ class OutputProcessor:
             columns = [rows for rows in (update.rich.logprobs, update.rich.prompt_logprobs) if rows is not None]
             if columns and not update.active.sequence.finished:
                 named.append(update)
-                ids.update(*(rows.token_ids for rows in columns))
+                if not self._tokenizer.knows_all_texts:  # else a set of 49,152 ids for each token would be made for nothing
+                    ids.update(*(rows.token_ids for rows in columns))
         try:
             if ids:
                 await self._tokenizer.load_token_texts(ids)

@@ -4,7 +4,7 @@ A token that holds part of a character has no text of its own. In an output or a
 before it: nothing until the character is complete, then the whole character. So the texts of tokens add up to the text.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from tetrad.frontend.request.outputs import Logprob, PositionLogprobs, RequestOutput
@@ -39,6 +39,13 @@ class WidePosition(dict[int, Logprob]):
         """Add the candidates; again: nothing."""
         _add_candidates(self, self._candidates, self._text_of)
 
+    def drop(self) -> None:
+        """Remove all but the actual token, which stands first. To free candidates takes milliseconds: not in an event loop."""
+        actual = next(iter(self.items()))
+        self._candidates = iter(())
+        self.clear()
+        self.update([actual])
+
 
 def wide_positions(output: RequestOutput) -> Iterator[WidePosition]:
     """Yield the positions of an output that are to be filled."""
@@ -71,6 +78,18 @@ def positions_of(
             positions.append({actual: found})
             _add_candidates(positions[-1], pairs, text_of)
     return positions
+
+
+def num_candidates(*lists: Sequence[PositionLogprobs | None] | None) -> int:
+    """Return how many candidates all positions have."""
+    return sum(len(position) for positions in lists for position in positions or () if position is not None)
+
+
+def drop_candidates(positions: Iterable[PositionLogprobs | None]) -> None:
+    """Free the candidates of wide positions that have been rendered."""
+    for position in positions:
+        if isinstance(position, WidePosition):
+            position.drop()
 
 
 async def texts_in_context(

@@ -251,6 +251,11 @@ class TokenizerClient:
             texts = await self._decode(([token_id] for token_id in missing), skip_special_tokens=False, harmless=True)
             self._token_texts.update(zip(missing, texts, strict=True))
 
+    @property
+    def knows_all_texts(self) -> bool:
+        """Whether `text_of` knows every token that the tokenizer has."""
+        return self._replicas.info is not None and len(self._token_texts) >= self._replicas.info.vocab_size
+
     def text_of(self, token_id: int) -> str | None:
         """Return the text of a token that was loaded."""
         return self._token_texts.get(token_id)

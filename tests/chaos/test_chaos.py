@@ -31,9 +31,12 @@ FAULTS = [
     Fault(29.5, "partition-there", "engine-core>worker", 2.0),
     Fault(31.5, "slow", "frontend>tokenizer", 1.5),
     Fault(32.0, "memory", "worker", 2.0),
+    Fault(33.0, "disk-error", "frontend", 1.5),
     Fault(36.0, "freeze-stack", "stack", 3.0),
     Fault(43.0, "restart", "tokenizer-2"),
-    Fault(46.0, "kill", "frontend"),
+    Fault(45.0, "freeze-two", "engine-core+tokenizer", 1.0),
+    Fault(47.5, "block-stderr", "stack", 0.5),
+    Fault(54.0, "kill", "frontend"),
 ]
 
 
@@ -42,7 +45,7 @@ def test_nothing_is_lost_duplicated_or_different_and_nothing_leaks(smollm2, tmp_
     faults = [fault for fault in FAULTS if why_not(BY_NAME[fault.kind].needs) is None]
     plan = sim_plan(
         1,
-        49.0,
+        57.0,
         sizes=Sizes(min_tokens=4, max_tokens=100, long_prompt_tokens=3000),
         num_requests=27,
         at_once=10,

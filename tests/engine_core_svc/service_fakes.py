@@ -383,6 +383,15 @@ class Stack:
         """End the engine core and start another one in front of the same worker; returns when that takes sessions."""
         self.shutdown.set()
         await asyncio.wait_for(self.serving, WAIT_S)
+        await self._serve_anew()
+
+    async def crash_engine_core(self) -> None:
+        """Do the same without letting it end anything."""
+        self.serving.cancel()
+        await asyncio.wait([self.serving], timeout=WAIT_S)
+        await self._serve_anew()
+
+    async def _serve_anew(self) -> None:
         self.shutdown = asyncio.Event()
         self.serving = asyncio.create_task(serve(self.settings, self.shutdown, drafts=self._drafts))
         await self.client()

@@ -6,6 +6,7 @@ aborts the request.
 
 from collections.abc import AsyncIterator
 from contextlib import closing
+from functools import partial
 
 import grpc
 
@@ -16,8 +17,10 @@ from tetrad.frontend.api.grpc.pooling import PoolingCalls
 from tetrad.frontend.api.grpc.sampling_fields import sampling_fields_of, truncation_of
 from tetrad.frontend.api.grpc.traced_calls import traced_call
 from tetrad.frontend.api.http.chat.conversations import conversation_of, echoed_text
+from tetrad.frontend.api.http.sse.rendering import rendered
 from tetrad.frontend.chat.turns import start_turn
 from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.request.logprobs import num_candidates
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.services.errors import InvalidRequest, UnsupportedArgument
@@ -75,7 +78,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             with closing(stream):
                 async for output in stream:
                     for each in output.outputs:
-                        yield answers.completion(output, each)
+                        encode = partial(answers.completion, output, each)
+                        yield await rendered(num_candidates(each.logprobs, output.prompt_logprobs), encode)
 
     async def Chat(
         self, request: inference_pb2.ChatRequest, context: grpc.aio.ServicerContext
@@ -102,8 +106,10 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             answers = Answers(request_id)
             with closing(turns):
                 async for update in turns:
+                    output = update.output
                     for part in update.parts:
-                        yield answers.turn(update.output, part, echoed=echoed, with_reasoning=body.include_reasoning)
+                        encode = partial(answers.turn, output, part, echoed=echoed, with_reasoning=body.include_reasoning)
+                        yield await rendered(num_candidates(part.output.logprobs, output.prompt_logprobs), encode)
 
     async def Embed(
         self,

@@ -1,4 +1,4 @@
-"""Random histories of concurrent operators' commands: pause, resume, sleep and wake up; all answers fit one order."""
+"""Random histories of concurrent operators' commands, and of crashes between them: all answers fit one order."""
 
 import asyncio
 import random
@@ -122,3 +122,71 @@ async def test_orders_have_one_order(stack, seed):
 
     calls = [each for number, call in enumerate(recorder.calls) for each in in_two(number, call)]
     assert order_of(calls, Engine(), after) is not None, told(recorder.calls)
+
+
+class Kept(NamedTuple):
+    """An engine core whose worker keeps the pause for the next one.
+
+    Attributes:
+        kept: what the worker has.
+        given: numbers of orders that this engine core took; each is kept before it is answered.
+    """
+
+    is_paused: bool = False
+    kept: bool = False
+    given: frozenset = frozenset()
+
+
+def after_crashes(state, call):
+    """Return what engine core and worker may be after a call, or after a part of an order."""
+    match call.name:
+        case "is_paused":
+            return [state] if call.answer in (None, state.is_paused) else []
+        case "give order":
+            number, pauses = call.argument
+            return [state._replace(is_paused=pauses, given=state.given | {number})]
+        case "keep order":
+            return [state._replace(kept=state.is_paused)] if call.argument in state.given else []
+    return [Kept(is_paused=state.kept, kept=state.kept)]
+
+
+def given_and_kept(number, call):
+    """Return a call, or the two effects of an order, which both precede its answer."""
+    if call.name not in ("pause", "resume"):
+        return [call]
+    order = replace(call, name="give order", argument=(number, call.name == "pause"))
+    return [order, replace(call, name="keep order", argument=number)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_pauses_have_one_order_across_crashes_of_the_engine_core(stack, seed):
+    """An order that was answered outlives the engine core; one that was not, may. A resume that was answered is final."""
+    rng, recorder = random.Random(seed), Recorder()
+    await stack.client()
+
+    async def give(name):
+        try:
+            if name == "is_paused":
+                return (await stack.load()).paused
+            await (stack.admin.Pause(pb.PauseRequest()) if name == "pause" else stack.admin.Resume(pb.ResumeRequest()))
+        except grpc.RpcError:
+            return None  # the engine core crashed meanwhile, or is not there
+        return "done"
+
+    async def operate(names):
+        for name in names:
+            await recorder.note(name, 0, give(name))
+
+    async def crash():
+        for _ in range(rng.randrange(12)):
+            await asyncio.sleep(0)
+        await stack.crash_engine_core()
+
+    async with asyncio.timeout(60):
+        for _ in range(2):
+            orders = [rng.choices(["is_paused", "pause", "resume"], k=5) for _ in range(3)]
+            await asyncio.gather(recorder.note("crash", 0, crash()), *map(operate, orders))
+            await operate(["is_paused", rng.choice(["pause", "resume"]), "is_paused"])
+
+    calls = [each for number, call in enumerate(recorder.calls) for each in given_and_kept(number, call)]
+    assert order_of(calls, Kept(), after_crashes) is not None, told(recorder.calls)

@@ -10,12 +10,15 @@ import pytest
 from tetrad.engine_core_svc.core.adapter import LoraRef
 from tetrad.engine_core_svc.core.plan import ModelRunnerOutput
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
+from tetrad.engine_core_svc.engine.adapters_wire import encode_lora
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.scheduler import adapters as module
 from tetrad.engine_core_svc.scheduler.adapters import ORDERS_OF_ARRIVAL, AdapterLimits, Adapters, NoAdapters
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, NotFound, Overloaded, Unsupported
+from tetrad.services.message_size import BATCH_BYTES, DEFAULT_MAX_MESSAGE_BYTES
+from tetrad.v1.engine_core_pb2 import ListLorasResponse, SchedulerStats
 
 WAITING, RUNNING = RequestStatus.WAITING, RequestStatus.RUNNING
 PARKED = RequestStatus.WAITING_FOR_LORA
@@ -116,6 +119,40 @@ def test_as_many_adapters_are_known_as_the_limit_says(monkeypatch):
     with pytest.raises(Overloaded, match="2 adapters are known") as refused:
         house.adapters.resolve(ref(3))
     assert refused.value.retry_after_s == 1.0
+
+
+@pytest.mark.parametrize(("field", "most"), [("name", 512), ("path", 2048), ("base_model_name", 512)])
+def test_what_an_adapter_is_called_has_a_limit(field, most):
+    adapters = House().adapters
+    adapters.add(ref(1, **{field: "é" * (most // 2)}))
+
+    with pytest.raises(InvalidRequest, match=f"lora_request.{field} has {most + 2} bytes of UTF-8, the limit is {most}"):
+        adapters.add(ref(2, **{field: "é" * (most // 2 + 1)}))
+
+
+def test_one_message_lists_all_adapters_and_another_has_a_steps_statistics():
+    """With the longest names, and as many as the engine core takes."""
+    house = House(max_loras=10_000, max_cpu_loras=10_000)
+    names = {"name": "n" * 512, "path": "p" * 2048, "base_model_name": "b" * 512}
+    adapters = [house.adapters.add(ref(number, **names)) for number in range(1, 10_001)]
+    for adapter in adapters:
+        adapter.num_admitted = 1
+
+    listed = ListLorasResponse(loras=map(encode_lora, house.adapters))
+    stats = SchedulerStats(running_lora_adapters=house.adapters.running_names)
+
+    assert DEFAULT_MAX_MESSAGE_BYTES * 0.9 < listed.ByteSize() <= DEFAULT_MAX_MESSAGE_BYTES
+    assert stats.ByteSize() <= BATCH_BYTES // 10
+
+
+def test_the_adapters_that_requests_wait_for_are_named_up_to_a_limit():
+    house = House(max_loras=1, max_cpu_loras=1000)
+    house.load(1)
+    house.request(1)
+    for number in range(2, 302):
+        house.request(number)
+
+    assert house.adapters.waiting_names == [f"a{number}" for number in range(2, 130)]
 
 
 def test_an_unknown_number_is_named():

@@ -5,8 +5,9 @@ import codecs
 import pytest
 
 from tests.frontend.fakes import text_of
+from tetrad.frontend.api.http.schemas.large_parts import LargeParts
 from tetrad.frontend.api.http.schemas.logprobs import chat_logprobs, completion_logprobs
-from tetrad.frontend.request.logprobs import positions_of, texts_in_context
+from tetrad.frontend.request.logprobs import drop_candidates, positions_of, texts_in_context
 from tetrad.frontend.request.outputs import Logprob
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.request.steps import LogprobRows
@@ -81,7 +82,9 @@ async def test_a_prompt_of_whole_characters_is_not_decoded_again():
 
 
 def test_text_offsets_count_characters():
-    lists = completion_logprobs(IDS, positions_of(rows_of(IDS), lambda i: text_of([i]), added_by(IDS)), 0, start=10)
+    lists = completion_logprobs(
+        IDS, positions_of(rows_of(IDS), lambda i: text_of([i]), added_by(IDS)), 0, start=10, parts=LargeParts()
+    )
 
     places = {offset: token for offset, token in zip(lists.text_offset, lists.tokens, strict=True) if token}
     assert places == {10: "a", 11: "🙂", 12: "é", 13: "漢", 14: "!"}
@@ -90,7 +93,7 @@ def test_text_offsets_count_characters():
 def test_tokens_as_ids_leave_offsets_as_they_are():
     position = {97: Logprob(-0.5, 1, "ab"), 98: Logprob(-1.0, 2, "c")}
 
-    lists = completion_logprobs([97, 97], [position, position], 1, start=0, as_ids=True)
+    lists = completion_logprobs([97, 97], [position, position], 1, start=0, as_ids=True, parts=LargeParts())
     chat = chat_logprobs([97], [position], 2, as_ids=True).content[0]
 
     assert lists.tokens == ["token_id:97"] * 2
@@ -110,3 +113,13 @@ async def test_what_comes_behind_a_stop_string_is_trimmed(llm, engine, tokens_pe
     assert bytes(output.token_ids) == b"The quick"
     assert len(output.logprobs) == 9
     assert output.cumulative_logprob == pytest.approx(-4.5)
+
+
+def test_a_dropped_position_keeps_its_actual_token():
+    rows = LogprobRows([7, *range(2000)], [-0.5, *(-float(i) for i in range(2000))], [8], 2001)
+    [position] = positions_of(rows, str)
+    position.fill()
+
+    drop_candidates([position, None, {1: Logprob(0.0)}])
+
+    assert dict(position) == {7: Logprob(-0.5, 8, "7")}

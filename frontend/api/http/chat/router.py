@@ -25,16 +25,19 @@ from tetrad.frontend.api.http.chat.objects import (
 from tetrad.frontend.api.http.documentation.routes import documented, stream_of_chunks
 from tetrad.frontend.api.http.requests.body import read_prompt_body
 from tetrad.frontend.api.http.requests.headers import data_parallel_rank_of, request_id_of
+from tetrad.frontend.api.http.schemas.large_parts import LargeParts
 from tetrad.frontend.api.http.schemas.logprobs import chat_logprobs, prompt_logprobs_json
 from tetrad.frontend.api.http.schemas.objects import ChatLogprobs, UsageCount, event
 from tetrad.frontend.api.http.schemas.sampling import sampling_params_of
-from tetrad.frontend.api.http.sse.rendering import json_response, rendered
+from tetrad.frontend.api.http.sse.rendering import json_event, json_response, rendered
 from tetrad.frontend.api.http.sse.streams import stream_response, until_disconnected
 from tetrad.frontend.chat.conversation import forces_calls
 from tetrad.frontend.chat.turn_stream import TurnPart, TurnStream, TurnUpdate
 from tetrad.frontend.chat.turns import start_turn
 from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.net.time_slice import TimeSlice
 from tetrad.frontend.parsing.elements.pieces import AssistantTurn, Piece, Reasoning
+from tetrad.frontend.request.logprobs import drop_candidates, num_candidates
 from tetrad.frontend.request.outputs import CompletionOutput
 
 router = APIRouter()
@@ -78,29 +81,30 @@ class _Chat:
             with_format=not forces_calls(self._conversation.tool_choice),
         )
         self._usage = UsageCount()
+        self._parts = LargeParts()
 
     async def answer(self) -> Response:
         """Return the whole answer as a response."""
-        completion = await self.run()
-        shown = [choice.logprobs.content for choice in completion.choices if choice.logprobs is not None]
-        return await json_response(completion, sum(map(len, shown)) * self._num_top)
-
-    async def run(self) -> ChatCompletion:
-        """Return the whole answer."""
+        num_logprobs = 0
         result = ChatCompletion(self._id, "chat.completion", self._created, self._model, [], self._usage.usage())
         with closing(await self._start()) as turns:
             async for update in turns:
                 self._count(update, turns.predicted_ids)
+                time_slice = TimeSlice()
                 for part in update.parts:
-                    num_logprobs = len(part.output.logprobs or ()) * self._num_top
-                    result.choices.append(await rendered(num_logprobs, partial(self._whole_choice, part)))
+                    await time_slice.check()
+                    num_logprobs += self._num_logprobs(part)
+                    result.choices.append(await rendered(self._num_logprobs(part), partial(self._whole_choice, part)))
                 if self._body.return_token_ids:
                     result.prompt_token_ids = update.output.prompt_token_ids
-                if update.output.prompt_logprobs is not None:
-                    result.prompt_logprobs = prompt_logprobs_json(update.output.prompt_logprobs)
+                if (positions := update.output.prompt_logprobs) is not None:
+                    num_prompt = num_candidates(positions)
+                    num_logprobs += num_prompt
+                    result.prompt_logprobs = await rendered(num_prompt, partial(prompt_logprobs_json, positions, self._parts))
+                    await rendered(num_prompt, partial(drop_candidates, positions))
         result.choices.sort(key=lambda choice: choice.index)
         result.usage = self._usage.usage()
-        return result
+        return await json_response(result, self._parts, num_logprobs)
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Yield the answer as events; the first of each choice names the role."""
@@ -122,9 +126,10 @@ class _Chat:
                 for part in update.parts:
                     opening = [] if part.output.index in begun else self._opening(part.output.index)
                     begun.add(part.output.index)
-                    for choice in (*opening, *self._next_choice(part)):
+                    num_logprobs = self._num_logprobs(part)
+                    for choice in (*opening, *await rendered(num_logprobs, partial(self._next_choice, part))):
                         chunk.choices = [choice]
-                        events.append(event(chunk))
+                        events.append(await json_event(chunk, self._parts, num_logprobs))
                         chunk.prompt_token_ids = UNSET
                 if events:
                     yield b"".join(events)
@@ -187,8 +192,13 @@ class _Chat:
             return pieces
         return [piece for piece in pieces if not isinstance(piece, Reasoning)]
 
+    def _num_logprobs(self, part: TurnPart) -> int:
+        return len(part.output.logprobs or ()) * self._num_top
+
     def _logprobs(self, output: CompletionOutput) -> ChatLogprobs | None:
         if output.logprobs is None:
             return None
         as_ids = bool(self._body.return_tokens_as_token_ids)
-        return chat_logprobs(output.token_ids, output.logprobs, self._num_top, as_ids=as_ids)
+        shown = chat_logprobs(output.token_ids, output.logprobs, self._num_top, as_ids=as_ids, parts=self._parts)
+        drop_candidates(output.logprobs)
+        return shown

@@ -17,14 +17,24 @@ from tetrad.frontend.api.http.completions.merging import merged
 from tetrad.frontend.api.http.documentation.routes import documented, stream_of_chunks
 from tetrad.frontend.api.http.requests.body import read_prompt_body
 from tetrad.frontend.api.http.requests.headers import data_parallel_rank_of, request_id_of
+from tetrad.frontend.api.http.schemas.large_parts import LargeParts
 from tetrad.frontend.api.http.schemas.logprobs import completion_logprobs, num_chars, prompt_logprobs_json
-from tetrad.frontend.api.http.schemas.objects import Completion, CompletionChoice, CompletionLogprobs, UsageCount, event
+from tetrad.frontend.api.http.schemas.objects import (
+    Completion,
+    CompletionChoice,
+    CompletionLogprobs,
+    PromptLogprobs,
+    UsageCount,
+    event,
+)
 from tetrad.frontend.api.http.schemas.sampling import sampling_params_of
-from tetrad.frontend.api.http.sse.rendering import json_response, rendered
+from tetrad.frontend.api.http.sse.rendering import json_event, json_response, rendered
 from tetrad.frontend.api.http.sse.streams import stream_response, until_disconnected
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.output_stream import OutputStream
-from tetrad.frontend.request.logprobs import PARTIAL
+from tetrad.frontend.net.side_thread import in_side_thread
+from tetrad.frontend.net.time_slice import TimeSlice
+from tetrad.frontend.request.logprobs import PARTIAL, drop_candidates, num_candidates
 from tetrad.frontend.request.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from tetrad.frontend.request.prompt_embeds import PromptEmbeds
 from tetrad.frontend.request.prompts import EmbedsPrompt, PromptType, TokensPrompt
@@ -86,13 +96,14 @@ class _Completion:
             self._num_top = llm.engine_info.vocab_size
         self._params = self._sampling_params()
         self._usage = UsageCount()
+        self._parts = LargeParts()
+        self._num_logprobs = 0
         self._shown_chars: dict[int, int] = {}
 
     async def answer(self) -> Response:
         """Return the whole completion as a response."""
         completion = await self.run()
-        shown = [choice.logprobs for choice in completion.choices if choice.logprobs is not None]
-        return await json_response(completion, sum(self._num_logprobs(each.tokens) for each in shown))
+        return await json_response(completion, self._parts, self._num_logprobs)
 
     async def run(self) -> Completion:
         """Return the whole completion."""
@@ -100,7 +111,12 @@ class _Completion:
         async for place, output in merged(await self._start()):
             self._count(place, output)
             shown = _best(output.outputs, self._num_shown) if self._body.best_of else output.outputs
-            choices += [await self._whole_choice(place, output, each) for each in shown]
+            time_slice = TimeSlice()
+            for each in shown:
+                choices.append(await self._whole_choice(place, output, each))
+                await self._drop(each.logprobs)
+                await time_slice.check()
+            await self._drop(output.prompt_logprobs)
         choices.sort(key=lambda choice: choice.index)
         return Completion(self._id, "text_completion", self._created, self._model, choices, self._usage.usage())
 
@@ -122,7 +138,9 @@ class _Completion:
                 chunk.choices = [choice]
                 if always:
                     chunk.usage = self._usage.usage()
-                pieces.append(event(chunk))
+                await self._drop(each.logprobs)
+                pieces.append(await json_event(chunk, self._parts, self._num_logprobs))
+                self._num_logprobs = 0
             if pieces:
                 yield b"".join(pieces)
         if with_usage:
@@ -230,11 +248,8 @@ class _Completion:
         if body.return_token_ids:
             choice.token_ids, choice.prompt_token_ids = ids, output.prompt_token_ids
         if body.prompt_logprobs is not None and output.prompt_logprobs is not None:
-            choice.prompt_logprobs = prompt_logprobs_json(output.prompt_logprobs)
+            choice.prompt_logprobs = await self._prompt_logprobs(output.prompt_logprobs)
         return choice
-
-    def _num_logprobs(self, tokens: Sequence[object]) -> int:
-        return len(tokens) * (self._num_top or 0)
 
     async def _logprobs(
         self,
@@ -245,9 +260,29 @@ class _Completion:
     ) -> CompletionLogprobs | None:
         if positions is None or self._num_top is None:
             return None
-        as_ids = bool(self._body.return_tokens_as_token_ids)
-        render = partial(completion_logprobs, ids, positions, self._num_top, start=start, first_text=first_text, as_ids=as_ids)
-        return await rendered(self._num_logprobs(ids), render)
+        num_logprobs = len(ids) * self._num_top
+        self._num_logprobs += num_logprobs
+        render = partial(
+            completion_logprobs,
+            ids,
+            positions,
+            self._num_top,
+            start=start,
+            first_text=first_text,
+            as_ids=bool(self._body.return_tokens_as_token_ids),
+            parts=self._parts,
+        )
+        return await rendered(num_logprobs, render)
+
+    async def _drop(self, positions: Sequence[PositionLogprobs | None] | None) -> None:
+        """Free the candidates of positions that are not shown again."""
+        if positions is not None and self._parts:
+            await in_side_thread(partial(drop_candidates, positions))
+
+    async def _prompt_logprobs(self, positions: list[PositionLogprobs | None]) -> PromptLogprobs:
+        num_logprobs = num_candidates(positions)
+        self._num_logprobs += num_logprobs
+        return await rendered(num_logprobs, partial(prompt_logprobs_json, positions, self._parts))
 
     async def _prompt_text(self, output: RequestOutput) -> str:
         if output.prompt is not None:

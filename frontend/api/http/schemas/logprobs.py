@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from tetrad.frontend.api.http.schemas.large_parts import LargeParts
 from tetrad.frontend.api.http.schemas.objects import (
     ChatLogprobs,
     CompletionLogprobs,
@@ -25,6 +26,7 @@ def completion_logprobs(
     start: int,
     first_text: str = "",
     as_ids: bool = False,
+    parts: LargeParts,
 ) -> CompletionLogprobs:
     """Return the lists for some tokens.
 
@@ -35,6 +37,7 @@ def completion_logprobs(
         start: characters of text before the first token.
         first_text: text of a token without log-probabilities.
         as_ids: show tokens as `token_id:5`.
+        parts: of the answer.
     """
     lists = CompletionLogprobs([], [], [], [])
     for token_id, position in zip(token_ids, positions, strict=True):
@@ -48,9 +51,11 @@ def completion_logprobs(
             lists.token_logprobs.append(_finite(position[token_id].logprob))
             # The sampled token comes on top of the candidates asked for.
             kept = list(position.items())[: num_top + 1]
-            lists.top_logprobs.append({_shown(i, found, as_ids=as_ids): _finite(found.logprob) for i, found in kept})
+            tops = {_shown(i, found, as_ids=as_ids): _finite(found.logprob) for i, found in kept}
+            lists.top_logprobs.append(parts.mapping_of(tops))
         lists.tokens.append(_id_text(token_id) if as_ids else text)
         start += len(text)
+    lists.top_logprobs = parts.list_of(lists.top_logprobs, num_top)
     return lists
 
 
@@ -60,33 +65,40 @@ def num_chars(token_ids: Sequence[int], positions: Sequence[PositionLogprobs]) -
 
 
 def chat_logprobs(
-    token_ids: Sequence[int], positions: Sequence[PositionLogprobs], num_top: int, *, as_ids: bool = False
+    token_ids: Sequence[int],
+    positions: Sequence[PositionLogprobs],
+    num_top: int,
+    *,
+    as_ids: bool = False,
+    parts: LargeParts | None = None,
 ) -> ChatLogprobs:
-    """Return the objects for some tokens, each with its `num_top` most likely candidates; `as_ids`: see above."""
-    content = []
+    """Return the objects for some tokens, each with its `num_top` most likely candidates; `as_ids`, `parts`: see above."""
+    content: list[TokenLogprob] = []
     for token_id, position in zip(token_ids, positions, strict=True):
         ranked = sorted(position.items(), key=lambda item: -item[1].logprob)[:num_top]
         tops = [
             TopLogprob(_shown(candidate, found, as_ids=as_ids), _finite(found.logprob), _bytes(candidate, found))
             for candidate, found in ranked
         ]
+        if parts is not None:
+            tops = parts.list_of(tops)
         found = position[token_id]
         name, text = _shown(token_id, found, as_ids=as_ids), _text(token_id, found)
         content.append(TokenLogprob(name, _finite(found.logprob), list(text.encode()), tops))
-    return ChatLogprobs(content)
+    return ChatLogprobs(content if parts is None else parts.list_of(content, num_top))
 
 
-def prompt_logprobs_json(positions: Sequence[PositionLogprobs | None]) -> PromptLogprobs:
-    """Return vLLM's form of a prompt's log-probabilities: token id -> facts."""
-    return [
-        None
-        if position is None
-        else {
-            str(token_id): PromptLogprob(_finite(found.logprob), found.rank, found.decoded_token)
-            for token_id, found in position.items()
-        }
-        for position in positions
-    ]
+def prompt_logprobs_json(positions: Sequence[PositionLogprobs | None], parts: LargeParts) -> PromptLogprobs:
+    """Return vLLM's form of a prompt's log-probabilities: token id -> facts; `parts`: of the answer."""
+    shown = [None if position is None else parts.mapping_of(_prompt_position(position)) for position in positions]
+    return parts.list_of(shown, max(map(len, filter(None, positions)), default=0))
+
+
+def _prompt_position(position: PositionLogprobs) -> dict[str, PromptLogprob]:
+    return {
+        str(token_id): PromptLogprob(_finite(found.logprob), found.rank, found.decoded_token)
+        for token_id, found in position.items()
+    }
 
 
 def _bytes(token_id: int, found: Logprob) -> list[int] | None:

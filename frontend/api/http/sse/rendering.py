@@ -1,15 +1,20 @@
-"""Rendering: encodes answers with many log-probabilities in a side thread."""
+"""Rendering: encodes answers with many log-probabilities in a side thread, and sends them in pieces."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
-from tetrad.frontend.api.http.schemas.objects import JsonResponse
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from tetrad.frontend.api.http.schemas.large_parts import LargeParts
+from tetrad.frontend.api.http.schemas.objects import JsonResponse, event
 from tetrad.frontend.net.side_thread import in_side_thread
 
 T = TypeVar("T")
 
 _MANY = 4096
-"""Log-probabilities that take about 5 ms to render: the thread's turn."""
+"""Log-probabilities that take about 5 ms to render."""
 
 
 async def rendered(num_logprobs: int, render: Callable[[], T]) -> T:
@@ -17,6 +22,32 @@ async def rendered(num_logprobs: int, render: Callable[[], T]) -> T:
     return render() if num_logprobs < _MANY else await in_side_thread(render)
 
 
-async def json_response(answer: object, num_logprobs: int) -> JsonResponse:
-    """Return an answer as a response."""
-    return await rendered(num_logprobs, lambda: JsonResponse(answer))
+async def json_response(answer: object, parts: LargeParts, num_logprobs: int) -> Response:
+    """Return an answer that holds the marks of `parts` as a response."""
+    if not parts:
+        return await rendered(num_logprobs, lambda: JsonResponse(answer))
+    return PiecesResponse(await rendered(num_logprobs, partial(parts.take, answer)))
+
+
+async def json_event(answer: object, parts: LargeParts, num_logprobs: int) -> bytes:
+    """Return an answer that holds the marks of `parts` as one server-sent event."""
+    if not parts:
+        return event(answer)
+    return await rendered(num_logprobs, lambda: b"data: %b\n\n" % b"".join(parts.take(answer)))
+
+
+class PiecesResponse(Response):
+    """A JSON response that is sent piece after piece: the event loop serves others between two of them."""
+
+    media_type = "application/json"
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        super().__init__(headers={"content-length": str(sum(map(len, pieces)))})
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
+        """Send the response."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for piece in self._pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,21 @@
+"""Time slice: lets a task with many small computations give the event loop a turn every few milliseconds."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+_SLICE_S = 0.002
+
+
+class TimeSlice:
+    """The time that one task takes of the event loop without a pause; `now` is a clock in seconds."""
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
+        self._end = now() + _SLICE_S
+
+    async def check(self) -> None:
+        """Let other tasks run if the slice is over."""
+        if self._now() >= self._end:
+            await asyncio.sleep(0)
+            self._end = self._now() + _SLICE_S
