@@ -12,8 +12,8 @@ from tetrad.cli.options import new_parser
 from tetrad.cli.servers.running import chosen_server, running_servers
 from tetrad.services.command_line import CommandLineParser
 from tetrad.services.errors import InvalidRequest
-from tetrad.stack_log import log_path, parts_of, read_lines
-from tetrad.terminal_lines import TerminalLines, wants_colours
+from tetrad.stack.stack_log import log_path, parts_of, read_lines
+from tetrad.stack.terminal_lines import TerminalLines, wants_colours
 
 _LOOK_EVERY_S = 0.2
 
