@@ -9,8 +9,7 @@ from typing import Any
 
 from tetrad.worker_svc.checkpoint.gguf_architectures import ARCHITECTURES as GGUF
 from tetrad.worker_svc.cuda.decoder import TRAITS as KERNEL_TRAITS
-from tetrad.worker_svc.cuda.torch_decoder import NOT_ON_GPU
-from tetrad.worker_svc.devices.cuda import MAX_HEAD_DIM
+from tetrad.worker_svc.cuda.torch_decoder import MAX_HEAD_DIM
 from tetrad.worker_svc.devices.decoder_pooling import TASKS_OF_CLASSIFIERS
 from tetrad.worker_svc.families.encoders import ENCODERS, family_of
 from tetrad.worker_svc.families.pooling import KINDS, generator_of
@@ -32,7 +31,7 @@ the descriptions whose traits they know; every other model runs through the torc
 same tokens. The worker's log line `model.runs_on_torch` names the traits. The table shows models with the usual values of their
 family's config.
 
-- **CPU, GPU**: the program that runs it; –: none, since the GPU's kernels do not compute it.
+- **CPU, GPU**: the program that runs it.
 - **GGUF**: the architecture of GGUF files that are read as this family.
 - **Quantizations, CPU**: `int8` at load, with the native program alone; a GGUF file's own types, and quantized checkpoints
   ({host_methods}), but for families that have all experts of a layer in one tensor; of gpt-oss these may be in
@@ -205,7 +204,7 @@ def _encoders() -> dict[str, list[str]]:
 def _row(architecture: str) -> str:
     config = _usual_config(architecture)
     traits = traits_of(config)
-    on_gpu = "kernels" if traits <= KERNEL_TRAITS else "–" if traits & NOT_ON_GPU or config.head_dim > MAX_HEAD_DIM else "torch"
+    on_gpu = "kernels" if traits <= KERNEL_TRAITS and config.head_dim <= MAX_HEAD_DIM else "torch"
     is_native = traits <= NATIVE_TRAITS
     gguf = [name for name, known in GGUF.items() if architecture in (*known.names, known.mixture)]
     cells = (
@@ -215,18 +214,17 @@ def _row(architecture: str) -> str:
         on_gpu,
         ", ".join(f"`{name}`" for name in gguf) or "–",
         ", ".join(_on_host(is_native=is_native, has_gguf=bool(gguf), checkpoints=_on_host_quantized(config))) or "–",
-        "–" if on_gpu == "–" else "at load, checkpoints" if _has_plain_matrices(config) else "at load",
-        _loras(config, runs_on_gpu=on_gpu != "–"),
+        "at load, checkpoints" if _has_plain_matrices(config) else "at load",
+        _loras(config),
         "CPU" if generator_of(_pooling_variant(architecture), FAMILIES) else "–",
         ", ".join(sorted(traits)) or "–",
     )
     return f"| {' | '.join(cells)} |\n"
 
 
-def _loras(config: ModelConfig, *, runs_on_gpu: bool) -> str:
-    devices = "CPU, GPU" if runs_on_gpu else "CPU"
+def _loras(config: ModelConfig) -> str:
     kept = sorted(NOT_ADAPTED_OF[trait] for trait in traits_of(config) & set(NOT_ADAPTED_OF))
-    return f"{devices}; not {', '.join(kept)}" if kept else devices
+    return f"CPU, GPU; not {', '.join(kept)}" if kept else "CPU, GPU"
 
 
 def _pooling_variant(architecture: str) -> str:

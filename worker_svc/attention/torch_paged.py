@@ -1,4 +1,4 @@
-"""Paged attention for CPU: pages are gathered, then torch's fused attention runs over them.
+"""Paged attention in torch: pages are gathered, then torch's fused attention runs over them.
 
 Dims: T tokens, B decode rows, P pages, L = P * block_size keys, K kv heads, G query heads per kv head, D head size. Grouped-
 query attention never repeats keys: decodes fold G into the query length ([B, K, G, D] against [B, K, L, D]), chunks give G a
@@ -56,17 +56,20 @@ class TorchPagedAttention:
         layer: "TorchLayerAttention",
     ) -> torch.Tensor:
         """Write all keys and values of the step, then attend; see LayerAttention."""
-        if len(metadata.begun_pages):
-            # The last slots are masked, but -inf and weights of 0 do not undo a NaN that an earlier request has left there.
-            cache.index_fill_(0, metadata.begun_pages, 0)
-        slots = cache.flatten(0, 1).flatten(1)[:, : key_value.shape[1]]
-        slots.index_copy_(0, metadata.slot_mapping, key_value)
+        self._write(key_value, cache, metadata)
         output = self._output_like(query)
         for group in metadata.groups:
             self._attend_decodes(query[group.start : group.stop], cache, group, output[group.start : group.stop], layer)
         for chunk in metadata.chunks:
             self._attend_chunk(query[chunk.start : chunk.stop], cache, chunk, output[chunk.start : chunk.stop], layer)
         return output
+
+    def _write(self, key_value: torch.Tensor, cache: torch.Tensor, metadata: PagedMetadata) -> None:
+        if len(metadata.begun_pages):
+            # The last slots are masked, but -inf and weights of 0 do not undo a NaN that an earlier request has left there.
+            cache.index_fill_(0, metadata.begun_pages, 0)
+        slots = cache.flatten(0, 1).flatten(1)[:, : key_value.shape[1]]
+        slots.index_copy_(0, metadata.slot_mapping, key_value)
 
     def _attend_decodes(
         self, query: torch.Tensor, cache: torch.Tensor, group: DecodeGroup, output: torch.Tensor, layer: "TorchLayerAttention"
@@ -110,7 +113,7 @@ class TorchPagedAttention:
 
     def _output_like(self, query: torch.Tensor) -> torch.Tensor:
         if self._output.numel() < query.numel():
-            self._output = torch.empty(query.numel(), dtype=query.dtype)
+            self._output = query.new_empty(query.numel())
         return self._output[: query.numel()].view(query.shape)
 
 

@@ -53,6 +53,7 @@ class RequestTable:
         vocab_size: ids at or above it cannot be run.
         listeners: told of every request that comes or goes.
         checks: raise the error of a request that cannot run.
+        takes_drafts: whether plans may have any: a state cannot go back behind a rejected one.
     """
 
     def __init__(
@@ -61,8 +62,11 @@ class RequestTable:
         vocab_size: int,
         listeners: Sequence[SlotListener],
         checks: Sequence[Callable[[NewRequest], None]] = (refuse_pooling,),
+        *,
+        takes_drafts: bool = True,
     ) -> None:
         self._batch, self._vocab_size, self._listeners, self._checks = batch, vocab_size, listeners, checks
+        self._takes_drafts = takes_drafts
         self._set_aside: set[int] = set()
 
     def apply(self, plan: StepPlan) -> ScheduledRows:
@@ -150,6 +154,8 @@ class RequestTable:
         if drafts is None:
             self._batch.set_drafts(_NONE, _NONE, _NONE)
             return
+        if not self._takes_drafts:
+            raise InvalidRequest("The plan has drafts; a model with states takes none, since they cannot go back behind one.")
         if int(drafts.token_ids.max(initial=0)) >= self._vocab_size:
             raise InvalidRequest(f"A draft is not in the vocabulary of {self._vocab_size} tokens; padding is not supported.")
         is_known = np.array([self._batch.slot_of(handle) is not None for handle in drafts.handles.tolist()], np.bool_)

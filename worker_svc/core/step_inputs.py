@@ -53,8 +53,12 @@ def order_rows(batch: InputBatch, slots: Ints, num_computed: Ints, num_scheduled
 
 def build_step_inputs(batch: InputBatch, slots: Ints, num_computed: Ints, num_scheduled: Ints) -> StepInputs:
     """Order the rows and gather their tokens, positions and KV slots."""
-    rows = order_rows(batch, slots, num_computed, num_scheduled)
-    if rows.num_decodes == len(slots):
+    return step_inputs_of(batch, order_rows(batch, slots, num_computed, num_scheduled))
+
+
+def step_inputs_of(batch: InputBatch, rows: StepRows) -> StepInputs:
+    """Gather the tokens, positions and KV slots of rows; a token that only a device knows is 0."""
+    if rows.num_decodes == len(rows.slots):
         owners, positions = rows.slots, rows.num_computed
     else:
         owners = np.repeat(rows.slots, rows.num_scheduled)

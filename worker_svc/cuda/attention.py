@@ -1,4 +1,4 @@
-"""Paged attention of a step: splits requests by path (one query, many queries), and prepares the inputs of all layers.
+"""Paged attention by kernels: splits a step's requests by path (one query, many queries), and prepares what all layers read.
 
 Rows with one token each come first (step_inputs.py); they read their keys in parts, side by side. The others go by tiles of
 queries. Dims: T tokens, B requests with one token, R requests in all, P blocks of the longest request.
@@ -10,12 +10,14 @@ import numpy as np
 import torch
 
 from tetrad.worker_svc.attention.interface import AttentionShape
+from tetrad.worker_svc.attention.paged_metadata import PagedMetadata
 from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.kernels.attention_launch import prefill_block_rows
 from tetrad.worker_svc.kernels.decode_attention import decode_attention, num_splits_for
 from tetrad.worker_svc.kernels.prefill_attention import prefill_attention, tiles_of
+from tetrad.worker_svc.kv_cache.state_rows import StateRows
 from tetrad.worker_svc.model_facts.config import ModelConfig
 
 
@@ -152,10 +154,19 @@ class DeviceStep:
 
     Attributes:
         kv_slots: [T] int64, block id * block_size + offset; negative: the token is padding, and is not written.
-        parts: of the step.
-        attention: over the pages of each layer.
+        parts: of the step; None: no layer's attention is a kernel's.
+        attention: over the pages of each layer; None likewise.
+        pages: which pages layers gather that no kernel computes; None: there are no such layers.
+        states: of a group of layers with states; None: it has keys and values.
     """
 
     kv_slots: torch.Tensor
-    parts: AttentionParts
-    attention: PagedAttention
+    parts: AttentionParts | None
+    attention: PagedAttention | None
+    pages: PagedMetadata | None = None
+    states: StateRows | None = None
+
+    def attend(self, query: torch.Tensor, cache: torch.Tensor, shape: AttentionShape) -> torch.Tensor:
+        """Return [T, H * D] for queries [T, H, D] of a layer, by kernels; the step's keys and values are in its cache."""
+        assert self.attention is not None and self.parts is not None
+        return self.attention.attend(query, cache, self.parts, shape)

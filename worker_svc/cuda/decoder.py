@@ -58,6 +58,7 @@ class KernelDecoder:
         offload: WeightOffload,
     ) -> None:
         self.config, self.offload = config, offload
+        self.has_kernel_attention, self.host_steps = True, None
         groups = group_layers(config.layer_windows)
         self._group_of_layers = group_of_layers(groups)
         self.kv_cache_spec = KvCacheSpec(groups, config.num_kv_heads, config.head_dim, kv_cache_dtype)
@@ -108,7 +109,7 @@ class KernelDecoder:
                 eps=config.norm_eps,
             )
             query = qkv[:, : config.num_heads * config.head_dim].view(len(qkv), config.num_heads, config.head_dim)
-            attended = step.attention.attend(query, cache, step.parts, layer.shape)
+            attended = step.attend(query, cache, layer.shape)
             x = add_rms_norm(layer.output(attended), residual, layer.mlp_norm, config.norm_eps)
             x = layer.down(silu_mul(layer.gate_up(x)))
             x = add_rms_norm(x, residual, next_norm, config.norm_eps)

@@ -10,6 +10,7 @@ from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
 from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.decoder import GivenEmbeddings
+from tetrad.worker_svc.models.host import HostSteps
 
 
 class DeviceParameters(Parameters, Protocol):
@@ -32,6 +33,14 @@ class DeviceModel(Protocol):
         """The shape of its KV cache."""
 
     @property
+    def has_kernel_attention(self) -> bool:
+        """Whether the attention of any layer is a kernel's."""
+
+    @property
+    def host_steps(self) -> HostSteps | None:
+        """What the host prepares for each step, of which no graph can be recorded; None: nothing."""
+
+    @property
     def dtype(self) -> torch.dtype:
         """Of hidden states."""
 
@@ -49,7 +58,7 @@ class DeviceModel(Protocol):
         Args:
             token_ids: [T] int32.
             positions: [T] int32.
-            caches: a layer's [num_blocks, block_size, 2, num_kv_heads, head_dim] each.
+            caches: a layer's [num_blocks, block_size, 2, num_kv_heads, head_dim] each; of a state [num_blocks, numbers].
             metadata: of the step, for each KV group.
             given: embeddings in place of ids.
         """

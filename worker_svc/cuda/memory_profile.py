@@ -30,15 +30,16 @@ def worst_case_bytes(
     """Return the bytes of a step of `max_num_batched_tokens` tokens, divided among as many requests as may sample at once."""
     num_requests = min(_MOST_SAMPLING_ROWS, max_num_batched_tokens)
     num_tokens = min(-(-max_num_batched_tokens // num_requests), model.config.max_position_embeddings)
+    block_size = model.kv_cache_spec.block_size_for(_BLOCK_SIZE)
     layout = KvLayout(
         num_blocks=1,  # the null block: what is written there is never read
-        block_size=_BLOCK_SIZE,
+        block_size=block_size,
         max_model_len=num_tokens,
         max_num_seqs=num_requests,
         max_num_batched_tokens=num_requests * num_tokens,
         num_host_blocks=1,
     )
-    the_same = np.zeros(blocks_at_once(model.kv_cache_spec.block_size_bytes(_BLOCK_SIZE)), np.int64)
+    the_same = np.zeros(blocks_at_once(model.kv_cache_spec.block_size_bytes(block_size)), np.int64)
     plan = replace(dummy_plan(num_requests, num_tokens, layout, _EVERYTHING), swap_out=(the_same, the_same))
 
     def run() -> None:

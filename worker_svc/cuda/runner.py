@@ -22,6 +22,7 @@ from tetrad.worker_svc.core.step_inputs import StepRows, order_rows
 from tetrad.worker_svc.cuda.attention import AttentionParts, DeviceStep, PagedAttention
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.graphs import LEAST_ROWS, DecodeGraphs
+from tetrad.worker_svc.cuda.host_metadata import NOTHING, HostMetadata
 from tetrad.worker_svc.cuda.interface import DeviceModel
 from tetrad.worker_svc.cuda.loras import DeviceLoras
 from tetrad.worker_svc.cuda.pending import LaunchedStep, LaunchLog, PlainSamples
@@ -34,6 +35,7 @@ from tetrad.worker_svc.cuda.verification import VerifiedSamples, Verifier, place
 from tetrad.worker_svc.kernels.gather_inputs import NUM_KEYS, SLOT, Gathered, gather_inputs
 from tetrad.worker_svc.kv_cache.cache import KvCache
 from tetrad.worker_svc.models.decoder import GivenEmbeddings
+from tetrad.worker_svc.models.host import HostStep
 from tetrad.worker_svc.runner.prompt_embeds import SlotEmbeds
 from tetrad.worker_svc.runner.prompt_logprobs import AskedPrompts
 from tetrad.worker_svc.runner.warm_up import dummy_plans
@@ -67,7 +69,8 @@ class CudaModelRunner:
             raise FailedPrecondition(
                 f"max_model_len {layout.max_model_len} exceeds the model's {config.max_position_embeddings} positions."
             )
-        self._model, self.layout, self._accelerator, self._use_graphs = model, layout, accelerator, use_graphs
+        self._model, self.layout, self._accelerator = model, layout, accelerator
+        self._use_graphs = use_graphs and model.host_steps is None
         self._kv_cache = KvCache(
             model.kv_cache_spec,
             num_blocks=layout.num_blocks,
@@ -88,10 +91,16 @@ class CudaModelRunner:
         self._embeds = SlotEmbeds(config.embedding_size)
         listeners = (self._state, self._sampler, self._asked_prompts, self._loras, self._embeds)
         checks = (refuse_pooling, self._loras.check, self._embeds.check)
-        self._requests = RequestTable(self._batch, config.vocab_size, listeners, checks)
+        takes_drafts = not model.kv_cache_spec.state_size
+        self._requests = RequestTable(self._batch, config.vocab_size, listeners, checks, takes_drafts=takes_drafts)
         self._verifier = Verifier(self._batch, self._state, self._sampler)
         self._log = LaunchLog()
-        self._attention = PagedAttention(config, model.dtype, model.kv_cache_spec.dtype, accelerator, layout.max_model_len)
+        self._attention = (
+            PagedAttention(config, model.dtype, model.kv_cache_spec.dtype, accelerator, layout.max_model_len)
+            if model.has_kernel_attention
+            else None
+        )
+        self._host_metadata = HostMetadata(model.host_steps, self._batch, accelerator)
         most_rows = max(layout.max_num_seqs, LEAST_ROWS)
         self._graphs = DecodeGraphs(accelerator, vocab_size=config.vocab_size, most=most_rows, kinds=self._loras.kinds)
 
@@ -217,29 +226,41 @@ class CudaModelRunner:
     def _hidden(self, rows: StepRows, table: torch.Tensor, given: GivenRows | None) -> torch.Tensor:
         """Return the hidden states [T, hidden] of a step of any shape, some of whose tokens are given as embeddings."""
         tables = self._state.block_tables.index_select(1, table[:, SLOT])
-        parts = self._attention.parts(rows, tables[0])
+        parts = self._attention.parts(rows, tables[0]) if self._attention else None
         most_scheduled, upload = int(rows.num_scheduled.max()), self._accelerator.upload
         its = None if given is None else GivenEmbeddings(upload(given.rows), upload(given.values))
-        return self._run(table, rows.num_tokens, most_scheduled, [parts.over(each) for each in tables], its)
+        return self._run(table, tables, parts, rows.num_tokens, most_scheduled, self._host_metadata.of(rows), its)
 
     def _decode_logits(self, table: torch.Tensor, are_adapted: bool) -> torch.Tensor:
         """Return the logits [B, V] of rows [B, 5] of one token each, of which some may be padding."""
         self._loras.use_graph_rows(len(table), are_adapted=are_adapted)
         tables = self._state.block_tables.index_select(1, table[:, SLOT].clamp(min=0))
+        assert self._attention is not None, "a model whose steps are recorded has kernels"
         parts = AttentionParts(len(table), self._attention.decode_part(tables[0], table[:, NUM_KEYS].contiguous()), None)
-        return self._model.logits(self._run(table, len(table), 1, [parts.over(each) for each in tables]))
+        return self._model.logits(self._run(table, tables, parts, len(table), 1, NOTHING))
 
     def _run(
         self,
         table: torch.Tensor,
+        tables: torch.Tensor,
+        parts: AttentionParts | None,
         num_tokens: int,
         most_scheduled: int,
-        parts: Sequence[AttentionParts],
+        host: HostStep,
         given: GivenEmbeddings | None = None,
     ) -> torch.Tensor:
-        """Return the hidden states [T, hidden] of rows [R, 5]; `parts` are those of each KV group."""
-        gathered = [self._gather(table, tables, num_tokens, most_scheduled) for tables in self._state.block_tables]
-        steps = [DeviceStep(slots, part, self._attention) for (_, _, slots), part in zip(gathered, parts, strict=True)]
+        """Return the hidden states [T, hidden] of rows [R, 5], whose block tables are [G, R, P]."""
+        gathered = [self._gather(table, its_tables, num_tokens, most_scheduled) for its_tables in self._state.block_tables]
+        steps = [
+            DeviceStep(
+                kv_slots,
+                parts.over(tables[group]) if parts else None,
+                self._attention,
+                host.pages.get(group),
+                host.states.get(group),
+            )
+            for group, (_, _, kv_slots) in enumerate(gathered)
+        ]
         ids, positions, _ = gathered[0]
         return self._model.forward(ids, positions, self._kv_cache.layers, steps, given=given)
 

@@ -1,22 +1,30 @@
-"""The torch decoder on a device, for models that the kernels' program does not support: slower, except for attention itself."""
+"""The torch decoder on a device, for models that the kernels' program does not support: slower, with the same tokens.
+
+Attention is a kernel's where there is one; other layers gather their pages (gathered_pages.py). A step of a model with such
+layers, or with states, is never a graph.
+"""
+
+from collections.abc import Sequence
 
 import torch
 
-from tetrad.worker_svc.attention.interface import AttentionShape
+from tetrad.worker_svc.attention.interface import AttentionShape, LayerAttention
+from tetrad.worker_svc.attention.paged_metadata import PagedMetadata
 from tetrad.worker_svc.cuda.attention import DeviceStep
+from tetrad.worker_svc.cuda.gathered_pages import GatheredPages
 from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
-from tetrad.worker_svc.kv_cache.layer_groups import group_layers
+from tetrad.worker_svc.kv_cache.layer_groups import groups_of
 from tetrad.worker_svc.layers.experts import all_mixes
 from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
-from tetrad.worker_svc.model_facts.traits import Trait
-from tetrad.worker_svc.models.decoder import Decoder
+from tetrad.worker_svc.models.decoder import Decoder, GivenEmbeddings
+from tetrad.worker_svc.models.host import HostSteps
 
-NOT_ON_GPU = frozenset({Trait.CHUNKS, Trait.STATES})
-"""What the attention kernels, which this program has, do not compute; and states, which its graphs of decodes do not carry."""
+MAX_HEAD_DIM = 256
+"""Of the attention kernels, as attention_launch.json has them."""
 
 
-class TorchDecoder(Decoder[DeviceStep]):
+class TorchDecoder:
     """A decoder of any traits; see DeviceModel.
 
     Args:
@@ -27,17 +35,82 @@ class TorchDecoder(Decoder[DeviceStep]):
     """
 
     def __init__(self, config: ModelConfig, parameters: Parameters, kv_cache_dtype: torch.dtype, device: torch.device) -> None:
-        super().__init__(config, parameters, _Kernels(), all_mixes, device)
-        groups = group_layers(config.cache_kinds)
-        self.kv_cache_spec = KvCacheSpec(groups, config.num_kv_heads, config.head_dim, kv_cache_dtype)
+        attention = _Attention(config)
+        self._decoder = Decoder(config, parameters, attention, all_mixes, device)
+        self.config, self.dtype = config, self._decoder.dtype
+        groups = groups_of(config)
+        # States are float32, and so is a cache of states alone.
+        dtype = torch.float32 if groups and all(group.is_state for group in groups) else kv_cache_dtype
+        self.kv_cache_spec = KvCacheSpec(groups, config.num_kv_heads, config.head_dim, dtype, state_size=config.state_size)
+        self.has_kernel_attention, self.host_steps = attention.has_kernels, attention.host_steps()
+
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        caches: list[torch.Tensor],
+        metadata: Sequence[DeviceStep],
+        *,
+        given: GivenEmbeddings | None = None,
+    ) -> torch.Tensor:
+        """See DeviceModel."""
+        states = {group: step.states for group, step in enumerate(metadata) if step.states is not None}
+        return self._decoder.forward(token_ids, positions, caches, metadata, states, given)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See DeviceModel."""
+        return self._decoder.logits(hidden)
 
 
-class _Kernels:
-    """The AttentionBackend."""
+class _Attention:
+    """The AttentionBackend.
 
-    def layer(self, shape: AttentionShape) -> "LayerKernels":
+    Attributes:
+        has_kernels: whether a layer has been made whose attention is a kernel's.
+
+    Args:
+        config: of the model.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._is_in_kernels, self.has_kernels, self._has_gathers = config.head_dim <= MAX_HEAD_DIM, False, False
+        self._groups = list(enumerate(groups_of(config)))
+        self._pages = GatheredPages(
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            windows={number: group.sliding_window for number, group in self._groups if not group.is_state},
+        )
+
+    def layer(self, shape: AttentionShape) -> LayerAttention[DeviceStep]:
         """See AttentionBackend."""
-        return LayerKernels(shape)
+        if self._is_in_kernels and shape.chunk is None:
+            self.has_kernels = True
+            return LayerKernels(shape)
+        self._has_gathers = True
+        return GatheredLayer(self._pages.layer(shape))
+
+    def host_steps(self) -> HostSteps | None:
+        """Return what prepares the steps of the layers that have been made."""
+        states = tuple(number for number, group in self._groups if group.is_state)
+        pages = self._pages if self._has_gathers else None
+        return HostSteps(pages, states) if pages or states else None
+
+
+class GatheredLayer:
+    """One layer's attention over gathered pages; see LayerAttention.
+
+    Args:
+        attention: of the layer.
+    """
+
+    def __init__(self, attention: LayerAttention[PagedMetadata]) -> None:
+        self._attention = attention
+
+    def attend(self, query: torch.Tensor, key_value: torch.Tensor, cache: torch.Tensor, metadata: DeviceStep) -> torch.Tensor:
+        """See LayerAttention."""
+        assert metadata.pages is not None
+        return self._attention.attend(query, key_value, cache, metadata.pages)
 
 
 class LayerKernels:
@@ -58,4 +131,4 @@ class LayerKernels:
         rows = key_value.to(cache.dtype).contiguous().view(torch.uint8)
         cache.view(-1, key_value.shape[1]).view(torch.uint8).index_copy_(0, slots, rows)
         heads = query.view(len(query), -1, cache.shape[-1])
-        return metadata.attention.attend(heads, cache, metadata.parts, self._shape)
+        return metadata.attend(heads, cache, self._shape)

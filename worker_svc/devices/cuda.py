@@ -35,7 +35,7 @@ from tetrad.worker_svc.cuda.linears import DeviceLinears
 from tetrad.worker_svc.cuda.loras import AdaptedLinears, DeviceLoras
 from tetrad.worker_svc.cuda.memory_profile import worst_case_bytes
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
-from tetrad.worker_svc.cuda.torch_decoder import NOT_ON_GPU, TorchDecoder
+from tetrad.worker_svc.cuda.torch_decoder import MAX_HEAD_DIM, TorchDecoder
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
 from tetrad.worker_svc.families.check import check_config
 from tetrad.worker_svc.model_facts.config import ModelConfig
@@ -43,8 +43,6 @@ from tetrad.worker_svc.model_facts.traits import traits_of
 
 LEAST_CAPABILITY = (8, 0)
 """Ampere: the first with bfloat16."""
-MAX_HEAD_DIM = 256
-"""As attention_launch.json has them."""
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _DEFAULT_DTYPE = "bfloat16"
@@ -147,10 +145,6 @@ class CudaDevice:
         overridden = apply_overrides(source.config, request.hf_overrides_json)
         check_generates(request, overridden, self.name)
         config = check_config(overridden, self.name)
-        if config.head_dim > MAX_HEAD_DIM:
-            raise ModelError(
-                f"Heads of {config.head_dim} are too large for the cuda device; it has kernels up to {MAX_HEAD_DIM}."
-            )
         weights = WeightLoader(source, report)
         offload = WeightOffload(accelerator, self._offload_bytes, config.num_layers)
         try:
@@ -217,10 +211,8 @@ class CudaDevice:
 
     def _build(self, config: ModelConfig, linears: DeviceParameters, dtype: torch.dtype, offload: WeightOffload) -> DeviceModel:
         """Return the kernels' program if it computes the model, else torch's."""
-        traits = traits_of(config)
-        if missing := sorted(traits & NOT_ON_GPU):
-            raise ModelError(f"A model with {', '.join(missing)} is not supported on the cuda device.")
-        beyond = ", ".join(sorted(traits - TRAITS))
+        large_heads = [f"heads of {config.head_dim}"] if config.head_dim > MAX_HEAD_DIM else []
+        beyond = ", ".join([*sorted(traits_of(config) - TRAITS), *large_heads])
         if not beyond:
             return KernelDecoder(config, linears, self._cache_dtype(dtype), offload)
         if self._offload_bytes:

@@ -34,17 +34,17 @@ class HostSteps:
     """See MetadataBuilder.
 
     Args:
-        attention: of the groups that have any.
+        attention: of the groups that have any; None: none gathers pages.
         state_groups: numbers of the others.
     """
 
-    def __init__(self, attention: TorchPagedAttention, state_groups: tuple[int, ...]) -> None:
+    def __init__(self, attention: TorchPagedAttention | None, state_groups: tuple[int, ...]) -> None:
         self._attention, self._state_groups = attention, state_groups
 
     def build_metadata(self, inputs: StepInputs, batch: Tables) -> HostStep:
         """See MetadataBuilder."""
         states = {group: build_state_rows(inputs, batch, group) for group in self._state_groups}
-        return HostStep(self._attention.build_metadata(inputs, batch), states)
+        return HostStep(self._attention.build_metadata(inputs, batch) if self._attention else {}, states)
 
 
 class HostDecoder:

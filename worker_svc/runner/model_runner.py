@@ -95,7 +95,8 @@ class ModelRunner(Generic[M]):
         self._embeds = SlotEmbeds(model.embedding_size)
         listeners = (self.sampler, self._asked_prompts, self._pooling, self._loras, self._embeds)
         checks = (self._pooling.check, self._loras.check, self._embeds.check)
-        self._requests = RequestTable(self._batch, model.config.vocab_size, listeners, checks)
+        takes_drafts = not model.kv_cache_spec.state_size
+        self._requests = RequestTable(self._batch, model.config.vocab_size, listeners, checks, takes_drafts=takes_drafts)
         self._watch: Callable[[StepInputs, torch.Tensor], None] = _see_nothing
 
     def watch(self, see: Callable[[StepInputs, torch.Tensor], None]) -> None:

@@ -1,6 +1,7 @@
 """A CUDA device on host memory: its kernels are interpreted, so models are tiny and steps few."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,11 @@ def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_cuda(tiny_path: Path, load_cuda: Callable[..., CudaModel]) -> CudaModel:
     return load_cuda(tiny_path)
+
+
+def layout_of(model: CudaModel, layout: KvLayout = SMALL) -> KvLayout:
+    """Return a layout whose blocks have room for the states of a model, if it has any."""
+    return replace(layout, block_size=max(group.block_size for group in model.kv_groups(16)) or 16)
 
 
 class PipelinedDriver(Driver):

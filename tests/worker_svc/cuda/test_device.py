@@ -3,13 +3,14 @@
 import pytest
 import torch
 
-from tests.worker_svc.conftest import save_tiny, tiny_config
+from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
 from tests.worker_svc.cuda.conftest import SMALL
 from tetrad.services.errors import FailedPrecondition, ModelError
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import LoadRequest
 from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator
 from tetrad.worker_svc.cuda.sampling import penalties
+from tetrad.worker_svc.cuda.torch_decoder import TorchDecoder
 from tetrad.worker_svc.devices import open_device
 from tetrad.worker_svc.devices.cuda import CudaDevice
 from tetrad.worker_svc.kv_cache.swap_pool import SwapPool
@@ -176,10 +177,13 @@ def test_the_cpu_device_refuses_types_that_only_a_gpu_has():
         open_device(WorkerSettings(device="cpu", kv_cache_dtype="fp8"))
 
 
-def test_heads_that_no_kernel_has_are_refused(tmp_path):
+def test_heads_that_no_kernel_has_run_through_torch(tmp_path, load, load_cuda):
     save_tiny(tmp_path, tiny_config("LlamaForCausalLM", head_dim=320, num_attention_heads=1, num_key_value_heads=1))
-    device = CudaDevice(CUDA, HostAccelerator)
-    device.set_up()
+    models = [device(tmp_path) for device in (load, load_cuda)]
 
-    with pytest.raises(ModelError, match="Heads of 320 are too large for the cuda device; it has kernels up to 256"):
-        device.load_model(LoadRequest("tiny", tmp_path), nothing)
+    wanted, found = (Driver(model.make_runner(SMALL), SMALL) for model in models)
+    for driver in (wanted, found):
+        driver.add(0, range(3, 22))
+
+    assert isinstance(models[1]._model, TorchDecoder)
+    assert found.generate(3) == wanted.generate(3)

@@ -8,10 +8,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.worker_svc.conftest import Driver
-from tests.worker_svc.cuda.conftest import SMALL
+from tests.worker_svc.cuda.conftest import SMALL, layout_of
 from tests.worker_svc.families.tiny_models import save_family
 from tetrad.worker_svc.config import WorkerSettings
-from tetrad.worker_svc.core.device import LoadRequest
+from tetrad.worker_svc.core.device import KvLayout, LoadRequest
+from tetrad.worker_svc.core.plan import SamplingSpec
 from tetrad.worker_svc.cuda.decoder import KernelDecoder
 from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator
 from tetrad.worker_svc.cuda.torch_decoder import TorchDecoder
@@ -29,6 +30,8 @@ PROMPTS = [np.random.default_rng(length).integers(3, 320, length).tolist() for l
         ("gemma3", TorchDecoder),
         ("qwen3_moe", TorchDecoder),
         ("gpt_oss", TorchDecoder),
+        ("deepseek_v2", TorchDecoder),
+        ("deepseek_v3", TorchDecoder),
     ],
 )
 def test_a_family_generates_what_transformers_does(name, program, tmp_path, load_cuda):
@@ -46,6 +49,70 @@ def test_a_family_generates_what_transformers_does(name, program, tmp_path, load
         with torch.inference_mode():
             logits = reference(torch.tensor([prompt + outputs[handle][:-1]])).logits[0, len(prompt) - 1 :]
         assert outputs[handle] == logits.argmax(-1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("deepseek_v3", {"kv_lora_rank": 272}),
+        ("llama4", {}),
+        ("mamba2", {}),
+        ("lfm2", {}),
+        ("falcon_h1", {}),
+        ("qwen3_next", {}),
+    ],
+)
+def test_layers_without_a_kernel_generate_what_transformers_does(name, changes, tmp_path, load_cuda):
+    """Heads beyond those of the kernels, attention in chunks, and states: the host prepares their steps."""
+    reference = save_family(tmp_path, name, **changes)
+    model = load_cuda(tmp_path)
+    layout = layout_of(model)
+    driver = Driver(model.make_runner(layout), layout)
+    for handle, prompt in enumerate(PROMPTS):
+        driver.add(handle, prompt)
+
+    outputs = driver.generate(NUM_TOKENS, chunk=30)
+
+    for handle, prompt in enumerate(PROMPTS):
+        with torch.inference_mode():
+            logits = reference(torch.tensor([prompt + outputs[handle][:-1]])).logits[0, len(prompt) - 1 :]
+        assert outputs[handle] == logits.argmax(-1).tolist()
+
+
+def test_steps_that_the_host_prepares_are_not_recorded(tmp_path, load_cuda):
+    save_family(tmp_path, "mamba2")
+    model, progress = load_cuda(tmp_path), []
+
+    runner = model.make_runner(layout_of(model, KvLayout(8, 16, 16, 1, 4)))
+    runner.warm_up(lambda done, total: progress.append((done, total)))
+
+    # A chunk and a request, and three steps of sampling.
+    assert progress == [(done, 5) for done in range(1, 6)]
+
+
+# The interpreter multiplies bfloat16 as if its bits were integers, so it is for the model that has no kernel of attention.
+@pytest.mark.parametrize(
+    ("name", "half", "tolerance"),
+    [
+        ("llama4", "float16", 0.1),
+        ("falcon_h1", "float16", 0.1),
+        ("qwen3_next", "float16", 0.1),
+        ("mamba2", "bfloat16", 0.3),
+    ],
+)
+def test_layers_without_a_kernel_run_in_half_precision(name, half, tolerance, tmp_path, load_cuda):
+    """The most likely token of a prompt has nearly the log-probability that it has in float32."""
+    save_family(tmp_path, name)
+    found = []
+    for dtype in ("float32", half):
+        model = load_cuda(tmp_path, dtype=dtype)
+        layout = layout_of(model)
+        driver = Driver(model.make_runner(layout), layout)
+        driver.add(0, PROMPTS[2], SamplingSpec(temperature=0.0, num_logprobs=1))
+        driver.generate(2, chunk=30)
+        found.append(driver.requests[0].logprobs[0][1][0])
+
+    np.testing.assert_allclose(found[1], found[0], atol=tolerance)
 
 
 def test_padding_of_a_graph_writes_nothing(tmp_path, load_cuda):

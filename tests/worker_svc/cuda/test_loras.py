@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.lora_files import merged, save_lora
 from tests.worker_svc.conftest import Driver
-from tests.worker_svc.cuda.conftest import SMALL, PipelinedDriver
+from tests.worker_svc.cuda.conftest import SMALL, PipelinedDriver, layout_of
 from tests.worker_svc.families.tiny_models import save_family
 from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.core.device import KvLayout
@@ -201,6 +201,7 @@ def test_adapters_sleep_and_wake_with_the_weights(tiny_path, adapters, load_cuda
         ("gemma2", "q_proj|o_proj|up_proj|embed_tokens"),
         ("qwen3_moe", "k_proj|v_proj|lm_head"),
         ("phi3", "qkv_proj|gate_up_proj"),
+        ("falcon_h1", "q_proj|in_proj|out_proj"),
     ],
 )
 def test_fused_modules_and_the_torch_decoder(family, modules, tmp_path, load_cuda):
@@ -208,7 +209,8 @@ def test_fused_modules_and_the_torch_decoder(family, modules, tmp_path, load_cud
     adapter = save_lora(tmp_path / "adapter", reference, modules, rank=4, seed=5)
     model = load_cuda(tmp_path / "model", loras=LIMITS)
     model.loras.install(5, model.loras.read(adapter))
-    driver = Driver(model.make_runner(SMALL), SMALL)
+    layout = layout_of(model)
+    driver = Driver(model.make_runner(layout), layout)
     lora_of = {0: 0, 1: 5}
     for handle, lora_id in lora_of.items():
         driver.add(handle, PROMPTS[2], lora_id=lora_id)

@@ -16,10 +16,12 @@ from triton.runtime import interpreter
 
 from tests.lora_files import save_lora
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
-from tests.worker_svc.cuda.conftest import TINY
+from tests.worker_svc.cuda.conftest import TINY, layout_of
+from tests.worker_svc.families.tiny_models import save_family
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.lora import LoraLimits
 from tetrad.worker_svc.core.plan import DraftTokens, GrammarRows, SamplingSpec
+from tetrad.worker_svc.cuda.host_metadata import HostMetadata
 
 OPERATIONS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique_dim", "_unique2", "bincount"}
 METHODS = ("numpy", "tolist", "cpu", "__array__")
@@ -159,6 +161,29 @@ def test_adapters_are_brought_to_the_device_without_waiting(uses_graphs, tiny_pa
     decode = execute(driver, watch, {0: 1})
 
     assert prompt == decode == []
+
+
+@pytest.mark.parametrize("name", ["llama4", "mamba2"])
+def test_steps_that_the_host_prepares_are_launched_without_waiting(name, tmp_path, load_cuda, watch, monkeypatch):
+    """Pages that are gathered in chunks, and states. The host reads tensors of its own."""
+    prepare = HostMetadata.of
+
+    def prepared(metadata, rows):
+        with watch.off():
+            return prepare(metadata, rows)
+
+    monkeypatch.setattr(HostMetadata, "of", prepared)
+    save_family(tmp_path, name)
+    model = load_cuda(tmp_path)
+    layout = layout_of(model, KvLayout(20, 16, max_model_len=256, max_num_seqs=2, max_num_batched_tokens=32))
+    driver = Driver(model.make_runner(layout), layout)
+    for handle in range(2):
+        driver.add(handle, range(5, 9))
+
+    chunks = execute(driver, watch, {0: 4, 1: 3})
+    decodes = execute(driver, watch, {0: 1, 1: 1})
+
+    assert chunks == decodes == []
 
 
 def test_the_watch_sees_what_would_wait(watch):

@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 
 from tests.worker_svc.conftest import Driver
+from tests.worker_svc.cuda.conftest import layout_of
+from tests.worker_svc.families.tiny_models import save_family
+from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.plan import DraftTokens, GrammarRows, SamplingSpec
 from tetrad.worker_svc.cuda import verification
@@ -146,6 +149,27 @@ def test_a_request_that_fails_behind_a_draft_keeps_the_tokens_before_it(tiny_cud
     failing = driver.runner.execute(driver.plan({LOGPROBS: 1, 0: 1}, grammar=nothing)).wait()
     assert [handle for handle, _ in failing.failures] == [LOGPROBS]
     assert failing.handles.tolist() == [0]
+
+
+def test_layers_without_a_kernel_verify_drafts(tmp_path, load_cuda):
+    save_family(tmp_path, "deepseek_v3", kv_lora_rank=272)
+    model = load_cuda(tmp_path)
+    expected = prompts_of(model, (DRAWN, PENALISED)).generate(5)
+    driver = prompts_of(model, (DRAWN, PENALISED))
+
+    driver.verify({DRAWN: expected[DRAWN][1:4], PENALISED: [expected[PENALISED][1], 0]})
+
+    assert driver.requests[DRAWN].output == expected[DRAWN]
+    assert driver.requests[PENALISED].output == expected[PENALISED][:3]
+
+
+def test_drafts_for_a_model_with_states_are_refused(tmp_path, load_cuda):
+    save_family(tmp_path, "lfm2")
+    model = load_cuda(tmp_path)
+    driver = prompts_of(model, (0,), layout_of(model, LAYOUT))
+
+    with pytest.raises(InvalidRequest, match="The plan has drafts; a model with states takes none"):
+        driver.verify({0: [1, 2]})
 
 
 def test_many_places_are_sampled_in_parts(tiny_cuda, plain, monkeypatch):

@@ -1,7 +1,8 @@
 """State layer: runs a recurrence over the rows of a step, and carries the states of sequences through the cache.
 
 The tokens of decodes are computed side by side, those of a chunk in its recurrence's own way. All states are read before any is
-written. Dims: T tokens, D decode rows, P inputs, S numbers of a state, O outputs.
+written. Between the two products all numbers are float32. Dims: T tokens, D decode rows, P inputs, S numbers of a state,
+O outputs.
 """
 
 from typing import Protocol
@@ -45,8 +46,8 @@ class StateLayer:
 
     def __call__(self, x: torch.Tensor, cache: torch.Tensor, rows: StateRows) -> torch.Tensor:
         """Return [T, hidden] for x [T, hidden]; reads and writes the layer's cache [num_blocks, S]."""
-        inputs = self._inputs(x)
-        outputs = x.new_empty((len(x), self._recurrence.num_outputs))
+        inputs = self._inputs(x).float()
+        outputs = inputs.new_empty((len(x), self._recurrence.num_outputs))
         chunks = [(chunk, self._state_before(chunk, cache)) for chunk in rows.chunks]
         num_decodes = len(rows.sources)
         if num_decodes:
@@ -59,7 +60,7 @@ class StateLayer:
                 tokens = slice(segment.start, segment.stop)
                 outputs[tokens] = self._recurrence.scan(inputs[tokens], state)
                 cache[segment.target] = state
-        return self._output(self._recurrence.gated(outputs, inputs))
+        return self._output(self._recurrence.gated(outputs, inputs).to(x.dtype))
 
     def _state_before(self, chunk: StateChunk, cache: torch.Tensor) -> torch.Tensor:
         return cache.new_zeros(cache.shape[1]) if chunk.source is None else cache[chunk.source].clone()

@@ -1,0 +1,53 @@
+"""Attention over gathered pages on a device, for layers that no kernel computes: heads that are too large, and chunks.
+
+Called by the torch decoder's layers. Pages are gathered and attended to in float32 by the operations of the CPU device
+(attention/torch_paged.py), over gather lists and masks that the host makes for each step. Slower than a kernel, with the same
+results. Dims: B decode rows, P pages of each, L keys.
+"""
+
+import torch
+
+from tetrad.worker_svc.attention.interface import HeadSizes
+from tetrad.worker_svc.attention.paged_metadata import DecodeGroup, PagedMetadata, Pages
+from tetrad.worker_svc.attention.torch_paged import TorchLayerAttention, TorchPagedAttention
+
+_GATHERED_NUMBERS = 1 << 26
+"""Numbers that are gathered at once for the decode rows of a group: 256 MiB."""
+
+
+class GatheredPages(TorchPagedAttention):
+    """TorchPagedAttention over caches of any type on any device."""
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key_value: torch.Tensor,
+        cache: torch.Tensor,
+        metadata: PagedMetadata,
+        layer: TorchLayerAttention,
+    ) -> torch.Tensor:
+        """See TorchPagedAttention."""
+        return super().attend(query.float(), key_value, cache, metadata, layer).to(query.dtype)
+
+    def _write(self, key_value: torch.Tensor, cache: torch.Tensor, metadata: PagedMetadata) -> None:
+        # As bytes: few operations know every type that a cache may have.
+        pages = cache.view(torch.uint8)
+        pages.index_fill_(0, metadata.begun_pages, 0)
+        rows = key_value.to(cache.dtype).contiguous().view(torch.uint8)
+        pages.flatten(0, 1).flatten(1).index_copy_(0, metadata.slot_mapping, rows)
+
+    def _attend_decodes(
+        self, query: torch.Tensor, cache: torch.Tensor, group: DecodeGroup, output: torch.Tensor, layer: TorchLayerAttention
+    ) -> None:
+        num_pages = len(group.pages.ids) // len(query)
+        at_once = max(_GATHERED_NUMBERS // (num_pages * cache[0].numel()), 1)
+        for start in range(0, len(query), at_once):
+            rows = slice(start, min(start + at_once, len(query)))
+            ids = group.pages.ids[rows.start * num_pages : rows.stop * num_pages]
+            part = DecodeGroup(rows.start, rows.stop, Pages(ids, None), group.mask[rows])
+            super()._attend_decodes(query[rows], cache, part, output[rows], layer)
+
+    def _gather(self, cache: torch.Tensor, pages: Pages, num_rows: int, heads: HeadSizes) -> tuple[torch.Tensor, torch.Tensor]:
+        found = cache.view(torch.uint8).flatten(1).index_select(0, pages.ids).view(cache.dtype).float()
+        both = found.view(num_rows, -1, 2, heads.num_kv_heads, heads.head_dim)
+        return both[:, :, 0].transpose(1, 2), both[:, :, 1].transpose(1, 2)

@@ -1,0 +1,73 @@
+"""Host metadata: gather lists, masks and rows of states that the host makes for a step and copies to the device.
+
+Called by the runner once per step, for models with layers that no kernel computes. The host knows all block tables and lengths;
+it does not need the tokens, so it does not wait for the device. What is made here has another shape in every step: no graph can
+record it.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from tetrad.worker_svc.attention.paged_metadata import PagedMetadata, Pages
+from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.step_inputs import StepRows, step_inputs_of
+from tetrad.worker_svc.cuda.device.accelerator import Accelerator
+from tetrad.worker_svc.kv_cache.state_rows import StateRows
+from tetrad.worker_svc.models.host import HostStep, HostSteps
+
+NOTHING = HostStep({}, {})
+
+_Upload = Callable[[torch.Tensor], torch.Tensor]
+
+
+class HostMetadata:
+    """Makes what the host prepares for each step, on the device.
+
+    Args:
+        steps: of the model; None: its layers read nothing that the host prepares.
+        batch: the requests.
+        accelerator: the device.
+    """
+
+    def __init__(self, steps: HostSteps | None, batch: InputBatch, accelerator: Accelerator) -> None:
+        self._steps, self._batch, self._accelerator = steps, batch, accelerator
+
+    def of(self, rows: StepRows) -> HostStep:
+        """Return the metadata of a step, by KV group."""
+        if self._steps is None:
+            return NOTHING
+        made = self._steps.build_metadata(step_inputs_of(self._batch, rows), self._batch)
+        return HostStep(
+            {group: _pages_on_device(pages, self._upload) for group, pages in made.pages.items()},
+            {group: _states_on_device(states, self._upload) for group, states in made.states.items()},
+        )
+
+    def _upload(self, values: torch.Tensor) -> torch.Tensor:
+        return self._accelerator.upload(values.numpy())
+
+
+def _states_on_device(rows: StateRows, upload: _Upload) -> StateRows:
+    return replace(rows, sources=upload(rows.sources), targets=upload(rows.targets), begun=upload(rows.begun))
+
+
+def _pages_on_device(metadata: PagedMetadata, upload: _Upload) -> PagedMetadata:
+    def pages(made: Pages) -> Pages:
+        return Pages(upload(made.ids), made.first)
+
+    return replace(
+        metadata,
+        slot_mapping=upload(metadata.slot_mapping),
+        begun_pages=upload(metadata.begun_pages),
+        groups=tuple(replace(group, pages=pages(group.pages), mask=upload(group.mask)) for group in metadata.groups),
+        chunks=tuple(
+            replace(
+                chunk,
+                pages=pages(chunk.pages),
+                tiles=tuple(replace(tile, mask=upload(tile.mask)) for tile in chunk.tiles),
+            )
+            for chunk in metadata.chunks
+        ),
+        in_chunks=None if metadata.in_chunks is None else _pages_on_device(metadata.in_chunks, upload),
+    )
