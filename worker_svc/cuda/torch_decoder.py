@@ -11,10 +11,10 @@ import torch
 from tetrad.worker_svc.attention.interface import AttentionShape, LayerAttention
 from tetrad.worker_svc.attention.paged_metadata import PagedMetadata
 from tetrad.worker_svc.cuda.attention import DeviceStep
+from tetrad.worker_svc.cuda.experts import mix_of
 from tetrad.worker_svc.cuda.gathered_pages import GatheredPages
 from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
 from tetrad.worker_svc.kv_cache.layer_groups import groups_of
-from tetrad.worker_svc.layers.experts import all_mixes
 from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.decoder import Decoder, GivenEmbeddings
@@ -36,7 +36,7 @@ class TorchDecoder:
 
     def __init__(self, config: ModelConfig, parameters: Parameters, kv_cache_dtype: torch.dtype, device: torch.device) -> None:
         attention = _Attention(config)
-        self._decoder = Decoder(config, parameters, attention, all_mixes, device)
+        self._decoder = Decoder(config, parameters, attention, mix_of, device)
         self.config, self.dtype = config, self._decoder.dtype
         groups = groups_of(config)
         # States are float32, and so is a cache of states alone.

@@ -4,20 +4,19 @@ Dims: T tokens, C chosen experts.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 import torch
 
 from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.layers.linear import Linear
-from tetrad.worker_svc.layers.mlp import Mlp
+from tetrad.worker_svc.layers.mlp import Expert, Mlp
 from tetrad.worker_svc.layers.routers import Router
 
-Mix = Callable[[Sequence[Mlp], torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(experts, x [T, hidden], weights [T, C], chosen [T, C]) -> the weighted sum [T, hidden] of the chosen experts' outputs."""
-MixOf = Callable[[int], Mix]
-"""Number of a layer's experts -> what computes them."""
+Mix = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(x [T, hidden], weights [T, C], chosen [T, C]) -> the weighted sum [T, hidden] of the chosen experts' outputs."""
+MixOf = Callable[[Sequence[Expert]], Mix]
+"""A layer's experts -> what computes them."""
 
 
 class HostMixes:
@@ -30,38 +29,53 @@ class HostMixes:
     def __init__(self) -> None:
         self.expert_tokens: list[Ints] = []
 
-    def __call__(self, num_experts: int) -> Mix:
+    def __call__(self, experts: Sequence[Expert]) -> Mix:
         """Return what computes the experts of one more layer."""
-        counts = np.zeros(num_experts, np.int64)
-        self.expert_tokens.append(counts)
-        return partial(_mix_chosen, counts)
+        self.expert_tokens.append(np.zeros(len(experts), np.int64))
+        return ChosenExperts(experts, self.expert_tokens[-1])
 
 
-def _mix_chosen(
-    counts: Ints, experts: Sequence[Mlp], x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
-) -> torch.Tensor:
-    """Each expert computes the tokens that chose it. Waits for the choice, so it is the host's."""
-    mixed = torch.zeros_like(x)
-    tokens = np.bincount(chosen.numpy().ravel(), minlength=len(counts))
-    counts += tokens
-    for number in np.flatnonzero(tokens).tolist():
-        rows, places = (chosen == number).nonzero(as_tuple=True)
-        mixed.index_add_(0, rows, experts[number](x[rows]).mul_(weights[rows, places, None]))
-    return mixed
+class ChosenExperts:
+    """A Mix in which each expert computes the tokens that chose it. It waits for the choice, so it is the host's.
+
+    Args:
+        experts: of a layer.
+        counts: [experts], the tokens that each has computed; they are counted here.
+    """
+
+    def __init__(self, experts: Sequence[Mlp], counts: Ints) -> None:
+        self._experts, self._counts = experts, counts
+
+    def __call__(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        """See Mix."""
+        mixed = torch.zeros_like(x)
+        tokens = np.bincount(chosen.numpy().ravel(), minlength=len(self._counts))
+        self._counts += tokens
+        for number in np.flatnonzero(tokens).tolist():
+            rows, places = (chosen == number).nonzero(as_tuple=True)
+            mixed.index_add_(0, rows, self._experts[number](x[rows]).mul_(weights[rows, places, None]))
+        return mixed
 
 
-def all_mixes(num_experts: int) -> Mix:  # noqa: ARG001 - of the signature
-    """Return what computes a layer's experts on a GPU."""
-    return _mix_all
+class AllExperts:
+    """A Mix in which each expert computes all tokens, and counts where it was chosen.
 
+    Nothing is waited for, so a graph can record it.
 
-def _mix_all(experts: Sequence[Mlp], x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Each expert computes all tokens, and counts where it was chosen. Nothing is waited for, so a graph can record it."""
-    shares = torch.zeros(len(x), len(experts), dtype=weights.dtype, device=x.device).scatter_(1, chosen, weights)
-    mixed = torch.zeros_like(x)
-    for number, expert in enumerate(experts):
-        mixed.add_(expert(x) * shares[:, number, None].to(x.dtype))
-    return mixed
+    Args:
+        experts: of a layer.
+    """
+
+    def __init__(self, experts: Sequence[Mlp]) -> None:
+        self._experts = experts
+
+    def __call__(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        """See Mix."""
+        shares = torch.zeros(len(x), len(self._experts), dtype=weights.dtype, device=x.device).scatter_(1, chosen, weights)
+        mixed = torch.zeros_like(x)
+        for number, expert in enumerate(self._experts):
+            mixed.add_(expert(x) * shares[:, number, None].to(x.dtype))
+        return mixed
 
 
 class MixedExperts:
@@ -69,33 +83,32 @@ class MixedExperts:
 
     Args:
         router: chooses.
-        experts: all of them.
-        mix: computes those that are chosen.
+        mix: computes the experts that are chosen.
     """
 
-    def __init__(self, router: Router, experts: Sequence[Mlp], mix: Mix) -> None:
-        self._router, self._experts, self._mix = router, experts, mix
+    def __init__(self, router: Router, mix: Mix) -> None:
+        self._router, self._mix = router, mix
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return [T, hidden]."""
         weights, chosen = self._router(x)
-        return self._mix(self._experts, x, weights, chosen)
+        return self._mix(x, weights, chosen)
 
 
 class InputWeighted:
     """An expert for each token, which computes the token times its weight (Llama 4); see Mlp.
 
     Args:
-        router, experts, mix: as of MixedExperts; the router chooses one.
+        router, mix: as of MixedExperts; the router chooses one.
     """
 
-    def __init__(self, router: Router, experts: Sequence[Mlp], mix: Mix) -> None:
-        self._router, self._experts, self._mix = router, experts, mix
+    def __init__(self, router: Router, mix: Mix) -> None:
+        self._router, self._mix = router, mix
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return [T, hidden]."""
         weights, chosen = self._router(x)
-        return self._mix(self._experts, x * weights.to(x.dtype), torch.ones_like(weights), chosen)
+        return self._mix(x * weights.to(x.dtype), torch.ones_like(weights), chosen)
 
 
 class WithShared:

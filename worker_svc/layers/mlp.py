@@ -15,8 +15,23 @@ class Mlp(Protocol):
         """Return [T, hidden] for x [T, hidden]."""
 
 
+class Expert(Mlp, Protocol):
+    """An MLP whose products another program may compute, for many MLPs at once.
+
+    Attributes:
+        into: the first product.
+        down: the last one.
+    """
+
+    into: Linear
+    down: Linear
+
+    def between(self, inner: torch.Tensor) -> torch.Tensor:
+        """Return what goes down [T, intermediate], made of the first product's outputs."""
+
+
 class GatedMlp:
-    """SwiGLU, and with other activations.
+    """SwiGLU, and with other activations; see Expert.
 
     Args:
         gate_up: [hidden] -> [2 * intermediate], gate before up.
@@ -25,16 +40,20 @@ class GatedMlp:
     """
 
     def __init__(self, gate_up: Linear, down: Linear, make: Gate) -> None:
-        self._gate_up, self._down, self._make = gate_up, down, make
+        self.into, self.down, self._make = gate_up, down, make
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return [T, hidden]."""
-        gate, up = self._gate_up(x).chunk(2, dim=-1)
-        return self._down(self._make(gate, up))
+        return self.down(self.between(self.into(x)))
+
+    def between(self, inner: torch.Tensor) -> torch.Tensor:
+        """See Expert."""
+        gate, up = inner.chunk(2, dim=-1)
+        return self._make(gate, up)
 
 
 class PlainMlp:
-    """An MLP without a gate.
+    """An MLP without a gate; see Expert.
 
     Args:
         up: [hidden] -> [intermediate].
@@ -43,8 +62,12 @@ class PlainMlp:
     """
 
     def __init__(self, up: Linear, down: Linear, function: Function) -> None:
-        self._up, self._down, self._function = up, down, function
+        self.into, self.down, self._function = up, down, function
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return [T, hidden]."""
-        return self._down(self._function(self._up(x)))
+        return self.down(self.between(self.into(x)))
+
+    def between(self, inner: torch.Tensor) -> torch.Tensor:
+        """See Expert."""
+        return self._function(inner)

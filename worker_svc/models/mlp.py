@@ -2,7 +2,7 @@
 
 from tetrad.worker_svc.layers.activation import activation, gate_of
 from tetrad.worker_svc.layers.experts import InputWeighted, MixedExperts, MixOf, WithShared
-from tetrad.worker_svc.layers.mlp import GatedMlp, Mlp, PlainMlp
+from tetrad.worker_svc.layers.mlp import Expert, GatedMlp, Mlp, PlainMlp
 from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.layers.routers import Router
 from tetrad.worker_svc.model_facts.config import Experts, LayerConfig, ModelConfig
@@ -24,7 +24,7 @@ class MlpReader:
         """Return a layer's MLP or mixture of experts."""
         return self._experts(prefix, layer.experts) if layer.experts else self._mlp(prefix, layer.intermediate_size)
 
-    def _mlp(self, prefix: str, size: int, clamp: float = 0.0) -> Mlp:
+    def _mlp(self, prefix: str, size: int, clamp: float = 0.0) -> Expert:
         config, linear = self._config, self._parameters.linear
         down = linear([(f"{prefix}.down_proj", config.hidden_size)], size)
         if not config.is_gated:
@@ -41,7 +41,7 @@ class MlpReader:
         size = experts.intermediate_size
         each = [self._mlp(f"{prefix}.experts.{index}", size, experts.clamp) for index in range(number)]
         kind = InputWeighted if experts.router == "sigmoid_input" else MixedExperts
-        mixed = kind(router, each, self._mix_of(number))
+        mixed = kind(router, self._mix_of(each))
         if not experts.shared_size:
             return mixed
         gate = parameters.linear([(f"{prefix}.shared_expert_gate", 1)], hidden) if experts.has_shared_gate else None

@@ -4,8 +4,10 @@ A program of its own: in the tests' process the interpreter replaces the kernels
 """
 
 import sys
+from itertools import chain
 from typing import Any
 
+import expert_kernels
 import lora_kernels
 import product_kernels
 import sampling_kernels
@@ -92,7 +94,8 @@ def main() -> None:
         held = "fp8e5" if cache == "fp8e4nv" and target.arch < 89 else cache
         compiled = compiled_for(target, kernel, tensors, held, *launch_of(kernel, held, values, target.arch))
         sys.stdout.write(f"{kernel.__name__} {tensors or '-'} {held or '-'} {len(compiled.asm['cubin'])}\n")
-    for kernel, types, values in (*product_kernels.KERNELS, *sampling_kernels.KERNELS, *lora_kernels.KERNELS):
+    lists = product_kernels, sampling_kernels, lora_kernels, expert_kernels
+    for kernel, types, values in chain.from_iterable(each.KERNELS for each in lists):
         compile_typed(kernel, types, values, target)
 
 

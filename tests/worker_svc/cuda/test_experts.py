@@ -1,0 +1,63 @@
+"""Mixtures of experts on the CUDA device, interpreted: grouped products give what all experts with all tokens do."""
+
+import pytest
+import torch
+
+from tetrad.worker_svc.cuda import experts
+from tetrad.worker_svc.cuda.experts import GroupedExperts, mix_of
+from tetrad.worker_svc.layers.activation import activation, gate_of
+from tetrad.worker_svc.layers.experts import AllExperts
+from tetrad.worker_svc.layers.linear import PlainLinear
+from tetrad.worker_svc.layers.mlp import Expert, GatedMlp, PlainMlp
+
+HIDDEN, SIZE, NUM_EXPERTS = 24, 20, 5
+RANDOM = torch.Generator().manual_seed(1)
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=RANDOM)
+
+
+def linear(outputs: int, inputs: int, *, has_bias: bool = True) -> PlainLinear:
+    return PlainLinear(normal(outputs, inputs), normal(outputs) if has_bias else None)
+
+
+def gated() -> Expert:
+    return GatedMlp(linear(2 * SIZE, HIDDEN), linear(HIDDEN, SIZE), gate_of("silu", clamp=2.0))
+
+
+def plain() -> Expert:
+    return PlainMlp(linear(SIZE, HIDDEN, has_bias=False), linear(HIDDEN, SIZE, has_bias=False), activation("relu2"))
+
+
+@pytest.mark.parametrize("make", [gated, plain])
+def test_grouped_experts_compute_what_all_do(make, monkeypatch):
+    """Five tokens, of which two are computed at once."""
+    monkeypatch.setattr(experts, "_PAIRS_AT_ONCE", 5)
+    layer, x, weights = [make() for _ in range(NUM_EXPERTS)], normal(5, HIDDEN), normal(5, 2)
+    chosen = normal(5, NUM_EXPERTS).topk(2)[1]
+    expected = AllExperts(layer)(x, weights, chosen)
+
+    mix = mix_of(layer)
+
+    assert isinstance(mix, GroupedExperts)
+    torch.testing.assert_close(mix(x, weights, chosen), expected, rtol=1e-4, atol=1e-3)
+
+
+def test_weights_of_experts_are_held_once():
+    layer = [gated() for _ in range(NUM_EXPERTS)]
+    weights = [each.into.weight for each in layer]
+    values = torch.stack(weights)
+
+    mix_of(layer)
+
+    assert len({weight.untyped_storage().data_ptr() for weight in weights}) == 1
+    assert weights[0].untyped_storage().nbytes() == values.nbytes
+    assert torch.equal(torch.stack(weights), values)
+
+
+def test_experts_whose_weights_are_not_floats_compute_all_tokens():
+    layer = [gated() for _ in range(NUM_EXPERTS)]
+    layer[2].down = lambda x: x @ torch.zeros(SIZE, HIDDEN)
+
+    assert isinstance(mix_of(layer), AllExperts)
