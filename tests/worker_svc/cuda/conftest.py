@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.worker_svc import fast_interpreter
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.plan import StepPlan, finished
 from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator
 from tetrad.worker_svc.devices.cuda import CudaDevice, CudaModel
+
+fast_interpreter.install()
 
 SMALL = KvLayout(num_blocks=80, block_size=16, max_model_len=256, max_num_seqs=8, max_num_batched_tokens=512)
 TINY = {"num_hidden_layers": 2, "hidden_size": 48, "intermediate_size": 40, "num_attention_heads": 3, "num_key_value_heads": 1}

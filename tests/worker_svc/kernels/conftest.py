@@ -1,0 +1,5 @@
+"""Kernels on host memory are interpreted."""
+
+from tests.worker_svc import fast_interpreter
+
+fast_interpreter.install()
