@@ -47,7 +47,14 @@ GROUPS = (
     Group(
         "drafts",
         ("scheduler/drafts/*.py", "scheduler/drafting.py"),
-        ("test_drafting.py", "test_lookup_drafts.py", "test_random_walk.py"),
+        (
+            "test_drafting.py",
+            "test_lookup_drafts.py",
+            "test_model_drafts.py",
+            "test_past_outputs.py",
+            "test_random_walk.py",
+            "test_service_drafts.py",
+        ),
     ),
     Group(
         "kv_cache",
