@@ -47,7 +47,14 @@ GROUPS = (
     Group(
         "drafts",
         ("scheduler/drafts/*.py", "scheduler/drafting.py"),
-        ("scheduler/test_drafting.py", "scheduler/test_lookup_drafts.py", "scheduler/test_random_walk.py"),
+        (
+            "scheduler/test_drafting.py",
+            "scheduler/test_lookup_drafts.py",
+            "scheduler/test_model_drafts.py",
+            "scheduler/test_past_outputs.py",
+            "scheduler/test_random_walk.py",
+            "test_service_drafts.py",
+        ),
     ),
     Group(
         "kv_cache",

@@ -12,7 +12,7 @@ from tetrad.engine_core_svc.scheduler.drafts.judgement import Proposal, may_pay,
 from tetrad.engine_core_svc.scheduler.drafts.measured_step import MeasuredStep
 from tetrad.engine_core_svc.scheduler.drafts.ngrams import Ngrams
 from tetrad.engine_core_svc.scheduler.drafts.proposers import drafts_for
-from tetrad.engine_core_svc.scheduler.drafts.step_prices import StepPrices
+from tetrad.engine_core_svc.scheduler.drafts.step_prices import Gap, StepPrices
 from tetrad.engine_core_svc.scheduler.drafts.suffixes import Suffixes
 
 TEXT = [1, 2, 3, 4, 9, 2, 3, 5, 9, 1, 2, 3]
@@ -98,6 +98,29 @@ def test_one_slow_step_hardly_counts():
     prices.observe(1, 5.0)
 
     assert prices.step_s(1) < 0.006
+
+
+def test_a_gap_follows_what_is_measured_and_one_long_one_hardly_counts():
+    gap = Gap()
+    gap.observe(0.01)
+    assert gap.seconds == 0.01
+
+    for _ in range(40):
+        gap.observe(0.002)
+    assert gap.seconds == pytest.approx(0.002, rel=0.01)
+
+    gap.observe(5.0)
+    assert gap.seconds == pytest.approx(0.0024, rel=0.01)
+    gap.observe(-1.0)
+    assert gap.seconds == pytest.approx(0.0019, rel=0.02)
+
+
+def test_a_request_begins_with_what_all_have_shown():
+    prior = Prior()
+    for _ in range(100):
+        prior.note(1, 4)
+
+    assert Acceptance(prior).probability == prior.probability == pytest.approx(0.25, abs=0.1)
 
 
 def priced(base_s, row_s, gap_s=0.0):

@@ -60,10 +60,23 @@ def test_the_worker_is_asked_while_drafts_pay_and_its_proposals_are_verified():
     assert set(asked[20:]) == {3}
 
 
-def test_blocks_are_given_for_what_the_worker_will_propose(make_bench):
-    """A sequence of 7 tokens fills two blocks of 4 with the next one; 4 proposals need a third."""
+def test_the_worker_is_seldom_asked_where_its_proposals_take_longer_than_they_bring():
+    drafts = drafts_for(read_speculative_config({"method": "draft_model", "model": "m", "num_speculative_tokens": 3}))
+    asked = []
+    for step in range(400):
+        asked.append(drafts.num_from_worker(1))
+        proposals = {1: [5] * asked[-1]} if asked[-1] else {}
+        drafts.observe(MeasuredStep(1, 0.1 if asked[-1] else 0.01, 0.0, waited=True))
+        drafts.propose([], ModelRunnerOutput(step, [1], [(5,) * (1 + asked[-1])], draft_tokens=proposals))
+
+    assert 0 < sum(map(bool, asked)) < 60
+
+
+@pytest.mark.parametrize(("num_prompt_tokens", "max_tokens"), [(6, 10), (7, 2)])
+def test_blocks_are_given_for_what_the_worker_will_propose(make_bench, num_prompt_tokens, max_tokens):
+    """7 or 8 tokens are in two blocks of 4; 4 proposals, or the one that may still come, need a third."""
     bench = make_bench(drafts=WorkerDrafts(), block_size=4, num_blocks=10)
-    bench.add(6)
+    bench.add(num_prompt_tokens, max_tokens=max_tokens)
     bench.step()
 
     plan = bench.plan()
