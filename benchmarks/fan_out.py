@@ -1,4 +1,4 @@
-"""Fan-out: latency of small requests while one request asks for 1,024 outputs, beside their quiet latency.
+"""Fan-out: latency of small requests while a request with 1,024 outputs runs, beside their latency without it.
 
 `python -m benchmarks.fan_out`. Four clients send short completions, each its next one as soon as it has its answer: first
 alone, then until the large request is answered, or for a limited time. Quiet and disturbed phases take turns.
