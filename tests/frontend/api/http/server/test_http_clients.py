@@ -1,6 +1,6 @@
 """Other languages' HTTP clients with their defaults: curl, the JDK, Node, Go, and Python's. Skips those that are not installed.
 
-`make clients-test` installs what is missing and runs them all.
+`make clients-test` installs missing ones and runs them all.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ def files(tmp_path):
 
 
 async def output_of(*command):
-    """Return what a program prints."""
+    """Return a program's output."""
     needed = "javac" if command[0] == "java" else command[0]  # a file of source needs the compiler
     if shutil.which(needed) is None:
         pytest.skip(f"{needed} is not installed")
