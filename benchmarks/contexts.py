@@ -1,7 +1,7 @@
 """Long contexts: output tokens/s of a batch whose sequences have 1,000 tokens each, against the same batch with short ones.
 
-`python -m benchmarks.contexts`. Ours over HTTP, in turns; prompts are cached after the first round, so that what is measured is
-decoding. Peers are measured in decode.py.
+`python -m benchmarks.contexts`. Tetrad over HTTP, in turns; prompts are cached after the first round, so that only decoding is
+measured. Peers are measured in decode.py.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""Draft compute: processor time of an answer with drafts against without, scheduler and model together, on one thread.
+"""Draft compute: compares an answer's processor time with and without drafts, scheduler and model together, on one thread.
 
 `python -m benchmarks.draft_compute`. The scheduler, its judgement of drafts and the model runner run in one process, called
-directly. The processor time of a thread depends little on what else the machine does; speculation.py measures the time that a
-client waits.
+directly. A thread's processor time depends little on the machine's other load; speculation.py measures the time that a client
+waits.
 """
 
 import time
@@ -35,7 +35,7 @@ _RANDOM = "random ids, whose greedy answer repeats itself"
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer behind its first token: milliseconds of the processor per token, steps, and the tokens."""
+    """An answer: processor time per token in milliseconds and steps, both without the first token, and all tokens."""
 
     token_ms: float
     num_steps: int

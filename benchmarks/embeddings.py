@@ -1,9 +1,9 @@
-"""Embedding texts with all-MiniLM-L6-v2: ours over HTTP, beside sentence-transformers in its own process and vLLM over HTTP.
+"""Embedding texts with all-MiniLM-L6-v2: Tetrad over HTTP, beside sentence-transformers in its own process and vLLM over HTTP.
 
 `python -m benchmarks.embeddings`. 10,000 texts of about 20 tokens, and 1,000 of 256. Servers get requests of 256 texts, eight
-at a time, and answer in base64, as OpenAI's client asks them to. All systems run together and take turns within a round. What
-they return for the first text must agree, value by value. CPU time is measured beside the rates: it depends less on what else
-the machine does.
+at a time, and answer in base64, the default of OpenAI's client. All systems run together and take turns within a round. Their
+embeddings of the first text must agree, value by value. CPU time is measured beside the rates: it depends less on the machine's
+other load.
 """
 
 import asyncio

@@ -42,13 +42,13 @@ def serving(*flags: str) -> Iterator[str]:
 def running(
     *flags: str, model: str = MODEL, log: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> Iterator[Stack]:
-    """Run `tetrad serve` with these flags and the public gRPC API; the model is called MODEL, whichever it is.
+    """Run `tetrad serve` with these flags and the public gRPC API; every model is served under the name MODEL.
 
     Args:
         flags: of `tetrad serve`.
         model: a built-in name, a directory or a file.
-        log: where its stderr goes; None: to ours.
-        environment: variables it gets besides ours.
+        log: file for its stderr; None: this process's stderr.
+        environment: variables besides this process's own.
 
     Raises:
         RuntimeError: it ended before it was ready; its message is on stderr.
@@ -92,7 +92,7 @@ def free_port() -> int:
 
 
 def _directory_of(pid: int) -> Path:
-    """Return where a stack has its sockets: the directory whose lock it holds. Others may start beside it."""
+    """Return the directory of a stack's sockets. The stack holds its lock; other stacks hold other directories'."""
     links = Path(f"/proc/{pid}/fd")
     opened = {Path(os.path.realpath(link)).parent for link in links.iterdir()}
     [directory] = opened.intersection(private_directories())

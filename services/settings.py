@@ -1,7 +1,7 @@
 """Settings: one frozen model per service; flags = environment = YAML file, in this order of precedence.
 
 A service's `config.py` derives from ServiceSettings; `load_settings` is called once, in its `__main__.py`. Unknown keys are
-errors in all three places. Nothing else reads os.environ. What is measured at run time is not a setting.
+errors in all three places. Nothing else reads os.environ. A value measured at run time is not a setting.
 """
 
 import difflib

@@ -1,7 +1,7 @@
 """Tetrad: LLM serving as four gRPC services, and the Python classes in front of them.
 
-What is named here is public. Each name is imported when first used, so that `import tetrad` costs nothing and a service's
-image needs only its own dependencies.
+The names in this module are public. Each name is imported when first used, so that `import tetrad` costs nothing and a
+service's image needs only its own dependencies.
 """
 
 from importlib import import_module

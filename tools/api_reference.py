@@ -1,6 +1,6 @@
 """Writes docs/api-reference.md from the comments in protos/tetrad/v1: `python tools/api_reference.py > docs/api-reference.md`.
 
-Knows descriptors and Markdown; what the contracts mean is in them. A test holds the page to what this writes.
+Knows descriptors and Markdown; the comments of the contracts explain their meaning. A test compares the page with this output.
 """
 
 import subprocess

@@ -1,7 +1,7 @@
 """Writes docs/models.md from the registry of families: `python tools/models_page.py > docs/models.md`.
 
-What a family has beyond Llama follows from the defaults of its config class in transformers; which program runs it on a
-device, from the traits that the programs name. A test holds the page to what this writes.
+A family's differences from Llama follow from the defaults of its config class in transformers; the program that runs it on a
+device, from the traits that the programs name. A test compares the page with this output.
 """
 
 from collections.abc import Iterator

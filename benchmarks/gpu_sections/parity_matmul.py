@@ -1,6 +1,6 @@
-"""Parity of products with quantized weights: against float64 products with what the quantized weights stand for.
+"""Parity of products with quantized weights: compares them with float64 products of the dequantized weights.
 
-More than a few rows of activations are quantized as well under fp8 weights; then the exact product is of those.
+With fp8 weights and more than a few rows, activations are quantized too; the exact product then uses the dequantized ones.
 """
 
 from collections.abc import Iterator

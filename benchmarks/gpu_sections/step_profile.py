@@ -1,7 +1,7 @@
 """Step profile: the kernels of a decode step, how often each runs, how long, and how long the device idles between them.
 
 On a GPU torch's profiler records five replays of a step's graph. Without one the interpreter counts the calls of Triton's
-kernels in models of one and of two layers: their difference is what a layer adds to a step.
+kernels in models of one and of two layers: the difference is the calls per layer.
 """
 
 from collections import Counter
@@ -76,7 +76,7 @@ def _profile(bench: Bench, findings: Findings) -> None:
 
 
 def _record(runner: CudaModelRunner, prompts: list[Any]) -> list[Interval]:
-    """Return what the device ran in some decode steps."""
+    """Return the kernels that the device ran in some decode steps."""
     batch = Batch(prompts)
     run_plans(runner, [*batch.prefill_plans(), *batch.decode_plans(2)])
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:

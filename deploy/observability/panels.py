@@ -1,7 +1,7 @@
-"""Panels: what the Grafana dashboard shows, as rows of panels of queries. dashboard.py makes Grafana's JSON of it.
+"""Panels: the rows, panels and queries of the Grafana dashboard. dashboard.py makes Grafana's JSON of them.
 
 Means are sums by counts, so that parts of a whole add up. $__rate_interval is Grafana's: long enough for a rate at the zoom.
-What a healthy system has none of (faults) says `or vector(0)`: a flat line is news, an empty panel is not.
+Queries for faults end in `or vector(0)`: without a fault they draw a line at 0 instead of an empty panel.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
-"""Adapter loading: carries adapters to and from the workers, beside the step loop, and operators' orders about them.
+"""Adapter loading: loads and unloads adapters on the workers, beside the step loop, for requests and for operators.
 
-One task for each load; the scheduler's adapters say what to load and what makes room. No step waits: requests of an adapter
+One task for each load; the scheduler's adapters choose the adapters to load and to evict. No step waits: requests of an adapter
 that is being loaded are WAITING_FOR_LORA. An adapter that cannot be loaded fails only the requests that need it.
 """
 

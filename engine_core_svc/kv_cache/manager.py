@@ -2,8 +2,8 @@
 
 Called from scheduler/ only. Keeps each request's block tables and hash count, through a coordinator of its KV groups; knows
 nothing of queues, budgets or devices. Blocks are registered as cached when they are planned, before they are written: requests
-of the same step share them, because the worker writes all keys and values of a layer before it reads any (vLLM's rule). What a
-failed request leaves unwritten is taken back (pending_writes.py).
+of the same step share them, because the worker writes all keys and values of a layer before it reads any (vLLM's rule). Blocks
+that a failed request leaves unwritten are unregistered (pending_writes.py).
 """
 
 from collections.abc import Collection, Sequence
@@ -41,7 +41,7 @@ class KVCacheManager:
         groups: of the model's layers; none: the model is an encoder, which keeps no keys and values.
         max_step_tokens: maximum number of tokens that one step computes; bounds what a sliding window holds.
         enable_caching: share prefixes between requests.
-        connector: hears what enters and leaves the prefix cache; may keep what is evicted. Not shared with anyone.
+        connector: notified of blocks that enter and leave the prefix cache; may keep evicted ones. Not shared with anyone.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""State: the rules of a KV group whose layers keep a state of fixed size, and of each block the state behind its last token.
+"""State: the rules of a KV group whose layers keep a state of fixed size; a block holds the state behind its last token.
 
 Used by HybridCoordinator; see GroupRules. The next token reads the state behind the token before it, in that token's block, so
-a running request needs its last block alone, and a prefix the one that it ends with. Between them, tables have the null block.
-As far as blocks are free, a plan also writes the states behind the full blocks on its way, for the prefix cache; nobody holds
-them once the plan is sent. Whoever finds such a block is planned later, and workers run plans in order: unlike keys and values,
-states cannot be read in the step that writes them.
+a running request needs only its last block, and a cached prefix only its last one. All other entries of a block table are the
+null block. As far as blocks are free, a plan also writes the states behind the full blocks that it passes, for the prefix
+cache; these blocks are freed once the plan is sent. A state cannot be read in the step that writes it, unlike keys and values:
+a request that shares such a block is planned later, and workers run plans in order.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
-"""RequestStates: all unfinished requests, and their transitions: waiting for a grammar, an adapter, a turn, running.
+"""RequestStates: all unfinished requests, and their transitions between waiting states and running.
 
-Implements the transitions and their side effects; the scheduler and the results decide when. The next plan tells the worker
-which requests no longer run. Knows nothing of budgets and plans.
+Implements the transitions and their side effects; the scheduler and the results decide when. The next plan lists the requests
+that no longer run. Knows nothing of budgets and plans.
 """
 
 from tetrad.engine_core_svc.core.request import Request, RequestStatus

@@ -1,7 +1,7 @@
 """Results: applies the result of a step to its unfinished requests.
 
-Called by the scheduler, once for each result, in the order of the plans. What a result brings a request depends on its purpose
-(purposes.py). Knows nothing of how plans are made.
+Called by the scheduler, once for each result, in the order of the plans. The outputs of a request depend on its purpose:
+generation or pooling (purposes.py). Knows nothing of how plans are made.
 """
 
 from tetrad.engine_core_svc.core.plan import FINISH_REASONS, EngineCoreOutput, ModelRunnerOutput
@@ -28,7 +28,7 @@ class Results:
         self._strategies = strategies(states)
 
     def apply(self, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
-        """Apply one step's result; return what it brought."""
+        """Apply one step's result; return the outputs."""
         outputs: list[EngineCoreOutput] = []
         requests = self._states.requests
         if result.failures:
@@ -51,9 +51,9 @@ class Results:
         return outputs
 
     def _recompute_misled(self, result: ModelRunnerOutput) -> None:
-        """Put requests that began with blocks which a failed one has not written back in line, as if they had not run.
+        """Put requests back in line, as if they had not run, if they shared blocks that a failed request has not written.
 
-        They may have failed of what they read: such failures are taken out of the result, now and in steps to come.
+        The unwritten blocks may have made them fail: their failures are removed from this result and from those of later steps.
         """
         failures, requests = result.failures, self._states.requests
         for request in [request for key in failures if (request := requests.get(key)) is not None]:

@@ -1,6 +1,6 @@
 """Constraint: the language that a request's output must belong to, as plain values.
 
-Made from messages by wire.py. A Language is what is compiled and cached; a Constraint is a language as one request uses it.
+Made from messages by wire.py. Languages are compiled and cached; a Constraint is a language with one request's own conditions.
 """
 
 import hashlib

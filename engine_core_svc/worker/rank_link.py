@@ -1,6 +1,6 @@
 """Rank link: the lifecycle calls of an engine core to one worker, each with its timeout.
 
-Called by the worker link, which knows the order of the calls and what the ranks have in common. Knows the lifecycle contract;
+Called by the worker link, which knows the order of the calls and the values that all ranks share. Knows the lifecycle contract;
 knows nothing of requests.
 """
 
@@ -46,7 +46,7 @@ class RankLink:
         self.stub = worker_pb2_grpc.WorkerLifecycleServiceStub(self.channel)
 
     async def info(self) -> Info:
-        """Return what the worker is; waits a moment for one to be there."""
+        """Return the worker's description; waits a moment for a worker to be there."""
         request = worker_pb2.WorkerLifecycleServiceGetInfoRequest()
         info: Info = _readable(await self.stub.GetInfo(request, wait_for_ready=True, timeout=_ANSWER_TIMEOUT_S))
         return info

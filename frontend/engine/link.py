@@ -1,7 +1,7 @@
-"""EngineLink: how a frontend reaches one engine core.
+"""EngineLink: opens a frontend's sessions with one engine core.
 
-EngineClient opens one session after the other on it. A session carries the messages of engine_core.proto, whatever brings them:
-EngineChannel is an engine core behind a channel of any carrier (services/rpc/carrier.py).
+EngineClient opens one session after the other on it. A session carries the messages of engine_core.proto over any carrier:
+EngineChannel is an engine core behind a channel (services/rpc/carrier.py).
 """
 
 from typing import Any, Protocol

@@ -1,9 +1,10 @@
 """PoolingWindow: limits the prompt tokens of pooling requests that the engine cores have at a time.
 
 A request may have thousands of inputs. Engine cores get as many as keep them busy; the rest wait here. The first input of a
-request goes at once, and its next ones, up to a turn, soon: so a small request that arrives behind large ones waits for a few
-steps, not for all of their inputs. What is left of large requests goes in the order of their arrival, so that the first is
-answered first; it shares the room with the turns of new requests. Used by the pooling intake; one event loop.
+request is sent at once, and its next ones, up to a turn, soon: so a small request that arrives behind large ones waits for a
+few steps, not for all of their inputs. The other inputs of large requests are sent in the order of their arrival, so that the
+first request is answered first; they share the limit with the turns of new requests. Used by the pooling intake; one event
+loop.
 """
 
 from collections import deque
@@ -85,7 +86,7 @@ class PoolingWindow:
         self._is_new_next = True
 
     def enter(self, turn: PoolingTurn) -> None:
-        """Send what waits of a request, from now on."""
+        """Send the waiting inputs of a request, from now on."""
         self._new.append(turn)
         self._give_turns()
 

@@ -1,8 +1,8 @@
-"""PeerSlots: numbers that the frontends of one port count together, in a file that all of them have mapped.
+"""PeerSlots: sums counters over the frontends of one port, in a file that all of them map into memory.
 
-Each process has a slot of its own for as long as it lives: a lock that the system takes away with the process. It writes its
-own slot alone; the total is the sum of all slots. What a process that was killed has left there is dropped by the next one that
-looks, which `forget_dead` does, or that takes the slot. Linux only. One event loop.
+Each process locks a slot for as long as it lives; the operating system releases the lock with the process. A process writes
+only its own slot; the total is the sum of all slots. The numbers of a killed process are dropped by the next `forget_dead` of
+another one, or by the next owner of the slot. Linux only. One event loop.
 """
 
 import fcntl
@@ -44,7 +44,7 @@ class PeerSlots:
         self.publish(0, 0)
 
     def publish(self, num_requests: int, num_tokens: int) -> None:
-        """Say what this process has."""
+        """Write this process's numbers into its slot."""
         first = self.number * _NUM_VALUES
         self._values[first], self._values[first + 1] = num_requests, num_tokens
 

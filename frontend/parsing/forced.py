@@ -1,7 +1,7 @@
 """Forced calls: parsers of outputs that must be calls (`tool_choice` required or named).
 
-A JSON schema (call_schemas.py) constrains the output to calls of the given tools, whatever syntax the model prefers; these
-parsers read such JSON. They are Parsers (interface.py): an output may be cut anywhere.
+A JSON schema (call_schemas.py) constrains the output to calls of the given tools; these parsers read such JSON. They are
+Parsers (interface.py): an output may be cut anywhere.
 """
 
 from tetrad.frontend.parsing.elements.json_calls import read_calls

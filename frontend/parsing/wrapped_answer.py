@@ -1,7 +1,7 @@
 """Wrapped answer: finds and unwraps the forced call of a model that wraps all its output (gpt-oss).
 
-The constraint begins at a mark, or at the start of an output without marks; a forced call begins as JSON does, never with a
-mark. Earlier messages are unconstrained: their text is content, and their calls, which no schema checked, are dropped.
+The grammar constrains the output behind a mark, or all of an output without marks; a forced call begins as JSON does, never
+with a mark. Earlier messages are unconstrained: their text is content, and their calls, which no schema checked, are dropped.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,7 +16,7 @@ class WrappedAnswer:
     Args:
         answer: reads the answer, unwrapped.
         unwrapper: makes parsers of the format that wraps.
-        behind: the mark that the answer begins behind; empty: nothing comes before it.
+        behind: the mark before the answer; empty: the output begins with the answer.
     """
 
     def __init__(self, answer: Parser, unwrapper: Callable[[], Parser], *, behind: str) -> None:
@@ -28,7 +28,7 @@ class WrappedAnswer:
         self._is_wrapped = False
 
     def feed(self, text: str) -> list[Piece]:
-        """Return what `text` makes certain."""
+        """Return the pieces that are certain after `text`."""
         if self._is_answer:
             return self._read_answer(text)
         self._held += text
@@ -46,7 +46,7 @@ class WrappedAnswer:
         return [*_contents(self._before.feed(before[: len(before) - len(self._held)]))]
 
     def finish(self) -> list[Piece]:
-        """Return what was held back."""
+        """Return the pieces of the held back text."""
         if not self._is_answer:
             return [*_contents(self._before.feed(self._held)), *_contents(self._before.finish())]
         return [*self._pass_on(self._around.finish()), *self._answer.finish()]

@@ -1,6 +1,6 @@
 """Admission: counts the requests and prompt tokens of this frontend, and refuses more with a retry delay.
 
-Frontends that share a port share the limits: each counts what the others have, too.
+Frontends that share a port share the limits: each counts the requests of the others, too.
 
 Checked before a prompt is tokenized: a refusal costs two comparisons at any queue length. Until a prompt is tokenized its
 length is estimated from its characters. Engine cores have limits of their own. One event loop.
@@ -39,7 +39,7 @@ class Rate:
         self._now = 0
 
     def add(self, number: int) -> None:
-        """Count what happened."""
+        """Count admitted and ended requests."""
         self._turn()
         self._now += number
 
@@ -74,7 +74,7 @@ class Alone:
     """No other frontend."""
 
     def publish(self, num_requests: int, num_tokens: int) -> None:
-        """Tell nobody."""
+        """Do nothing."""
 
     def others(self) -> tuple[int, int]:
         """Return nothing."""

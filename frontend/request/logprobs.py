@@ -1,7 +1,7 @@
 """Log-probabilities: converts columns of candidates to one dict per position, with the candidates' texts.
 
-A token that holds part of a character has no text of its own. In an output or a prompt its text is what it adds to the text
-before it: nothing until the character is complete, then the whole character. So the texts of tokens add up to the text.
+A token that holds part of a character has no text of its own. In an output or a prompt its text is empty until the character is
+complete, then the whole character. So the texts of the tokens add up to the text.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence

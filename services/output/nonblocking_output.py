@@ -1,4 +1,4 @@
-"""Non-blocking output: makes stderr and stdout of this process accept every write at once, whether or not anybody reads them.
+"""Non-blocking output: makes stderr and stdout of this process accept every write at once, even without a reader.
 
 Called first by every service and by the commands that supervise services: a stopped terminal (Ctrl-S) or a full pipe would stop
 their event loops. Text that fits is written at once. What does not fit waits in a bounded backlog, which a thread writes when
@@ -46,7 +46,7 @@ class NonBlockingOutput(io.BufferedIOBase):
     Args:
         fd: where to write. If it blocks (no O_NONBLOCK), a write may wait after all, as another process may take the room of a
             pipe that this one has found.
-        on_dropped: hears of lines that were dropped.
+        on_dropped: called when lines were dropped.
         max_backlog_bytes: how much may wait for room.
     """
 

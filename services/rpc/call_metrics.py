@@ -1,7 +1,7 @@
 """Call metrics: counts and times the calls of a gRPC server, by method and status.
 
-One interceptor for every server, outside of all others, so that it sees the statuses of callers. The names are those of gRPC's
-interceptors in other languages, so their dashboards show Tetrad, too. A stream counts once, however many messages it has.
+One interceptor for every server, outermost, so that it sees the statuses that callers get. The names are those of gRPC's
+interceptors in other languages, so their dashboards work for Tetrad, too. A stream counts once, however many messages it has.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class _Call:
     async def hear_of_cut(self) -> None:
         """Raise CancelledError if the caller has cut the stream: that looks like the end of its messages at first."""
         if isinstance(self.request, _Messages) and self.request.have_ended:
-            # Behind the end there is nothing to wait for; but the answer comes behind what gRPC had to tell before.
+            # Returns at the end of the call, after all earlier events that gRPC reports.
             await self._context.read()
 
     def end(self, error: BaseException | None) -> None:

@@ -1,8 +1,8 @@
 """Running time: timers that count only the time in which this process's event loop could run.
 
 A process that is stopped and continued (SIGSTOP, `docker pause`) finds all of its ordinary timers overdue, although it could
-read no answer meanwhile. These timers wait in slices and count each slice once, however long it lasted: a stop costs one
-slice. Used for timeouts of peers and children; a client's own deadline is ordinary time. One event loop.
+read no answer meanwhile. These timers wait in slices and count each slice once, however long it lasted: a stop costs one slice.
+Used for timeouts of peers and children; a client's deadline counts ordinary time. One event loop.
 """
 
 import asyncio

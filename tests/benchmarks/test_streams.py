@@ -1,4 +1,4 @@
-"""The client of all measurements: it sees every chunk, however the bytes are cut."""
+"""The benchmarks' HTTP client yields every chunk of a stream, at every split of the bytes into packets."""
 
 import asyncio
 import json

@@ -1,8 +1,8 @@
 """Checks: whether a stack holds more after the faults than before: blocks, processes, threads, descriptors, sockets, memory.
 
-Reads /proc and asks the engine core for its load. A state is taken when nothing runs, before and after; what differs is a leak.
-Both states follow the same load after the processes' start: before, the undisturbed runs; after, the same runs once more, so
-that a process that was restarted in between has at least the age, in requests, that its predecessor had.
+Reads /proc and the engine core's load. A state is taken when nothing runs, before and after; growth is a leak. Both states
+follow the same load after the processes' start: before, the undisturbed runs; after, the same runs once more, so that a process
+that was restarted in between has at least the age, in requests, that its predecessor had.
 """
 
 import asyncio
@@ -126,7 +126,7 @@ def count_files(names: Iterable[str]) -> Counter[str]:
 
 
 def process_state(pid: int) -> ProcessState:
-    """Return what a process holds."""
+    """Return the resources that a process holds."""
     process = psutil.Process(pid)
     with process.oneshot():
         return ProcessState(

@@ -1,7 +1,7 @@
 """Schedule: the kind, target and time of each fault, as a pure function of a seed.
 
 Knows names of services and links, nothing of processes. Faults are dealt from a shuffled deck, so that each kind meets each
-target about as often as any other, however short the run.
+target about as often as any other, even in a short run.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""LoRA adapters through all four services: tokens are those of merged checkpoints, whatever happens to adapters meanwhile."""
+"""LoRA adapters through all four services: tokens are those of merged checkpoints, while adapters are loaded and replaced."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""One message per step and hop, whatever the number of requests: counted at 64 concurrent ones."""
+"""A step takes one message per hop for any number of requests: counted at 64 concurrent ones."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Greedy parity with transformers in float32, token for token, however the requests were batched, cached, cut or preempted.
+"""Greedy parity with transformers in float32, token for token, when requests are batched, cached, split or preempted.
 
 The reference runs transformers' own modelling code on the same dequantized weights. Ours runs through the whole stack. `make
 test` has 36 prompts of up to 700 tokens; `make parity` has 50 of up to 2,000.

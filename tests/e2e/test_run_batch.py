@@ -1,4 +1,4 @@
-"""`tetrad run-batch`: every line gets one result, whatever happens to the run in between."""
+"""`tetrad run-batch`: every line gets one result, also when the run is killed or the disk is full."""
 
 import json
 import resource

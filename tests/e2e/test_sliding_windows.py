@@ -1,4 +1,4 @@
-"""Models with sliding windows give transformers' greedy tokens, however requests are cached, cut or preempted.
+"""Models with sliding windows give transformers' greedy tokens when requests are cached, split or preempted.
 
 Prompts are many times longer than the window, so most blocks behind it have been freed and used again by then.
 """

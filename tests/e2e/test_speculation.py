@@ -1,4 +1,4 @@
-"""Speculation through all four services: each kind of request is answered as without, however batched and interrupted."""
+"""Speculation through all four services: it changes no answer, for each kind of request, in batches and after interruptions."""
 
 import asyncio
 import functools
@@ -151,7 +151,7 @@ def check_logprobs(found, known) -> None:
 
 @pytest.fixture
 def unjudged(monkeypatch) -> None:
-    """Let every proposal be verified, whatever steps cost."""
+    """Verify every proposal, without weighing the cost of steps."""
     monkeypatch.setattr(lookup, "may_pay", lambda *_: True)
     monkeypatch.setattr(RateComparison, "pays", lambda *_: True)
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Models with states give transformers' greedy tokens, however requests are cached, cut, preempted or recovered."""
+"""Models with states give transformers' greedy tokens when requests are cached, split, preempted or recovered."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Dashboard, alerts and docs/operations.md name what the services export, and all of it."""
+"""Dashboard, alerts and docs/operations.md name exactly the metrics that the services export."""
 
 import json
 import re

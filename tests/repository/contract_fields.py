@@ -1,7 +1,8 @@
-"""Which fields of tetrad.v1's messages the code reads and writes.
+"""Contract fields: finds the fields of tetrad.v1's messages that the code reads and writes.
 
-mypy gives the type of every expression in the files that know messages, so fields of the same name are told apart by their
-messages. Calls of stubs have no type: fields of answers count as read if any untyped value's attribute has their name.
+mypy gives the type of every expression in the files that use messages, so fields of the same name are distinguished by their
+messages. Calls of stubs have no type: a field of an answer counts as read if the code reads an attribute of its name from any
+untyped value.
 """
 
 import importlib
@@ -26,7 +27,7 @@ Field = tuple[str, str]
 
 @dataclass
 class Uses:
-    """What the code does with fields; `any_reads` has the names of attributes that untyped values are asked for."""
+    """The fields that the code reads and writes; `any_reads` has the names of attributes read from untyped values."""
 
     reads: set[Field] = field(default_factory=set)
     writes: set[Field] = field(default_factory=set)
@@ -62,7 +63,7 @@ def _within(message: Descriptor) -> Iterator[str]:
 
 @cache
 def uses() -> Uses:
-    """Return what the programs do with fields."""
+    """Return the fields that the programs read and write."""
     found = Uses()
     for expression, kind in _typed_expressions().items():
         _note(found, _typed_expressions(), expression, kind)

@@ -24,7 +24,7 @@ def test_every_local_link_leads_to_a_file(document):
 
 @functools.cache
 def help_of_all_commands() -> str:
-    """Return what each command says with `--help`; one process says it all, as most of the time goes into imports."""
+    """Return the `--help` of each command; one process prints them all, as most of the time goes into imports."""
     call = [sys.executable, "-c", ALL_HELP]
     return subprocess.run(call, capture_output=True, text=True, check=True, timeout=60).stdout
 

@@ -1,6 +1,7 @@
 """A whole cluster in one event loop: two frontends, two engine cores with a simulated worker each, two tokenizers.
 
-Messages go over the direct carrier, so services end and come back within milliseconds, and a seed decides on what happens when.
+Messages go over the direct carrier, so services end and come back within milliseconds, and a seed decides on the order of
+events.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Whatever happens to a cluster, each request that its client keeps brings the tokens of an undisturbed run, once."""
+"""Under random faults of a cluster, each request that its client keeps brings the tokens of an undisturbed run, once."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -83,7 +83,7 @@ async def test_kept_requests_bring_the_tokens_of_an_undisturbed_run(tiny_model, 
         await asyncio.gather(*(each.run(cluster) for each in undisturbed))
         await disturb(cluster, requests, random)
         await asyncio.gather(*(each.reading for each in requests), return_exceptions=True)
-        while any(await cluster.loads()):  # noqa: ASYNC110 - nothing tells
+        while any(await cluster.loads()):  # noqa: ASYNC110 - a load sends no signal
             await asyncio.sleep(0.01)
 
     assert sum(each.backends.engines.num_losses for each in cluster.frontends) >= 1

@@ -1,7 +1,7 @@
-"""Interruptible: runs a coroutine that Ctrl-C ends, whatever it awaits.
+"""Interruptible: runs a coroutine so that Ctrl-C always ends it.
 
-asyncio makes Ctrl-C a cancellation of the main task. A call of grpc.aio whose answer comes at that moment returns the answer,
-and the cancellation is lost: a loop of such calls would never end.
+asyncio makes Ctrl-C a cancellation of the main task. A call of grpc.aio that completes at that moment returns its answer, and
+the cancellation is lost: a loop of such calls would never end.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""OwnServer: the server that a command works with: the one at --url, or a local stack for as long as the command runs.
+"""OwnServer: the server of a command: the one at --url, or a local stack for as long as the command runs.
 
-Used by commands that have `--url`, `--start-timeout-s` and the engine's options. Knows nothing of what they ask the server.
+Used by commands that have `--url`, `--start-timeout-s` and the engine's options. Knows nothing of their requests.
 """
 
 import argparse

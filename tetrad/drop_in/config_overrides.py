@@ -1,6 +1,6 @@
-"""Config overrides: what `hf_overrides` says of a model's config, as the JSON object that goes to the worker.
+"""Config overrides: converts `hf_overrides` to the JSON object that the worker lays over a model's config.
 
-A function is called here, in the caller's process, with the config that the worker would read; what it changed is what goes on.
+A function is called in the caller's process, with the config that the worker would read; the values that it changed are sent.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
-"""Functions: names a program's functions for the workers of its own stack (LLM.apply_model, collective_rpc).
+"""Functions: sends the name of a program's function to the workers of its own stack (LLM.apply_model, collective_rpc).
 
-A worker imports what is named, so this is the program's own code, run only where `allow_functions` says so. Services that were
+A worker imports the named function, which is the program's own code, only where `allow_functions` is set. Services that were
 started elsewhere are refused.
 """
 

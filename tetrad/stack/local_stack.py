@@ -1,8 +1,8 @@
 """Local stack: runs the services of one machine as child processes on Unix sockets in a private directory.
 
 Used by `tetrad serve` and by the blocking and async engines of a program. Decides addresses, the order of stopping and of a
-rolling restart, and the lifeline; the supervisor does the rest. Invariant: the children end with this process, however it ends
-(a pipe whose write end only this process holds), and the directory is removed with them.
+rolling restart, and the lifeline; the supervisor does the rest. Invariant: the children end with this process, even if it is
+killed (a pipe whose write end only this process holds), and the directory is removed with them.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Stillness: tells a process that stands still (stopped, or deadlocked) from one that is busy, starting or ending.
+"""Stillness: distinguishes a process that makes no progress (stopped or deadlocked) from one that is busy, starting or ending.
 
-Used for a child that does not answer. A process that uses CPU time may still answer; one whose socket nobody holds is not up
-yet, or has closed its server. Linux only: elsewhere no process is found still.
+Used for a child that does not answer. A process that uses CPU time may still answer; one without an open socket is not up yet,
+or has closed its server. Linux only: elsewhere no process counts as still.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ def cpu_ticks(pid: int) -> int | None:
 
 
 def _is_listening(address: str) -> bool:
-    """Return whether a process holds the server's end of a Unix socket, whatever it does."""
+    """Return whether a process holds the server's end of a Unix socket."""
     if not address.startswith(_UNIX):
         return False
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:

@@ -1,7 +1,7 @@
 """Supervisor: keeps children running, restarts them one at a time, and stops them.
 
 Called by the local stack. Knows the order of stopping and the successor of each child; child.py has the life of one child.
-Knows nothing of the services. Owned by one event loop. Invariant: after `stop` no child lives, whatever state it was in.
+Knows nothing of the services. Owned by one event loop. Invariant: after `stop` no child lives.
 """
 
 import asyncio

@@ -35,13 +35,13 @@ _SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r", "codeshell", "ex
 _PLAIN = ("default", "gpt-2", "gpt2", "mpt", "olmo", "jais", "phi-2", "roberta-bpe", "granite-docling", "exaone4")
 
 IGNORES_MERGES = frozenset((*_LLAMA3_NAMES, "tekken"))
-"""A word that is in the vocabulary is one token, even if no merges lead to it."""
+"""Names whose tokenizers encode a word of the vocabulary as one token, even if no merges produce it."""
 
 ADDS_BOS = frozenset((*_LLAMA3_NAMES, "tekken"))
-"""BOS is added unless the file says otherwise."""
+"""Names whose tokenizers add BOS, unless the file has a setting for it."""
 
 NORMALIZES_NFC = frozenset(("qwen2", "qwen35", "deepseek-r1-qwen", "megrez"))
-"""Text is brought to Unicode's composed form first."""
+"""Names whose tokenizers first normalize text to Unicode's composed form."""
 
 
 def byte_level_pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:

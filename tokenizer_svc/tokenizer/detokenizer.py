@@ -16,9 +16,9 @@ from tokenizers import decoders
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # An unfinished character is at most three bytes, and each shows as one U+FFFD.
 _MAX_HELD_BACK = 3
-# Enough for an unfinished character and the token before it; also what a decoder needs to know that text went before.
+# Enough for an unfinished character and the token before it; decoders treat the start of a text differently.
 _CONTEXT_TOKENS = 8
-# Bytes that never become a character are not held back for ever.
+# The most tokens held back: bytes that never become a character are then emitted as U+FFFD.
 _MAX_WINDOW_TOKENS = 32
 
 
@@ -30,7 +30,7 @@ class Detokenizer(Protocol):
         ...
 
     def flush(self) -> str:
-        """Return what was held back, with U+FFFD for what never became a character."""
+        """Return the text that was held back, with U+FFFD for incomplete characters."""
         ...
 
 
@@ -51,7 +51,7 @@ class DetokenizerFactory:
     def open(
         self, context_token_ids: Sequence[int], *, skip_special_tokens: bool, spaces_between_special_tokens: bool
     ) -> Detokenizer:
-        """Return a detokenizer of what follows the context, of which only the end matters."""
+        """Return a detokenizer of the ids behind the context, of which only the end matters."""
         context = context_token_ids[-_CONTEXT_TOKENS:]
         if self._is_byte_level:
             return ByteDetokenizer(self._plain_pieces if skip_special_tokens else self._all_pieces, context)
@@ -99,7 +99,7 @@ class ByteDetokenizer:
 
 
 class WindowDetokenizer:
-    """For every other decoder: decodes a few tokens before the new ones together with them, and takes what is more.
+    """For every other decoder: decodes a few tokens before the new ones together with them, and returns the additional text.
 
     The tokens before tell the decoder that this is not the start of a text, where it would strip a space.
 
@@ -115,18 +115,18 @@ class WindowDetokenizer:
         self._skipped = skipped
         self._verbatim = verbatim
         self._window: list[int] = []
-        self._emitted = ""  # what of the window's text was given out
-        self._clean = 0  # how many of the window's tokens had a complete text the last time
+        self._emitted = ""  # the part of the window's text that was returned
+        self._clean = 0  # number of the window's tokens at the last complete text
         self._last_was_verbatim = False
         self.append(context_token_ids)
 
     def append(self, token_ids: Sequence[int]) -> str:
         """Return the text that these ids complete."""
-        # One by one: what is held back must not depend on how the ids were split.
+        # One by one: the text held back must not depend on the split of the ids into calls.
         return "".join([self._append_one(token_id) for token_id in token_ids])
 
     def flush(self) -> str:
-        """Return what was held back, with U+FFFD for unfinished characters."""
+        """Return the text that was held back, with U+FFFD for unfinished characters."""
         return self._advance(self._text(), held_back=0)
 
     def _append_one(self, token_id: int) -> str:
@@ -147,7 +147,7 @@ class WindowDetokenizer:
         text = self._decode()
         if not text.startswith(self._emitted):
             # The decoder writes U+FFFD for a whole run of bytes while its last character is unfinished, and so takes back
-            # characters that were complete. They were given out; what is new stands alone.
+            # characters that were complete. They were returned already; the new text stands alone.
             self._restart(self._window[-1])
             text = self._decode()
         return text

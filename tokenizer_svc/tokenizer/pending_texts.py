@@ -1,6 +1,6 @@
-"""PendingTexts: bounds the bytes of texts whose calls are not answered yet.
+"""PendingTexts: bounds the bytes of texts in unanswered calls.
 
-Called by the servicer on its event loop, before it works on a text. Each frontend bounds what it sends; this limit holds for
+Called by the servicer on its event loop, before it works on a text. Each frontend bounds its own texts; this limit holds for
 any number of frontends.
 """
 

@@ -1,4 +1,4 @@
-"""Packed attention in torch: a token sees all of its own prompt, and the prompts of a step lie one after another. No cache.
+"""Packed attention in torch: computes bidirectional attention over whole prompts, packed one after another. No cache.
 
 Dims: K kv heads, G query heads per kv head, L tokens of a prompt, D head size.
 """
@@ -38,7 +38,7 @@ class PackedLayerAttention:
     """One layer's attention; see LayerAttention.
 
     Args:
-        scores: what it makes of queries, keys and values.
+        scores: compute outputs from queries, keys and values.
         sizes: K, G, D.
         window: a token sees window // 2 others to both sides; None: all.
     """

@@ -1,6 +1,7 @@
-"""GGUF configs: the values of config.json that each architecture's metadata stands for, beyond those that all have.
+"""GGUF configs: converts each architecture's own metadata of a GGUF file to values of config.json.
 
-Used by the table in gguf_architectures.py. What a file does not say, and what its converter takes for granted, is here.
+Used by the table in gguf_architectures.py, which has the values common to all. Values that a file omits, because its converter
+assumes them, are here too.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """LoRA files: reads an adapter's directory as PEFT writes it.
 
-adapter_config.json gives the scale of each module; the names of the tensors in adapter_model.safetensors say which modules are
-changed, whatever pattern target_modules has. Modules come under canonical names (model_facts/tensor_names.py): a fused module
-of the checkpoint shares its A with the canonical ones that it consists of, and each of them gets its rows of B.
+adapter_config.json gives the scale of each module; the names of the tensors in adapter_model.safetensors give the changed
+modules; target_modules is not used. Modules have canonical names (model_facts/tensor_names.py): a fused module of the
+checkpoint shares its A with the canonical ones that it consists of, and each of them gets its rows of B.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""LoRA weights: what an adapter changes, as read from its files."""
+"""LoRA weights: the matrices of an adapter, as read from its files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Pooler overrides: the fields of vLLM's PoolerConfig that a user sets, over what a model's files say."""
+"""Pooler overrides: the fields of vLLM's PoolerConfig that a user sets; they replace the values in a model's files."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""WeightSource: a model's tensors by name, whatever the file format (open.py opens one).
+"""WeightSource: reads a model's tensors by name, from files of any supported format (open.py opens one).
 
 Names are Hugging Face's; tensors are on the host, in float32 unless the caller chooses otherwise.
 """

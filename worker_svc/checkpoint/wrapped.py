@@ -1,4 +1,4 @@
-"""Wrapped source: the base of sources that change what another one gives."""
+"""Wrapped source: the base class of weight sources that change the tensors of another source."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from tetrad.worker_svc.checkpoint.source import StoredMatrix, WeightSource
 
 
 class WrappedSource:
-    """A WeightSource that has what another one has. Those derived from it change names, shapes or forms.
+    """A WeightSource with the tensors of another one. Derived classes change names, shapes or forms.
 
     Args:
         source: the files.

@@ -1,4 +1,4 @@
-"""Pooling spec: what one pooling request asks for, and the check that the model has it. Knows nothing of tensors."""
+"""Pooling spec: the parameters of one pooling request, and the check that the model supports them. Knows nothing of tensors."""
 
 from dataclasses import dataclass, replace
 from typing import Literal

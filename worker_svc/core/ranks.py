@@ -1,7 +1,7 @@
-"""Ranks: a worker's place among those that compute one model together, and what its leader sends it.
+"""Ranks: a worker's place in a group that computes one model together, and the messages from the leader to its members.
 
 A pipeline has stages, each with some of the layers; a stage has shards, each with a part of its layers. Rank 0, shard 0 of the
-first stage, is the leader: it gets plans, samples and answers. The others, the members, run what the leader orders. Knows no
+first stage, is the leader: it gets plans, samples and answers. The others, the members, run the leader's orders. Knows no
 tensors.
 """
 

@@ -1,9 +1,9 @@
-"""Verification: samples in the place of each draft in turn, as long as the drafts equal what is sampled.
+"""Verification: samples a token in the place of each draft in turn, as long as the drafts equal the sampled tokens.
 
 Called by runners behind a forward pass that has computed the drafts, on the compute thread. Each place is sampled as a step of
 its own would sample it: the tokens before it are known by then, and with them position, penalties and masks. So the tokens are
-exactly those of a run without drafts, whatever the parameters. For drafts without probabilities that accepts as often as
-rejection sampling (Leviathan et al. 2023).
+exactly those of a run without drafts, for all parameters. For drafts without probabilities that accepts as often as rejection
+sampling (Leviathan et al. 2023).
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """The decoder on the device's kernels: the computation of models/decoder.py, each layer in eight launches.
 
-`x` is what the next product reads, normed; `residual` is the stream that layers add to, which happens in the norm behind them.
+`x` is the normed input of the next product; `residual` is the residual stream. The norm behind a layer adds the layer's output.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,10 @@
-"""Verification of drafts on the device: samples in all places of all drafts at once, and keeps what follows right drafts.
+"""Verification of drafts on the device: samples in all places of all drafts at once, and keeps the tokens behind right drafts.
 
 Called by the CUDA runner, on the compute thread. A place behind a draft is sampled as if the draft were right: the device has
-the drafts behind the known tokens, and noise, penalties and masks follow from the position. What was sampled behind a wrong
-draft is dropped when the result is read. So tokens are those of a run without drafts, and the host waits for nothing meanwhile.
-Only the result says how many tokens a step has brought, and the next step needs to know it: `settle` waits for it. The engine
-core sends no plan before it has read that result, so the wait is over by then.
+the drafts behind the known tokens, and noise, penalties and masks follow from the position. Tokens sampled behind a wrong draft
+are dropped when the result is read. So tokens are those of a run without drafts, and the host waits for nothing meanwhile. Only
+the result says how many tokens a step has brought, and the next step needs to know it: `settle` waits for it. The engine core
+sends no plan before it has read that result, so the wait is over by then.
 """
 
 from collections.abc import Callable, Iterator

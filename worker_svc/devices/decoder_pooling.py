@@ -1,4 +1,4 @@
-"""Decoder pooling: what makes embeddings, classes and rewards of a decoder's hidden states, read from its files."""
+"""Decoder pooling: builds, from a model's files, the pooler that turns hidden states into embeddings, classes or rewards."""
 
 from collections.abc import Mapping
 from dataclasses import replace

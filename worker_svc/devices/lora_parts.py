@@ -1,4 +1,4 @@
-"""LoRA on several ranks: reads what a rank has of an adapter, which is cut as the linear layers that it changes are.
+"""LoRA on several ranks: reads one rank's part of an adapter, which is cut like the linear layers that it changes.
 
 Every rank reads the whole adapter and checks it against the whole model, so all ranks accept or refuse it alike; a stage then
 keeps the modules of its layers, and a shard its rows of B or its columns of A.

@@ -1,1 +1,1 @@
-"""Families of models: what each is made of, read from a model's config. Never imports torch."""
+"""Families of models: read the structure of a model from its config. Never imports torch."""

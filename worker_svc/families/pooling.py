@@ -1,4 +1,4 @@
-"""Pooling use: what a decoder's checkpoint is used for where it pools: embeddings, classes or rewards. Never imports torch.
+"""Pooling use: decides whether a checkpoint serves embeddings, classes, rewards or only generation. Never imports torch.
 
 vLLM's rules, from the name of the architecture and two options, `runner` and `convert`.
 """

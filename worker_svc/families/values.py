@@ -1,7 +1,7 @@
-"""Config values: those of a config.json, with a note of which were read.
+"""Config values: the values of a config.json, with a record of those that were read.
 
-A family reads what it computes with. Whatever else changes the results of a model, and has not been read, is refused by name:
-a model never runs as another one.
+A family reads the values that it implements. A value that changes a model's results and has not been read is refused by name: a
+model never runs as another one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -94,7 +94,7 @@ class Values:
             defaults: values that the config may leave out.
         """
         inner = dict(defaults) | dict(self._config if text_config is None else text_config)
-        # Whether output layer and embedding are one is the wrapper's to say.
+        # The wrapper's config decides whether output layer and embedding are one.
         tied = self._config.get("tie_word_embeddings", inner.get("tie_word_embeddings"))
         own = {"architectures": [self.architecture]} | ({} if tied is None else {"tie_word_embeddings": tied})
         return Values(inner | own)

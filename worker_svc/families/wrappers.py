@@ -1,7 +1,7 @@
-"""Wrappers: models that read images around a text model that a family describes. The text model alone is served.
+"""Wrappers: serve only the text model of a model that also reads images.
 
-Its config is the wrapper's text_config, or lies flat in older files; its tensors have a prefix. Whatever reads images is left
-in the files, and a request with an image is refused by the frontend.
+A family describes the text model. Its config is the wrapper's text_config, or lies flat in older files; its tensors have a
+prefix. The tensors that read images are not loaded, and the frontend refuses a request with an image.
 """
 
 from collections.abc import Callable, Mapping

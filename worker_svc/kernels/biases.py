@@ -1,4 +1,4 @@
-"""Biases: values added to chosen logits, always or until a row's token has a position (until a request may end, say).
+"""Biases: adds values to chosen logits, always or below a position (a minimum length bans EOS until then).
 
 Dims: N rows of logits, V ids, E entries.
 """
@@ -26,7 +26,7 @@ def add_biases_reference(logits: torch.Tensor, positions: torch.Tensor, entries:
 
 @triton.jit(do_not_specialize=["num_entries"])
 def biases_kernel(logits, positions, entries, stride_logits, num_entries, BLOCK: tl.constexpr):
-    """Do BLOCK entries, number `program_id(0)`."""
+    """Add the entries of block number `program_id(0)`, BLOCK a block."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     exists = at < num_entries
     entry = entries + at * 4

@@ -1,6 +1,6 @@
 """RMSNorm, alone or behind the addition to the residual stream: x / sqrt(mean(x^2) + eps) * weight.
 
-Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019). One program a row; sums are float32 whatever the inputs are.
+Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019). One program a row; sums are float32 for inputs of any type.
 Dims: N rows, D features.
 """
 

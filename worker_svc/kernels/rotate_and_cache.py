@@ -1,8 +1,8 @@
 """Rotary embedding of queries and keys, and the write of keys and values to their pages, in one pass over a layer's qkv.
 
-Su et al., "RoFormer" (2021). Dimensions 2i and 2i+1 of a head are one pair (layers/rotary.py tells why); dimensions behind
-`rotary_dim` pass unturned. What distinguishes Llama 3, YaRN and others is in the angles alone. Models that norm their heads
-(Qwen3) do so before the turn.
+Su et al., "RoFormer" (2021). Dimensions 2i and 2i+1 of a head are one pair (layers/rotary.py explains why); dimensions behind
+`rotary_dim` pass unturned. Llama 3, YaRN and others differ only in the angles. Models that norm their heads (Qwen3) do so
+before the turn.
 Dims: T tokens, H query heads, K kv heads, D head size, R rotary_dim.
 """
 

@@ -1,8 +1,8 @@
 """Split K: the last program of a product adds up the partial sums of all its parts.
 
 Few rows make few tiles, too few for all of a device to read weights; so several programs share a tile, each with its part of K.
-They draw tickets as they finish. Who draws the last one sums the parts in their order, hence the same bits every time, and puts
-the tickets back to zero. One launch, no second kernel.
+Each draws a ticket, from a counter of the tile, when it finishes. The program with the last ticket sums the parts in their
+order, hence the same bits every time, and resets the counter. One launch, no second kernel.
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Tile shapes of the quantized products: data, looked up by the size of the product, so that nothing tunes while serving.
 
-What was measured on a device is in a file of its name beside this one; other sizes and devices have shapes by rule. Rows are
+The shapes measured on a device are in a file of its name beside this one; other sizes and devices have shapes by rule. Rows are
 rounded up to a power of two: a table has one line for 65 to 128 of them.
 Dims: T rows of activations, N outputs, K inputs.
 """
@@ -73,7 +73,7 @@ class TileShapes:
         return self._tuned[key]
 
     def set(self, kernel: str, num_rows: int, num_outputs: int, num_columns: int, shape: TileShape | None) -> None:
-        """Use this shape from now on; for who measures."""
+        """Use this shape from now on; for measurements."""
         self._tuned[key_of(kernel, num_rows, num_outputs, num_columns)] = shape
 
 

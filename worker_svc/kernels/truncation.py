@@ -1,13 +1,13 @@
 """Truncation: min_p, top_k and top_p as one threshold a row, below which a token cannot be drawn.
 
-The rules are those of sampler/truncation.py. Nothing is sorted: what top_k and top_p keep is, either way, all weights from the
-largest number on at which the weights that reach it hold enough, counted or summed, and that number is searched for by
-bisection. Floats that are not negative are ordered like their bits, so 31 passes find the exact one; most searches end sooner,
-when no or one weight is left between the bounds.
+The rules are those of sampler/truncation.py. Nothing is sorted. top_k and top_p keep the weights that reach a threshold: the
+largest number such that enough weights reach it (top_k), or weights with enough mass (top_p). Bisection finds the threshold.
+Floats that are not negative are ordered like their bits, so 31 passes find the exact one; most searches end sooner, when no or
+one weight is left between the bounds.
 
 A pass need not read the whole row. The largest weights of the blocks of neighbouring ids (draw.py has them already) are weights
-of the row themselves, so what they alone reach is a floor of the threshold, found in registers; blocks whose largest weight is
-below the floor are not looked at again. Of a peaked row, a few per cent of the blocks are left.
+of the row themselves, so the same search over them alone, in registers, gives a lower bound of the threshold; blocks whose
+largest weight is below this floor are not read again. Of a peaked row, a few per cent of the blocks are left.
 Dims: N rows, V ids, B blocks, S slots.
 """
 

@@ -1,8 +1,8 @@
 """Swap pool: blocks in host memory, the second tier of a KV cache, and the copies between the two.
 
-Owned by the KV cache. A host block is one contiguous piece over all layers, so it is one copy to or from a device however many
-layers there are; on the way blocks are gathered in device memory, some at a time. Pinned where there is a device: copies are
-queued in the order of the steps and never waited for. The engine core knows the content of each block.
+Owned by the KV cache. A host block is contiguous over all layers, so one copy moves it to or from a device; on the way blocks
+are gathered in device memory, some at a time. With a device the memory is pinned: copies are queued in the order of the steps
+and never waited for. The engine core knows the content of each block.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Activations of MLPs, by the names of ModelConfig.activation, and what is made of a gate beside them."""
+"""Activations of MLPs, by the names of ModelConfig.activation, and the functions of gated MLPs."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""Gathering: keeps what a prompt's answer needs of its hidden states, chunk by chunk."""
+"""Gathering: keeps the hidden states that a prompt's pooled answer needs, chunk by chunk."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -18,7 +18,7 @@ class Gathering(Protocol):
         """Take these rows [n, hidden] of the next chunk; they may be written by others afterwards."""
 
     def result(self) -> torch.Tensor:
-        """Return what is pooled: a row [hidden], or rows [L, hidden]."""
+        """Return the rows to pool: one [hidden], or several [L, hidden]."""
 
 
 class LastRow:

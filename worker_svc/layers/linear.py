@@ -1,6 +1,6 @@
-"""Linear layers: y = x W^T + b, with weights held as the device likes them best.
+"""Linear layers: y = x W^T + b, with weights in the form that suits the device.
 
-A model asks its device for a layer (`make_linear`) and never sees how weights are stored.
+A device makes the layers of a model (`make_linear`); the model does not depend on the storage of weights.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,7 @@
-"""LoRA in torch: linear layers and tables that add the changes of the adapters that a step's rows name.
+"""LoRA in torch: adds the low-rank changes of each row's adapter to the outputs of linear layers and embeddings.
 
-AdaptedParameters stands before a model's weights while it is built and wraps each layer that adapters may change, with the
-layers of a device (AdaptedLayers). Those of the host are LoraRows: rows of one adapter are computed together, rows without one
-not at all.
+While a model is built, AdaptedParameters wraps each layer that adapters may change, through an AdaptedLayers of the device. The
+one of the host is LoraRows: it computes the rows of one adapter together, and skips rows without an adapter.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +20,12 @@ from tetrad.worker_svc.layers.parameters import Lookup, Parameters
 from tetrad.worker_svc.layers.rotary import interleave_heads
 
 NOT_ADAPTED = (".experts.", ".router", ".shared_expert_gate")
-"""Parts of canonical names: layers whose rows are not a step's tokens, and those that choose experts."""
+"""Parts of canonical names of layers without adapters: their rows are not a step's tokens, or they choose experts."""
 LoraReader = Callable[[Path, Mapping[str, LoraSite]], LoraWeights]
 
 
 class AdaptedLayers(Protocol):
-    """What wraps the layers of a model for its adapters.
+    """Wraps the layers of a model for its adapters.
 
     Attributes:
         sites: the modules that may be changed, by canonical name.
@@ -58,7 +57,7 @@ class TorchLora:
 
 
 class LoraRows:
-    """The installed adapters, and the rows that each of them has in what is computed next; see ModelLoras and AdaptedLayers.
+    """The installed adapters, and the rows of each in the next computation; see ModelLoras and AdaptedLayers.
 
     Args:
         read: reads a directory, given the modules that may be changed.
@@ -116,7 +115,7 @@ class AdaptedLinear:
     Args:
         base: the layer.
         parts: canonical names and numbers of outputs, side by side.
-        rows: which adapters there are.
+        rows: the adapters and their rows.
     """
 
     def __init__(self, base: Linear, parts: Sequence[tuple[str, int]], rows: LoraRows) -> None:
@@ -142,7 +141,7 @@ class AdaptedLookup:
     Args:
         base: gives the rows of the table [vocabulary, outputs].
         name: canonical.
-        rows: which adapters there are.
+        rows: the adapters and their rows.
     """
 
     def __init__(self, base: Lookup, name: str, rows: LoraRows) -> None:
@@ -164,7 +163,7 @@ class AdaptedParameters:
 
     Args:
         inner: the weights.
-        layers: gets each module that may be changed.
+        layers: wrap each module that adapters may change.
     """
 
     def __init__(self, inner: Parameters, layers: AdaptedLayers) -> None:

@@ -1,6 +1,6 @@
-"""Parameters: how a model gets its weights, as layers of the device that it is built for.
+"""Parameters: give a model its weights, as layers of its device.
 
-A model names what it wants by canonical names (model_facts/tensor_names.py) and never sees how weights are stored or held.
+A model names layers by canonical names (model_facts/tensor_names.py) and does not depend on the storage of weights.
 """
 
 from collections.abc import Callable, Sequence

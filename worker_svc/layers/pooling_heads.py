@@ -1,4 +1,4 @@
-"""Heads: what makes answers of pooled rows, an embedding or the probabilities of classes. In float32."""
+"""Heads: compute an answer from a pooled row: an embedding or the probabilities of classes. In float32."""
 
 from collections.abc import Callable, Sequence
 

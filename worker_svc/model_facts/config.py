@@ -1,4 +1,4 @@
-"""Model config: what a decoder is made of, layer by layer. The values of ModelConfig that have a default are Llama's.
+"""Model config: describes a decoder, layer by layer. The defaults of ModelConfig are Llama's values.
 
 families/ reads one from a model's files; every device builds its program from it (traits.py names what differs from Llama).
 """

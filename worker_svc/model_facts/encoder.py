@@ -1,4 +1,4 @@
-"""Encoder config: what an encoder is made of, and where its checkpoint has it. The values that have a default are BERT's.
+"""Encoder config: describes an encoder and the names of its tensors in a checkpoint. The defaults are BERT's values.
 
 families/ reads one from config.json; the torch encoder and the native one are built from it.
 """

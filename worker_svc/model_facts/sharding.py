@@ -1,7 +1,7 @@
-"""Sharding: cuts a decoder's description for one of several ranks, and says into how many parts it can be cut.
+"""Sharding: cuts a decoder's description for one of several ranks, and checks that it can be cut into so many parts.
 
 Heads, MLPs (those of experts too) and the vocabulary are split. Where ranks outnumber the heads of keys and values, each rank
-has one of them, and several have the same. Whatever is not named here is the same on every rank.
+has one of them, and several have the same. All other values are the same on every rank.
 """
 
 from dataclasses import replace
@@ -12,7 +12,7 @@ from tetrad.worker_svc.model_facts.config import LayerConfig, ModelConfig
 
 
 def shard_config(config: ModelConfig, shard: Shard) -> ModelConfig:
-    """Return what a rank has of a model; `check_size` must have passed."""
+    """Return the description of a rank's part of a model; `check_size` must have passed."""
     first, end = shard.bounds(config.vocab_size)
     return replace(
         config,

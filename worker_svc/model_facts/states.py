@@ -1,6 +1,6 @@
 """States: layers that keep a state of fixed size for each sequence, in place of the keys and values of all its tokens.
 
-Each is described by its sizes; layers/states has what it computes. All begin with a causal convolution over time, whose last
+Each is described by its sizes; layers/states has the computation. All begin with a causal convolution over time, whose last
 inputs are a part of the state. A state is one row of float32 numbers.
 """
 

@@ -1,4 +1,4 @@
-"""Tensor names: where a checkpoint has the tensors that programs ask for by one set of names, the canonical ones.
+"""Tensor names: map canonical names, which all programs use, to the names of the tensors in a checkpoint.
 
 Canonical names are those of Hugging Face's Llama, and a few beside them; canonical values are Llama's too: queries and keys
 with the halves of a pair apart, matrices [outputs, inputs], weights of norms that are the factor itself.

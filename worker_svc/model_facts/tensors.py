@@ -1,4 +1,4 @@
-"""Tensors of a model by their canonical names, with their shapes, as its description asks for them."""
+"""Tensors of a model: lists their canonical names and shapes from its description."""
 
 from collections.abc import Iterator
 

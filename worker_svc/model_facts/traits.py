@@ -1,4 +1,4 @@
-"""Traits: what a model has that Llama does not. A program for one device names those that it computes.
+"""Traits: name the differences of a model from Llama. A program for one device lists the traits that it supports.
 
 A model with any other trait runs through the torch decoder on that device, which computes all of them.
 """

@@ -1,7 +1,7 @@
 """The decoder in torch: a model of any family, built from its description, on any device.
 
 Residuals are added in place: `hidden` is the residual stream. Where a device has a faster program for a description
-(native/decoder.py, cuda/decoder.py), this one is what it is tested against.
+(native/decoder.py, cuda/decoder.py), tests compare it with this one.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Model interface: what a runner on the host calls, whichever program runs the model."""
+"""Model interface: the methods of a model that a runner on the host calls."""
 
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
 
 
 class ModelSizes(Protocol):
-    """What a runner knows of a model."""
+    """The sizes of a model that a runner reads."""
 
     @property
     def vocab_size(self) -> int:

@@ -1,4 +1,4 @@
-"""Mixers: the parts of layers in which tokens of a sequence meet, each with its cache: attention, a state, or both."""
+"""Mixers: compute the part of a layer that combines a sequence's tokens over a cache: attention, a state, or both."""
 
 from collections.abc import Sequence
 from typing import Generic, Protocol

@@ -1,4 +1,4 @@
-"""BranchWriter: writes the ends of a layer's branches: the norm of the residual stream, and what is added to it."""
+"""BranchWriter: writes the start and end of a layer's branches: the norm of the residual stream, and the addition to it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -100,7 +100,7 @@ class BranchWriter:
         self.write_normed(norm)
 
     def write_normed(self, norm: str) -> None:
-        """Write the norm of what a branch has brought, and add that to the residual stream."""
+        """Write the norm of a branch's output, and add it to the residual stream."""
         config, buffers = self.config, self.buffers
         weights = read_norm(config, self.parameters, norm)
         self.program.norm(weights, buffers.branch, buffers.hidden, added=config.residual_multiplier)

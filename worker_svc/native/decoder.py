@@ -1,7 +1,7 @@
 """The decoder over the native kernels: the computation of models/decoder.py as one program.
 
-Reads as the forward pass. Weights keep the quanta of their file if they are asked to. Float32 results do not depend on what
-else is in a step, to the last bit.
+Its code follows the forward pass. Weights can stay quantized as in their file. Float32 results are equal to the last bit, alone
+or beside other requests in a step.
 """
 
 from functools import partial

@@ -3,7 +3,7 @@
 Packed: `weight_packed` [R, C * bits / 32] int32, lowest first, and `weight_shape`; quanta are stored plus 2^(bits - 1). Int8:
 `weight` [R, C]. Of both `weight_scale` [R, C / G], [R, 1], [R] or [1], and, unless they are symmetric, `weight_zero_point`:
 int8, or packed along the rows. `weight_g_idx` names each column's group where these are not in order. MXFP4: `weight_packed`
-[R, C / 2] uint8 and `weight_scale` [R, C / 32] uint8. What the config says of activations is not used.
+[R, C / 2] uint8 and `weight_scale` [R, C / 32] uint8. The config's values for activations are not used.
 """
 
 from collections.abc import Mapping

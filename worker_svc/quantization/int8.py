@@ -1,4 +1,4 @@
-"""Int8: weights in 8 bits, each row, or group of a row's columns, with a scale; activations stay floats."""
+"""Int8: stores weights in 8 bits, with a scale for each row or for each group of a row's columns; activations stay floats."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _LARGEST = 127
 
 @dataclass(frozen=True, slots=True)
 class Int8Form:
-    """Two tensors: quanta [R, C] int8, and scales [R, C / group].
+    """The form of a Matrix with two tensors: quanta [R, C] int8, and scales [R, C / group].
 
     Attributes:
         context: of the device.
@@ -63,7 +63,7 @@ class Int8Linear:
 
 
 def quantize_int8(context: ProductContext, weight: torch.Tensor) -> Matrix:
-    """Return weight [R, C] in 8 bits; the largest of a row is 127 times its scale. A row that is not finite stays so."""
+    """Return weight [R, C] in 8 bits; the largest of a row is 127 times its scale. A row with NaN or infinity stays so."""
     wide = weight.float()
     scales = wide.abs().amax(1, keepdim=True).clamp_min(1e-12) / _LARGEST
     return Matrix(Int8Form(context, weight.shape[1]), ((wide / scales).round().to(torch.int8), scales))

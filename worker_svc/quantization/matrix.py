@@ -1,7 +1,7 @@
 """Matrices on the device, in the form in which a kernel multiplies them.
 
-Whatever the form, every tensor of a matrix has the matrix's rows, its outputs, first: so parts of a fused product are put below
-each other, and rows are reordered, without knowing what the tensors mean.
+In every form, the first dimension of each tensor is the matrix's rows, its outputs. So code can stack the parts of a fused
+product and reorder rows without knowing the form.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Quantization at load: weights that are stored in floats are rounded to fewer bits as they are read, each by itself.
 
-The output layer, the embedding and the routers of experts stay floats: they are few, and what they round shows in every token.
+The output layer, the embedding and the routers of experts stay floats: they are few, and rounding them changes every token.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ _KEPT = ("lm_head", "model.embed_tokens", "model.embed_positions", ".router", ".
 
 
 class OnlineScheme:
-    """Quantizes what `plain` reads.
+    """Quantizes the matrices that `plain` reads.
 
     Args:
         plain: reads the floats.

@@ -1,4 +1,4 @@
-"""Draft outputs: what the model's output head gives for the rows of a step that verifies drafts, computed at once.
+"""Draft outputs: computes the logits for all places of the drafts that a step verifies, with one run of the output head.
 
 Made by the model runner for one step, on the compute thread. The head's weights are read once, not once for each place of the
 drafts; rows have the same bits as alone. Logits that would take too much memory are computed place by place.

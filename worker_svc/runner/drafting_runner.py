@@ -1,9 +1,9 @@
 """Drafting runner: lets a second, smaller model propose the tokens behind each step (speculative decoding with a draft model).
 
 A Runner around the model's own; owned by the compute thread. The draft model has keys and values of its own under the block ids
-of the plans. It computes what the requests' tokens have grown by, and then token after token behind them, as far as blocks are
-there. Drafts are drawn with the noise of their request's seed and position, as its tokens are: where both models have about the
-same distribution, they draw the same tokens at any temperature. Proposals never change tokens: the next step verifies them.
+of the plans. It computes the requests' new tokens, and then token after token behind them, as far as blocks are there. Drafts
+are drawn with the noise of their request's seed and position, as its tokens are: where both models have about the same
+distribution, they draw the same tokens at any temperature. Proposals never change tokens: the next step verifies them.
 """
 
 import time
@@ -96,7 +96,7 @@ class DraftingRunner(Generic[M]):
             if slot is None:
                 continue
             end = int(self._batch.num_tokens[slot]) if handle in sampled else planned_end
-            # What was proposed behind the tokens of the step before may not be what has come.
+            # The tokens proposed after the step before may differ from the sampled ones.
             self._num_computed[handle] = num_computed = min(self._num_computed.get(handle, 0), end - 1)
             # The last token may be the first of a block that the next plan gives.
             num_slots = int(self._batch.num_blocks[slot]) * self._batch.block_size

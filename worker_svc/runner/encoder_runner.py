@@ -1,7 +1,7 @@
 """Encoder runner: one step over whole prompts, from plan to pooled answers.
 
 Owned by the compute thread. An encoder has no KV cache, so a request is computed in the step in which it is added, and no state
-of it is kept. Whatever `execute` raises means that the device failed; a request that cannot run is an entry of the result.
+of it is kept. An exception of `execute` means that the device failed; a request that cannot run is an entry of the result.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Runner's adapters: which adapter each slot's request has, told to the model before it computes.
+"""Runner's adapters: keeps the adapter of each slot's request and selects it in the model before a forward pass.
 
 A SlotListener of the request table. A request whose adapter is not installed fails alone, before it gets a slot.
 """
@@ -58,9 +58,9 @@ class SlotLoras:
             raise Unavailable(f"Adapter {request.lora_id} is not loaded on this worker.", reason="LORA_NOT_LOADED")
 
     def select_tokens(self, inputs: StepRows) -> None:
-        """Tell the model the adapter of each token of a step."""
+        """Select the adapter of each token of a step in the model."""
         self._loras.select(np.repeat(self._ids[inputs.slots], inputs.num_scheduled))
 
     def select_rows(self, slots: Ints) -> None:
-        """Tell the model the adapters of rows whose logits it computes next."""
+        """Select the adapters of the rows whose logits the model computes next."""
         self._loras.select(self._ids[slots])

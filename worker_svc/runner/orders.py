@@ -1,4 +1,4 @@
-"""Orders: what a leader makes every member compute, as the integers and floats that travel.
+"""Orders: the inputs of a step that a leader sends to every member, as arrays of integers and floats.
 
 A member holds no requests: an order has all that its part of a step needs. Sampling, drafts, constraints and failed requests
 are the leader's alone.

@@ -1,7 +1,7 @@
-"""Pooling rows: the requests of a decoder's batch that pool, chosen when the runner is made.
+"""Pooling rows: pools the hidden states of a decoder's pooling requests; the class is chosen when the runner is made.
 
-Called by the model runner and its request table, on the compute thread. Keeps what each request's answer needs of the chunks
-that are computed; a request that is removed or preempted begins anew.
+Called by the model runner and its request table, on the compute thread. Keeps the hidden states that each request's answer
+needs, chunk by chunk; a request that is removed or preempted begins anew.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""Rank channels: what the ranks of a group send each other: parts of sums, orders, hidden states.
+"""Rank channels: carry parts of sums, orders and hidden states between the ranks of a group.
 
 Owned by the CPU device, for as long as the process lives; a group that is rebuilt replaces the connections inside. Orders and
 hidden states have connections of their own: a member waits for orders without a limit, whereas a rank that waits for a tensor
-gives up after a time. What is sent is not waited for, so a stage goes on with the next step while its hidden states travel.
+gives up after a time. A sender does not wait, so a stage goes on with the next step while its hidden states travel.
 """
 
 import threading
@@ -106,7 +106,7 @@ class RankChannels:
             raise
 
     def disconnect(self, epoch: int | None = None) -> None:
-        """Close the connections: what another rank waits for fails.
+        """Close the connections: the pending calls of other ranks fail.
 
         Args:
             epoch: of the group that ends; connections of another one stay. None: whichever there is.

@@ -22,7 +22,7 @@ def apply_grammar(logits: torch.Tensor, handles: Ints, grammar: GrammarRows | No
         return
     rows, indices = (list(column) for column in zip(*pairs, strict=True))
     words = np.ascontiguousarray(grammar.bitmask[indices]).view(np.uint8)
-    # Inverted as bytes, an eighth of the work; ids behind the last word count as not allowed.
+    # Inverting the packed bytes takes an eighth of the work; ids behind the last word are not allowed.
     forbidden = np.ones((len(rows), logits.shape[1]), np.bool_)
     bits = np.unpackbits(~words, axis=1, bitorder="little", count=min(8 * words.shape[1], logits.shape[1]))
     forbidden[:, : bits.shape[1]] = bits.view(np.bool_)

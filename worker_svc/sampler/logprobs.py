@@ -1,7 +1,7 @@
-"""Logprobs: gathers the log-probabilities that requests asked for from the raw distribution.
+"""Logprobs: gathers the requested log-probabilities from the raw distribution.
 
-Every row costs what it asked for: rows of one width are gathered together, so that one request which wants the whole
-vocabulary widens no other.
+Rows with the same number of candidates are gathered together, so that a request for the whole vocabulary costs the others
+nothing.
 """
 
 from collections.abc import Sequence

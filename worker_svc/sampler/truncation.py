@@ -1,7 +1,7 @@
 """Truncation: min_p, top_k and top_p as one threshold per row, below which a token cannot be drawn.
 
-Works on weights = exp(logit - largest logit), so the most likely token weighs 1. Order: min_p, then top_k among what is left,
-then top_p of the mass that is left. Tokens as likely as the last one kept are kept too.
+Works on weights = exp(logit - largest logit), so the most likely token weighs 1. Order: min_p, then top_k of the remaining
+tokens, then top_p of the remaining mass. Tokens as likely as the last one kept are kept too.
 
 Sorting a vocabulary costs a millisecond a row, so only values that can matter are sorted. The largest weights of
 some hundred disjoint parts of a row are themselves weights of the row: where k of them reach a value, so do at least k

@@ -1,8 +1,8 @@
-"""LookupDrafts: proposes tokens that are found in texts known here, as far as they are worth a step's time.
+"""LookupDrafts: proposes tokens found in known texts, as far as they are worth a step's time.
 
-Made by the service, called by Drafting. Each request has a proposer of its own, chosen when it is first seen, which reads the
-request's tokens as they grow; a request without one costs nothing. What is proposed is compared with the tokens that come, and
-steps are measured: the judgement decides by both.
+Made by the service, called by Drafting. Each request has its own proposer, chosen at its first step, which reads the request's
+tokens as they grow; a request without one costs nothing. Judgement chooses the number of drafts by the share of proposals that
+equal the generated tokens, and by the measured time of steps.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from tetrad.engine_core_svc.scheduler.drafts.step_prices import StepPrices
 
 
 class Proposer(Protocol):
-    """Finds what may follow the tokens of one request."""
+    """Finds tokens that may follow those of one request."""
 
     def propose(self, token_ids: Sequence[int], num_tokens: int) -> Sequence[int]:
         """Return up to so many tokens that may follow `token_ids`, which begin with those of the call before."""

@@ -1,7 +1,7 @@
 """ModelDrafts: takes the tokens that a draft model, or a head of the model, proposes on the worker, as far as it pays.
 
-Made by the service, called by Drafting. The worker proposes with a result what the next plan verifies. Requests with a
-prediction get that text's tokens instead.
+Made by the service, called by Drafting. A result brings the drafts that the next plan verifies. Requests with a prediction get
+that text's tokens instead.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
 """PastOutputs: finished outputs of each tenant, indexed so that later requests of the same tenant find drafts there.
 
-Made with the drafts of a service that asks for it (suffix_decoding_max_cached_requests), called by Suffixes and LookupDrafts. A
-tenant is a cache_salt; requests without one are one tenant, as in the prefix cache. No tenant finds tokens of another.
-Memory is bounded by the number of outputs and of their tokens, over all tenants: the oldest outputs go first. To keep an output
-of 1000 tokens, and to drop another one, takes 2 to 4 ms between two steps.
+Made if suffix_decoding_max_cached_requests is set; called by Suffixes and LookupDrafts. A tenant is a cache_salt; requests
+without one are one tenant, as in the prefix cache. No tenant finds tokens of another. Memory is bounded by the number of
+outputs and of their tokens, over all tenants: the oldest outputs go first. To keep an output of 1000 tokens, and to drop
+another one, takes 2 to 4 ms between two steps.
 """
 
 from array import array

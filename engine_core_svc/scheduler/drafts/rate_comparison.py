@@ -1,7 +1,7 @@
 """Rate comparison: decides by measured rates whether a draft model pays, per size of the batch.
 
-What a draft model takes is part of its steps, so no price of a row tells it: steps with and without drafts are tried, and the
-faster kind goes on. The other kind is tried again now and then, for 1.5% of the steps.
+A draft model's time is part of its steps and cannot be measured alone. So steps with and without drafts are tried, and the
+faster kind is kept; 1.5% of the steps try the other kind again.
 """
 
 from dataclasses import dataclass, field

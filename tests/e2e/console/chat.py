@@ -1,4 +1,4 @@
-"""What tests do in the playground: write a message, change settings, and replace the model's answer by another."""
+"""Steps of playground tests: send a message, change settings, and replace the model's answer by a fixed one."""
 
 import json
 

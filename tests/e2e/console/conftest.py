@@ -1,6 +1,6 @@
-"""The console in a real browser: `make console-test`, which finds or installs Chromium and what drives it.
+"""The console in a real browser: `make console-test`, which finds or installs Chromium and Playwright.
 
-A page that says anything on the browser's console, or asks another host, fails its test.
+A page that writes to the browser's console, or sends a request to another host, fails its test.
 """
 
 import os
@@ -21,7 +21,7 @@ if CHROMIUM:
     expect.set_options(timeout=15_000)
 
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
-# The browser's own words for an answer that is an error; what the page makes of it is what tests look at.
+# The browser's own message about an HTTP error; tests check the page's reaction instead.
 _REFUSED = "Failed to load resource: the server responded with a status of"
 
 

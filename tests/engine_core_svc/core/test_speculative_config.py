@@ -1,4 +1,4 @@
-"""SpeculativeConfig: vLLM's options of speculative decoding; what is wrong or not supported is named."""
+"""SpeculativeConfig reads vLLM's options of speculative decoding; errors name a wrong or unsupported option."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Several connectors behind the interface of one: each hears everything, and the first that can brings and keeps."""
+"""ConnectorChain: sends every event to all connectors; the first one that can load or save a block does so."""
 
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ from tetrad.engine_core_svc.kv_cache.connector import ConnectorChain, ConnectorS
 
 
 class Store(KVConnector):
-    """Has these contents, offers so many tokens, and notes what it is told."""
+    """A connector with these contents that offers so many tokens and records its calls."""
 
     def __init__(self, *keys, offers=0, keeps=False, is_new=False, stats=None, loses=None):
         self.keys, self.offers, self.keeps, self.is_new, self.told = keys, offers, keeps, is_new, []

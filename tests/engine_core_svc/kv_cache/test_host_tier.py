@@ -1,4 +1,4 @@
-"""What the pool evicts is kept on the host and brought back: the copies that a plan asks for, and what they bring."""
+"""Host tier: blocks that the pool evicts are copied to the host and back; checks a plan's copies and their content."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Subscribers receive all changes of the prefix cache in order, however late they join and however slow they are."""
+"""Subscribers receive all changes of the prefix cache in order, also late and slow ones."""
 
 import asyncio
 from random import Random
@@ -18,7 +18,7 @@ BLOCK_SIZE = 4
 
 
 class Mirror:
-    """A listener: what it believes to be cached, by the engine's names, and what it heard."""
+    """A listener: the cached blocks as its events describe them, by the engine's names, and all events."""
 
     def __init__(self, log, start=0):
         self.cached, self.batches = set(), []

@@ -1,4 +1,4 @@
-"""State groups: a request holds its last state, prefixes end where one was kept, and no plan reads what it writes."""
+"""State groups: a request holds its last state, a prefix ends at a kept state, and no plan reads a state that it writes."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_a_plan_keeps_the_state_at_every_full_block_for_the_prefix_cache(make_be
 
     [table] = plan.new_requests[0].block_tables
     assert NULL_BLOCK not in table
-    assert bench.num_free == 89 - 1, "nobody holds the others once the plan is sent"
+    assert bench.num_free == 89 - 1, "the others are free once the plan is sent"
 
 
 @pytest.mark.parametrize("num_shared", [40, 24, 7, 3])

@@ -1,6 +1,6 @@
-"""Which LoRA adapters requests may run with: turns, places on the worker, versions, and a worker that is lost.
+"""The scheduler's LoRA adapters: turns of requests, places on the worker, versions, and the loss of a worker.
 
-The worker is the test: `wanted` and `evicted` are what it is asked for. Adapter n is `a<n>`.
+The test plays the worker: it receives the orders `wanted` and `evicted`. Adapter n is `a<n>`.
 """
 
 from random import Random

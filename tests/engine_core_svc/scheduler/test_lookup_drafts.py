@@ -1,4 +1,6 @@
-"""Drafts that are looked up: what is found, how sure it is, and how much of it is worth a step's time."""
+"""Lookup drafts: the tokens that n-grams and suffixes propose, their acceptance probability, and the number worth a step's
+time.
+"""
 
 from random import Random
 
@@ -157,7 +159,7 @@ def test_drafts_of_few_requests_must_pay_for_the_wait_of_all():
 
 
 def test_drafts_end_on_a_text_that_does_not_repeat(make_bench):
-    """Chance matches are proposed, compared with what comes, and no longer worth a step."""
+    """Chance matches are proposed, turn out wrong, and are no longer worth a step."""
     drafts = drafts_for(read_speculative_config({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 1}))
     bench = make_bench(drafts=drafts)
     bench.takes_s = lambda scheduled: 0.005 + 0.001 * sum(scheduled)

@@ -1,4 +1,4 @@
-"""Output messages of a session: none is larger than the frontend reads, whatever the step contains."""
+"""Output messages of a session: none is larger than the frontend accepts, for steps of any size."""
 
 import asyncio
 

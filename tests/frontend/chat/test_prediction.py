@@ -1,4 +1,4 @@
-"""OpenAI's `prediction` in chat completions: it reaches the engine as tokens, and usage tells how much of it came true."""
+"""OpenAI's `prediction` in chat completions: the engine gets its tokens, and `usage` counts the accepted and rejected ones."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Packing of requests for an engine core: no message is larger than the engine core reads, whatever the fields hold."""
+"""Packing of requests for an engine core: no message is larger than the engine core accepts, for fields of any size."""
 
 from types import SimpleNamespace
 
@@ -13,7 +13,7 @@ from tetrad.services.rpc.columns import pack_u32
 from tetrad.v1 import engine_core_pb2, types_pb2
 
 LIMITS = (1 << 20, DEFAULT_MAX_MESSAGE_BYTES)
-# Sizes around those at which something changes.
+# Sizes around the limits of the packing.
 SIZES = st.sampled_from((0, 100, 42_000, 500_000, BATCH_BYTES - 100, BATCH_BYTES, 1_030_000, 4 << 20, 20 << 20, 33_000_000))
 
 

@@ -1,4 +1,4 @@
-"""Requests that fail because their message ends the session, and requests that do not."""
+"""MessageLosses: fails the requests of a large message over which two sessions broke, and keeps all others."""
 
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ def message(num_bytes=2 * BATCH_BYTES, n=1, salt=0):
 
 
 def lose(losses, *messages, by_transport=True, is_another_engine=False, come_on=lambda: None):
-    """Run a session that breaks over these messages; return whom the next one begins with failing."""
+    """Run a session that breaks over these messages; return the requests that the next session fails at its start."""
     for each in messages:
         losses.note_sent(each)
     come_on()

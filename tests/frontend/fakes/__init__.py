@@ -1,7 +1,7 @@
 """A tokenizer and an engine core for the frontend's tests: real grpc.aio servers, deterministic, and killable.
 
-Bytes are tokens (256 is BOS, 257 EOS). The engine's token at output position i is `reply(prompt, i)`, so what a resumed
-request must continue with is known.
+Bytes are tokens (256 is BOS, 257 EOS). The engine's token at output position i is `reply(prompt, i)`, so tests know the next
+token of a resumed request.
 """
 
 from tests.frontend.fakes.alphabet import BOS, EOS, TEXT, VOCAB_SIZE, text_of

@@ -1,6 +1,4 @@
-"""Counters of requests return to zero, whatever way requests end: admission, unfinished requests, handles, the
-engine client's.
-"""
+"""Counters return to zero after every kind of end of requests: admission, unfinished requests, handles, the engine client's."""
 
 import asyncio
 import contextlib
@@ -47,7 +45,7 @@ async def frontend(serve_frontend, monkeypatch):
 async def assert_nothing_left(llm):
     async with asyncio.timeout(10):
         await llm.wait_idle()
-        while llm.admission.num_requests:  # noqa: ASYNC110 - who tokenizes for nobody tells nobody
+        while llm.admission.num_requests:  # noqa: ASYNC110 - the end of an abandoned tokenization sends no signal
             await asyncio.sleep(0.005)
     assert llm.admission.num_queued_tokens == 0
     engine = llm.backends.engines.engines[0]

@@ -1,4 +1,4 @@
-"""An engine core's KV events reach the prefix memory, whatever connections break."""
+"""An engine core's KV events reach the prefix memory, also when connections break."""
 
 import asyncio
 
@@ -56,13 +56,13 @@ def tell(engine, number, *events, snapshot=False):
 
 async def until_held(memory, count):
     async with asyncio.timeout(10):
-        while memory.num_held(KEYS) != count:  # noqa: ASYNC110 - a memory tells nobody
+        while memory.num_held(KEYS) != count:  # noqa: ASYNC110 - a memory sends no signal
             await asyncio.sleep(0.005)
 
 
 async def until_asked(engine, count):
     async with asyncio.timeout(10):
-        while len(engine.kv_starts) != count:  # noqa: ASYNC110 - the fake tells nobody
+        while len(engine.kv_starts) != count:  # noqa: ASYNC110 - the fake sends no signal
             await asyncio.sleep(0.005)
 
 
@@ -80,7 +80,7 @@ async def test_what_is_told_is_known(engine, listener, memory):
 
 
 async def test_a_snapshot_brings_no_new_prefixes(engine, listener, memory):
-    """A frontend that was started again owes an engine nothing for what others hold."""
+    """Prefixes in a snapshot do not count as new: a restarted frontend did not cause them."""
     listener.follow(EPOCH)
     tell(engine, 5, CLEARED, stored(), snapshot=True)
     await until_held(memory, 3)
@@ -108,7 +108,7 @@ async def test_a_stream_that_breaks_is_gone_on_with(engine, listener, memory):
 
 
 async def test_a_stream_that_breaks_in_a_snapshot_is_begun_anew(engine, listener, memory):
-    """There may have been more of the snapshot, which nobody would tell behind it."""
+    """The rest of the snapshot would be missing, so the client subscribes from the start."""
     listener.follow(EPOCH)
     tell(engine, 5, CLEARED, stored(0, 1), snapshot=True)
     await until_held(memory, 1)
@@ -132,7 +132,7 @@ class BytesAsTheyAre(grpc.aio.ServerInterceptor):
 
 @pytest.fixture
 async def blurting(sockets):
-    """An engine that tells bytes as they are."""
+    """An engine that can answer with raw bytes."""
     fake = FakeEngine(sockets / "blurting")
     fake.interceptors = (BytesAsTheyAre(),)
     await fake.start()
@@ -198,7 +198,7 @@ async def test_the_events_of_another_engine_core_are_not_taken(engine, listener,
     with capture_logs() as logs:
         listener.follow(EPOCH + 1)
         async with asyncio.timeout(10):
-            while not logs:  # noqa: ASYNC110 - a log tells nobody
+            while not logs:  # noqa: ASYNC110 - a log sends no signal
                 await asyncio.sleep(0.005)
 
     assert [line["event"] for line in logs] == ["kv_events.wrong_engine"]

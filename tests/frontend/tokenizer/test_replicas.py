@@ -56,7 +56,7 @@ async def test_calls_are_spread_over_the_replicas(llm, tokenizer, second):
 
 
 async def test_the_files_come_from_the_next_replica_if_the_only_one_is_lost_at_once():
-    """It was there when the task was woken, and is not when the task runs."""
+    """The replica is lost after the waiting task was woken and before it runs."""
     chunks = SimpleNamespace(get_bundle=lambda **_: _as_stream(SimpleNamespace(data=b"zip", sha256="sum")))
     rounds = iter([[], [], [SimpleNamespace(link=chunks, target="t")]])
     replicas = SimpleNamespace(in_order=lambda: next(rounds), wait_usable=lambda: asyncio.sleep(0))
@@ -90,7 +90,7 @@ def failing(code: grpc.StatusCode, *metadata: tuple[str, bytes]) -> SimpleNamesp
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNAVAILABLE])
 async def test_garbage_on_a_connection_is_no_error_of_the_request(code):
-    """gRPC calls a connection that cannot be parsed INTERNAL, as services call their bugs; but those have details."""
+    """gRPC reports garbage as INTERNAL, the status of a service's bugs too; but those have details."""
     assert await ask(failing(code), "Encode", None) is None
 
 
@@ -127,7 +127,7 @@ async def test_heavy_work_is_not_done_twice(llm, tokenizer, second, heavy_call):
     await until(lambda: num_heavy(tokenizer, second) > 0)
 
     light = asyncio.create_task(llm.texts.tokenize("abc"))
-    await until(lambda: num_light(tokenizer, second) == 2)  # begun later, and asked of both by now
+    await until(lambda: num_light(tokenizer, second) == 2)  # begun later, and sent to both by now
     tokenizer.hung.set()
     second.hung.set()
 
@@ -182,7 +182,7 @@ async def test_the_text_goes_on_at_another_replica_at_once(llm, engine, tokenize
 
 
 async def test_a_step_that_is_not_answered_moves_the_stream(llm, engine, tokenizer, second):
-    """What the stalled one decoded already is neither lost nor repeated."""
+    """Text that the stalled tokenizer has decoded already is neither lost nor repeated."""
     engine.pause()
     task = start(llm)
     await engine.until(lambda: engine.running)

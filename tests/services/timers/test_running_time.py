@@ -1,4 +1,4 @@
-"""Running time: a stop of the process costs one slice of a wait, however long it lasts."""
+"""Running time: a stop of the process, of any length, costs one slice of a wait."""
 
 import asyncio
 

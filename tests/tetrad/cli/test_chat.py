@@ -1,4 +1,4 @@
-"""`tetrad chat` without a server: commands, messages of several lines, and what a turn sends and keeps."""
+"""`tetrad chat` without a server: commands, messages of several lines, and the messages that a turn sends and keeps."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""An environment without some packages, such as a service's image: each command works, or names what it lacks in one line."""
+"""An environment without some packages, such as a service's image: each command works, or names the missing package."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""`tetrad plan`: what each split of a model over GPUs needs and brings."""
+"""`tetrad plan`: the memory and the speed of each split of a model over GPUs."""
 
 import json
 import re
@@ -36,7 +36,7 @@ DENSE = {
     "tie_word_embeddings": False,
     "hidden_act": "silu",
 }
-# What 8 layers have in their matrices, and the logits' matrix.
+# Parameters in the matrices of 8 layers, and in the logits' matrix.
 LAYERS = 8 * (512 * (512 + 2 * 256) + 512 * 512 + 3 * 512 * 2048)
 HEAD = 1000 * 512
 NORMS = 8 * (2 * 512 + 2 * 64) + 512

@@ -1,4 +1,4 @@
-"""What each worker of a stack gets of the machine."""
+"""Placement: the share of the machine that each worker of a stack gets."""
 
 import pytest
 

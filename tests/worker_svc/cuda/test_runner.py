@@ -1,4 +1,4 @@
-"""The whole CUDA model runner, interpreted: equal to the CPU device step for step, however steps are cut and queued."""
+"""The whole CUDA model runner, interpreted: equal to the CPU device step for step, for all splits and queues of steps."""
 
 import gc
 import weakref
@@ -146,7 +146,7 @@ def test_a_request_of_which_nothing_is_left_fails_alone(tiny_cuda):
         driver.add(handle, PROMPTS[1])
     grammar = GrammarRows(np.array([1]), np.zeros((1, 10), np.uint32))
     first = driver.runner.execute(driver.plan({0: 5, 1: 5}, grammar=grammar))
-    second = driver.runner.execute(driver.plan({0: 1, 1: 1}))  # launched before anybody knows
+    second = driver.runner.execute(driver.plan({0: 1, 1: 1}))  # launched before the result is read
 
     results = [first.wait(), second.wait()]
     third = driver.runner.execute(driver.plan({0: 1, 1: 1})).wait()

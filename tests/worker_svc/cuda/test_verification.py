@@ -1,4 +1,4 @@
-"""Drafts on the CUDA device, interpreted: whatever is proposed, the tokens are those of a run without."""
+"""Drafts on the CUDA device, interpreted: right and wrong drafts give the tokens of a run without drafts."""
 
 from collections.abc import Iterable
 from random import Random

@@ -1,4 +1,4 @@
-"""docs/models.md is what the registry of families says, and every family has a tiny model to compare with transformers."""
+"""docs/models.md agrees with the registry of families, and every family has a tiny model to compare with transformers."""
 
 from pathlib import Path
 

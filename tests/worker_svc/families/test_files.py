@@ -1,4 +1,4 @@
-"""Files of every family: made-up weights have the shapes that programs ask for, and files that lie are refused in one line."""
+"""Files of every family: made-up weights have the shapes that programs expect; wrong files are refused in one line."""
 
 import json
 import shutil

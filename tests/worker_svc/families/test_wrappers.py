@@ -1,4 +1,4 @@
-"""Wrappers of text models give the tokens of transformers for prompts of text, from whatever files they have."""
+"""Wrappers of text models give the tokens of transformers for prompts of text, from every layout of files."""
 
 import json
 

@@ -11,7 +11,7 @@ import pytest
 from tetrad.worker_svc import kernels
 
 ONLY_FROM_89 = {"quantize_rows_kernel"}
-"""What makes fp8 of e4m3, which Ampere does not have."""
+"""Kernels that write fp8 (e4m3), which Ampere does not support."""
 
 PROGRAM = Path(__file__).parent / "compile_all.py"
 

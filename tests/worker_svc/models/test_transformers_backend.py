@@ -1,4 +1,4 @@
-"""Transformers backend: what it refuses and why, in one line, and a model's own code."""
+"""Transformers backend: refuses unsupported models with a reason in one line, and runs a model's own code."""
 
 import json
 

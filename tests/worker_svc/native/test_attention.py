@@ -1,4 +1,4 @@
-"""Attention of the native kernels over scattered pages: equal to torch's in float64, whatever unwritten slots contain."""
+"""Attention of the native kernels over scattered pages: equal to torch's in float64, for any content of unwritten slots."""
 
 import numpy as np
 import pytest

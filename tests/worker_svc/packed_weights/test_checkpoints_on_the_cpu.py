@@ -1,4 +1,4 @@
-"""Quantized checkpoints on the CPU device: every format is what it is dequantized, exactly and in few bits."""
+"""Quantized checkpoints on the CPU device: products equal those of the dequantized weights, which stay in few bits."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Heads that draft from a model's hidden states: they propose what a plain computation of theirs does, and change no token.
+"""Heads that draft from a model's hidden states: they propose the tokens of a plain computation, and change no output token.
 
 EAGLE-3 heads and MTP layers are written as published checkpoints have them, with random weights.
 """
@@ -165,7 +165,7 @@ def check_proposals(driver, propose):
 
 
 def check_tokens(driver, plain, num_tokens=14):
-    """Check that tokens are those of the model alone, whatever is proposed."""
+    """Check that tokens are those of the model alone."""
     expected = fill(plain).generate(num_tokens)
     result = fill(driver).step({handle: driver.remaining(handle) for handle in driver.requests}, num_spec_tokens=K)
     while any(len(each.output) < num_tokens for each in driver.requests.values()):

@@ -1,4 +1,4 @@
-"""A draft model on the worker: what it proposes, and whom it does not concern."""
+"""A draft model on the worker: the tokens that it proposes, and the requests that get no drafts."""
 
 from dataclasses import replace
 
@@ -71,7 +71,7 @@ def test_the_model_itself_proposes_its_own_next_tokens(driver, make_driver, load
             begin = len(driver.requests[handle].output)
             assert drafts == expected[handle][begin : begin + len(drafts)]
             num_right += len(drafts)
-        # Every other draft is changed, so that what the draft model has computed is taken back.
+        # Every other draft is changed, so that the draft model's keys and values behind it are dropped.
         drafts = {
             handle: [*found[:1], *(1 for _ in found[1:])] for handle in driver.requests for found in [proposals.get(handle, [])]
         }

@@ -1,4 +1,4 @@
-"""Drafts on the worker: whatever is proposed, the tokens are those of a run without, on the CPU and on the simulated device."""
+"""Right and wrong drafts on the worker give the tokens of a run without drafts, on the CPU and on the simulated device."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Tiny random models of every architecture give transformers' tokens and log-probabilities, however their steps are cut.
+"""Tiny random models of every architecture give transformers' tokens and log-probabilities, for all splits of their steps.
 
 On the native kernels of every kind of machine that this one can stand for, and on torch.
 """

@@ -1,8 +1,8 @@
 """Results: the output of a batch, one line per finished request, in the order in which they finish.
 
-Appended to, a whole line at a time; so whatever kills a run, the file holds complete results and at most one torn line at its
-end, which the next run cuts off. That run also drops the results of failures that may pass, and sends those requests again: the
-file is replaced by one without them, whole or not at all. Held by one run at a time (an advisory lock, gone with the process).
+Lines are appended whole; so when a run is killed, the file holds complete results and at most one torn line at its end, which
+the next run cuts off. That run also drops the results of temporary failures and sends those requests again: it replaces the
+file by one without them, atomically. One run at a time holds the file (an advisory lock, released with the process).
 """
 
 import contextlib

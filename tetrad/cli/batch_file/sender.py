@@ -1,7 +1,7 @@
 """Sender: sends the requests of a batch to a server's HTTP API, a bounded number at a time, and yields results.
 
 A failure of one request is that request's result. A failure of all of them (no server for a minute) ends the run: the next run
-sends the requests without a result. A server that answers "later" (429, 503) is asked again.
+sends the requests without a result. A request that is answered with 429 or 503 is sent again.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class BatchSender:
             raise errors.exceptions[0] from None
 
     async def check(self) -> None:
-        """Return if the server answers and knows the key: no request is to fail of what all would fail of.
+        """Return if the server answers and accepts the key; otherwise every request would fail.
 
         Raises:
             Unavailable: it does not answer.
@@ -119,7 +119,7 @@ class BatchSender:
                     away_since = loop.time()
                 num_lost += later.lost
                 if num_lost > _MAX_LOST:
-                    # Should it be this request that kills the server, the others must not wait for ever.
+                    # If this request kills the server, the others must not wait for ever.
                     text = f"The connection was lost {num_lost} times ({later.reason})."
                     return error_record(request, "connection_lost", text)
                 if loop.time() - away_since > self._patience_s:

@@ -1,6 +1,6 @@
-"""Datasets: the requests of a load, as paths and JSON bodies without the model's name.
+"""Datasets: make the requests of a benchmark, as paths and JSON bodies without the model's name.
 
-`tetrad bench` makes one dataset a run. The same seed gives the same requests, so that two servers get the same load. Knows
+`tetrad bench` uses one dataset a run. The same seed gives the same requests, so that two servers get the same load. Knows
 OpenAI's request bodies; knows no connection.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from tetrad.services.errors import InvalidRequest
 
 _TOKEN_IDS = range(300, 1000)
-"""Plain tokens in every vocabulary there is."""
+"""Ids of ordinary tokens, in every supported vocabulary."""
 _COMPLETIONS, _CHAT = "/v1/completions", "/v1/chat/completions"
 
 
@@ -70,7 +70,7 @@ class Conversations:
     """Requests of a file, in its order, from the start again if there are too few.
 
     Args:
-        requests: of the file; the first turns of all conversations stand before the second ones.
+        requests: of the file; the first turns of all conversations come before the second ones.
         output_len: maximum tokens of an output, where the line has no `output_tokens`.
         ignore_eos: whether every output has as many tokens as it may.
     """
@@ -92,7 +92,7 @@ def read_conversations(path: Path, output_len: int, *, ignore_eos: bool = False)
     Every message of the user is a request, with the messages in front of it as the file has them.
 
     Raises:
-        InvalidRequest: the file cannot be read, or a line holds something else; the error names it.
+        InvalidRequest: the file cannot be read, or a line has another form; the error names the line.
     """
     try:
         lines = path.read_text("utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""DraftCounts: reads what a server's metrics say of speculative decoding, by vLLM's names and with any prefix."""
+"""DraftCounts: reads a server's metrics of speculative decoding, by vLLM's names and with any prefix."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Options of `tetrad bench`: its parser, and what the options mean for the load. Names follow `vllm bench serve`'s."""
+"""Options of `tetrad bench`: parses them and derives the load from them. Names follow `vllm bench serve`'s."""
 
 import argparse
 import math

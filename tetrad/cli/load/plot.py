@@ -1,7 +1,7 @@
 """Plot: lines over a numeric or a categorical axis, as inline SVG. Used by the report of `tetrad bench`.
 
-Written here since no drawing library is a dependency: matplotlib and what it needs take 98 MB, this file 4 kB. Colours are CSS
-classes of the page, so that a plot follows its light or dark theme.
+Written here since no drawing library is a dependency: matplotlib and its dependencies take 98 MB, this file 4 kB. Colours are
+CSS classes of the page, so that a plot follows its light or dark theme.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""`tetrad show`: what a model is, and the memory that it needs. Downloads no weights: config.json at most."""
+"""`tetrad show`: describes a model and the memory that it needs. Downloads no weights: config.json at most."""
 
 import json
 from typing import Any

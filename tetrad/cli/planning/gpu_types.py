@@ -1,7 +1,7 @@
-"""GPU types: the figures of NVIDIA's data sheets that a plan is made of.
+"""GPU types: the figures of NVIDIA's data sheets from which a plan is computed.
 
-Bandwidths are of one direction. `memory_gib` is what a process sees of a card. The latencies of an exchange are no data-sheet
-values: they are assumptions, 8 us over NVLink and 20 us over PCIe.
+Bandwidths are of one direction. `memory_gib` is the memory of a card that a process can use. The latencies of an exchange are
+assumptions, not data-sheet values: 8 us over NVLink and 20 us over PCIe.
 """
 
 from collections.abc import Mapping

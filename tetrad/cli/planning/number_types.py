@@ -1,4 +1,4 @@
-"""Number types: bytes that weights and cached keys and values take, by what a checkpoint or the command line says."""
+"""Number types: bytes of weights and of cached keys and values, by the types in a checkpoint or on the command line."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,7 @@
 """Self-check: compares the logits of a model over KV pages with those of its own attention, on two made-up sequences.
 
-The sequences are computed together and in chunks, so a model that keeps anything between tokens beside keys and values is
-found, whatever it is.
+The sequences are computed together and in chunks, so the check finds a model that keeps any other state between tokens than
+keys and values.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Console routes: the page at /, its files, and its stream of events.
 
 The page and its files need no key: they are the same on every server. The events and the API need a key like any other route;
-the page asks the reader for one.
+the page has a field for it.
 """
 
 from fastapi import FastAPI

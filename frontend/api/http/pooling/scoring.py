@@ -1,6 +1,6 @@
-"""/score and /rerank: how well pairs of texts fit.
+"""/score and /rerank: the routes that score pairs of texts and sort documents by relevance.
 
-Scores are those of frontend/llm/scoring.py. Rerank answers have the form that Jina's and Cohere's clients read.
+frontend/llm/scoring.py computes the scores. Rerank answers have the form that Jina's and Cohere's clients read.
 """
 
 from collections.abc import Sequence

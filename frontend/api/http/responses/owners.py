@@ -1,4 +1,4 @@
-"""Owners: tells whether the process that generates a response is alive, for frontends that share a file of responses.
+"""Owners: checks whether the process that generates a response is alive, for frontends that share a file of responses.
 
 Called by the store's thread. Each owner has a number, and holds a lock on that byte of an empty file: the operating system
 releases the lock when the process ends. Knows no responses.

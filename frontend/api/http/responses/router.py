@@ -1,4 +1,4 @@
-"""/v1/responses: create, read, follow, cancel, delete; OpenAI's newer API over the same turns as every other chat endpoint."""
+"""/v1/responses: the routes that create, read, stream, cancel and delete responses of OpenAI's Responses API."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -96,7 +96,7 @@ async def get_response(
 async def delete_response(request: Request, response_id: ResponseId) -> Response:
     """Forget a response; one that is being generated is cancelled."""
     service = _service(request)
-    # In this order: nothing that the job saves later brings the response back, and it goes on if the store cannot be used.
+    # In this order: a later save of the job does not restore the response, and the job goes on if the store fails.
     await service.store.delete(response_id)
     service.jobs.drop(response_id)
     return JsonResponse({"id": response_id, "object": "response", "deleted": True})
@@ -137,7 +137,7 @@ async def _whole(generation: Generation) -> Json:
 
 
 async def _stream(generation: Generation) -> AsyncIterator[bytes]:
-    """Yield the response as events. What fails before the first is raised; later failures are events."""
+    """Yield the response as events. An error before the first event is raised; a later one is an event."""
     begun = False
     try:
         await generation.start()
@@ -180,7 +180,7 @@ def _followed(request: Request, job: BackgroundJob, first: int) -> EventStream:
 
 
 def _failed(error: TetradError) -> bytes:
-    """Return the event of a failure before there is a response that could be said to have failed."""
+    """Return the event of an error before the response exists."""
     detail = error_body(error).error
     return named_event(
         {"type": "error", "code": detail.code, "message": detail.message, "param": detail.param, "sequence_number": 0}

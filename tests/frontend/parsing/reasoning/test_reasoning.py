@@ -1,4 +1,6 @@
-"""Reasoning formats: which part of an output is reasoning, in every chunking, however the prompt begins and the output ends."""
+"""Reasoning parsers split an output into reasoning and content, in every chunking, for all starts of prompts and ends of
+outputs.
+"""
 
 import random
 

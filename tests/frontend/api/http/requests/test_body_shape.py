@@ -1,4 +1,4 @@
-"""Bodies that are too expensive to parse are told from long texts."""
+"""The body check refuses bodies that are expensive to parse, and accepts long texts."""
 
 import json
 

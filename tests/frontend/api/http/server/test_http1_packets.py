@@ -1,4 +1,4 @@
-"""HTTP/1.1 however packets cut it: the same requests at every boundary, fed to a connection without a network."""
+"""HTTP/1.1 in packets: a connection without a network reads the same requests at every packet boundary."""
 
 import asyncio
 

@@ -1,6 +1,6 @@
-"""Other languages' HTTP clients with their defaults: curl, the JDK, Node, Go, and Python's. Skips those that are not installed.
+"""HTTP clients of several languages, with default settings: curl, the JDK, Node, Go and Python. Skips missing ones.
 
-`make clients-test` installs what is missing and runs them all.
+`make clients-test` installs missing ones and runs them all.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ CURL = ["curl", "--silent", "--show-error", "--write-out", "\n%{http_code}\n", "
 BODY = {"prompt": "hi", "max_tokens": 9}
 BODIES = {
     "small": BODY,
-    # curl asks for 100 Continue from 1 MiB on; and no packet holds it.
+    # From 1 MiB on curl sends "Expect: 100-continue"; and the body takes many packets.
     "large": BODY | {"user": "x" * (2 << 20)},
     "stream": BODY | {"stream": True},
 }
@@ -37,7 +37,7 @@ def files(tmp_path):
 
 
 async def output_of(*command):
-    """Return what a program prints."""
+    """Return a program's output."""
     needed = "javac" if command[0] == "java" else command[0]  # a file of source needs the compiler
     if shutil.which(needed) is None:
         pytest.skip(f"{needed} is not installed")
