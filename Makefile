@@ -285,8 +285,12 @@ soak-long: setup ## Keep a stack on the simulated device at 90% of its limits fo
 	$(BIN)/python -m benchmarks.soak_long $(if $(filter command line environment,$(origin SECONDS)),--seconds $(SECONDS),--hours $(HOURS)) $(ARGS)
 
 .PHONY: wheel install-test
-wheel: setup ## Build the wheels of tetrad (with compiled kernels, on x86-64) and tetrad-client into dist/
+wheel: setup ## Build the wheels of tetrad (with compiled kernels) and tetrad-client into dist/
 	@$(BIN)/python tools/wheels.py $(ARGS)
+
+.PHONY: wheel-aarch64
+wheel-aarch64: setup ## The same for ARM: kernels compiled by aarch64-linux-gnu-g++ (Debian's g++-aarch64-linux-gnu)
+	@$(BIN)/python tools/wheels.py --machine aarch64 $(ARGS)
 
 install-test: setup ## Install both wheels into an empty environment from pip's index, serve there without a compiler (2 minutes, 1.2 GB)
 	TETRAD_TEST_INSTALL=1 $(BIN)/python -m pytest -n 0 tests/install $(PYTEST_ARGS)

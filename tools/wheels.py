@@ -1,9 +1,10 @@
 """Builds the wheels of tetrad and tetrad-client into dist/. Run by `make wheel`.
 
-On x86-64 with a C++ compiler, tetrad's wheel has the native kernels for each kind of processor
-(worker_svc/native/library.py chooses one at start) and is tagged with the glibc that they need:
-manylinux_X_Y_x86_64. Elsewhere, or with --no-kernels, it is the pure wheel, whose kernels are compiled
-when a model is first loaded. Builds from a copy of the tracked files, so that nothing else gets in.
+With a C++ compiler, on x86-64 and ARM, tetrad's wheel has the native kernels for each kind of
+processor (worker_svc/native/library.py chooses one at start) and is tagged with the glibc that they need:
+manylinux_X_Y_x86_64. --machine aarch64 compiles for ARM on another machine with aarch64-linux-gnu-g++
+(Debian's package g++-aarch64-linux-gnu). Without a compiler, or with --no-kernels, it is the pure wheel,
+whose kernels are compiled when a model is first loaded. Builds from a copy of the tracked files, so that nothing else gets in.
 """
 
 import argparse
@@ -19,6 +20,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 _CLIENT = Path("clients/python")
+_NATIVE = ("g++", "clang++", "c++")
+_COMPILERS = {"x86_64": _NATIVE, "aarch64": _NATIVE}
+_CROSS_COMPILERS = {"aarch64": ("aarch64-linux-gnu-g++",)}
 
 
 def main() -> None:
@@ -26,11 +30,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where the wheels go")
     parser.add_argument("--no-kernels", action="store_true", help="build the pure wheel")
+    parser.add_argument(
+        "--machine", choices=_COMPILERS, default=platform.machine(), help="kind of processor; default: this one"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "source"
         copy_tracked_files(source)
-        tag = None if options.no_kernels else add_kernels(source)
+        tag = None if options.no_kernels else add_kernels(source, options.machine)
         for directory, platform_tag in ((source, tag), (source / _CLIENT, None)):
             sys.stdout.write(f"{build_wheel(directory, options.out.resolve(), platform_tag)}\n")
 
@@ -45,19 +52,22 @@ def copy_tracked_files(target: Path) -> None:
             shutil.copy2(original, copy, follow_symlinks=False)
 
 
-def add_kernels(source: Path) -> str | None:
+def add_kernels(source: Path, machine: str) -> str | None:
     """Compile the kernels into a copy of the sources; return the wheel's platform tag, None where there are none."""
-    if platform.machine() != "x86_64" or not any(map(shutil.which, ("g++", "clang++", "c++"))):
+    compilers = _COMPILERS.get(machine, ()) if machine == platform.machine() else _CROSS_COMPILERS.get(machine, ())
+    if not any(map(shutil.which, compilers)):
+        if machine != platform.machine():
+            sys.exit(f"wheels: --machine {machine} needs a cross compiler: {', '.join(compilers) or 'none is known'}")
         sys.stderr.write(
-            "wheels: this is no x86-64 machine with a C++ compiler: the wheel has no compiled kernels. Each machine that"
-            " it is installed on needs a compiler, or decoding on a CPU is about 8 times slower.\n"
+            f"wheels: there is no C++ compiler for {machine}: the wheel has no compiled kernels. Each machine that it is"
+            " installed on needs a compiler, or decoding on a CPU is about 8 times slower.\n"
         )
         return None
     environment = os.environ | {"PYTHONPATH": str(source)}
-    command = [sys.executable, "-m", "tetrad.worker_svc.native.build"]
+    command = [sys.executable, "-m", "tetrad.worker_svc.native.build", "--machine", machine]
     made = subprocess.run(command, cwd=source, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
     major, minor = max(version for path in made for version in _glibc_versions(Path(path)))
-    return f"manylinux_{major}_{minor}_x86_64"
+    return f"manylinux_{major}_{minor}_{machine}"
 
 
 def build_wheel(source: Path, out: Path, platform_tag: str | None) -> Path:

@@ -3,8 +3,10 @@
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -61,12 +63,22 @@ def test_the_wheels_serve_from_an_empty_environment_without_a_compiler(tmp_path,
     assert size_bytes < MAX_SIZE_BYTES
     names = environment.run("python", "-m", "pip", "list", "--format", "freeze")
     assert not re.findall(r"^(?:mypy|pytest|ruff|triton|kubernetes.*)==", names, re.MULTILINE)
-    if has_compiler and platform.machine() == "x86_64":
-        assert re.search(r"-manylinux_2_\d+_x86_64\.whl$", wheels[0].name)
+    if has_compiler and platform.machine() in ("x86_64", "aarch64"):
+        assert re.search(rf"-manylinux_2_\d+_{platform.machine()}\.whl$", wheels[0].name)
         assert "native.loaded" in lines
         assert "Compiling" not in lines
     else:
         assert "no C++ compiler" in lines
+
+
+@pytest.mark.skipif("TETRAD_TEST_INSTALL" not in os.environ, reason="make install-test: compiles for half a minute")
+@pytest.mark.skipif(shutil.which("aarch64-linux-gnu-g++") is None, reason="Debian's package g++-aarch64-linux-gnu is missing")
+def test_a_wheel_for_arm_is_built_on_another_machine(build_wheels):
+    wheel, _ = build_wheels(["--machine", "aarch64"])
+
+    kernels = [Path(name).name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
+    assert re.search(r"-manylinux_2_\d+_aarch64\.whl$", wheel.name)
+    assert sorted(name.rpartition("-")[0] for name in kernels) == ["kernels-armv8", "kernels-armv8.2"]
 
 
 def _size_bytes(directory: Path) -> int:

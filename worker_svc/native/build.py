@@ -1,7 +1,7 @@
 """Build: compiles the kernels for every kind of machine, for images that carry no compiler.
 
-`python -m tetrad.worker_svc.native.build [--target NAME ...]` writes into the installed package, where library.py looks first.
-Knows nothing of the machine that it runs on, other than that its processor is of the same family.
+`python -m tetrad.worker_svc.native.build [--machine NAME] [--target NAME ...]` writes into the installed package, where
+library.py looks first. --machine aarch64 on another machine needs the cross compiler aarch64-linux-gnu-g++.
 """
 
 import argparse
@@ -13,13 +13,15 @@ from tetrad.worker_svc.native.library import NoLibraryError, compile_library, pr
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile and name the files, a line each; return the exit status."""
-    names = [target.name for target in targets()]
     parser = argparse.ArgumentParser(prog="python -m tetrad.worker_svc.native.build", description=__doc__)
-    known = f"one of {', '.join(names)}; default: all"
-    parser.add_argument("--target", action="append", choices=names, metavar="NAME", help=known)
-    chosen = parser.parse_args(arguments).target or names
-    for target in targets():
-        if target.name not in chosen:
+    parser.add_argument("--machine", choices=("x86_64", "aarch64"), help="kind of processor; default: this machine's")
+    parser.add_argument("--target", action="append", metavar="NAME", help="one of the machine's targets; default: all")
+    options = parser.parse_args(arguments)
+    known = {target.name: target for target in targets(options.machine)}
+    if unknown := set(options.target or ()) - set(known):
+        parser.error(f"--target {', '.join(sorted(unknown))}: the machine has the targets {', '.join(known)}")
+    for name, target in known.items():
+        if options.target and name not in options.target:
             continue
         try:
             path = compile_library(target, prebuilt_dir())

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tetrad.services.hub.model_files import CacheSettings
@@ -49,11 +49,13 @@ class Target:
         name: part of the library's file name.
         flags: that choose its instructions.
         needs: what /proc/cpuinfo must list.
+        compilers: the first one that is installed compiles for it.
     """
 
     name: str
     flags: tuple[str, ...]
     needs: frozenset[str] = frozenset()
+    compilers: tuple[str, ...] = _COMPILERS
 
 
 _X86_TARGETS = (
@@ -65,17 +67,33 @@ _X86_TARGETS = (
     Target("avx2", ("-march=x86-64-v3",), frozenset({"avx2", "fma", "f16c", "bmi2"})),
     Target("x86-64", ("-march=x86-64",)),
 )
+# asimddp: dot products of bytes, which Neoverse N1 (Graviton2), Apple M1, Cortex-A76 and newer ones have.
+_ARM_TARGETS = (
+    Target("armv8.2", ("-march=armv8.2-a+dotprod",), frozenset({"asimddp"})),
+    Target("armv8", ("-march=armv8-a",)),
+)
+_CROSS_COMPILERS = {"aarch64": ("aarch64-linux-gnu-g++",)}
 
 
 class NoLibraryError(Exception):
     """The kernels cannot be had here; the message says why in one line."""
 
 
-def targets() -> Sequence[Target]:
-    """Return the targets of this kind of processor, the best first."""
-    if platform.machine() in ("x86_64", "AMD64"):
+def targets(machine: str | None = None) -> Sequence[Target]:
+    """Return the targets of a kind of processor, by default this machine's, the best first."""
+    here = platform.machine()
+    known = _targets_of(machine or here)
+    if machine in (None, here):
+        return known
+    return [replace(each, compilers=_CROSS_COMPILERS.get(str(machine), ())) for each in known]
+
+
+def _targets_of(machine: str) -> Sequence[Target]:
+    if machine in ("x86_64", "AMD64"):
         return _X86_TARGETS
-    return (Target(platform.machine(), ("-mcpu=native",)),)
+    if machine in ("aarch64", "arm64"):
+        return _ARM_TARGETS
+    return (Target(machine, ("-mcpu=native",)),)
 
 
 def best_target() -> Target:
@@ -100,9 +118,9 @@ def compile_library(target: Target, directory: Path) -> Path:
 
     NoLibraryError if there is no compiler or it fails; OSError if the directory cannot be written.
     """
-    compiler = next((found for name in _COMPILERS if (found := shutil.which(name))), None)
+    compiler = next((found for name in target.compilers if (found := shutil.which(name))), None)
     if compiler is None:
-        raise NoLibraryError(f"there is no C++ compiler ({', '.join(_COMPILERS)})")
+        raise NoLibraryError(f"there is no C++ compiler ({', '.join(target.compilers)})")
     path = directory / library_name(target)
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
@@ -192,7 +210,8 @@ def _cpu_flags() -> frozenset[str]:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return frozenset()
-    return frozenset(next((line for line in lines if line.startswith("flags")), "").partition(":")[2].split())
+    # x86 calls them flags, ARM features.
+    return frozenset(next((line for line in lines if line.startswith(("flags", "Features"))), "").partition(":")[2].split())
 
 
 def _first_error(output: str) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -18,6 +19,8 @@ from tetrad.worker_svc.devices.cpu import CpuDevice
 from tetrad.worker_svc.native import build, library
 from tetrad.worker_svc.native.library import NoLibraryError, best_target, library_name, load_library
 
+ELF_AARCH64 = 183
+"""Of the field e_machine."""
 SLOW = 60
 """Seconds that a process of these tests may take on a busy machine."""
 
@@ -193,6 +196,37 @@ def test_build_makes_all_targets_or_those_asked_for(monkeypatch, tmp_path, compi
     assert build.main([]) == 0
     made = {path.name for path in (tmp_path / "prebuilt").iterdir()}
     assert made == {library_name(target) for target in library.targets()}
+
+
+def test_build_compiles_for_another_kind_of_processor(monkeypatch, tmp_path, capsys):
+    """Compiled without optimization: make wheel-aarch64 has the flags of every target."""
+    if shutil.which("aarch64-linux-gnu-g++") is None:
+        pytest.skip("aarch64-linux-gnu-g++ (Debian's package g++-aarch64-linux-gnu) is missing")
+    monkeypatch.setattr(library, "_FLAGS", ("-std=c++17", "-O0", "-shared", "-fPIC", "-pthread"))
+
+    assert build.main(["--machine", "aarch64", "--target", "armv8.2"]) == 0
+
+    [made] = map(Path, capsys.readouterr().out.split())
+    header = made.read_bytes()[:20]
+    assert header[:4] == b"\x7fELF"
+    assert int.from_bytes(header[18:20], "little") == ELF_AARCH64
+
+
+def test_each_machine_of_a_family_finds_the_best_library_that_it_runs(monkeypatch):
+    monkeypatch.setattr(library.platform, "machine", lambda: "aarch64")
+    chosen = []
+    for features in ("fp asimd aes crc32 atomics asimddp", "fp asimd crc32"):
+        monkeypatch.setattr(library, "_cpu_flags", lambda: frozenset(features.split()))  # noqa: B023 - called in this turn
+        chosen.append(best_target().name)
+
+    assert chosen == ["armv8.2", "armv8"]
+
+
+def test_build_names_the_targets_of_a_machine(capsys):
+    with pytest.raises(SystemExit):
+        build.main(["--machine", "aarch64", "--target", "avx2"])
+
+    assert "--target avx2: the machine has the targets armv8.2, armv8" in capsys.readouterr().err
 
 
 def test_build_says_why_it_fails(monkeypatch, capsys):

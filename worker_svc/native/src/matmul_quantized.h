@@ -128,6 +128,49 @@ inline vi dot_block(const quanta_vector* quanta, const int8_t* values, int32_t s
 }
 constexpr int OFFSET_OF_8_BITS = 128;
 
+#elif defined(__ARM_FEATURE_DOTPROD)
+struct quanta_vector {
+  uint8x16_t low, high;
+};
+inline quanta_vector load_quanta(const uint8_t* at) { return {vld1q_u8(at), vld1q_u8(at + 16)}; }
+inline quanta_vector low_bits(quanta_vector v) {
+  const uint8x16_t mask = vdupq_n_u8(15);
+  return {vandq_u8(v.low, mask), vandq_u8(v.high, mask)};
+}
+inline quanta_vector high_bits(quanta_vector v) { return {vshrq_n_u8(v.low, 4), vshrq_n_u8(v.high, 4)}; }
+inline quanta_vector load_table(const uint8_t* at) {
+  const uint8x16_t table = vld1q_u8(at);
+  return {table, table};
+}
+inline quanta_vector look_up(quanta_vector table, quanta_vector places) {
+  return {vqtbl1q_u8(table.low, places.low), vqtbl1q_u8(table.high, places.high)};
+}
+inline int8x16_t four(const int8_t* at) {
+  int32_t bytes;
+  std::memcpy(&bytes, at, sizeof bytes);
+  return vreinterpretq_s8_s32(vdupq_n_s32(bytes));
+}
+
+// The dot product takes signed bytes: quanta of 8 bits are made signed.
+template <int BITS>
+inline int8x16_t signed_quanta(uint8x16_t quanta) {
+  return vreinterpretq_s8_u8(BITS == 4 ? quanta : veorq_u8(quanta, vdupq_n_u8(128)));
+}
+template <int BITS, int GROUPS>
+inline vi dot_block(const quanta_vector* quanta, const int8_t* values, int32_t start) {
+  int32x4_t low = vdupq_n_s32(start), high = low;
+  for (int group = 0; group < GROUPS; group++) {
+    const int8x16_t factors = four(values + 4 * group);
+    low = vdotq_s32(low, signed_quanta<BITS>(quanta[group].low), factors);
+    high = vdotq_s32(high, signed_quanta<BITS>(quanta[group].high), factors);
+  }
+  vi total;
+  std::memcpy(&total, &low, sizeof low);
+  std::memcpy(reinterpret_cast<char*>(&total) + sizeof low, &high, sizeof high);
+  return total;
+}
+constexpr int OFFSET_OF_8_BITS = 128;
+
 #else
 struct quanta_vector {
   uint8_t bytes[4 * LANES];
@@ -269,7 +312,7 @@ inline void pack_quantized_row(const Matrix& m, int64_t panel, int64_t place, co
     for (int which = 0; which < (m.has_minimum ? 2 : 1); which++) {
       uint8_t* at = out + (which * LANES + place) * m.scale_bytes;
       if (m.scale_bytes == 2) {
-        const _Float16 half = static_cast<_Float16>(values[which]);
+        const float16 half = static_cast<float16>(values[which]);
         std::memcpy(at, &half, 2);
       } else {
         std::memcpy(at, &values[which], 4);

@@ -82,7 +82,7 @@ void tetrad_pack_int8(Team* team, const Matrix* matrix, const float* weights) {
           broken += x[i] * 0.0f;
         }
         // The quanta fit the scale as it is stored. What is not finite stays so, in the scale.
-        const float scale = static_cast<float>(static_cast<_Float16>(top / 127.0f + broken));
+        const float scale = static_cast<float>(static_cast<float16>(top / 127.0f + broken));
         scales[block] = scale;
         for (int i = 0; i < 32; i++) {
           const float quantum = scale > 0 && broken == 0.0f ? std::nearbyint(x[i] / scale) : 0.0f;

@@ -5,7 +5,7 @@
 namespace tetrad {
 
 inline float half_at(const uint8_t* at) {
-  _Float16 value;
+  float16 value;
   std::memcpy(&value, at, sizeof value);
   return static_cast<float>(value);
 }

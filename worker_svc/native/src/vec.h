@@ -5,6 +5,8 @@
 #include <cstring>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace tetrad {
@@ -132,6 +134,13 @@ inline void transpose(vf (&rows)[LANES]) {
   return x < is_tiny_at ? vf{} : (x != x ? x : result);
 }
 
+// A half-precision number; GCC has _Float16 on ARM from release 13 on.
+#if defined(__aarch64__)
+typedef __fp16 float16;
+#else
+typedef _Float16 float16;
+#endif
+
 // A half-precision number, by its bits.
 typedef uint16_t half_t;
 
@@ -144,7 +153,7 @@ inline vf load(const half_t* at) {
 #else
   vf result;
   for (int lane = 0; lane < LANES; lane++) {
-    _Float16 value;
+    float16 value;
     std::memcpy(&value, at + lane, sizeof value);
     result[lane] = static_cast<float>(value);
   }
@@ -182,7 +191,7 @@ inline float to_float(bfloat_t value) {
 }
 
 inline float to_float(half_t bits) {
-  _Float16 value;
+  float16 value;
   std::memcpy(&value, &bits, sizeof value);
   return static_cast<float>(value);
 }
@@ -190,7 +199,7 @@ inline float to_float(float value) { return value; }
 
 inline void put(float* at, float value) { *at = value; }
 inline void put(half_t* at, float value) {
-  const _Float16 rounded = static_cast<_Float16>(value);
+  const float16 rounded = static_cast<float16>(value);
   std::memcpy(at, &rounded, sizeof rounded);
 }
 
