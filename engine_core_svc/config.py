@@ -198,6 +198,9 @@ class EngineCoreSettings(ServiceSettings):
                 f"worker_target names {len(self.worker_targets)} workers, but tensor_parallel_size is "
                 f"{self.tensor_parallel_size}{times}; name one for each rank, separated by commas"
             )
+        twice = next((name for place, name in enumerate(self.worker_targets) if name in self.worker_targets[:place]), None)
+        if twice is not None:
+            raise ValueError(f"worker_target names {twice!r} twice; each rank needs a worker of its own")
         return self
 
     @property

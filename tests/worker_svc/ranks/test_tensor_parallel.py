@@ -9,8 +9,10 @@ import pytest
 from tests.worker_svc.conftest import GREEDY, LAYOUT, Driver
 from tests.worker_svc.families.tiny_models import FAMILIES, save_family
 from tests.worker_svc.ranks.groups import open_group
-from tetrad.services.errors import ModelError
+from tetrad.services.errors import DeadlineExceeded, ModelError
 from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec
+from tetrad.worker_svc.core.ranks import GroupPlace, Shard
+from tetrad.worker_svc.layers.rendezvous import Rendezvous
 
 SIX = ("llama", "qwen3", "gpt_oss", "qwen2_moe", "deepseek_v3", "olmo2")
 """Grouped queries, norms of heads, experts with sinks and biases, shared experts, latent attention, norms over all heads."""
@@ -128,6 +130,17 @@ def test_an_order_that_fails_on_a_member_fails_the_leaders_step(tiny_llama, tmp_
         driver.add(1, PROMPTS[0], GREEDY)
         with pytest.raises(RuntimeError, match=r"closed|reset"):
             driver.step({1: 40})
+
+
+@pytest.mark.parametrize(("address", "rank"), [("unix:{}/{}.sock", 0), ("127.0.0.1:0", 1)], ids=["unix", "tcp"])
+def test_a_rank_whose_peers_do_not_come_says_so_in_one_line(address, rank, socket_directory):
+    addresses = [address.format(socket_directory, number) for number in range(2)]
+    place = GroupPlace(Shard(rank, 2), 7, addresses, 0.05)
+
+    with pytest.raises(DeadlineExceeded, match=rf"^Rank {rank} of 2 did not meet the others: .*Are all workers") as raised:
+        Rendezvous(place)
+
+    assert "\n" not in raised.value.message
 
 
 @pytest.mark.parametrize(("size", "sizes"), [(4, "1, 2, 3, 6"), (5, "1, 2, 3, 6")])
