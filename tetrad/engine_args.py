@@ -26,6 +26,7 @@ from tetrad.local_stack import StackSettings
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.hub.download import HubAccess, Report
 from tetrad.services.hub.model_files import DEFAULT_MODEL, resolve_model
+from tetrad.services.models.model_directory import read_model_json
 from tetrad.services.packages import require_packages
 from tetrad.services.settings import ServiceSettings, Settings, first_problem
 from tetrad.tokenizer_svc.config import TokenizerSettings
@@ -265,6 +266,8 @@ class EngineArgs(OlderEngineArguments):
         check = partial(self._check_config, worker=worker)
         access = HubAccess(self.hf_token, Path(self.download_dir).expanduser() if self.download_dir else None)
         path = resolve_model(self.model, revision=self.revision, report=report, check=check, access=access)
+        if path.is_dir() and (config := read_model_json(path, "config.json")) is not None:
+            self._check_ranks(config)  # also of files that were here already: workers take seconds to refuse them
         model = str(path)
         tokenizer: dict[str, Any] = {"model": model, **shared, **self._chosen(TokenizerSettings)}
         if self.tokenizer is not None:
@@ -295,9 +298,14 @@ class EngineArgs(OlderEngineArguments):
         }
 
     def _check_config(self, config: Mapping[str, Any], worker: WorkerSettings) -> None:
-        changed = {**config, **changes(config, self.hf_overrides or {})}
-        check_model(changed, worker.device, trusts_code=worker.trust_remote_code)
-        check_ranks(changed, self.tensor_parallel_size, self.pipeline_parallel_size)
+        check_model(self._changed(config), worker.device, trusts_code=worker.trust_remote_code)
+        self._check_ranks(config)
+
+    def _check_ranks(self, config: Mapping[str, Any]) -> None:
+        check_ranks(self._changed(config), self.tensor_parallel_size, self.pipeline_parallel_size)
+
+    def _changed(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**config, **changes(config, self.hf_overrides or {})}
 
     def _engine_core_fields(self, path: Path) -> dict[str, Any]:
         fields = self._chosen(EngineCoreSettings)
