@@ -47,6 +47,10 @@ class EngineCoreSettings(ServiceSettings):
         le=64,
         description="Number of stages, one behind the other: each has some of the layers, on tensor-parallel-size workers.",
     )
+    enable_expert_parallel: bool = Field(
+        False,
+        description="Divide the experts of a mixture of experts among tensor-parallel-size workers, instead of each expert.",
+    )
     tokenizer_targets: Names = Field(
         ("127.0.0.1:50051",),
         description="Addresses of tokenizers, separated by commas; used for structured outputs only. Empty: structured "

@@ -57,6 +57,7 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
             "long_prefill_token_threshold",
             "max_decode_slowdown",
             "pipeline_depth",
+            "enable_expert_parallel",
             "scheduling_policy",
             "priority_order",
             "seed",
@@ -112,6 +113,8 @@ class EngineArgs(OlderEngineArguments):
         chat_template: file with a Jinja chat template that replaces the model's own.
         tensor_parallel_size: number of workers of an engine core, each with a part of every layer.
         pipeline_parallel_size: number of stages, each with some of the layers, on `tensor_parallel_size` workers.
+        enable_expert_parallel: divide the experts of a mixture of experts among the `tensor_parallel_size` workers, instead of
+            each expert.
         data_parallel_size: number of engine cores, each with a worker and all weights; requests go where load and known
             prefixes say.
         tokenizer_pool_size: number of tokenizer services. None: 2 for a server, 1 for a program.
@@ -186,6 +189,7 @@ class EngineArgs(OlderEngineArguments):
     chat_template: str | None = None
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    enable_expert_parallel: bool = False
     data_parallel_size: int = 1
     tokenizer_pool_size: int | None = None
     device: str = "auto"
@@ -302,7 +306,12 @@ class EngineArgs(OlderEngineArguments):
         self._check_ranks(config)
 
     def _check_ranks(self, config: Mapping[str, Any]) -> None:
-        check_ranks(self._changed(config), self.tensor_parallel_size, self.pipeline_parallel_size)
+        check_ranks(
+            self._changed(config),
+            self.tensor_parallel_size,
+            self.pipeline_parallel_size,
+            expert_parallel=self.enable_expert_parallel,
+        )
 
     def _changed(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**config, **changes(config, self.hf_overrides or {})}

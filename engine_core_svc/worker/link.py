@@ -239,6 +239,7 @@ class WorkerLink:
             convert=settings.convert,
             pooler_config_json=settings.pooler_config,
             speculative=encode_speculative(settings),
+            enable_expert_parallel=settings.enable_expert_parallel,
         )
         log.info("model.loading", model=settings.model, device=info.device)
         model, *_ = await together(*(rank.load_model(request) for rank in self._ranks))

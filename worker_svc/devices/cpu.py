@@ -143,15 +143,17 @@ class CpuDevice:
     def _load_part(self, request: LoadRequest, report: Progress, ranks: RankChannels) -> LoadedModel:
         """Load this rank's part of a model."""
         if request.path.is_dir():
-            check_ranks(_config_of(request), ranks.shard.size, ranks.stage.size)
+            check_ranks(_config_of(request), ranks.shard.size, ranks.stage.size, expert_parallel=request.expert_parallel)
         source = open_weights(request, unpacks=True)
         overridden, config = self._read_config(request, source)
-        check_size(config, ranks.shard.size)
+        check_size(config, ranks.shard.size, expert_parallel=request.expert_parallel)
         check_stages(config, ranks.stage.size)
         if find_use(request, overridden) is not None:
             raise ModelError(f"{ranks.option}: a model that pools runs on one worker; use 1.")
         layers = stage_layers(config, ranks.stage)
-        own: WeightSource = ShardedSource(source, config, ranks.shard) if ranks.shard.size > 1 else source
+        own: WeightSource = source
+        if ranks.shard.size > 1:
+            own = ShardedSource(source, config, ranks.shard, expert_parallel=request.expert_parallel)
         weights = WeightLoader(StagedSource(own, layers, config.num_layers), report)
         with torch.inference_mode():
             model = self._models.build_part(request, config, weights, ranks, _part_reader(request, config, source, ranks))

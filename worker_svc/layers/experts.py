@@ -3,7 +3,7 @@
 Dims: T tokens, C chosen experts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
@@ -14,8 +14,11 @@ from tetrad.worker_svc.layers.linear import Linear
 from tetrad.worker_svc.layers.mlp import Mlp
 from tetrad.worker_svc.layers.routers import Router
 
-Mix = Callable[[Sequence[Mlp], torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(experts, x [T, hidden], weights [T, C], chosen [T, C]) -> the weighted sum [T, hidden] of the chosen experts' outputs."""
+Mix = Callable[[Mapping[int, Mlp], torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(experts by number, x [T, hidden], weights [T, C], chosen [T, C]) -> the weighted sum [T, hidden] of those chosen.
+
+A chosen expert that is not among these is another rank's, and adds nothing here.
+"""
 MixOf = Callable[[int], Mix]
 """Number of a layer's experts -> what computes them."""
 
@@ -38,13 +41,13 @@ class HostMixes:
 
 
 def _mix_chosen(
-    counts: Ints, experts: Sequence[Mlp], x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
+    counts: Ints, experts: Mapping[int, Mlp], x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
 ) -> torch.Tensor:
     """Each expert computes the tokens that chose it. Waits for the choice, so it is the host's."""
     mixed = torch.zeros_like(x)
     tokens = np.bincount(chosen.numpy().ravel(), minlength=len(counts))
     counts += tokens
-    for number in np.flatnonzero(tokens).tolist():
+    for number in filter(experts.__contains__, np.flatnonzero(tokens).tolist()):
         rows, places = (chosen == number).nonzero(as_tuple=True)
         mixed.index_add_(0, rows, experts[number](x[rows]).mul_(weights[rows, places, None]))
     return mixed
@@ -55,11 +58,11 @@ def all_mixes(num_experts: int) -> Mix:  # noqa: ARG001 - of the signature
     return _mix_all
 
 
-def _mix_all(experts: Sequence[Mlp], x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+def _mix_all(experts: Mapping[int, Mlp], x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     """Each expert computes all tokens, and counts where it was chosen. Nothing is waited for, so a graph can record it."""
     shares = torch.zeros(len(x), len(experts), dtype=weights.dtype, device=x.device).scatter_(1, chosen, weights)
     mixed = torch.zeros_like(x)
-    for number, expert in enumerate(experts):
+    for number, expert in experts.items():
         mixed.add_(expert(x) * shares[:, number, None].to(x.dtype))
     return mixed
 
@@ -69,11 +72,11 @@ class MixedExperts:
 
     Args:
         router: chooses.
-        experts: all of them.
+        experts: by number.
         mix: computes those that are chosen.
     """
 
-    def __init__(self, router: Router, experts: Sequence[Mlp], mix: Mix) -> None:
+    def __init__(self, router: Router, experts: Mapping[int, Mlp], mix: Mix) -> None:
         self._router, self._experts, self._mix = router, experts, mix
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -89,7 +92,7 @@ class InputWeighted:
         router, experts, mix: as of MixedExperts; the router chooses one.
     """
 
-    def __init__(self, router: Router, experts: Sequence[Mlp], mix: Mix) -> None:
+    def __init__(self, router: Router, experts: Mapping[int, Mlp], mix: Mix) -> None:
         self._router, self._experts, self._mix = router, experts, mix
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

@@ -39,7 +39,7 @@ class MlpReader:
         correction = parameters.vector(name, number) if parameters.has(name) else None
         router = Router(parameters.linear([(f"{prefix}.router", number)], hidden), correction, experts)
         size = experts.intermediate_size
-        each = [self._mlp(f"{prefix}.experts.{index}", size, experts.clamp) for index in range(number)]
+        each = {index: self._mlp(f"{prefix}.experts.{index}", size, experts.clamp) for index in experts.numbers}
         kind = InputWeighted if experts.router == "sigmoid_input" else MixedExperts
         mixed = kind(router, each, self._mix_of(number))
         if not experts.shared_size:
