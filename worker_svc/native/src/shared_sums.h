@@ -6,8 +6,14 @@
 #pragma once
 #include <fcntl.h>
 #include <time.h>
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <atomic>
+#include <climits>
 #include <cstring>
 
 #include "team.h"
@@ -16,7 +22,8 @@ namespace tetrad {
 
 // What a rank has written; on a cache line of its own, at the beginning of the memory.
 struct alignas(64) SharedRank {
-  std::atomic<uint64_t> num_chunks;
+  std::atomic<uint32_t> num_chunks;   // wraps
+  std::atomic<uint32_t> num_waiting;  // ranks that sleep until there are more chunks
   std::atomic<uint32_t> has_left;
 };
 
@@ -44,12 +51,12 @@ class SharedSums {
   }
 
  private:
-  float* buffer(int32_t rank, uint64_t chunk) const { return buffers_ + (rank * 2 + (chunk & 1)) * CHUNK; }
+  float* buffer(int32_t rank, uint32_t chunk) const { return buffers_ + (rank * 2 + (chunk & 1)) * CHUNK; }
 
   SumStatus sum_chunk(float* x, int64_t count) {
-    const uint64_t chunk = ranks_[rank_].num_chunks.load(std::memory_order_relaxed);
+    const uint32_t chunk = ranks_[rank_].num_chunks.load(std::memory_order_relaxed);
     std::memcpy(buffer(rank_, chunk), x, count * sizeof(float));
-    ranks_[rank_].num_chunks.store(chunk + 1, std::memory_order_release);
+    announce(chunk + 1);
     for (int32_t rank = 0; rank < size_; rank++) {
       const SumStatus status = wait_for(rank, chunk + 1);
       if (status != SUMMED) return status;
@@ -63,27 +70,53 @@ class SharedSums {
     return SUMMED;
   }
 
-  // Spin, then give the core away, then sleep, and look whether the rank lives.
-  SumStatus wait_for(int32_t rank, uint64_t num_chunks) {
-    const auto is_there = [&] { return ranks_[rank].num_chunks.load(std::memory_order_acquire) >= num_chunks; };
+  void announce(uint32_t num_chunks) {
+    SharedRank& own = ranks_[rank_];
+    own.num_chunks.store(num_chunks);  // before it is asked who sleeps, as a sleeper is counted before it looks here
+    if (own.num_waiting.load()) wake(own.num_chunks);
+  }
+
+  // Spin, as the others are mostly as far; then sleep until they are, and look now and then whether they live.
+  SumStatus wait_for(int32_t rank, uint32_t num_chunks) {
+    SharedRank& its = ranks_[rank];
+    const auto is_there = [&] { return static_cast<int32_t>(its.num_chunks.load(std::memory_order_acquire) - num_chunks) >= 0; };
     for (int spin = 0; spin < SPINS; spin++) {
       if (is_there()) return SUMMED;
       pause_core();
     }
-    const double start = now_s();
-    while (!is_there()) {
-      const double waited = now_s() - start;
-      if (waited < YIELD_S) {
-        sched_yield();
-        continue;
-      }
-      if (has_left(rank) || has_left(rank_)) return is_there() ? SUMMED : RANK_LOST;
-      if (waited > timeout_s_) return TIMED_OUT;
-      const timespec pause = {0, SLEEP_NS};
-      nanosleep(&pause, nullptr);
-    }
-    return SUMMED;
+    its.num_waiting.fetch_add(1);
+    const SumStatus status = sleep_until(is_there, rank);
+    its.num_waiting.fetch_sub(1);
+    return status;
   }
+
+  template <typename Done>
+  SumStatus sleep_until(Done is_there, int32_t rank) {
+    const double start = now_s();
+    while (true) {
+      const uint32_t seen = ranks_[rank].num_chunks.load();
+      if (is_there()) return SUMMED;
+      sleep(ranks_[rank].num_chunks, seen);
+      if (is_there()) return SUMMED;
+      if (has_left(rank) || has_left(rank_)) return is_there() ? SUMMED : RANK_LOST;
+      if (now_s() - start > timeout_s_) return TIMED_OUT;
+    }
+  }
+
+#if defined(__linux__)
+  static void wake(std::atomic<uint32_t>& word) {
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  }
+
+  // Sleep while the word is as it was seen, for a short time at most.
+  static void sleep(std::atomic<uint32_t>& word, uint32_t seen) {
+    const timespec longest = {0, LOOK_NS};
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, seen, &longest, nullptr, 0);
+  }
+#else
+  static void wake(std::atomic<uint32_t>&) {}
+  static void sleep(std::atomic<uint32_t>&, uint32_t) { sched_yield(); }
+#endif
 
   bool has_left(int32_t rank) const {
     if (ranks_[rank].has_left.load(std::memory_order_relaxed)) return true;
@@ -107,8 +140,7 @@ class SharedSums {
   }
 
   static constexpr int SPINS = 4000;  // as of a team
-  static constexpr double YIELD_S = 2e-3;
-  static constexpr long SLEEP_NS = 100 * 1000;
+  static constexpr long LOOK_NS = 5 * 1000 * 1000;
 
   SharedRank* ranks_;
   float* buffers_;
