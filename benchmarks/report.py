@@ -15,7 +15,7 @@ ORDER = (
     "control_plane", "device_share", "split_tax", "carriers", "decode", "contexts", "prefill", "prefix_cache", "mixed",
     "fan_out", "startup", "engine_step", "hops",
     "scaling", "request_costs", "second_model", "embeddings", "lora", "speculation", "draft_compute",
-    "splits",
+    "splits", "sums",
 )  # fmt: skip
 """The benchmarks, as they stand in the report and are run by run.py."""
 

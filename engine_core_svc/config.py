@@ -47,6 +47,10 @@ class EngineCoreSettings(ServiceSettings):
         le=64,
         description="Number of stages, one behind the other: each has some of the layers, on tensor-parallel-size workers.",
     )
+    enable_expert_parallel: bool = Field(
+        False,
+        description="Divide the experts of a mixture of experts among tensor-parallel-size workers, instead of each expert.",
+    )
     tokenizer_targets: Names = Field(
         ("127.0.0.1:50051",),
         description="Addresses of tokenizers, separated by commas; used for structured outputs only. Empty: structured "
@@ -198,6 +202,9 @@ class EngineCoreSettings(ServiceSettings):
                 f"worker_target names {len(self.worker_targets)} workers, but tensor_parallel_size is "
                 f"{self.tensor_parallel_size}{times}; name one for each rank, separated by commas"
             )
+        twice = next((name for place, name in enumerate(self.worker_targets) if name in self.worker_targets[:place]), None)
+        if twice is not None:
+            raise ValueError(f"worker_target names {twice!r} twice; each rank needs a worker of its own")
         return self
 
     @property

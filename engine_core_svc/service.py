@@ -212,11 +212,14 @@ def _admission(settings: EngineCoreSettings, layout: KVCacheLayout, facts: Worke
 
 
 async def _first_worker(workers: WorkerGroup) -> tuple[KVCacheLayout, WorkerFacts]:
+    logged = ""
     while True:
         try:
             return await workers.bring_up()
         except Unavailable as error:
-            log.info("worker.awaited", error=error.message)
+            if error.message != logged:  # once, however many attempts fail alike
+                log.info("worker.awaited", error=error.message)
+                logged = error.message
             await asyncio.sleep(_PAUSE_S)
 
 

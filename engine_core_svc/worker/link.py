@@ -16,6 +16,7 @@ from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.core.adapter import Adapter
 from tetrad.engine_core_svc.core.pooling import PoolingFacts
 from tetrad.engine_core_svc.worker.executor import Executor
+from tetrad.engine_core_svc.worker.first_meeting import FirstMeeting
 from tetrad.engine_core_svc.worker.group import Pause, PlanStream, WorkerFacts
 from tetrad.engine_core_svc.worker.group_stream import GroupStream
 from tetrad.engine_core_svc.worker.kv_groups_wire import block_size_bytes, decode_groups, least_room, tokens_per_block
@@ -53,6 +54,7 @@ class WorkerLink:
         self._ranks = [RankLink(settings, rank, target, carrier) for rank, target in enumerate(settings.worker_targets)]
         self._leader = self._ranks[0]
         self._pauses = PauseLink(self._leader.stub)
+        self._first_meeting = FirstMeeting(len(self._ranks), settings.recovery_timeout_s)
         self._layout: KVCacheLayout | None = None
         self._groups: Sequence[Sequence[worker_pb2.KvCacheGroup]] = ()  # of that layout, as the ranks described them at first
         self._facts: WorkerFacts | None = None
@@ -66,13 +68,12 @@ class WorkerLink:
     async def bring_up(self) -> tuple[KVCacheLayout, WorkerFacts]:
         """Make every rank ready for plans; return the layout of its KV cache and what the workers are.
 
-        Raises Unavailable if a worker is away, goes away or makes no progress meanwhile; FailedPrecondition with reason
-        STALE_EPOCH if a newer engine core has one; NotFound, ModelError or another permanent error if they cannot serve the
-        model.
+        Raises Unavailable if a worker is away, goes away or makes no progress meanwhile; DeadlineExceeded if the ranks of a
+        group have not met for the first time within recovery_timeout_s; FailedPrecondition with reason STALE_EPOCH if a newer
+        engine core has one; NotFound, ModelError or another permanent error if they cannot serve the model.
         """
         try:
-            infos = await self._meet()
-            await self._join(infos)
+            infos = await self._first_meeting.within_limit(self._meet_and_join())
             self._facts = await self._load_model(infos[0])
             self._layout = self._layout or await self._find_layout(self._facts)
             requests = [self._kv_cache_request(self._layout, groups) for groups in self._groups]
@@ -161,6 +162,7 @@ class WorkerLink:
 
     async def close(self) -> None:
         """Close the channels."""
+        self._first_meeting.close()
         await asyncio.gather(*(rank.close() for rank in self._ranks))
 
     async def _call_all(self, method: str, request: Any, **options: float | None) -> list[Any]:
@@ -176,6 +178,11 @@ class WorkerLink:
             step_timeout_s=self._settings.step_timeout_s,
             on_change=on_change,
         )
+
+    async def _meet_and_join(self) -> list[Info]:
+        infos = await self._meet()
+        await self._join(infos)
+        return infos
 
     async def _meet(self) -> list[Info]:
         """Return what the workers are; this engine core may have them."""
@@ -197,9 +204,7 @@ class WorkerLink:
         """Let the ranks meet, whatever they have in common already: connections of an earlier group may be broken."""
         if len(infos) == 1 and not infos[0].HasField("group"):
             return
-        versions = sorted({info.version for info in infos})
-        if len(versions) > 1:
-            raise Unavailable(f"The ranks run releases {' and '.join(versions)}; a group needs one.")
+        self._check_versions([info.version for info in infos])
         if len({info.instance_id for info in infos}) < len(infos):
             raise FailedPrecondition(
                 f"Two ranks have one worker: worker_target {self._settings.worker_target!r} needs an address for each rank."
@@ -212,6 +217,13 @@ class WorkerLink:
         )
         await together(*(rank.join(group) for rank in self._ranks))
         log.info("group.joined", num_ranks=len(infos), group_epoch=group.group_epoch)
+
+    def _check_versions(self, versions: Sequence[str]) -> None:
+        """Refuse ranks of several releases: for good at the start, and for a while later, as an update replaces one by one."""
+        if len(set(versions)) > 1:
+            named = ", ".join(f"rank {rank} runs {version}" for rank, version in enumerate(versions))
+            text = f"The workers of a group need one release, but {named}; start all of them from one release."
+            raise FailedPrecondition(text) if self._layout is None else Unavailable(text)
 
     async def _load_model(self, info: Info) -> WorkerFacts:
         settings = self._settings
@@ -227,6 +239,7 @@ class WorkerLink:
             convert=settings.convert,
             pooler_config_json=settings.pooler_config,
             speculative=encode_speculative(settings),
+            enable_expert_parallel=settings.enable_expert_parallel,
         )
         log.info("model.loading", model=settings.model, device=info.device)
         model, *_ = await together(*(rank.load_model(request) for rank in self._ranks))

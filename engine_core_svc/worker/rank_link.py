@@ -46,15 +46,27 @@ class RankLink:
         self.stub = worker_pb2_grpc.WorkerLifecycleServiceStub(self.channel)
 
     async def info(self) -> Info:
-        """Return the worker's description; waits a moment for a worker to be there."""
+        """Return the worker's description; waits a moment for a worker to be there. Unavailable if none answers."""
         request = worker_pb2.WorkerLifecycleServiceGetInfoRequest()
-        info: Info = _readable(await self.stub.GetInfo(request, wait_for_ready=True, timeout=_ANSWER_TIMEOUT_S))
+        try:
+            info: Info = _readable(await self.stub.GetInfo(request, wait_for_ready=True, timeout=_ANSWER_TIMEOUT_S))
+        except grpc.RpcError as error:
+            if self._settings.num_ranks == 1 or not isinstance(from_rpc_error(error), DeadlineExceeded | Unavailable):
+                raise
+            text = f"No worker answers for rank {self.rank} at {self.target} ({from_rpc_error(error).message})."
+            raise Unavailable(text) from error
         return info
 
     async def join(self, group: worker_pb2.WorkerGroup) -> None:
-        """Make the worker meet the others of its group."""
+        """Make the worker meet the others of its group; Unavailable if one of them does not come."""
         request = worker_pb2.JoinGroupRequest(rank=self.rank, group=group, timeout_s=_JOIN_TIMEOUT_S)
-        await self.stub.JoinGroup(request, timeout=_JOIN_TIMEOUT_S + _JOIN_MARGIN_S)
+        try:
+            await self.stub.JoinGroup(request, timeout=_JOIN_TIMEOUT_S + _JOIN_MARGIN_S)
+        except grpc.RpcError as error:
+            found = from_rpc_error(error)
+            if not isinstance(found, DeadlineExceeded):
+                raise
+            raise Unavailable(found.message) from error
 
     async def load_model(self, request: worker_pb2.LoadModelRequest) -> worker_pb2.ModelInfo:
         """Return what was loaded; as long as there is progress, it may take any time."""

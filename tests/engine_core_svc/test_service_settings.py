@@ -55,6 +55,14 @@ async def test_overrides_of_the_models_config_reach_the_worker(directory):
         assert stack.worker.last_load.hf_overrides_json == '{"rope_theta": 5}'
 
 
+@pytest.mark.parametrize("divides", [False, True])
+async def test_how_experts_are_divided_reaches_the_worker(directory, divides):
+    async with Stack(directory, enable_expert_parallel=divides) as stack:
+        await stack.client()
+
+        assert stack.worker.last_load.enable_expert_parallel is divides
+
+
 @pytest.mark.parametrize(("load_format", "is_random"), [("auto", False), ("dummy", True)])
 async def test_the_load_format_decides_whether_weights_are_made_up(directory, load_format, is_random):
     async with Stack(directory, load_format=load_format) as stack:

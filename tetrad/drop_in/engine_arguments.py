@@ -82,7 +82,6 @@ class ForeignEngineArguments:
     disable_custom_all_reduce: Any = argument(ignored(False, _PARALLEL))
     ray_workers_use_nsight: Any = argument(ignored(False, _PARALLEL))
     enable_nccl_comm_suspend: Any = argument(ignored(False, _PARALLEL))
-    enable_expert_parallel: Any = argument(ignored(False, _EXPERTS))
     enable_ep_weight_filter: Any = argument(ignored(False, _EXPERTS))
     moe_backend: Any = argument(ignored("auto", _EXPERTS))
     all2all_backend: Any = argument(ignored("allgather_reducescatter", _EXPERTS))

@@ -25,6 +25,7 @@ from tetrad.frontend.request.sampling_defaults import read_override
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.hub.download import HubAccess, Report
 from tetrad.services.hub.model_files import DEFAULT_MODEL, resolve_model
+from tetrad.services.models.model_directory import read_model_json
 from tetrad.services.packages import require_packages
 from tetrad.services.settings import ServiceSettings, Settings, first_problem
 from tetrad.stack.local_stack import StackSettings
@@ -56,6 +57,7 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
             "long_prefill_token_threshold",
             "max_decode_slowdown",
             "pipeline_depth",
+            "enable_expert_parallel",
             "scheduling_policy",
             "priority_order",
             "seed",
@@ -111,6 +113,8 @@ class EngineArgs(OlderEngineArguments):
         chat_template: file with a Jinja chat template that replaces the model's own.
         tensor_parallel_size: number of workers of an engine core, each with a part of every layer.
         pipeline_parallel_size: number of stages, each with some of the layers, on `tensor_parallel_size` workers.
+        enable_expert_parallel: divide the experts of a mixture of experts among the `tensor_parallel_size` workers, instead of
+            each expert.
         data_parallel_size: number of engine cores, each with a worker and all weights; requests go where load and known
             prefixes say.
         tokenizer_pool_size: number of tokenizer services. None: 2 for a server, 1 for a program.
@@ -185,6 +189,7 @@ class EngineArgs(OlderEngineArguments):
     chat_template: str | None = None
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    enable_expert_parallel: bool = False
     data_parallel_size: int = 1
     tokenizer_pool_size: int | None = None
     device: str = "auto"
@@ -265,6 +270,8 @@ class EngineArgs(OlderEngineArguments):
         check = partial(self._check_config, worker=worker)
         access = HubAccess(self.hf_token, Path(self.download_dir).expanduser() if self.download_dir else None)
         path = resolve_model(self.model, revision=self.revision, report=report, check=check, access=access)
+        if path.is_dir() and (config := read_model_json(path, "config.json")) is not None:
+            self._check_ranks(config)  # also of files that were here already: workers take seconds to refuse them
         model = str(path)
         tokenizer: dict[str, Any] = {"model": model, **shared, **self._chosen(TokenizerSettings)}
         if self.tokenizer is not None:
@@ -295,9 +302,19 @@ class EngineArgs(OlderEngineArguments):
         }
 
     def _check_config(self, config: Mapping[str, Any], worker: WorkerSettings) -> None:
-        changed = {**config, **changes(config, self.hf_overrides or {})}
-        check_model(changed, worker.device, trusts_code=worker.trust_remote_code)
-        check_ranks(changed, self.tensor_parallel_size, self.pipeline_parallel_size)
+        check_model(self._changed(config), worker.device, trusts_code=worker.trust_remote_code)
+        self._check_ranks(config)
+
+    def _check_ranks(self, config: Mapping[str, Any]) -> None:
+        check_ranks(
+            self._changed(config),
+            self.tensor_parallel_size,
+            self.pipeline_parallel_size,
+            expert_parallel=self.enable_expert_parallel,
+        )
+
+    def _changed(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**config, **changes(config, self.hf_overrides or {})}
 
     def _engine_core_fields(self, path: Path) -> dict[str, Any]:
         fields = self._chosen(EngineCoreSettings)

@@ -481,7 +481,7 @@ class ModelInfo(_message.Message):
     def __init__(self, model: _Optional[str] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., dtype: _Optional[str] = ..., num_parameters: _Optional[int] = ..., weights_size_bytes: _Optional[int] = ..., num_layers: _Optional[int] = ..., hidden_size: _Optional[int] = ..., weights_dtype: _Optional[str] = ..., modalities: _Optional[_Iterable[_Union[_types_pb2.ModalityInfo, _Mapping]]] = ..., is_encoder_decoder: _Optional[bool] = ..., uses_mrope: _Optional[bool] = ..., supports_transcription: _Optional[bool] = ..., pooling: _Optional[_Union[_types_pb2.PoolingInfo, _Mapping]] = ..., first_layer: _Optional[int] = ..., num_stage_layers: _Optional[int] = ..., weight_version: _Optional[str] = ...) -> None: ...
 
 class LoadModelRequest(_message.Message):
-    __slots__ = ("model", "dtype", "quantization", "hf_overrides_json", "random_weights", "seed", "revision", "load_format", "config_format", "runner", "convert", "pooler_config_json", "lora_limits", "speculative", "kv_connector")
+    __slots__ = ("model", "dtype", "quantization", "hf_overrides_json", "random_weights", "seed", "revision", "load_format", "config_format", "runner", "convert", "pooler_config_json", "lora_limits", "speculative", "kv_connector", "enable_expert_parallel")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
@@ -497,6 +497,7 @@ class LoadModelRequest(_message.Message):
     LORA_LIMITS_FIELD_NUMBER: _ClassVar[int]
     SPECULATIVE_FIELD_NUMBER: _ClassVar[int]
     KV_CONNECTOR_FIELD_NUMBER: _ClassVar[int]
+    ENABLE_EXPERT_PARALLEL_FIELD_NUMBER: _ClassVar[int]
     model: str
     dtype: str
     quantization: str
@@ -512,7 +513,8 @@ class LoadModelRequest(_message.Message):
     lora_limits: _types_pb2.LoraLimits
     speculative: SpeculativeConfig
     kv_connector: KvConnectorConfig
-    def __init__(self, model: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., hf_overrides_json: _Optional[str] = ..., random_weights: _Optional[bool] = ..., seed: _Optional[int] = ..., revision: _Optional[str] = ..., load_format: _Optional[str] = ..., config_format: _Optional[str] = ..., runner: _Optional[str] = ..., convert: _Optional[str] = ..., pooler_config_json: _Optional[str] = ..., lora_limits: _Optional[_Union[_types_pb2.LoraLimits, _Mapping]] = ..., speculative: _Optional[_Union[SpeculativeConfig, _Mapping]] = ..., kv_connector: _Optional[_Union[KvConnectorConfig, _Mapping]] = ...) -> None: ...
+    enable_expert_parallel: bool
+    def __init__(self, model: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., hf_overrides_json: _Optional[str] = ..., random_weights: _Optional[bool] = ..., seed: _Optional[int] = ..., revision: _Optional[str] = ..., load_format: _Optional[str] = ..., config_format: _Optional[str] = ..., runner: _Optional[str] = ..., convert: _Optional[str] = ..., pooler_config_json: _Optional[str] = ..., lora_limits: _Optional[_Union[_types_pb2.LoraLimits, _Mapping]] = ..., speculative: _Optional[_Union[SpeculativeConfig, _Mapping]] = ..., kv_connector: _Optional[_Union[KvConnectorConfig, _Mapping]] = ..., enable_expert_parallel: _Optional[bool] = ...) -> None: ...
 
 class SpeculativeConfig(_message.Message):
     __slots__ = ("method", "num_speculative_tokens", "model")

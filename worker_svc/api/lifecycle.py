@@ -160,6 +160,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
                 pooler_config_json=request.pooler_config_json,
                 draft_method=_draft_method(request.speculative) if request.HasField("speculative") else "",
                 draft_model=request.speculative.model,
+                expert_parallel=request.enable_expert_parallel,
             )
 
         loaded = total = 0

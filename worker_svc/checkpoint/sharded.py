@@ -12,14 +12,17 @@ from tetrad.worker_svc.checkpoint.source import WeightSource
 from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
 from tetrad.worker_svc.core.ranks import Shard
 from tetrad.worker_svc.model_facts.config import ModelConfig
-from tetrad.worker_svc.model_facts.sharding import key_shard
+from tetrad.worker_svc.model_facts.sharding import key_shard, own_experts
 
 _BY_ROWS = frozenset(
     {"q_proj", "q_b_proj", "output_gate_proj", "kv_b_proj", "gate_proj", "up_proj", "embed_tokens", "lm_head", "sinks"}
 )
 _BY_KEY_ROWS = frozenset({"k_proj", "v_proj"})
 _BY_COLUMNS = frozenset({"o_proj", "down_proj"})
-_MODULE = re.compile(r"(?P<module>\w+)(?:\.(?P<kind>weight|bias))?$")
+_KIND = re.compile(r"\.(weight|bias)$")
+_EXPERTS = ".experts."
+_EXPERT = re.compile(r"(?<=\.experts\.)\d+(?=\.)")
+"""The number of an expert in the name of a file's tensor."""
 
 
 class ShardCuts:
@@ -28,16 +31,19 @@ class ShardCuts:
     Args:
         config: of the whole model.
         shard: the rank's.
+        expert_parallel: whether experts are divided whole.
     """
 
-    def __init__(self, config: ModelConfig, shard: Shard) -> None:
-        self._shard = shard
+    def __init__(self, config: ModelConfig, shard: Shard, *, expert_parallel: bool = False) -> None:
+        self._shard, self._expert_parallel = shard, expert_parallel
         self._shards = dict.fromkeys(_BY_ROWS, shard) | dict.fromkeys(_BY_KEY_ROWS, key_shard(config, shard))
         if config.head_norms in ("each", "whole"):
             self._shards |= {"q_norm": shard, "k_norm": key_shard(config, shard)}
 
     def of(self, name: str) -> tuple[Shard | None, Shard | None]:
         """Return which rows and which columns of a module, by its canonical name, the rank has; None: all."""
+        if self._expert_parallel and _EXPERTS in name:
+            return None, None
         module = name.rpartition(".")[2]
         return self._shards.get(module), self._shard if module in _BY_COLUMNS else None
 
@@ -49,16 +55,23 @@ class ShardedSource(WrappedSource):
         source: of the whole model.
         config: of the whole model.
         shard: this rank's.
+        expert_parallel: whether experts are divided whole.
     """
 
-    def __init__(self, source: WeightSource, config: ModelConfig, shard: Shard) -> None:
+    def __init__(self, source: WeightSource, config: ModelConfig, shard: Shard, *, expert_parallel: bool = False) -> None:
         super().__init__(source)
-        self._shard, self._cuts = shard, ShardCuts(config, shard)
+        self._shard, self._cuts = shard, ShardCuts(config, shard, expert_parallel=expert_parallel)
+        self._expert_parallel = expert_parallel
+        self._num_experts = max((layer.experts.num_experts for layer in config.layers if layer.experts), default=0)
 
     @property
     def total_bytes(self) -> int:
         """About the bytes that this rank reads."""
         return self._source.total_bytes // self._shard.size
+
+    def unread(self) -> list[str]:
+        """Return the tensors of which no part has been loaded, but for those of other ranks' experts."""
+        return [name for name in self._source.unread() if not self._is_elsewhere(name)]
 
     def load(self, name: str) -> tuple[torch.Tensor, int]:
         """Return this rank's part in float32 and its bytes as stored."""
@@ -73,15 +86,20 @@ class ShardedSource(WrappedSource):
         """Return None: parts of packed matrices are unpacked."""
 
     def _part(self, name: str, whole: torch.Tensor) -> torch.Tensor:
-        found = _MODULE.search(name)
-        assert found is not None, name
-        rows, columns = self._cuts.of(found["module"])
+        kind = _KIND.search(name)
+        rows, columns = self._cuts.of(_KIND.sub("", name))
         if rows is not None:
             first, end = rows.bounds(len(whole))
             return whole[first:end]
         if columns is None:
             return whole
-        if found["kind"] == "bias":
+        if kind is not None and kind[1] == "bias":
             return whole if self._shard.index == 0 else torch.zeros_like(whole)
         first, end = columns.bounds(whole.shape[1])
         return whole[:, first:end]
+
+    def _is_elsewhere(self, stored_name: str) -> bool:
+        found = _EXPERT.search(stored_name) if self._expert_parallel else None
+        if found is None or int(found.group()) >= self._num_experts:
+            return False
+        return int(found.group()) not in own_experts(self._num_experts, self._shard)

@@ -37,6 +37,7 @@ class LoadRequest:
     convert: str = "auto"  # "none", "embed" or "classify"
     pooler_config_json: str = ""
     draft_method: str = ""  # "draft_model", "eagle3" or "mtp"; empty: nothing proposes tokens
+    expert_parallel: bool = False  # shards have whole experts
     draft_path: Path | None = None  # of what proposes tokens; None: nothing, or a part of the model itself
 
 

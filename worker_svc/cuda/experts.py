@@ -5,7 +5,7 @@ each expert become views, so that they are held once. Quantized experts compute 
 Dims: T tokens, C chosen experts of each.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -19,10 +19,11 @@ _PAIRS_AT_ONCE = 8192
 """The outputs of a pair of a token and an expert take 4 bytes for each number of a hidden state."""
 
 
-def mix_of(experts: Sequence[Expert]) -> Mix:
+def mix_of(experts: Mapping[int, Expert], num_experts: int) -> Mix:  # noqa: ARG001 - of the signature; a device has all experts
     """Return what computes a layer's experts; see MixOf."""
-    into, down = _plain([each.into for each in experts]), _plain([each.down for each in experts])
-    return AllExperts(experts) if into is None or down is None else GroupedExperts(experts[0], into, down)
+    every = [experts[number] for number in sorted(experts)]
+    into, down = _plain([each.into for each in every]), _plain([each.down for each in every])
+    return AllExperts(experts) if into is None or down is None else GroupedExperts(every[0], into, down)
 
 
 class GroupedExperts:

@@ -21,6 +21,8 @@ def open_device(settings: "WorkerSettings") -> Device:
     # thread keeps the one that the thread it waits for needs: measured, steps take 20 times as long. The library reads this
     # when torch is first imported, which is the next line.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # torch.distributed prints 40 lines for a rank that does not come; our error has its text.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     import torch
 
     if settings.device == "cuda" or (settings.device == "auto" and torch.cuda.is_available()):

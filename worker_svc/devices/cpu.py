@@ -44,10 +44,12 @@ from tetrad.worker_svc.families.foreign import foreign_model
 from tetrad.worker_svc.families.pooling import is_bidirectional
 from tetrad.worker_svc.families.registry import find_family
 from tetrad.worker_svc.families.values import architecture_of
+from tetrad.worker_svc.layers.collectives import gloo_sums
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.quantization import method_of
 from tetrad.worker_svc.model_facts.sharding import check_size
 from tetrad.worker_svc.model_facts.stages import check_stages, stage_config, stage_layers
+from tetrad.worker_svc.native.shared_sums import SumsOfMachine
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.runner.orders import ModelOrders
 from tetrad.worker_svc.runner.rank_channels import RankChannels
@@ -86,7 +88,9 @@ class CpuDevice:
             self._ranks = None
             return None
         if self._ranks is None or (self._ranks.shard, self._ranks.stage) != (place.shard, place.stage):
-            self._ranks = RankChannels(place.shard, place.stage)
+            team = self._models.team
+            open_sums = gloo_sums if team is None else SumsOfMachine(team.library)
+            self._ranks = RankChannels(place.shard, place.stage, open_sums)
         self._ranks.connect(place)
         log.info("group.joined", rank=place.rank, size=place.size, epoch=place.epoch)
         return None if self._ranks.is_leader else ModelOrders(self._ranks, place.epoch)
@@ -143,15 +147,17 @@ class CpuDevice:
     def _load_part(self, request: LoadRequest, report: Progress, ranks: RankChannels) -> LoadedModel:
         """Load this rank's part of a model."""
         if request.path.is_dir():
-            check_ranks(_config_of(request), ranks.shard.size, ranks.stage.size)
+            check_ranks(_config_of(request), ranks.shard.size, ranks.stage.size, expert_parallel=request.expert_parallel)
         source = open_weights(request, unpacks=True)
         overridden, config = self._read_config(request, source)
-        check_size(config, ranks.shard.size)
+        check_size(config, ranks.shard.size, expert_parallel=request.expert_parallel)
         check_stages(config, ranks.stage.size)
         if find_use(request, overridden) is not None:
             raise ModelError(f"{ranks.option}: a model that pools runs on one worker; use 1.")
         layers = stage_layers(config, ranks.stage)
-        own: WeightSource = ShardedSource(source, config, ranks.shard) if ranks.shard.size > 1 else source
+        own: WeightSource = source
+        if ranks.shard.size > 1:
+            own = ShardedSource(source, config, ranks.shard, expert_parallel=request.expert_parallel)
         weights = WeightLoader(StagedSource(own, layers, config.num_layers), report)
         with torch.inference_mode():
             model = self._models.build_part(request, config, weights, ranks, _part_reader(request, config, source, ranks))

@@ -154,7 +154,8 @@ class CpuModels:
         self.check_torch(request, reason)
         if team is not None:
             log.info("model.runs_on_torch", architecture=config.architecture, reason=reason)
-        part, plain = shard_config(stage_config(config, ranks.stage), ranks.shard), _parameters(weights)
+        stage_facts, plain = stage_config(config, ranks.stage), _parameters(weights)
+        part = shard_config(stage_facts, ranks.shard, expert_parallel=request.expert_parallel)
         rows = None if read_lora is None else LoraRows(read_lora)
         parameters = plain if rows is None else AdaptedParameters(plain, rows)
         sums = ranks.sums if ranks.shard.size > 1 else None

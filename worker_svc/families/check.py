@@ -16,7 +16,7 @@ from tetrad.worker_svc.families.registry import FAMILIES, find_family, read_conf
 from tetrad.worker_svc.families.values import architecture_of
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.quantization import check_host_method
-from tetrad.worker_svc.model_facts.sharding import check_size
+from tetrad.worker_svc.model_facts.sharding import NO_EXPERTS, check_size
 from tetrad.worker_svc.model_facts.stages import check_stages
 
 
@@ -51,17 +51,25 @@ def check_model(config: Mapping[str, Any], device: str, *, trusts_code: bool = F
         foreign_model(config, device, trusts_code=trusts_code)
 
 
-def check_ranks(config: Mapping[str, Any], num_shards: int, num_stages: int = 1) -> None:
-    """ModelError if a model, which a device can run, cannot be cut into so many shards of so many stages."""
-    if num_shards == num_stages == 1:
+def check_ranks(config: Mapping[str, Any], num_shards: int, num_stages: int = 1, *, expert_parallel: bool = False) -> None:
+    """ModelError if a model, which a device can run, cannot be cut into so many shards of so many stages.
+
+    Args:
+        config: of config.json.
+        num_shards, num_stages: of the model.
+        expert_parallel: whether shards have whole experts.
+    """
+    if num_shards == num_stages == 1 and not expert_parallel:
         return
     option = f"pipeline_parallel_size {num_stages}" if num_stages > 1 else f"tensor_parallel_size {num_shards}"
+    if expert_parallel and (is_encoder(config) or find_family(architecture_of(config)) is None):
+        raise ModelError(f"{NO_EXPERTS}.")
     if is_encoder(config):
         raise ModelError(f"{option}: an encoder runs on one worker; use 1.")
     if find_family(architecture_of(config)) is None:
         raise ModelError(f"{option}: a model that transformers' code runs has one worker; use 1.")
     facts = read_config(config)
-    check_size(facts, num_shards)
+    check_size(facts, num_shards, expert_parallel=expert_parallel)
     check_stages(facts, num_stages)
 
 

@@ -3,7 +3,7 @@
 Dims: T tokens, C chosen experts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -14,9 +14,12 @@ from tetrad.worker_svc.layers.mlp import Expert, Mlp
 from tetrad.worker_svc.layers.routers import Router
 
 Mix = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(x [T, hidden], weights [T, C], chosen [T, C]) -> the weighted sum [T, hidden] of the chosen experts' outputs."""
-MixOf = Callable[[Sequence[Expert]], Mix]
-"""A layer's experts -> what computes them."""
+"""(x [T, hidden], weights [T, C], chosen [T, C]) -> the weighted sum [T, hidden] of the chosen experts' outputs.
+
+A chosen expert that another rank has adds nothing here.
+"""
+MixOf = Callable[[Mapping[int, Expert], int], Mix]
+"""(experts of a layer by number, number of all experts of the layer) -> their Mix."""
 
 
 class HostMixes:
@@ -29,9 +32,9 @@ class HostMixes:
     def __init__(self) -> None:
         self.expert_tokens: list[Ints] = []
 
-    def __call__(self, experts: Sequence[Expert]) -> Mix:
-        """Return what computes the experts of one more layer."""
-        self.expert_tokens.append(np.zeros(len(experts), np.int64))
+    def __call__(self, experts: Mapping[int, Expert], num_experts: int) -> Mix:
+        """Return the Mix of one more layer; see MixOf."""
+        self.expert_tokens.append(np.zeros(num_experts, np.int64))
         return ChosenExperts(experts, self.expert_tokens[-1])
 
 
@@ -39,11 +42,11 @@ class ChosenExperts:
     """A Mix in which each expert computes the tokens that chose it. It waits for the choice, so it is the host's.
 
     Args:
-        experts: of a layer.
-        counts: [experts], the tokens that each has computed; they are counted here.
+        experts: of a layer, by number.
+        counts: [all experts], the tokens that chose each; they are counted here.
     """
 
-    def __init__(self, experts: Sequence[Mlp], counts: Ints) -> None:
+    def __init__(self, experts: Mapping[int, Mlp], counts: Ints) -> None:
         self._experts, self._counts = experts, counts
 
     def __call__(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
@@ -51,7 +54,7 @@ class ChosenExperts:
         mixed = torch.zeros_like(x)
         tokens = np.bincount(chosen.numpy().ravel(), minlength=len(self._counts))
         self._counts += tokens
-        for number in np.flatnonzero(tokens).tolist():
+        for number in filter(self._experts.__contains__, np.flatnonzero(tokens).tolist()):
             rows, places = (chosen == number).nonzero(as_tuple=True)
             mixed.index_add_(0, rows, self._experts[number](x[rows]).mul_(weights[rows, places, None]))
         return mixed
@@ -63,17 +66,17 @@ class AllExperts:
     Nothing is waited for, so a graph can record it.
 
     Args:
-        experts: of a layer.
+        experts: all of a layer, by number.
     """
 
-    def __init__(self, experts: Sequence[Mlp]) -> None:
+    def __init__(self, experts: Mapping[int, Mlp]) -> None:
         self._experts = experts
 
     def __call__(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         """See Mix."""
         shares = torch.zeros(len(x), len(self._experts), dtype=weights.dtype, device=x.device).scatter_(1, chosen, weights)
         mixed = torch.zeros_like(x)
-        for number, expert in enumerate(self._experts):
+        for number, expert in self._experts.items():
             mixed.add_(expert(x) * shares[:, number, None].to(x.dtype))
         return mixed
 

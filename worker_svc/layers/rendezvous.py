@@ -68,6 +68,18 @@ class Rendezvous:
             raise _not_met(self._place, error) from error
         return group
 
+    def publish(self, name: str, value: str) -> None:
+        """Let every rank read a value."""
+        c10d.PrefixStore(str(self._place.epoch), self._store).set(f"{name}-published", value)
+
+    def published(self, name: str) -> str:
+        """Return a value that another rank publishes; Unavailable or DeadlineExceeded if it does not."""
+        try:
+            found: bytes = c10d.PrefixStore(str(self._place.epoch), self._store).get(f"{name}-published")
+        except (RuntimeError, OSError) as error:
+            raise _not_met(self._place, error) from error
+        return found.decode()
+
 
 def _store(where: str | tuple[str, int], place: GroupPlace) -> Any:
     timeout = timedelta(seconds=place.timeout_s)

@@ -56,6 +56,7 @@ class Experts:
         shared_size: intermediate size of the MLP that computes every token; 0: there is none.
         has_shared_gate: whether that MLP's output is multiplied by the sigmoid of a score.
         clamp: bound of gate and up in gpt-oss's activation; 0: the activation is the model's.
+        own: which experts this rank has; None: all.
     """
 
     num_experts: int
@@ -69,6 +70,12 @@ class Experts:
     shared_size: int = 0
     has_shared_gate: bool = False
     clamp: float = 0.0
+    own: range | None = None
+
+    @property
+    def numbers(self) -> range:
+        """Numbers of the experts that this rank has."""
+        return range(self.num_experts) if self.own is None else self.own
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Sharding: cuts a decoder's description for one of several ranks, and checks that it can be cut into so many parts.
 
-Heads, MLPs (those of experts too) and the vocabulary are split. Where ranks outnumber the heads of keys and values, each rank
-has one of them, and several have the same. All other values are the same on every rank.
+Heads, MLPs and the vocabulary are split; each expert as an MLP, or experts are divided whole. Where ranks outnumber the heads
+of keys and values, each rank has one of them, and several have the same. All other values are the same on every rank.
 """
 
 from dataclasses import replace
@@ -10,8 +10,10 @@ from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.ranks import Shard
 from tetrad.worker_svc.model_facts.config import LayerConfig, ModelConfig
 
+NO_EXPERTS = "enable_expert_parallel divides experts, and this model has none; start without it"
 
-def shard_config(config: ModelConfig, shard: Shard) -> ModelConfig:
+
+def shard_config(config: ModelConfig, shard: Shard, *, expert_parallel: bool = False) -> ModelConfig:
     """Return the description of a rank's part of a model; `check_size` must have passed."""
     first, end = shard.bounds(config.vocab_size)
     return replace(
@@ -19,7 +21,7 @@ def shard_config(config: ModelConfig, shard: Shard) -> ModelConfig:
         num_heads=config.num_heads // shard.size,
         num_kv_heads=max(1, config.num_kv_heads // shard.size),
         vocab_size=end - first,
-        layers=tuple(_shard_layer(layer, shard.size) for layer in config.layers),
+        layers=tuple(_shard_layer(layer, shard, expert_parallel) for layer in config.layers),
     )
 
 
@@ -29,32 +31,57 @@ def key_shard(config: ModelConfig, shard: Shard) -> Shard:
     return Shard(shard.index * size // shard.size, size)
 
 
-def check_size(config: ModelConfig, size: int) -> None:
-    """ModelError if a model cannot be cut into `size` parts; the message has the sizes that it can be cut into."""
-    if _divides(config, size):
+def own_experts(num_experts: int, shard: Shard) -> range:
+    """Return which experts of a layer a rank has, where experts are divided whole: consecutive ones."""
+    return range(*shard.bounds(num_experts))
+
+
+def check_size(config: ModelConfig, size: int, *, expert_parallel: bool = False) -> None:
+    """ModelError if a model cannot be cut into `size` parts; the message has the sizes that it can be cut into.
+
+    Args:
+        config: of the whole model.
+        size: number of parts.
+        expert_parallel: whether experts are divided whole, however large each is.
+    """
+    if expert_parallel:
+        fewest = min((layer.experts.num_experts for layer in config.layers if layer.experts), default=0)
+        if not fewest:
+            raise ModelError(f"{NO_EXPERTS}.")
+        if size > fewest:
+            raise ModelError(
+                f"enable_expert_parallel divides {fewest} experts among the {size} ranks of tensor_parallel_size; use at most "
+                f"{fewest} ranks."
+            )
+    if _divides(config, size, expert_parallel):
         return
     parts = f"{config.num_heads} attention heads, {config.num_kv_heads} KV heads and MLPs of " + " and ".join(
-        map(str, sorted(_widths(config)))
+        map(str, sorted(_widths(config, expert_parallel)))
     )
-    sizes = ", ".join(str(each) for each in range(1, config.num_heads + 1) if _divides(config, each))
+    sizes = ", ".join(str(each) for each in range(1, config.num_heads + 1) if _divides(config, each, expert_parallel))
     raise ModelError(f"tensor_parallel_size {size} does not divide this model's {parts}. It may be: {sizes}.")
 
 
-def _divides(config: ModelConfig, size: int) -> bool:
+def _divides(config: ModelConfig, size: int, expert_parallel: bool) -> bool:
     fits_keys = config.num_kv_heads % size == 0 or size % config.num_kv_heads == 0
-    return config.num_heads % size == 0 and fits_keys and not any(width % size for width in _widths(config))
+    return config.num_heads % size == 0 and fits_keys and not any(width % size for width in _widths(config, expert_parallel))
 
 
-def _widths(config: ModelConfig) -> set[int]:
+def _widths(config: ModelConfig, expert_parallel: bool) -> set[int]:
     plain = {layer.intermediate_size for layer in config.layers if layer.experts is None and layer.has_mlp}
     experts = {layer.experts for layer in config.layers if layer.experts is not None}
-    return plain | {each.intermediate_size for each in experts} | {each.shared_size for each in experts if each.shared_size}
+    cut = set() if expert_parallel else {each.intermediate_size for each in experts}
+    return plain | cut | {each.shared_size for each in experts if each.shared_size}
 
 
-def _shard_layer(layer: LayerConfig, size: int) -> LayerConfig:
-    experts = layer.experts and replace(
-        layer.experts,
-        intermediate_size=layer.experts.intermediate_size // size,
-        shared_size=layer.experts.shared_size // size,
-    )
-    return replace(layer, intermediate_size=layer.intermediate_size // size, experts=experts)
+def _shard_layer(layer: LayerConfig, shard: Shard, expert_parallel: bool) -> LayerConfig:
+    experts = layer.experts
+    if experts is not None and expert_parallel:
+        experts = replace(experts, own=own_experts(experts.num_experts, shard), shared_size=experts.shared_size // shard.size)
+    elif experts is not None:
+        experts = replace(
+            experts,
+            intermediate_size=experts.intermediate_size // shard.size,
+            shared_size=experts.shared_size // shard.size,
+        )
+    return replace(layer, intermediate_size=layer.intermediate_size // shard.size, experts=experts)

@@ -39,9 +39,9 @@ class MlpReader:
         correction = parameters.vector(name, number) if parameters.has(name) else None
         router = Router(parameters.linear([(f"{prefix}.router", number)], hidden), correction, experts)
         size = experts.intermediate_size
-        each = [self._mlp(f"{prefix}.experts.{index}", size, experts.clamp) for index in range(number)]
+        each = {index: self._mlp(f"{prefix}.experts.{index}", size, experts.clamp) for index in experts.numbers}
         kind = InputWeighted if experts.router == "sigmoid_input" else MixedExperts
-        mixed = kind(router, self._mix_of(each))
+        mixed = kind(router, self._mix_of(each, number))
         if not experts.shared_size:
             return mixed
         gate = parameters.linear([(f"{prefix}.shared_expert_gate", 1)], hidden) if experts.has_shared_gate else None

@@ -16,7 +16,7 @@ import torch
 
 from tetrad.services.errors import one_line
 from tetrad.worker_svc.core.ranks import GroupPlace, Shard, Stage
-from tetrad.worker_svc.layers.collectives import Collectives
+from tetrad.worker_svc.layers.collectives import Collectives, OpenSums, gloo_sums
 from tetrad.worker_svc.layers.rendezvous import LIFE_S, STEP_TIMEOUT_S, Rendezvous
 
 _SHORT = 2048
@@ -58,15 +58,16 @@ class RankChannels:
 
     Args:
         shard, stage: of this rank.
+        open_sums: chooses how shards add up.
 
     Attributes:
         sums: with the other shards of its stage.
         epoch: of the group that was joined last; 0: none.
     """
 
-    def __init__(self, shard: Shard, stage: Stage) -> None:
+    def __init__(self, shard: Shard, stage: Stage, open_sums: OpenSums = gloo_sums) -> None:
         self.shard, self.stage = shard, stage
-        self.sums = Collectives(shard)
+        self.sums = Collectives(shard, open_sums)
         self.epoch = 0
         self._rank, self._size = stage.index * shard.size + shard.index, stage.size * shard.size
         self._orders: Any = None  # torch's types say less than its objects do
@@ -96,8 +97,7 @@ class RankChannels:
         self._met = met = Rendezvous(place)
         try:
             if self.shard.size > 1:
-                name = f"sums-{self.stage.index}"
-                self.sums.group = met.connect(name, self.shard.index, self.shard.size, STEP_TIMEOUT_S)
+                self.sums.connect(met, f"sums-{self.stage.index}", STEP_TIMEOUT_S)
             if self.stage.size > 1:
                 self._hidden = met.connect("hidden", self._rank, self._size, STEP_TIMEOUT_S)
             self._orders = met.connect("orders", self._rank, self._size, LIFE_S)
@@ -112,7 +112,8 @@ class RankChannels:
             epoch: of the group that ends; connections of another one stay. None: whichever there is.
         """
         if epoch in (None, self.epoch):
-            self.sums.group = self._met = self._orders = self._hidden = None
+            self.sums.disconnect()
+            self._met = self._orders = self._hidden = None
             self._sent = deque()
 
     def send_order(self, numbers: npt.NDArray[np.int64], values: torch.Tensor | None = None, *, to_stage: bool = False) -> None:

@@ -1,9 +1,10 @@
-"""Workers that compute one model, in a local stack, as shards or as stages; any of them may die or stand still."""
+"""Workers that compute one model, in a local stack, as shards, as stages or each by itself; any may die or stand still."""
 
 import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -11,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.e2e.tiny_model import save_tiny_model
-from tests.lora_files import merged, save_lora
+from tests.lora_files import save_lora
 from tetrad import LLM, EngineArgs, LoRARequest, SamplingParams
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
@@ -20,12 +21,17 @@ from tetrad.services.errors import FailedPrecondition
 from tetrad.stack.local_stack import LocalStack
 
 DIGITS = StructuredOutputsParams(regex="[0-9]{3}-[a-f]{30}")
-SIZES = [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}]
-SEEDED = SamplingParams(max_tokens=80, ignore_eos=True, temperature=0.9, seed=3)
+SEEDED = SamplingParams(max_tokens=60, ignore_eos=True, temperature=0.9, seed=3)
 TIMEOUT_S = 90
-FAULTS = [("worker", signal.SIGKILL), ("worker-2", signal.SIGKILL)]
-SLOW_FAULTS = [("engine-core", signal.SIGKILL), ("worker", signal.SIGSTOP), ("worker-2", signal.SIGSTOP)]
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 2}
+KILL, STOP = signal.SIGKILL, signal.SIGSTOP
+SLOW = [("engine-core", KILL), ("worker", STOP), ("worker-2", STOP)]
 """A process that stands still is noticed by pings: these take 20 s each. `make test-ranks` has them."""
+CASES: list[tuple[dict[str, Any], list[tuple[str, int]]]] = [
+    ({"tensor_parallel_size": 2, "speculative_config": NGRAM}, [("worker", KILL), ("worker-2", KILL)]),
+    ({"pipeline_parallel_size": 2}, [("worker-2", KILL)]),
+    ({"data_parallel_size": 2}, []),
+]
 
 
 @pytest.fixture(scope="module")
@@ -33,43 +39,60 @@ def model(tmp_path_factory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
-def args(model: Path, **options: int) -> EngineArgs:
-    return EngineArgs(model=str(model), device="cpu", max_model_len=256, kv_cache_memory_gib=0.05, threads=1, **options)
+@pytest.fixture(scope="module")
+def adapter(model, tmp_path_factory) -> LoRARequest:
+    reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    modules = "q_proj|o_proj|down_proj|embed_tokens|lm_head"
+    return LoRARequest("sql", 1, str(save_lora(tmp_path_factory.mktemp("adapter"), reference, modules, seed=5)))
 
 
-async def answers(llm: AsyncLLM, name: str) -> list[tuple[int, ...]]:
-    """Return the tokens of six requests, all seeded, one of them constrained."""
+def args(model: Path, **options: Any) -> EngineArgs:
+    limits = {"max_model_len": 256, "kv_cache_memory_gib": 0.05, "threads": 1, "enable_lora": True}
+    return EngineArgs(model=str(model), device="cpu", **limits, **options)
+
+
+async def answers(llm: AsyncLLM, name: str, adapter: LoRARequest) -> list[tuple[int, ...]]:
+    """Return the tokens of six requests: seeded and greedy ones, one of them constrained, two with an adapter."""
 
     async def one(number: int) -> tuple[int, ...]:
         params = SEEDED.clone()
-        if number == 3:
+        if number % 2:
+            params.temperature = 0.0
+        if number == 2:
             params.structured_outputs = DIGITS
-        *_, last = [output async for output in llm.generate(f"Story {number}", params, f"{name}-{number}")]
+        lora = adapter if number > 3 else None
+        stream = llm.generate(f"Story {number}", params, f"{name}-{number}", lora_request=lora)
+        *_, last = [output async for output in stream]
         return tuple(last.outputs[0].token_ids)
 
     async with asyncio.timeout(TIMEOUT_S):
         return await asyncio.gather(*map(one, range(6)))
 
 
-async def test_a_rank_that_is_lost_under_load_costs_no_request_and_changes_no_token(model):
-    faults = FAULTS + (SLOW_FAULTS if os.environ.get("TETRAD_TEST_SLOW_FAULTS") else [])
+async def test_every_split_brings_the_tokens_of_one_rank_and_a_lost_rank_costs_no_request(model, adapter):
     async with LocalStack(await asyncio.to_thread(args(model).stack_settings)) as stack:
         await stack.start(timeout_s=TIMEOUT_S)
         async with AsyncLLM.from_target(str(stack.directory)) as llm:
-            expected = await answers(llm, "alone")
+            expected = await answers(llm, "alone", adapter)
+    assert len(set(expected)) == len(expected)
 
-    for sizes in SIZES:
+    for options, faults in CASES:
+        sizes = {name: value for name, value in options.items() if name.endswith("_size")}
         # Fewer blocks than the requests need: some are preempted.
-        settings = args(model, num_gpu_blocks_override=24, **sizes).stack_settings
+        settings = args(model, num_gpu_blocks_override=20, **options).stack_settings
         async with LocalStack(await asyncio.to_thread(settings)) as stack:
             await stack.start(timeout_s=TIMEOUT_S)
-            assert set(stack.pids()) == {"worker", "worker-2", "engine-core", "tokenizer"}
+            engines = {"engine-core", "engine-core-2"} if "data_parallel_size" in sizes else {"engine-core"}
+            assert set(stack.pids()) == {"worker", "worker-2", "tokenizer"} | engines
             async with AsyncLLM.from_target(str(stack.directory)) as llm:
-                info = (await llm.start()).engine_info
-                assert {name: getattr(info, name) for name in sizes} == sizes
-                assert await answers(llm, "together") == expected
-                for name, number in faults:
-                    answering = asyncio.create_task(answers(llm, f"{name}-{number}"))
+                found = await llm.start()
+                counted = {"data_parallel_size": found.num_engines}
+                assert {name: counted.get(name, getattr(found.engine_info, name)) for name in sizes} == sizes
+                assert await answers(llm, "together", adapter) == expected, sizes
+                pids = {pid for name, pid in stack.pids().items() if name.startswith("worker")}
+                assert set(await llm.collective_rpc("get_pid")) == pids
+                for name, number in [*faults, *(SLOW if faults and os.environ.get("TETRAD_TEST_SLOW_FAULTS") else [])]:
+                    answering = asyncio.create_task(answers(llm, f"{name}-{number}", adapter))
                     await asyncio.sleep(0.2)
                     os.kill(stack.pids()[name], number)
                     assert await answering == expected, (sizes, name)
@@ -80,37 +103,17 @@ async def test_a_rank_that_is_lost_under_load_costs_no_request_and_changes_no_to
         assert not directory.exists()
 
 
-def test_a_program_asks_every_rank_and_a_size_that_does_not_divide_is_refused(model):
-    with LLM(str(model), device="cpu", max_model_len=256, kv_cache_memory_gib=0.05, threads=1, tensor_parallel_size=2) as llm:
-        pids = llm.collective_rpc("get_pid")
-        assert len(set(pids)) == 2
-        assert llm.llm_engine.get_parallel_config().tensor_parallel_size == 2
-
-    with pytest.raises(FailedPrecondition, match=r"tensor_parallel_size 3 does not divide .* It may be: 1, 2, 4\."):
-        LLM(str(model), device="cpu", max_model_len=256, threads=1, tensor_parallel_size=3)
-
-
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_adapters_are_loaded_into_every_rank_and_again_into_one_that_was_lost(model, tmp_path, sizes):
-    reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
-    adapter = save_lora(tmp_path / "adapter", reference, "q_proj|o_proj|down_proj|embed_tokens|lm_head", seed=5)
-    models, prompt = {None: reference, "sql": merged(reference, adapter)}, {"prompt_token_ids": [7, 8, 9]}
-    requests = [None, LoRARequest("sql", 1, str(adapter))]
-    greedy = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
-    options = {"device": "cpu", "max_model_len": 256, "kv_cache_memory_gib": 0.05, "threads": 1, "enable_lora": True}
-
-    with LLM(str(model), **options, **sizes) as llm:
-        for turn in range(2):
-            outputs = llm.generate([prompt, prompt], greedy, lora_request=requests)
-            for request, output in zip(requests, outputs, strict=True):
-                ids = output.outputs[0].token_ids
-                with torch.inference_mode():
-                    logits = models[request and request.lora_name](torch.tensor([[7, 8, 9, *ids[:-1]]])).logits[0, 2:]
-                assert ids == logits.argmax(-1).tolist()
-            if turn == 0:
-                os.kill(llm.collective_rpc("get_pid")[1], signal.SIGKILL)
-        assert llm.llm_engine.list_loras() == {1}
-        assert llm.llm_engine.remove_lora(1)
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"tensor_parallel_size": 3}, r"tensor_parallel_size 3 does not divide .* It may be: 1, 2, 4\."),
+        ({"pipeline_parallel_size": 3}, r"pipeline_parallel_size 3 exceeds this model's 2 layers"),
+    ],
+    ids=str,
+)
+def test_a_split_that_a_model_does_not_allow_is_refused(model, options, text):
+    with pytest.raises(FailedPrecondition, match=text):
+        LLM(str(model), device="cpu", max_model_len=256, threads=1, **options)
 
 
 def test_a_simulated_device_refuses_ranks(model):

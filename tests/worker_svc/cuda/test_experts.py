@@ -34,22 +34,22 @@ def plain() -> Expert:
 def test_grouped_experts_compute_what_all_do(make, monkeypatch):
     """Five tokens, of which two are computed at once."""
     monkeypatch.setattr(experts, "_PAIRS_AT_ONCE", 5)
-    layer, x, weights = [make() for _ in range(NUM_EXPERTS)], normal(5, HIDDEN), normal(5, 2)
+    layer, x, weights = {number: make() for number in range(NUM_EXPERTS)}, normal(5, HIDDEN), normal(5, 2)
     chosen = normal(5, NUM_EXPERTS).topk(2)[1]
     expected = AllExperts(layer)(x, weights, chosen)
 
-    mix = mix_of(layer)
+    mix = mix_of(layer, NUM_EXPERTS)
 
     assert isinstance(mix, GroupedExperts)
     torch.testing.assert_close(mix(x, weights, chosen), expected, rtol=1e-4, atol=1e-3)
 
 
 def test_weights_of_experts_are_held_once():
-    layer = [gated() for _ in range(NUM_EXPERTS)]
-    weights = [each.into.weight for each in layer]
+    layer = {number: gated() for number in range(NUM_EXPERTS)}
+    weights = [each.into.weight for each in layer.values()]
     values = torch.stack(weights)
 
-    mix_of(layer)
+    mix_of(layer, NUM_EXPERTS)
 
     assert len({weight.untyped_storage().data_ptr() for weight in weights}) == 1
     assert weights[0].untyped_storage().nbytes() == values.nbytes
@@ -57,7 +57,7 @@ def test_weights_of_experts_are_held_once():
 
 
 def test_experts_whose_weights_are_not_floats_compute_all_tokens():
-    layer = [gated() for _ in range(NUM_EXPERTS)]
+    layer = {number: gated() for number in range(NUM_EXPERTS)}
     layer[2].down = lambda x: x @ torch.zeros(SIZE, HIDDEN)
 
-    assert isinstance(mix_of(layer), AllExperts)
+    assert isinstance(mix_of(layer, NUM_EXPERTS), AllExperts)

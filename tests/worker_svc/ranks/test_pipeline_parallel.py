@@ -24,8 +24,16 @@ EVERY = bool(os.environ.get("TETRAD_TEST_ALL_FAMILIES"))
 CASES = (
     [(name, shape) for name in FAMILIES for shape in SHAPES]
     if EVERY
-    else [*(("llama", shape) for shape in SHAPES), ("qwen2_moe", (1, 3)), ("qwen2", (2, 2))]
+    else [
+        *(("llama", shape) for shape in SHAPES),
+        ("qwen2_moe", (1, 3)),
+        ("qwen2", (2, 2)),
+        ("deepseek_v3", (2, 2)),
+        ("nemotron_h", (1, 3)),
+        ("falcon_h1", (2, 2)),
+    ]
 )
+"""By default one with experts, one with latent attention, and two with states, one of which has attention beside them."""
 
 
 @pytest.fixture(scope="module")

@@ -9,18 +9,22 @@ import pytest
 from tests.worker_svc.conftest import GREEDY, LAYOUT, Driver
 from tests.worker_svc.families.tiny_models import FAMILIES, save_family
 from tests.worker_svc.ranks.groups import open_group
-from tetrad.services.errors import ModelError
+from tetrad.services.errors import DeadlineExceeded, ModelError
 from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec
+from tetrad.worker_svc.core.ranks import GroupPlace, Shard
+from tetrad.worker_svc.layers.rendezvous import Rendezvous
 
-SIX = ("llama", "qwen3", "gpt_oss", "qwen2_moe", "deepseek_v3", "olmo2")
-"""Grouped queries, norms of heads, experts with sinks and biases, shared experts, latent attention, norms over all heads."""
+SEVEN = ("llama", "qwen3", "gpt_oss", "qwen2_moe", "deepseek_v3", "olmo2", "falcon_h1")
+"""Grouped queries, norms of heads, experts with sinks and biases, shared experts, latent attention, norms over all heads,
+states beside attention.
+"""
 EVERY = bool(os.environ.get("TETRAD_TEST_ALL_FAMILIES"))
 SEEDED = SamplingSpec(temperature=0.9, top_p=0.9, seed=7, num_logprobs=3)
 PROMPTS = [list(range(5, 45)), [9, 8, 7], list(range(60, 77))]
 TOLERANCE = 1e-4
 
 
-@pytest.fixture(scope="module", params=FAMILIES if EVERY else SIX)
+@pytest.fixture(scope="module", params=FAMILIES if EVERY else SEVEN)
 def family(request, tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("family")
     save_family(directory, request.param)
@@ -126,8 +130,29 @@ def test_an_order_that_fails_on_a_member_fails_the_leaders_step(tiny_llama, tmp_
 
         driver = Driver(group, LAYOUT)
         driver.add(1, PROMPTS[0], GREEDY)
-        with pytest.raises(RuntimeError, match=r"closed|reset"):
+        with pytest.raises(RuntimeError, match=r"closed|reset|lost"):
             driver.step({1: 40})
+
+
+@pytest.mark.parametrize("method", ["draft_model", "mtp"])
+def test_a_model_that_drafts_on_several_ranks_is_refused(tiny_llama, tmp_path, method):
+    path, _ = tiny_llama
+    with (
+        open_group(tmp_path, 2) as group,
+        pytest.raises(ModelError, match="is not supported for several ranks; it runs"),
+    ):
+        group.load(path, draft_method=method)
+
+
+@pytest.mark.parametrize(("address", "rank"), [("unix:{}/{}.sock", 0), ("127.0.0.1:0", 1)], ids=["unix", "tcp"])
+def test_a_rank_whose_peers_do_not_come_says_so_in_one_line(address, rank, socket_directory):
+    addresses = [address.format(socket_directory, number) for number in range(2)]
+    place = GroupPlace(Shard(rank, 2), 7, addresses, 0.05)
+
+    with pytest.raises(DeadlineExceeded, match=rf"^Rank {rank} of 2 did not meet the others: .*Are all workers") as raised:
+        Rendezvous(place)
+
+    assert "\n" not in raised.value.message
 
 
 @pytest.mark.parametrize(("size", "sizes"), [(4, "1, 2, 3, 6"), (5, "1, 2, 3, 6")])

@@ -13,6 +13,7 @@
 #include "product.h"
 #include "routing.h"
 #include "rows.h"
+#include "shared_sums.h"
 #include "team.h"
 
 namespace tetrad {
@@ -407,6 +408,37 @@ void tetrad_program_delete(Program* program) { delete program; }
 void tetrad_run(Team* team, Program* program, const Step* step, float* const* buffers, uint8_t* quantized) {
   Run run(*program, *step, buffers, quantized, *team);
   team->run([&] { run.work(); });
+}
+
+// Bytes of the memory that so many ranks share; 0: this system has no locks that end with a process.
+int64_t tetrad_sums_size_bytes(int32_t size) {
+#ifdef F_OFD_SETLK
+  return SharedSums::size_bytes(size);
+#else
+  return 0;
+#endif
+}
+
+// Lock a rank's byte of the file for as long as it is open; 0 if that was possible.
+int32_t tetrad_sums_join(int32_t file, int32_t rank) {
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = rank;
+  lock.l_len = 1;
+#ifdef F_OFD_SETLK
+  return fcntl(file, F_OFD_SETLK, &lock);
+#else
+  return -1;
+#endif
+}
+
+void tetrad_sums_leave(void* memory, int32_t rank) {
+  static_cast<SharedRank*>(memory)[rank].has_left.store(1, std::memory_order_relaxed);
+}
+
+int32_t tetrad_sums_add(void* memory, int32_t file, int32_t rank, int32_t size, double timeout_s, float* x, int64_t count) {
+  return SharedSums(memory, file, rank, size, timeout_s).sum(x, count);
 }
 
 }  // extern "C"

@@ -1,0 +1,57 @@
+"""First meeting: limits how long an engine core waits for the ranks of its group to meet for the first time.
+
+A lone worker is waited for without a limit, so that services may start in any order. A group has an address for each rank, and
+a wrong address is more likely than a late worker: the engine core ends with the reason. Later meetings are those of recovery.
+"""
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import grpc
+
+from tetrad.engine_core_svc.worker.rank_link import error_of
+from tetrad.services.errors import DeadlineExceeded, Unavailable
+from tetrad.services.timers.running_time import RunningTimer
+
+T = TypeVar("T")
+
+
+class FirstMeeting:
+    """The attempts to meet, until one succeeds.
+
+    Args:
+        num_ranks: of the group; one rank has no limit.
+        timeout_s: from the first attempt on, in running time.
+    """
+
+    def __init__(self, num_ranks: int, timeout_s: float) -> None:
+        self._num_ranks, self._timeout_s = num_ranks, timeout_s
+        self._timer: RunningTimer | None = None
+        self._is_overdue = False
+        self._has_met = num_ranks == 1
+
+    async def within_limit(self, attempt: Coroutine[Any, Any, T]) -> T:
+        """Return what an attempt brings; DeadlineExceeded if it fails, like those before, and the time is over."""
+        if not self._has_met and self._timer is None:
+            self._timer = RunningTimer(self._timeout_s, self._expire)
+        try:
+            result = await attempt
+        except (Unavailable, grpc.RpcError) as error:
+            reason = error if isinstance(error, Unavailable) else error_of(error)
+            if not self._is_overdue or not isinstance(reason, Unavailable):
+                raise
+            raise DeadlineExceeded(
+                f"The {self._num_ranks} ranks of the group have not met within {self._timeout_s:g} s: {reason.message}"
+            ) from error
+        self._has_met = True
+        self.close()
+        return result
+
+    def close(self) -> None:
+        """Stop counting the time."""
+        self._is_overdue = False
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _expire(self) -> None:
+        self._is_overdue = not self._has_met

@@ -1,0 +1,140 @@
+"""Sums in shared memory: the same bits on every rank, the loss of a rank, and gloo where memory cannot be shared."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import torch
+
+from tetrad.worker_svc.core.ranks import GroupPlace, Shard
+from tetrad.worker_svc.layers.collectives import GlooSums
+from tetrad.worker_svc.layers.rendezvous import Rendezvous
+from tetrad.worker_svc.native import shared_sums
+from tetrad.worker_svc.native.library import best_target, load_library
+from tetrad.worker_svc.native.shared_sums import SharedSums, SumsOfMachine
+
+T = TypeVar("T")
+CHUNK = 64 * 1024
+"""Floats of a buffer, as shared_sums.h has it."""
+
+
+@contextmanager
+def opened(directory: Path, size: int, timeout_s: float = 10.0) -> Iterator[list]:
+    """Let the ranks of a group meet, each on a thread; give the sums of each."""
+    library, addresses = load_library(best_target()), [f"unix:{directory}/{rank}" for rank in range(size)]
+
+    def join(rank: int) -> object:
+        shard = Shard(rank, size)
+        met = Rendezvous(GroupPlace(shard, 1, addresses, 10.0))
+        return SumsOfMachine(library)(met, "sums", met.connect("sums", rank, size, 10.0), shard, timeout_s)
+
+    yield on_all(range(size), join)
+
+
+def on_all(values, call: Callable[..., T]) -> list[T]:
+    with ThreadPoolExecutor(len(values)) as threads:
+        return list(threads.map(call, values))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_sums_are_made_in_the_order_of_the_ranks_on_every_rank(socket_directory, size):
+    """Also of more values than a buffer has, and of many sums behind each other."""
+    shapes = [(1,), (32, 576), (CHUNK + 7,), (3, CHUNK)] + [(5,)] * 50
+    generator = torch.Generator().manual_seed(1)
+    values = [[torch.randn(shape, generator=generator) * 10**rank for shape in shapes] for rank in range(size)]
+    expected = [sum_in_order(each) for each in zip(*values, strict=True)]
+
+    with opened(socket_directory, size) as ranks:
+        assert all(isinstance(rank, SharedSums) for rank in ranks)
+        found = on_all(range(size), lambda rank: [ranks[rank].sum_(x.clone()) for x in values[rank]])
+
+    for sums in found:
+        assert all(torch.equal(one, other) for one, other in zip(sums, expected, strict=True))
+
+
+def sum_in_order(parts) -> torch.Tensor:
+    total = parts[0].clone()
+    for part in parts[1:]:
+        total += part
+    return total
+
+
+def test_a_rank_that_leaves_ends_the_wait_of_the_others(socket_directory):
+    with opened(socket_directory, 2) as (first, second):
+        second.leave()
+        with pytest.raises(RuntimeError, match="A rank is lost"):
+            first.sum_(torch.ones(3))
+
+
+def test_a_rank_that_leaves_waits_no_more(socket_directory):
+    with opened(socket_directory, 2) as (first, _second):
+        first.leave()
+        with pytest.raises(RuntimeError, match="A rank is lost"):
+            first.sum_(torch.ones(3))
+
+
+SECOND_RANK = """
+import fcntl, os, struct, sys, time
+file = os.open(sys.argv[1], os.O_RDWR)
+fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 1, 1, 0))
+print("joined", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_process_that_stands_still_is_waited_for_and_one_that_was_killed_is_noticed():
+    library = load_library(best_target())
+    file = SumsOfMachine(library)._make(2, bytes(16))
+    assert library.tetrad_sums_join(file, 0) == 0
+    first = SharedSums(library, file, Shard(0, 2), timeout_s=0.01)
+    command = [sys.executable, "-c", SECOND_RANK, f"/proc/{os.getpid()}/fd/{file}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as second:
+        assert second.stdout.readline() == b"joined\n"
+        with pytest.raises(RuntimeError, match=r"A rank did not answer within 0\.01 s"):
+            first.sum_(torch.ones(3))
+
+        second.kill()
+        second.wait()
+        with pytest.raises(RuntimeError, match="A rank is lost"):
+            first.sum_(torch.ones(3))
+
+
+def test_memory_that_one_rank_cannot_have_is_used_by_none(socket_directory, monkeypatch):
+    monkeypatch.setattr(shared_sums, "_attached", lambda _: None)
+
+    with opened(socket_directory, 2) as ranks:
+        found = on_all(ranks, lambda rank: rank.sum_(torch.full((4,), 2.0)))
+
+    assert all(isinstance(rank, GlooSums) for rank in ranks)
+    assert all(sums.tolist() == [4.0] * 4 for sums in found)
+
+
+def test_a_file_of_another_process_is_not_taken_for_the_memory(tmp_path):
+    """In another container the number of a process is that of a stranger."""
+    token = bytes(range(16))
+    strangers = tmp_path / "file"
+    strangers.write_bytes(bytes(64))
+    reader, writer = os.pipe()
+    with strangers.open("r+b") as file:
+        for number in (file.fileno(), reader, writer, 10**6):
+            assert shared_sums._attached(f"{os.getpid()} {number} {token.hex()}") is None
+        file.write(bytes(48) + token)
+        file.flush()
+        found = shared_sums._attached(f"{os.getpid()} {file.fileno()} {token.hex()}")
+    assert found is not None
+    for number in (found, reader, writer):
+        os.close(number)
+
+
+def test_the_memory_has_no_name(socket_directory):
+    """So nothing is left when processes are killed."""
+    with opened(socket_directory, 2) as ranks:
+        names = {str(Path(f"/proc/self/fd/{rank._file}").readlink()) for rank in ranks}
+
+    assert names == {"/memfd:tetrad-sums (deleted)"}

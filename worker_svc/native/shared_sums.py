@@ -1,0 +1,128 @@
+"""Shared sums: adds up the tensors of the ranks of one machine through memory that all have mapped; see src/shared_sums.h.
+
+The memory is a file without a name: the first rank makes it, and the others open it through /proc. Nothing is left of it when
+the last process ends, however that ends.
+"""
+
+import contextlib
+import ctypes
+import mmap
+import os
+import secrets
+from typing import Any
+
+import torch
+
+from tetrad.services.log import get_logger
+from tetrad.worker_svc.core.ranks import Shard
+from tetrad.worker_svc.layers.collectives import GlooSums, Sums
+from tetrad.worker_svc.layers.rendezvous import Rendezvous
+
+_TOKEN_BYTES = 16
+_MAX_RANKS = 64
+_SUMMED, _RANK_LOST = 0, 1
+
+log = get_logger()
+
+
+class SharedSums:
+    """See Sums.
+
+    Args:
+        library: the native kernels.
+        file: descriptor of the memory, of this rank alone: closed with this object.
+        shard: this rank.
+        timeout_s: longest wait for another rank.
+    """
+
+    def __init__(self, library: ctypes.CDLL, file: int, shard: Shard, timeout_s: float) -> None:
+        self._library, self._file, self._shard, self._timeout_s = library, file, shard, timeout_s
+        self._memory = mmap.mmap(file, os.fstat(file).st_size)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+
+    def sum_(self, x: torch.Tensor) -> torch.Tensor:
+        """See Sums; of float32."""
+        assert x.dtype == torch.float32, "ranks add up float32"
+        x = x.contiguous()
+        shard = self._shard
+        status = self._library.tetrad_sums_add(
+            self._address, self._file, shard.index, shard.size, self._timeout_s, x.data_ptr(), x.numel()
+        )
+        if status != _SUMMED:
+            what = "is lost" if status == _RANK_LOST else f"did not answer within {self._timeout_s:g} s"
+            raise RuntimeError(f"A rank {what}: its part of a sum did not come.")
+        return x
+
+    def leave(self) -> None:
+        """See Sums."""
+        self._library.tetrad_sums_leave(self._address, self._shard.index)
+
+    def __del__(self) -> None:
+        os.close(self._file)
+
+
+class SumsOfMachine:
+    """Opens the sums of a stage: shared memory where all of its ranks are on this machine, else gloo. See OpenSums.
+
+    Args:
+        library: the native kernels.
+    """
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+
+    def __call__(self, met: Rendezvous, name: str, group: Any, shard: Shard, timeout_s: float) -> Sums:
+        """See OpenSums; the ranks agree."""
+        file = self._open(met, name, shard)
+        shared = None if file is None else SharedSums(self._library, file, shard, timeout_s)
+        num_open = torch.tensor([0.0 if shared is None else 1.0])
+        group.allreduce([num_open]).wait()
+        if shared is None or num_open.item() < shard.size:
+            return GlooSums(group)
+        log.info("sums.shared", ranks=shard.size)
+        return shared
+
+    def _open(self, met: Rendezvous, name: str, shard: Shard) -> int | None:
+        """Return this rank's file, locked; None: it cannot have it."""
+        if shard.index == 0:
+            token = secrets.token_bytes(_TOKEN_BYTES)
+            file = self._make(shard.size, token)
+            met.publish(name, "" if file is None else f"{os.getpid()} {file} {token.hex()}")
+        else:
+            file = _attached(met.published(name))
+        if file is not None and self._library.tetrad_sums_join(file, shard.index) != 0:
+            os.close(file)
+            return None
+        return file
+
+    def _make(self, size: int, token: bytes) -> int | None:
+        size_bytes: int = self._library.tetrad_sums_size_bytes(size)
+        if not size_bytes or size > _MAX_RANKS or not hasattr(os, "memfd_create"):
+            return None
+        with contextlib.suppress(OSError):
+            file = os.memfd_create("tetrad-sums")
+            os.truncate(file, size_bytes)
+            os.pwrite(file, token, size_bytes)
+            return file
+        return None
+
+
+def _attached(place: str) -> int | None:
+    """Return a file of this rank's own on the memory that another process has made; None: it is out of reach.
+
+    In another container the number of the process may be that of a stranger, whose file has another token.
+    """
+    if not place:
+        return None
+    process, number, token = place.split()
+    try:
+        file = os.open(f"/proc/{int(process)}/fd/{int(number)}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if os.pread(file, _TOKEN_BYTES, max(0, os.fstat(file).st_size - _TOKEN_BYTES)) == bytes.fromhex(token):
+            return file
+    except OSError:
+        pass  # what cannot be read at a place, as a pipe, is not the memory
+    os.close(file)
+    return None

@@ -1,0 +1,151 @@
+// Shared sums: adds up the vectors of several processes of one machine through memory that all have mapped.
+//
+// Each rank writes a chunk of its vector into its own buffer, announces it, waits for the others' and adds all of them in the
+// order of the ranks, so the sums have the same bits everywhere. A rank has two buffers, used in turns: one that has announced
+// chunk n + 1 has read all of chunk n. A rank holds a lock on a byte of the file as long as it lives; the system releases it.
+#pragma once
+#include <fcntl.h>
+#include <time.h>
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include <atomic>
+#include <climits>
+#include <cstring>
+
+#include "team.h"
+
+namespace tetrad {
+
+// What a rank has written; on a cache line of its own, at the beginning of the memory.
+struct alignas(64) SharedRank {
+  std::atomic<uint32_t> num_chunks;   // wraps
+  std::atomic<uint32_t> num_waiting;  // ranks that sleep until there are more chunks
+  std::atomic<uint32_t> has_left;
+};
+
+enum SumStatus : int32_t { SUMMED = 0, RANK_LOST = 1, TIMED_OUT = 2 };
+
+class SharedSums {
+ public:
+  static constexpr int64_t HEAD_BYTES = 4096;  // room for 64 ranks
+  static constexpr int64_t CHUNK = 64 * 1024;  // floats of a buffer
+
+  static int64_t size_bytes(int32_t size) { return HEAD_BYTES + size * 2 * CHUNK * int64_t{sizeof(float)}; }
+
+  SharedSums(void* memory, int32_t file, int32_t rank, int32_t size, double timeout_s)
+      : ranks_(static_cast<SharedRank*>(memory)),
+        buffers_(reinterpret_cast<float*>(static_cast<char*>(memory) + HEAD_BYTES)),
+        file_(file), rank_(rank), size_(size), timeout_s_(timeout_s) {}
+
+  // Add the others' values to x.
+  SumStatus sum(float* x, int64_t count) {
+    for (int64_t first = 0; first < count; first += CHUNK) {
+      const SumStatus status = sum_chunk(x + first, count - first < CHUNK ? count - first : CHUNK);
+      if (status != SUMMED) return status;
+    }
+    return SUMMED;
+  }
+
+ private:
+  float* buffer(int32_t rank, uint32_t chunk) const { return buffers_ + (rank * 2 + (chunk & 1)) * CHUNK; }
+
+  SumStatus sum_chunk(float* x, int64_t count) {
+    const uint32_t chunk = ranks_[rank_].num_chunks.load(std::memory_order_relaxed);
+    std::memcpy(buffer(rank_, chunk), x, count * sizeof(float));
+    announce(chunk + 1);
+    for (int32_t rank = 0; rank < size_; rank++) {
+      const SumStatus status = wait_for(rank, chunk + 1);
+      if (status != SUMMED) return status;
+      const float* its = buffer(rank, chunk);
+      if (rank == 0) {
+        if (rank_ != 0) std::memcpy(x, its, count * sizeof(float));
+      } else {
+        for (int64_t i = 0; i < count; i++) x[i] += its[i];
+      }
+    }
+    return SUMMED;
+  }
+
+  void announce(uint32_t num_chunks) {
+    SharedRank& own = ranks_[rank_];
+    own.num_chunks.store(num_chunks);  // before it is asked who sleeps, as a sleeper is counted before it looks here
+    if (own.num_waiting.load()) wake(own.num_chunks);
+  }
+
+  // Spin, as the others are mostly as far; then sleep until they are, and look now and then whether they live.
+  SumStatus wait_for(int32_t rank, uint32_t num_chunks) {
+    SharedRank& its = ranks_[rank];
+    const auto is_there = [&] { return static_cast<int32_t>(its.num_chunks.load(std::memory_order_acquire) - num_chunks) >= 0; };
+    for (int spin = 0; spin < SPINS; spin++) {
+      if (is_there()) return SUMMED;
+      pause_core();
+    }
+    its.num_waiting.fetch_add(1);
+    const SumStatus status = sleep_until(is_there, rank);
+    its.num_waiting.fetch_sub(1);
+    return status;
+  }
+
+  template <typename Done>
+  SumStatus sleep_until(Done is_there, int32_t rank) {
+    const double start = now_s();
+    while (true) {
+      const uint32_t seen = ranks_[rank].num_chunks.load();
+      if (is_there()) return SUMMED;
+      sleep(ranks_[rank].num_chunks, seen);
+      if (is_there()) return SUMMED;
+      if (has_left(rank) || has_left(rank_)) return is_there() ? SUMMED : RANK_LOST;
+      if (now_s() - start > timeout_s_) return TIMED_OUT;
+    }
+  }
+
+#if defined(__linux__)
+  static void wake(std::atomic<uint32_t>& word) {
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  }
+
+  // Sleep while the word is as it was seen, for a short time at most.
+  static void sleep(std::atomic<uint32_t>& word, uint32_t seen) {
+    const timespec longest = {0, LOOK_NS};
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, seen, &longest, nullptr, 0);
+  }
+#else
+  static void wake(std::atomic<uint32_t>&) {}
+  static void sleep(std::atomic<uint32_t>&, uint32_t) { sched_yield(); }
+#endif
+
+  bool has_left(int32_t rank) const {
+    if (ranks_[rank].has_left.load(std::memory_order_relaxed)) return true;
+    if (rank == rank_) return false;
+    struct flock lock = {};
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = rank;
+    lock.l_len = 1;
+#ifdef F_OFD_GETLK
+    return fcntl(file_, F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
+#else
+    return true;
+#endif
+  }
+
+  static double now_s() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec + now.tv_nsec * 1e-9;
+  }
+
+  static constexpr int SPINS = 4000;  // as of a team
+  static constexpr long LOOK_NS = 5 * 1000 * 1000;
+
+  SharedRank* ranks_;
+  float* buffers_;
+  int32_t file_, rank_, size_;
+  double timeout_s_;
+};
+
+}  // namespace tetrad
