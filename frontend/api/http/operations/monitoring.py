@@ -187,7 +187,7 @@ async def load(request: Request) -> Response:
     return JsonResponse({"server_load": models_of(request).num_unfinished_requests})
 
 
-@router.get("/server_info", **documented(answer=_INFO_SCHEMA, tag="monitor"))
+@router.get("/server_info", **documented(answer=_INFO_SCHEMA, tag="monitor", errors=(401, 404, 500, 503)))
 async def server_info(
     request: Request,
     model: Annotated[str, Query(description="Name of a model, where several are served. Empty: the first.")] = "",

@@ -22,7 +22,8 @@ router = APIRouter()
 
 _OPERATORS = [Depends(require_operator)]
 _Model = Annotated[str, Query(description="Name of a model, where several are served. Empty: all of them.")]
-_ERRORS = (400, 401, 403, 500, 503)
+_PROFILE_ERRORS = (400, 401, 403, 500, 503)
+_ERRORS = (*_PROFILE_ERRORS, 404)
 
 
 _PAUSE = documented(answer=obj("*", status=constant("paused")), example={"status": "paused"}, tag="operate", errors=_ERRORS)
@@ -38,7 +39,7 @@ _IS_PAUSED = documented(
     ),
     example={"is_paused": False},
     tag="operate",
-    errors=(401, 500, 503),
+    errors=(401, 404, 500, 503),
 )
 _SLEEP = documented(
     answer=obj("*", is_sleeping=field("boolean", "True.")),
@@ -62,7 +63,7 @@ _IS_SLEEPING = documented(
     ),
     example={"is_sleeping": False},
     tag="operate",
-    errors=(401, 500, 503),
+    errors=(401, 404, 500, 503),
 )
 _RESET = documented(
     answer=obj("*", success=field("boolean", "False: requests hold blocks, and nothing was forgotten.")),
@@ -73,13 +74,16 @@ _RESET = documented(
 
 
 _START_PROFILE = documented(
-    answer=obj("*", status=constant("recording")), example={"status": "recording"}, tag="operate", errors=(*_ERRORS, 409)
+    answer=obj("*", status=constant("recording")),
+    example={"status": "recording"},
+    tag="operate",
+    errors=(*_PROFILE_ERRORS, 409),
 )
 _STOP_PROFILE = documented(
     answer=obj("*", paths=field("array", "The files, as those see them who wrote them.", items={"type": "string"})),
     example={"paths": ["/tmp/profiles/profile-frontend-1.json", "/tmp/profiles/profile-engine-core-1.json"]},
     tag="operate",
-    errors=(*_ERRORS, 404),
+    errors=(*_PROFILE_ERRORS, 404),
 )
 
 

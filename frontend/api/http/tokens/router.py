@@ -93,7 +93,7 @@ async def detokenize(request: Request) -> Response:
     return JsonResponse(Detokenized(await llm.texts.detokenize(body.tokens, skip_special_tokens=False)))
 
 
-@router.get("/tokenizer_info", **documented(answer=TokenizerFacts, example=_FACTS, tag="tokens"))
+@router.get("/tokenizer_info", **documented(answer=TokenizerFacts, example=_FACTS, tag="tokens", errors=(401, 404, 500, 503)))
 async def tokenizer_info(
     request: Request,
     model: Annotated[str, Query(description="Name of a model, where several are served. Empty: the first.")] = "",
