@@ -44,8 +44,8 @@ from tetrad.frontend.api.http.completions.bodies import CompletionRequest
 from tetrad.frontend.api.http.operations.loras import LoadLoraRequest, UnloadLoraRequest
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.model_directory import ModelDirectory
-from tetrad.one_process import Fields
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, NotFound, TetradError
+from tetrad.stack.one_process import Fields
 from tetrad.worker_svc.devices import lora_parts
 
 LORAS = {"enable_lora": True, "max_loras": 4}

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tetrad.cli.options import PROGRAMS_ALONE
-from tetrad.engine_args import EngineArgs
-from tetrad.local_stack import StackSettings
+from tetrad.library.engine_args import EngineArgs
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.hub.download import Report
+from tetrad.stack.local_stack import StackSettings
 
 _SHARED = ("device", "threads", "log_level", "hf_token", "download_dir", "otlp_traces_endpoint")
 """Options of the first model that a further one has, too, unless it says otherwise."""

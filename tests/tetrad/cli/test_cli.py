@@ -1,0 +1,304 @@
+"""The command line: help, errors of one line, and exit codes."""
+
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from tetrad.cli.also import add_also_option, also_settings
+from tetrad.cli.config_file import add_config_options, config_text, parse_with_config
+from tetrad.cli.options import add_engine_options, engine_args, new_parser
+from tetrad.cli.server_options import add_server_options, server_fields
+from tetrad.library.engine_args import EngineArgs
+from tetrad.services.errors import InvalidRequest
+from tetrad.services.hub.model_files import DEFAULT_MODEL
+
+
+def tetrad(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "tetrad.cli", *arguments], capture_output=True, text=True, timeout=60)
+
+
+def assert_one_line(result: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert result.returncode != 0
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert all(word in result.stderr for word in words), result.stderr
+
+
+def test_help_lists_every_command():
+    result = tetrad("--help")
+
+    assert result.returncode == 0
+    services = ("frontend", "tokenizer", "engine-core", "worker")
+    models, servers = ("pull", "list", "show"), ("serve", "status", "ps", "logs")
+    for command in (*models, *servers, "chat", "run-batch", "bench", "complete", "completion", *services):
+        assert f"  {command} " in result.stdout
+
+
+def test_help_groups_commands_by_purpose():
+    parts = tetrad("--help").stdout.split("\n\n")
+    groups = {title: [line.split()[0] for line in lines] for title, *lines in map(str.splitlines, parts[1:-1])}
+
+    assert list(groups) == ["Serve and use:", "Models:", "Look:", "Measure:", "Shell:", "Services, one by one:"]
+    assert groups["Measure:"] == ["bench", "profile"]
+
+
+def test_help_imports_neither_grpc_nor_typer():
+    """It takes 0.07 s without them, and 0.3 s or more with them."""
+    program = "import sys; from tetrad.cli import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
+    modules = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60).stderr.split()
+
+    assert not {"grpc", "typer", "rich", "pydantic", "structlog"} & set(modules)
+
+
+def test_a_mistyped_command_brings_the_most_similar_one():
+    assert_one_line(tetrad("sevre"), "there is no command 'sevre'", "did you mean serve?")
+
+
+def test_every_engine_option_says_what_it_does():
+    parser = new_parser("serve", "")
+    add_engine_options(parser)
+
+    assert not [action.dest for action in parser._actions if not action.help]
+
+
+def test_help_of_serve_shows_the_services_own_defaults():
+    text = " ".join(tetrad("serve", "--help").stdout.split())
+
+    assert "Maximum number of requests that run at the same time. (default: 256)" in text
+    assert "Number of tokens per KV cache block; a power of two. (default: 16)" in text
+
+
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("TETRAD_ENGINE_CORE_MAX_NUM_SEQ", "did you mean TETRAD_ENGINE_CORE_MAX_NUM_SEQS?"),
+        ("TETRAD_WORKER_THREAD", "did you mean TETRAD_WORKER_THREADS?"),
+        ("TETRAD_CACHE_DIRS", "did you mean TETRAD_CACHE_DIR?"),
+        ("TETRAD_X", "see --help"),
+    ],
+)
+def test_a_variable_that_no_service_knows_is_one_line(monkeypatch, variable, hint):
+    monkeypatch.setenv(variable, "1")
+
+    assert_one_line(tetrad("serve", "--port", "0"), f"{variable}: there is no such setting", hint)
+
+
+def test_an_unknown_command_is_one_line():
+    assert_one_line(tetrad("sing"), "sing", "--help")
+
+
+def test_version():
+    assert tetrad("--version").stdout.startswith("tetrad ")
+
+
+def test_a_kv_cache_that_the_device_cannot_hold_is_refused_with_both_figures():
+    result = tetrad("serve", "--port", "0", "--device", "sim", "--kv-cache-memory-gib", "500")
+
+    assert "kv_cache_memory_gib 500 does not fit: 4.0 GiB can be had" in result.stderr
+    assert result.returncode == 78
+
+
+def test_a_model_that_does_not_exist_is_one_line():
+    result = tetrad("serve", "/no/such/model.gguf", "--port", "0")
+
+    assert_one_line(result, "/no/such/model.gguf", "smollm2-135m-instruct")
+    assert result.returncode == 78
+
+
+@pytest.mark.parametrize(
+    ("given", "model"), [((), DEFAULT_MODEL), (("m",), "m"), (("--model", "m"), "m"), (("m", "--model", "m"), "m")]
+)
+def test_the_model_is_an_argument_or_a_flag(given, model):
+    parser = new_parser("serve", "")
+    add_engine_options(parser)
+
+    assert engine_args(parser.parse_args([*given])).model == model
+
+
+def test_two_models_are_one_line():
+    assert_one_line(tetrad("serve", "one", "--model", "two"), "one and two")
+
+
+def test_overrides_of_the_config_are_a_json_object():
+    parser = new_parser("serve", "")
+    add_engine_options(parser)
+
+    assert engine_args(parser.parse_args(["--hf-overrides", '{"rope_theta": 5}'])).hf_overrides == {"rope_theta": 5}
+    assert_one_line(tetrad("serve", "--hf-overrides", "[1]"), "--hf-overrides", "is not a JSON object")
+
+
+def test_a_port_that_is_taken_is_one_line_before_anything_starts():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+
+        assert_one_line(tetrad("serve", "--port", port), port, "--port")
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [(("--max-num-seqs", "0"), "max_num_seqs"), (("--port", "70000"), "70000"), (("--block-size", "17"), "17")],
+)
+def test_a_bad_value_is_one_line_that_names_it(flags, word, tmp_path):
+    model = tmp_path / "m.gguf"
+    model.write_bytes(b"GGUF")
+
+    assert_one_line(tetrad("serve", str(model), "--port", "0", *flags), word)
+
+
+@pytest.mark.parametrize(
+    ("command", "meant"),
+    [
+        (("serve", "--max-num-seq", "3"), "--max-num-seqs"),
+        (("serve", "--block-sise=16"), "--block-size"),
+        (("chat", "--sede", "1"), "--seed"),
+        (("tokenizer", "--listne", "127.0.0.1:0"), "--listen"),
+    ],
+)
+def test_a_mistyped_flag_is_one_line_that_names_the_one_that_was_meant(command, meant):
+    result = tetrad(*command)
+
+    assert_one_line(result, f"did you mean {meant}?", "--help")
+    assert result.returncode == 2
+
+
+@pytest.mark.parametrize("command", [("chat", "-q", "hi"), ("complete", "hi")])
+def test_without_a_server_a_client_says_how_to_start_one(command):
+    assert_one_line(tetrad(*command, "--url", "http://127.0.0.1:9"), "http://127.0.0.1:9", "tetrad serve")
+
+
+def test_status_of_nothing_tells_so():
+    result = tetrad("status", "--url", "http://127.0.0.1:9")
+
+    assert result.returncode == 1
+    assert "not ready" in result.stderr
+
+
+def test_complete_without_a_text_says_so():
+    result = subprocess.run(
+        [sys.executable, "-m", "tetrad.cli", "complete"], input="", capture_output=True, text=True, timeout=60
+    )
+
+    assert_one_line(result, "stdin")
+
+
+def test_a_key_file_that_does_not_exist_is_one_line_before_anything_starts():
+    assert_one_line(tetrad("serve", "--api-key-file", "/no/such/keys", "--port", "0"), "/no/such/keys", "No such file")
+
+
+def test_server_options_take_lists_in_every_form_and_leave_out_what_is_not_given():
+    parser = new_parser("serve", "")
+    add_server_options(parser)
+
+    options = parser.parse_args(["--api-key", "a,b", "--api-key", "c", "--allowed-origins", '["http://x"]', "--max-n", "3"])
+
+    assert server_fields(options) == {"api_key": ("a", "b", "c"), "allowed_origins": ("http://x",), "max_n": 3}
+
+
+def config(tmp_path, text: str):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def serve_options(*arguments: str):
+    parser = new_parser("serve", "")
+    add_config_options(parser)
+    add_server_options(parser)
+    add_engine_options(parser)
+    return parse_with_config(parser, arguments), parser
+
+
+def test_a_config_file_gives_options_and_flags_override_it(tmp_path):
+    path = config(tmp_path, "model: mine\nmax-num-seqs: 5\napi_key: [one, two]\nconsole: false\nseed: null\n")
+
+    of_file, _ = serve_options("--config", path)
+    of_flags, _ = serve_options("other", "--config", path, "--api-key", "three", "--max-num-seqs", "6", "--console")
+
+    assert engine_args(of_file).model == "mine"
+    assert (of_file.max_num_seqs, of_file.api_key, of_file.console, of_file.seed) == (5, ("one", "two"), False, None)
+    assert engine_args(of_flags).model == "other"
+    assert (of_flags.max_num_seqs, of_flags.api_key, of_flags.console) == (6, ("three",), True)
+
+
+def test_a_printed_config_is_a_config_file_with_the_same_options(tmp_path):
+    flags = ("m", "--max-num-seqs", "7", "--lora-modules", "a=/x", "b=/y", "--hf-overrides", '{"a": [1]}', "--no-console")
+    given, parser = serve_options(*flags, "--served-model-name", "n", "k")
+
+    read, _ = serve_options("--config", config(tmp_path, config_text(parser, given)))
+
+    assert {**vars(read), "config": None} == vars(given)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("prt: 1", "there is no option 'prt'. Did you mean port?"),
+        ("max_num_seqs: many", "max_num_seqs: invalid int value: 'many'"),
+        ("max_num_seqs: true", "max_num_seqs: takes no such value: True"),
+        ("console: 3", "console: must be true or false, got 3"),
+        ("device: tpu", "device: invalid choice: 'tpu'"),
+        ("[1]", "must hold options"),
+        ("a: [", "is not YAML"),
+    ],
+)
+def test_a_wrong_config_file_is_one_line_that_names_it(tmp_path, text, words):
+    path = config(tmp_path, text)
+
+    assert_one_line(tetrad("serve", "--config", path), path, words)
+
+
+def test_serve_prints_its_config(tmp_path):
+    result = tetrad("serve", "--print-config", "--max-num-seqs", "7")
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "# Maximum number of requests that run at the same time. (default: 256)\nmax_num_seqs: 7\n" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("also", "words"),
+    [
+        ("embed", "'embed' is neither NAME=MODEL nor a JSON object with name and model"),
+        ("=./model", "is neither NAME=MODEL"),
+        ('{"name": "embed"', "is not JSON"),
+        ('{"name": "embed", "model": "m", "sorcery": 1}', "a further model has no option 'sorcery'"),
+    ],
+)
+def test_a_further_model_that_cannot_be_served_is_refused(also, words):
+    with pytest.raises(InvalidRequest, match=f"^--also: .*{words}"):
+        also_settings([also], EngineArgs(device="sim"))
+
+
+def test_two_models_of_one_name_are_refused():
+    settings = EngineArgs(device="sim", served_model_name="main").stack_settings()
+
+    with pytest.raises(InvalidRequest, match="Two models have the name 'main'"):
+        replace(settings, further=also_settings([f"main={DEFAULT_MODEL}"], EngineArgs(device="sim")))
+
+
+def test_further_models_have_options_of_their_own_and_the_machines_of_the_first():
+    first = EngineArgs(device="sim", threads=3, max_model_len=256, log_level="error")
+
+    [plain, own] = also_settings(
+        [f"a={DEFAULT_MODEL}", f'{{"name": "b", "model": "{DEFAULT_MODEL}", "max-model-len": 64}}'], first
+    )
+
+    assert (plain.frontend.names, own.frontend.names) == (("a",), ("b",))
+    assert (plain.worker.device, plain.worker.threads, plain.worker.log_level) == ("sim", 3, "error")
+    assert (plain.engine_core.max_model_len, own.engine_core.max_model_len) == (None, 64)
+
+
+def test_a_config_file_lists_further_models(tmp_path):
+    path = tmp_path / "serve.yaml"
+    path.write_text("also:\n  - embed=./bge\n  - {name: rank, model: ./ranker, runner: pooling}\n")
+    parser = new_parser("serve", "Serves.")
+    add_also_option(parser)
+    add_config_options(parser)
+    add_engine_options(parser)
+
+    listed = parse_with_config(parser, ["--config", str(path)]).also
+    replaced = parse_with_config(parser, ["--config", str(path), "--also", "x=y"]).also
+
+    assert listed == ("embed=./bge", '{"name": "rank", "model": "./ranker", "runner": "pooling"}')
+    assert replaced == ("x=y",)
