@@ -1,16 +1,19 @@
 """Settings of the frontend: flags, TETRAD_FRONTEND_* and YAML. People choose them; facts about models are no settings."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from tetrad.frontend.net.discovery import check_target
-from tetrad.frontend.parsing.registry import REASONING_FORMATS, TOOL_FORMATS, Format, choose_format
-from tetrad.frontend.request.sampling_defaults import read_override
-from tetrad.services.errors import InvalidRequest
+from tetrad.frontend.further_models import (
+    FurtherModels,
+    checked_defaults,
+    checked_reasoning_parser,
+    checked_targets,
+    checked_tool_parser,
+    names_of,
+)
 from tetrad.services.settings import Names, ServiceSettings
 from tetrad.services.tls.identity import TlsFiles
 
@@ -94,6 +97,14 @@ class FrontendSettings(ServiceSettings):
     )
     served_model_names: Names = Field(
         (), description="Model names that clients may use, separated by commas. Empty: the model's own name."
+    )
+
+    further_models: FurtherModels = Field(
+        (),
+        description="Further models behind the same address, a JSON list: an object for each, with served_model_names, "
+        "tokenizer_targets and engine_targets; engine_admin_targets, model, lora_modules, lora_resolver_dir, tool_call_parser, "
+        "reasoning_parser, use_generation_config and override_generation_config may follow. A request goes to the model "
+        "that it names, and to the first one if it names none. Empty: one model.",
     )
 
     lora_modules: Names = Field(
@@ -314,31 +325,22 @@ class FrontendSettings(ServiceSettings):
     @field_validator("override_generation_config")
     @classmethod
     def _known_defaults(cls, value: str) -> str:
-        try:
-            read_override(value)
-        except InvalidRequest as error:
-            raise ValueError(error.message) from error
-        return value
+        return checked_defaults(value)
 
     @field_validator("tokenizer_targets", "engine_targets", "engine_admin_targets")
     @classmethod
     def _check_targets(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for target in value:
-            try:
-                check_target(target)
-            except InvalidRequest as error:
-                raise ValueError(error.message) from None
-        return value
+        return checked_targets(value)
 
     @field_validator("tool_call_parser")
     @classmethod
     def _check_tool_parser(cls, value: str) -> str:
-        return _checked(TOOL_FORMATS, value)
+        return checked_tool_parser(value)
 
     @field_validator("reasoning_parser")
     @classmethod
     def _check_reasoning_parser(cls, value: str) -> str:
-        return _checked(REASONING_FORMATS, value)
+        return checked_reasoning_parser(value)
 
     @field_validator("gateway_apis")
     @classmethod
@@ -374,6 +376,32 @@ class FrontendSettings(ServiceSettings):
             raise ValueError("allow-credentials needs allowed-origins that are named: any page could act for its visitors")
         return self
 
+    @model_validator(mode="after")
+    def _check_model_names(self) -> Self:
+        if not self.further_models:
+            return self
+        if not self.names:
+            raise ValueError("further-models needs served-model-names: requests name the first model, too")
+        seen: set[str] = set()
+        models = [(self.names, self.lora_modules), *((m.served_model_names, m.lora_modules) for m in self.further_models)]
+        for names, modules in models:
+            own = {*names_of(names, modules)}
+            if twice := seen & own:
+                raise ValueError(f"two models have the name {min(twice)!r}; each needs names of its own")
+            seen |= own
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that clients may use, of the first model; empty: as the tokenizer reports it."""
+        return self.served_model_names or ((self.model,) if self.model else ())
+
+    def each_model(self) -> tuple[Self, ...]:
+        """Return the settings of every model, as those of a frontend that serves it alone; the first one first."""
+        alone = self.model_copy(update={"further_models": ()})
+        fields = [{name: getattr(each, name) for name in type(each).model_fields} for each in self.further_models]
+        return (alone, *(alone.model_copy(update=changed) for changed in fields))
+
     @property
     def public_tls(self) -> TlsFiles | None:
         """Identity of the public ports; None: they are plain."""
@@ -387,11 +415,3 @@ class FrontendSettings(ServiceSettings):
         if self.listen:
             return self.listen
         return None if self.grpc_port is None else f"{self.host}:{self.grpc_port}"
-
-
-def _checked(formats: Sequence[Format], name: str) -> str:
-    try:
-        choose_format(formats, name, "")
-    except InvalidRequest as error:
-        raise ValueError(error.message) from None
-    return name

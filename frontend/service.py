@@ -1,4 +1,4 @@
-"""serve: runs one frontend from start to drain: AsyncLLM, HTTP and optionally the public gRPC API, on one event loop."""
+"""serve: runs one frontend from start to drain: the models, HTTP and optionally the public gRPC API, on one event loop."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -16,7 +16,7 @@ from tetrad.frontend.api.http.server.open_files import raise_open_files_limit
 from tetrad.frontend.api.http.server.server import HttpServer
 from tetrad.frontend.api.http.server.timed_connection import ConnectionLimits
 from tetrad.frontend.config import FrontendSettings
-from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.model_directory import ModelDirectory
 from tetrad.services.observability.metrics import shown
 from tetrad.services.rpc.server import Server
 from tetrad.services.tls.identity import TlsFiles
@@ -48,20 +48,20 @@ async def serve(
         NotFound, InvalidRequest: API keys that cannot be used.
     """
     guard = Guard(settings)
-    async with AsyncLLM(settings) as llm:
-        with shown(llm.metrics.registry):
-            await _serve_llm(llm, settings, guard, _Ends(shutdown, retire or asyncio.Event()), on_ready)
+    async with ModelDirectory.of(settings) as models:
+        with shown(models.metrics):
+            await _serve_models(models, settings, guard, _Ends(shutdown, retire or asyncio.Event()), on_ready)
 
 
-async def _serve_llm(
-    llm: AsyncLLM,
+async def _serve_models(
+    models: ModelDirectory,
     settings: FrontendSettings,
     guard: Guard,
     ends: "_Ends",
     on_ready: Callable[[int, str | None], None] | None,
 ) -> None:
     http = HttpServer(
-        create_app(llm, settings, guard),
+        create_app(models, settings, guard),
         host=settings.host,
         port=settings.port,
         keep_alive_timeout_s=settings.keep_alive_timeout_s,
@@ -74,13 +74,13 @@ async def _serve_llm(
     is_shared = settings.http_fd is not None
     if not is_shared:
         await http.start()
-    grpc_server = _grpc_server(llm, settings, guard)
-    starting, ending = asyncio.create_task(llm.start()), asyncio.create_task(ends.wait_any())
+    grpc_server = _grpc_server(models, settings, guard)
+    starting, ending = asyncio.create_task(models.start()), asyncio.create_task(ends.wait_any())
     tasks = [starting, ending]
     try:
         if grpc_server is not None:
             await grpc_server.start()
-            tasks.append(asyncio.create_task(_publish_readiness(llm, grpc_server)))
+            tasks.append(asyncio.create_task(_publish_readiness(models, grpc_server)))
         await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
@@ -91,15 +91,17 @@ async def _serve_llm(
         elif is_shared:
             return  # nothing was accepted
         await ending
-        llm.readiness.note_leaving()
+        models.readiness.note_leaving()
         if grpc_server is not None:
             await grpc_server.health.drain()
         if not ends.shutdown.is_set():
-            await ends.unless_shut_down(_retire(llm, http, grpc_server, settings.retire_timeout_s), settings.retire_timeout_s)
-        llm.withdraw()
+            await ends.unless_shut_down(
+                _retire(models, http, grpc_server, settings.retire_timeout_s), settings.retire_timeout_s
+            )
+        models.withdraw()
         http.close_connections_with_answers()
         await asyncio.sleep(settings.withdrawal_wait_s)
-        await llm.drain(settings.drain_timeout_s)
+        await models.drain(settings.drain_timeout_s)
     finally:
         for task in tasks:
             task.cancel()
@@ -109,9 +111,9 @@ async def _serve_llm(
         await http.stop()
 
 
-async def _publish_readiness(llm: AsyncLLM, server: Server) -> None:
+async def _publish_readiness(models: ModelDirectory, server: Server) -> None:
     """Let the gRPC health follow whether requests can be served."""
-    async for report in llm.readiness.follow():
+    async for report in models.readiness.follow():
         await server.health.set_ready(report.ready)
 
 
@@ -140,20 +142,20 @@ class _Ends:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _retire(llm: AsyncLLM, http: HttpServer, grpc_server: Server | None, timeout_s: float) -> None:
+async def _retire(models: ModelDirectory, http: HttpServer, grpc_server: Server | None, timeout_s: float) -> None:
     """Accept nothing new, and return when everything that was accepted is answered."""
     closing = None if grpc_server is None else asyncio.create_task(grpc_server.retire(timeout_s))
     try:
         await http.retire()
         # Work without an HTTP connection: calls of the gRPC API, background responses.
-        await llm.wait_idle()
+        await models.wait_idle()
     finally:
         if closing is not None:
             closing.cancel()
             await asyncio.gather(closing, return_exceptions=True)
 
 
-def _grpc_server(llm: AsyncLLM, settings: FrontendSettings, guard: Guard) -> Server | None:
+def _grpc_server(models: ModelDirectory, settings: FrontendSettings, guard: Guard) -> Server | None:
     public, private = settings.grpc_address, settings.private_listen
     if not public and not private:
         return None
@@ -162,8 +164,8 @@ def _grpc_server(llm: AsyncLLM, settings: FrontendSettings, guard: Guard) -> Ser
     limits = CallLimits(settings.request_timeout_s)
     return Server(
         settings.model_copy(update={"listen": public or private, **identity}),
-        public_services(llm, limits, max_pooling_inputs=settings.max_pooling_inputs)
-        | gateway_services(settings.gateway_apis, llm, limits, guard),
+        public_services(models, limits, max_pooling_inputs=settings.max_pooling_inputs)
+        | gateway_services(settings.gateway_apis, models, limits, guard),
         interceptors=[RequireApiKey(guard), EndSlowCalls(settings.slow_client_timeout_s)],
         also_listen=(private,) if public and private else (),
         shares_port=bool(private),

@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
-_METAVARS = {"str": "TEXT", "int": "N", "float": "X", "Path": "PATH", "tuple[str,...]": "NAMES", "{int,auto}": "{N,auto}"}
+_METAVARS = {
+    "str": "TEXT",
+    "int": "N",
+    "float": "X",
+    "Path": "PATH",
+    "tuple[str,...]": "NAMES",
+    "tuple[JSON,...]": "JSON",
+    "{int,auto}": "{N,auto}",
+}
 """Python's name of a setting's type -> the placeholder of its value in help."""
 _NO_DEFAULT = re.compile(r" \(default: (None|\(\)|)\)$")
 _TUPLE_DEFAULT = re.compile(r"\(default: \(([^()]+?),?\)\)$")

@@ -1,4 +1,4 @@
-"""AsyncLLM: runs requests over a tokenizer and engine cores. HTTP, gRPC and the LLM class share it.
+"""AsyncLLM: runs the requests of one model over tokenizers and engine cores. HTTP, gRPC and the LLM class share it.
 
 Connects to one or more tokenizers and engine cores, and closes them. The intake sends requests; Texts serves calls that need
 the tokenizer alone. One event loop: every method must be called on the loop that `connect` ran on.
@@ -25,12 +25,10 @@ from tetrad.frontend.llm.pooling_job import PoolingJob
 from tetrad.frontend.llm.prompt_adapters import PromptAdapters
 from tetrad.frontend.llm.readiness import draining_error, starting_error
 from tetrad.frontend.llm.served_model import ModelNames, ServedModel
+from tetrad.frontend.llm.shared_resources import SharedResources
 from tetrad.frontend.llm.tokenization import Texts
-from tetrad.frontend.net.peers import Peers
-from tetrad.frontend.observability.merged_metrics import merged
 from tetrad.frontend.observability.metrics import FrontendMetrics, counting_errors
 from tetrad.frontend.parsing.formats import ChatFormats
-from tetrad.frontend.request.admission import Admission
 from tetrad.frontend.request.new_pooling import NewPooling, PoolingOptions
 from tetrad.frontend.request.new_request import NewRequest
 from tetrad.frontend.request.outputs import LoRARequest, RequestOutput
@@ -39,8 +37,6 @@ from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.services.errors import FailedPrecondition
 from tetrad.services.log import get_logger
-from tetrad.services.observability.tracer import open_tracer
-from tetrad.services.observability.tracing import Tracer
 from tetrad.services.rpc.carrier import GRPC, Carrier
 
 log = get_logger()
@@ -52,22 +48,20 @@ class AsyncLLM:
     Args:
         settings: where the services are, and the limits of requests.
         carrier: to the services.
+        shared: with the other models of a frontend, which starts and closes it. None: this model is alone.
     """
 
-    def __init__(self, settings: FrontendSettings, carrier: Carrier = GRPC) -> None:
-        self._settings = settings
-        self.peers = None if settings.peers_dir is None else Peers(settings.peers_dir)
-        self.admission = Admission(
-            settings.max_num_requests,
-            settings.max_num_queued_tokens,
-            frontends=None if self.peers is None else self.peers.slots,
-        )
+    def __init__(self, settings: FrontendSettings, carrier: Carrier = GRPC, shared: SharedResources | None = None) -> None:
+        self.settings = settings
+        self._is_alone = shared is None
+        self.shared = shared or SharedResources(settings)
+        self.admission, self.tracer = self.shared.admission, self.shared.tracer
         self.metrics = FrontendMetrics(
             prefix=settings.metrics_prefix, model_name=next(iter(settings.served_model_names), settings.model)
         )
-        self.metrics.watch(self.admission)
-        self.tracer = open_tracer("frontend", settings.otlp_endpoint)
-        self.backends = Backends(settings, self.metrics, carrier)
+        if self._is_alone:
+            self.metrics.watch(self.admission)
+        self.backends = Backends(settings, self.metrics, self.shared.recent, carrier)
         self.readiness = self.backends.readiness
         self.engine_admin = EngineAdminClient(
             functools.partial(self.backends.engines.admin_endpoints, settings.engine_admin_targets),
@@ -79,9 +73,9 @@ class AsyncLLM:
         self.adapters = Adapters(self.engine_admin, self._prompt_adapters)
         self._requests = self.backends.requests
         self._gate = Gate()
-        shared = (self._gate, self.admission, self.backends, self.tracer, settings.request_timeout_s)
-        self._intake = RequestIntake(*shared)
-        self._pooling_intake = PoolingIntake(*shared, self.metrics)
+        common = (self._gate, self.admission, self.backends, self.tracer, settings.request_timeout_s)
+        self._intake = RequestIntake(*common)
+        self._pooling_intake = PoolingIntake(*common, self.metrics)
         self._model: ServedModel | None = None
         self._texts: Texts | None = None
 
@@ -105,25 +99,29 @@ class AsyncLLM:
 
     async def start(self) -> None:
         """Connect; once. Until this returns requests are refused with Unavailable. Raises as `connect` does."""
-        if self.peers is not None:
-            await self.peers.serve(self.metrics.render)
-        tokenizer = await self.backends.start(self._settings.ready_timeout_s)
-        model = await ServedModel.of(self._settings, tokenizer, self.backends)
+        await self.start_within(self.settings.ready_timeout_s)
+
+    async def start_within(self, timeout_s: float | None) -> None:
+        """Do what `start` does, within a time.
+
+        Args:
+            timeout_s: how long that may take. None: any time.
+
+        Raises:
+            Unavailable, FailedPrecondition: see `connect`.
+        """
+        if self._is_alone:
+            await self.shared.start(self.metrics.render)
+        tokenizer = await self.backends.start(timeout_s)
+        model = await ServedModel.of(self.settings, tokenizer, self.backends)
         self.backends.processor.eos_token_ids = tokenizer.eos_token_ids
-        self._texts = Texts(model, self.backends.tokenizer, self.admission, self.metrics, self._settings.request_timeout_s)
+        self._texts = Texts(model, self.backends.tokenizer, self.admission, self.metrics, self.settings.request_timeout_s)
         self._intake.open(InputProcessor(self.backends.tokenizer, model, self._prompt_adapters), model.names.root)
         self._pooling_intake.open(PoolingInputs(self.backends.tokenizer, model.limits), model.names.root)
         self._model = model
         await self._load_adapters(model.names.adapters)
         self.readiness.note_started()
         log.info("frontend.ready", model=model.names.root, max_model_len=self.max_model_len, num_engines=self.num_engines)
-
-    async def render_metrics(self) -> bytes:
-        """Return the metrics of all frontends that share a port, in Prometheus' text format."""
-        own = self.metrics.render()
-        if self.peers is None:
-            return own
-        return merged(await self.peers.pages() | {self.peers.slots.number: own})
 
     async def _load_adapters(self, adapters: AdapterNames) -> None:
         """Load the adapters of the settings, or raise why one cannot be used; on the first request, if nobody can ask."""
@@ -166,9 +164,8 @@ class AsyncLLM:
         self._requests.fail_all(draining_error())
         await self.backends.close()
         await self.engine_admin.close()
-        await _close_tracer(self.tracer)
-        if self.peers is not None:
-            await self.peers.close()
+        if self._is_alone:
+            await self.shared.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -350,6 +347,12 @@ class AsyncLLM:
         return self._require_model().names
 
     @property
+    def all_names(self) -> list[str]:
+        """The names that clients may ask for, with those of the adapters."""
+        names = self.model_names
+        return [*names.names, *(lora.lora_name for lora in names.adapters)]
+
+    @property
     def chat_formats(self) -> ChatFormats:
         """The formats in which the model writes its turns."""
         return self._require_model().formats
@@ -368,11 +371,6 @@ class AsyncLLM:
     def num_unfinished_requests(self) -> int:
         """Requests that have not had their last output."""
         return len(self._requests)
-
-    @property
-    def num_unfinished_requests_of_all(self) -> int:
-        """The same of all frontends that share a port; of the others each of n outputs counts."""
-        return len(self._requests) + self.admission.num_requests_of_others
 
     @property
     def num_engine_steps(self) -> int:
@@ -398,11 +396,3 @@ class AsyncLLM:
         if self._model is None:
             raise starting_error()
         return self._model
-
-
-async def _close_tracer(tracer: Tracer) -> None:
-    """Close it beside the event loop, or on it where the interpreter is ending: by then threads take no calls any more."""
-    try:
-        await asyncio.to_thread(tracer.close)
-    except RuntimeError:
-        tracer.close()

@@ -32,8 +32,6 @@ from tetrad.frontend.tokenizer.replicas import Replica, TokenizerReplicas
 from tetrad.services.errors import Unavailable
 from tetrad.services.rpc.carrier import Carrier
 
-_NUM_RECENT_REQUESTS = 100
-
 
 class Backends:
     """Clients of the tokenizers and the engine cores, with the unfinished requests and the output processor between them.
@@ -41,10 +39,11 @@ class Backends:
     Args:
         settings: where they are, and how long they may be away.
         metrics: for the processor, and for how many are there.
+        recent: takes the requests that end.
         carrier: to them.
     """
 
-    def __init__(self, settings: FrontendSettings, metrics: FrontendMetrics, carrier: Carrier) -> None:
+    def __init__(self, settings: FrontendSettings, metrics: FrontendMetrics, recent: RecentRequests, carrier: Carrier) -> None:
         self._carrier = carrier
         self._metrics = metrics
         self._settings = settings
@@ -66,8 +65,7 @@ class Backends:
             max_message_bytes=settings.max_message_bytes,
         )
         self.detokenizer = DetokenizerClient(self._replicas, **patience)
-        self.recent = RecentRequests(_NUM_RECENT_REQUESTS if settings.console else 0)
-        self.requests = UnfinishedRequests(self.detokenizer, metrics, self.recent)
+        self.requests = UnfinishedRequests(self.detokenizer, metrics, recent)
         self.processor = OutputProcessor(self.requests, self.detokenizer, self.tokenizer, metrics)
         self.engines = EnginePool(
             engines,
@@ -83,11 +81,11 @@ class Backends:
         """The tokenizers, in the order of the settings."""
         return self._replicas.replicas
 
-    async def start(self, timeout_s: float) -> TokenizerInfo:
+    async def start(self, timeout_s: float | None) -> TokenizerInfo:
         """Connect, and return what the tokenizer says of itself when all is there that requests need.
 
         Raises:
-            Unavailable: it is not after `timeout_s`.
+            Unavailable: it is not after `timeout_s`; None: any time.
             FailedPrecondition: an engine speaks another revision of the contract.
         """
         self._replicas.start()
@@ -97,7 +95,7 @@ class Backends:
                 group.create_task(self.engines.start())
                 group.create_task(self.detokenizer.wait_connected())
         except TimeoutError:
-            raise self._not_ready(timeout_s) from None
+            raise self.not_ready(timeout_s or 0.0) from None
         except ExceptionGroup as errors:
             # The first failure has cancelled the others, and is the whole story.
             raise errors.exceptions[0] from None
@@ -135,7 +133,8 @@ class Backends:
             events = KvEventsClient(admin.target, self._connect(admin), prefixes)
         return Member(endpoint, engine, prefixes, events)
 
-    def _not_ready(self, timeout_s: float) -> Unavailable:
+    def not_ready(self, timeout_s: float) -> Unavailable:
+        """Return the error of services that were not there within `timeout_s`: which one, and why."""
         if not self.engines.engines:
             text = f"No engine core was found within {timeout_s:g} s: {self.engines.discovery.problem}."
             return Unavailable(text)

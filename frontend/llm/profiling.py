@@ -3,6 +3,8 @@
 Called by the operator's endpoints. Each service writes its file on its own machine; the call returns the paths.
 """
 
+import asyncio
+
 from tetrad.frontend.engine.admin_client import EngineAdminClient
 from tetrad.services.observability.profiling import StepProfiler, stop_all
 
@@ -12,10 +14,10 @@ class Profiling:
 
     Args:
         own: of this frontend.
-        engines: the others.
+        engines: the others, of each model.
     """
 
-    def __init__(self, own: StepProfiler, engines: EngineAdminClient) -> None:
+    def __init__(self, own: StepProfiler, *engines: EngineAdminClient) -> None:
         self._own = own
         self._engines = engines
 
@@ -23,11 +25,11 @@ class Profiling:
         """Begin to record; AlreadyExists during a recording, FailedPrecondition without the operators' ports."""
         self._own.start(prefix)
         try:
-            await self._engines.start_profile(prefix)
+            await asyncio.gather(*(engines.start_profile(prefix) for engines in self._engines))
         except BaseException:  # also if the caller has disconnected: it would never be stopped
             self._own.stop().unlink()
             raise
 
     async def stop(self) -> list[str]:
         """End what is recorded, by whomever, and return the files' paths; NotFound if nothing is."""
-        return await stop_all(self._own.stop_aside(), self._engines.stop_profile())
+        return await stop_all(self._own.stop_aside(), *(engines.stop_profile() for engines in self._engines))

@@ -33,7 +33,7 @@ class ModelNames:
         self.created_unix_s = int(time.time())
 
     def resolve(self, name: str | None) -> str:
-        """Return the name to answer with; none means the only model. NotFound for any other model."""
+        """Return the name to answer with; none means the first. NotFound for any other."""
         if not name:
             return self.names[0]
         if name not in self.names and self.adapters.get(name) is None:

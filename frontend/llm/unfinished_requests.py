@@ -146,7 +146,7 @@ class UnfinishedRequests:
         if not self._requests:
             self._idle.set()
         self._metrics.observe_finished(request, error, idle=not self._requests)
-        self._recent.note(request, error)
+        self._recent.note(request, error, self._metrics.model_name)
         is_aborted = any(sequence.finish_reason == "abort" for sequence in request.sequences)
         reason = error.reason if error is not None else "ABORTED" if is_aborted else ""
         request.call.end_request(request.params, request.num_prompt_tokens, request.metrics, reason)

@@ -49,7 +49,7 @@ class FrontendMetrics:
     def __init__(self, *, prefix: str = "tetrad", model_name: str = "") -> None:
         self.registry = CollectorRegistry()
         self._prefix = prefix
-        self._model_name = model_name
+        self.model_name = model_name
         self._scheduler = SchedulerMetrics(prefix, model_name)
         self.registry.register(self._scheduler)
         self._tokenizers = self._gauge("num_tokenizers_connected", "Tokenizers with an open connection.")
@@ -148,7 +148,7 @@ class FrontendMetrics:
 
     def observe_tokenizer_call(self, method: str, seconds: float) -> None:
         """Count a unary call of a tokenizer that was answered."""
-        self._tokenizer_calls.labels(self._model_name, method).observe(seconds)
+        self._tokenizer_calls.labels(self.model_name, method).observe(seconds)
 
     def observe_detokenized(self, seconds: float) -> None:
         """Count a step whose tokens have become texts."""
@@ -197,9 +197,9 @@ class FrontendMetrics:
         """Count a request that ended; `idle`: it was the last one of this frontend."""
         times = request.metrics
         for sequence in request.sequences:
-            self._success.labels(self._model_name, sequence.finish_reason or "abort").inc()
+            self._success.labels(self.model_name, sequence.finish_reason or "abort").inc()
         lora = request.lora_request
-        self._lora_requests.labels(self._model_name, self._adapter_label("" if lora is None else lora.lora_name)).inc()
+        self._lora_requests.labels(self.model_name, self._adapter_label("" if lora is None else lora.lora_name)).inc()
         if error is not None:
             self.observe_error(error)
         if times.finished_time is not None:
@@ -238,28 +238,28 @@ class FrontendMetrics:
 
     def observe_error(self, error: TetradError) -> None:
         """Count a request that was refused, or that failed."""
-        self._errors.labels(self._model_name, error.reason).inc()
+        self._errors.labels(self.model_name, error.reason).inc()
         if isinstance(error, Overloaded):
-            self._overloaded.labels(self._model_name, error.reason).inc()
+            self._overloaded.labels(self.model_name, error.reason).inc()
 
     def observe_http(self, handler: str, method: str, status: int, seconds: float) -> None:
         """Count an HTTP request that was answered; `handler` is a route's path, not the client's."""
-        self._http.labels(self._model_name, handler, method, str(status)).inc()
-        self._http_seconds.labels(self._model_name, handler).observe(seconds)
+        self._http.labels(self.model_name, handler, method, str(status)).inc()
+        self._http_seconds.labels(self.model_name, handler).observe(seconds)
 
     # --- series -----------------------------------------------------------------------------------------------------
 
     def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"{self._prefix}:{name}", text, ["model_name"], registry=self.registry).labels(self._model_name)
+        return Gauge(f"{self._prefix}:{name}", text, ["model_name"], registry=self.registry).labels(self.model_name)
 
     def _counter(self, name: str, text: str) -> Counter:
-        return self._counters(name, text).labels(self._model_name)
+        return self._counters(name, text).labels(self.model_name)
 
     def _counters(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"{self._prefix}:{name}", text, ["model_name", *labels], registry=self.registry)
 
     def _histogram(self, name: str, text: str, limits: Sequence[float]) -> Histogram:
-        labels = {"model_name": self._model_name}
+        labels = {"model_name": self.model_name}
         return Histogram(f"{self._prefix}:{name}", text, limits, registry=self.registry, labels=labels)
 
     def _labelled(self, name: str, text: str, *labels: str) -> LabelledHistogram:

@@ -19,6 +19,7 @@ class RecentRequest:
 
     Attributes:
         number: grows with each request of this frontend that ended.
+        model: that ran it, by its first name; empty: the only one.
         adapter: the LoRA adapter it ran with; empty: none.
         queue_s: until it was scheduled first, tokenizing and the way to the engine core not included; None: it never was.
         prefill_s: from then to the first token; None: there is none.
@@ -29,6 +30,7 @@ class RecentRequest:
 
     number: int
     request_id: str
+    model: str
     adapter: str
     arrival_time: float
     num_prompt_tokens: int
@@ -54,10 +56,10 @@ class RecentRequests:
         self._ended: deque[RecentRequest] = deque(maxlen=size)
         self._numbers = itertools.count(1)
 
-    def note(self, request: RequestState, error: TetradError | None) -> None:
+    def note(self, request: RequestState, error: TetradError | None, model: str = "") -> None:
         """Take a request that ended, with `error` if that is why."""
         if self._ended.maxlen:
-            self._ended.append(_recent(next(self._numbers), request, error))
+            self._ended.append(_recent(next(self._numbers), request, error, model))
 
     def after(self, number: int) -> list[RecentRequest]:
         """Return those that ended after the one of this number, as far as they are kept."""
@@ -65,7 +67,7 @@ class RecentRequests:
         return list(newer)[::-1]
 
 
-def _recent(number: int, request: RequestState, error: TetradError | None) -> RecentRequest:
+def _recent(number: int, request: RequestState, error: TetradError | None, model: str) -> RecentRequest:
     metrics = request.metrics
     queue_s, prefill_s, decode_s = metrics.queued_time_s, None, None
     end = metrics.finished_time or metrics.last_token_time or time.time()
@@ -75,6 +77,7 @@ def _recent(number: int, request: RequestState, error: TetradError | None) -> Re
     return RecentRequest(
         number=number,
         request_id=request.request_id,
+        model=model,
         adapter="" if request.lora_request is None else request.lora_request.lora_name,
         arrival_time=metrics.arrival_time,
         num_prompt_tokens=request.num_prompt_tokens,

@@ -69,6 +69,31 @@ class _Shown:
 _SERVED.register(_Shown(PROCESS))
 
 
+class _Joined:
+    """Several registries with the same families as one: each family once, with the samples of all."""
+
+    def __init__(self, registries: Iterable[CollectorRegistry]) -> None:
+        self._registries = tuple(registries)
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        families: dict[str, Metric] = {}
+        for family in (family for registry in self._registries for family in registry.collect()):
+            known = families.setdefault(family.name, family)
+            if known is not family:
+                known.samples.extend(family.samples)
+        return families.values()
+
+
+def joined_registry(registries: Iterable[CollectorRegistry]) -> CollectorRegistry:
+    """Return a registry that shows those of others, whose series differ in their labels."""
+    joined = CollectorRegistry()
+    joined.register(_Joined(registries))
+    return joined
+
+
 class _CertificateEnds:
     """Until when the certificates of this process last, read where they are noted."""
 

@@ -43,6 +43,7 @@ from tetrad.frontend.api.http.app import create_app
 from tetrad.frontend.api.http.completions.bodies import CompletionRequest
 from tetrad.frontend.api.http.operations.loras import LoadLoraRequest, UnloadLoraRequest
 from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.model_directory import ModelDirectory
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, NotFound, TetradError
 from tetrad.stack.one_process import Fields
 from tetrad.worker_svc.devices import lora_parts
@@ -302,7 +303,7 @@ async def test_adapters_over_http(case, tmp_path):
         return answer.json()["choices"][0]["token_ids"]
 
     async with served(case, "http", frontend=fields) as llm:
-        app = create_app(llm, llm._settings, Guard(llm._settings))
+        app = create_app(ModelDirectory.alone(llm), llm.settings, Guard(llm.settings))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
             for model, number in (("base", 0), ("sql", 1), ("two", 2)):
                 check_greedy(case.model(number), prompt, await complete(http, model))

@@ -29,6 +29,7 @@ from tests.lora_files import merged, save_lora
 from tetrad import LoRARequest, SamplingParams
 from tetrad.frontend.access.guard import Guard
 from tetrad.frontend.api.http.app import create_app
+from tetrad.frontend.llm.model_directory import ModelDirectory
 from tetrad.services.errors import AlreadyExists, InvalidRequest, ModelError, NotFound, Unsupported
 
 NUM_VIRTUAL = 20
@@ -202,7 +203,7 @@ async def test_prompt_adapters_over_http(case, tmp_path):
     }
     prompt = prompts_of(1)[0]
     async with served(case.directory, "http", frontend=fields) as llm:
-        app = create_app(llm, llm._settings, Guard(llm._settings))
+        app = create_app(ModelDirectory.alone(llm), llm.settings, Guard(llm.settings))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
 
             async def complete(model: str) -> dict:

@@ -32,6 +32,7 @@ from tetrad import BeamSearchParams, SamplingParams
 from tetrad.frontend.access.guard import Guard
 from tetrad.frontend.api.http.app import create_app
 from tetrad.frontend.llm.beam_search import beam_search
+from tetrad.frontend.llm.model_directory import ModelDirectory
 from tetrad.services.errors import InvalidRequest, Unsupported
 
 LONG = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True, detokenize=False)
@@ -176,7 +177,7 @@ async def test_embeddings_over_http(case):
         return {"max_tokens": NUM_TOKENS, "temperature": 0, "ignore_eos": True, "return_token_ids": True} | fields
 
     async with served(case.directory, "http", frontend={"enable_prompt_embeds": True}) as llm:
-        app = create_app(llm, llm._settings, Guard(llm._settings))
+        app = create_app(ModelDirectory.alone(llm), llm.settings, Guard(llm.settings))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
 
             async def refusal(**fields: object) -> str:

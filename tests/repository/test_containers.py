@@ -30,7 +30,7 @@ ROLES = {
     name: role
     for name in SERVICES
     for role in SETTINGS
-    if re.fullmatch(rf"{role}(-\d|-gpu|-tls|-tp2|-tp2-rank-\d)?", name)
+    if re.fullmatch(rf"{role}(-\d|-gpu|-two-models|-second|-tls|-tp2|-tp2-rank-\d)?", name)
 }  # fmt: skip
 OWN = {name: service for name, service in SERVICES.items() if "build" in service}
 PROFILES = {
@@ -39,6 +39,10 @@ PROFILES = {
     "scale": {
         *("balancer", "frontend-1", "frontend-2", "tokenizer", "tokenizer-2"),
         *("engine-core", "engine-core-2", "worker", "worker-2"),
+    },
+    "two-models": {
+        *("frontend-two-models", "tokenizer", "engine-core", "worker"),
+        *("tokenizer-second", "engine-core-second", "worker-second"),
     },
     "tls": {"certificates", "frontend-tls", "tokenizer-tls", "engine-core-tls", "worker-tls"},
     "tp2": {"frontend-tp2", "tokenizer-tp2", "engine-core-tp2", "worker-tp2-rank-0", "worker-tp2-rank-1"},
@@ -148,8 +152,11 @@ def targets_of(name: str, monkeypatch) -> list[tuple[str, str]]:
     """Return (role, target) of all that a service calls."""
     settings = settings_of(name, monkeypatch)
     if ROLES[name] == "frontend":
-        return [("tokenizer", target) for target in settings.tokenizer_targets] + [
-            ("engine-core", target) for target in settings.engine_targets
+        return [
+            (role, target)
+            for model in settings.each_model()
+            for role, targets in (("tokenizer", model.tokenizer_targets), ("engine-core", model.engine_targets))
+            for target in targets
         ]
     if ROLES[name] == "engine-core":
         # Ranks meet at these addresses, so they are plain names.

@@ -57,7 +57,11 @@ def announcement(frontend: FrontendSettings, engine: EngineInfo | None, *, num_e
     """
     url, name = url_of(frontend), frontend.served_model_names[0]
     host = url.partition("://")[2].rpartition(":")[0]
-    lines = [f"Tetrad serves {name} at {url}/v1. Ctrl-C stops it.", *([] if engine is None else _capacity(engine, num_engines))]
+    names = ", ".join([name, *(each.served_model_names[0] for each in frontend.further_models)])
+    lines = [
+        f"Tetrad serves {names} at {url}/v1. Ctrl-C stops it.",
+        *([] if engine is None else _capacity(engine, num_engines)),
+    ]
     lines += [f"  API       {url}/v1, reference at {url}/docs"]
     if frontend.grpc_port is not None:
         lines += [f"  gRPC      {host}:{frontend.grpc_port}"]

@@ -108,7 +108,7 @@ def _flags(action: argparse.Action, value: Any) -> Iterator[str]:
         if action.nargs == "+":
             yield from (flag, *map(str, value))
         else:
-            yield from (f"{flag}={each}" for each in value)
+            yield from (f"{flag}={json.dumps(each) if isinstance(each, dict) else each}" for each in value)
     elif isinstance(value, bool) or not isinstance(value, str | int | float | dict):
         raise argparse.ArgumentError(None, f"takes no such value: {value!r}")
     else:

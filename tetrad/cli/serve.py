@@ -4,6 +4,7 @@ import argparse
 import asyncio
 from dataclasses import replace
 
+from tetrad.cli.also import add_also_option, also_settings
 from tetrad.cli.announcement import announcement, engine_facts, has_chat_template
 from tetrad.cli.config_file import add_config_options, config_text, parse_with_config
 from tetrad.cli.options import add_engine_options, engine_args, new_parser
@@ -31,6 +32,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--api-server-count", type=int, default=1, metavar="N", help=text)
     text = "Maximum time to start all services, in seconds."
     parser.add_argument("--start-timeout-s", type=float, default=600.0, metavar="X", help=text)
+    add_also_option(parser)
     add_config_options(parser)
     add_server_options(parser)
     add_engine_options(parser)
@@ -44,7 +46,9 @@ def run(arguments: list[str]) -> int:
     port = free_port(options.host, options.port)
     progress = StartProgress()
     fields = {"host": options.host, "port": port, "grpc_port": options.grpc_port, **server_fields(options)}
-    settings = replace(args.stack_settings(report=progress.say, **fields), api_server_count=options.api_server_count)
+    further = also_settings(options.also or (), args, report=progress.say)
+    settings = args.stack_settings(report=progress.say, **fields)
+    settings = replace(settings, api_server_count=options.api_server_count, further=further)
     Guard(settings.frontend)  # invalid keys and certificates are reported before anything starts
     if settings.frontend.public_tls is not None:
         Identity(settings.frontend.public_tls)
@@ -62,7 +66,10 @@ async def _serve(settings: StackSettings, options: argparse.Namespace, progress:
             return 0
         can_chat = await has_chat_template(stack.tokenizer_targets[0])
         engine = await engine_facts(stack.engine_admin_targets[0])
-        print(announcement(settings.frontend, engine, num_engines=settings.data_parallel_size, can_chat=can_chat), flush=True)
+        print(
+            announcement(stack.frontend_settings, engine, num_engines=settings.data_parallel_size, can_chat=can_chat),
+            flush=True,
+        )
         manager.ready()
         restarting = _restart_when_asked(stack, signals, options.start_timeout_s, progress, manager)
         await signals.unless_stopped(unless_failed(restarting, stack.wait_failed()))

@@ -58,8 +58,9 @@ def starting_line(settings: StackSettings) -> str:
     """Return what is said when the services are about to start: the model and the size of its weights."""
     if settings.worker.device == "sim":
         return "Starting the services, with a simulated device"
-    size = size_text(size_on_disk(Path(settings.engine_core.model)))
-    return f"Starting the services, loading {settings.frontend.model} ({size})"
+    sizes = [size_text(size_on_disk(Path(model.engine_core.model))) for model in settings.models]
+    loaded = (f"{model.frontend.model} ({size})" for model, size in zip(settings.models, sizes, strict=True))
+    return f"Starting the services, loading {', '.join(loaded)}"
 
 
 def _compiling(target: Target) -> str:

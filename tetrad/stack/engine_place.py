@@ -1,7 +1,7 @@
 """EnginePlace: names and addresses of one engine core of a local stack and of its workers.
 
-A stack has one for each data-parallel rank. The first has the names of a stack with one engine core: "engine-core", "worker";
-further ones are numbered through: "engine-core-2", "worker-2".
+A stack has one for each data-parallel rank of each model. The first has the names of a stack with one engine core:
+"engine-core", "worker"; further ones are numbered through: "engine-core-2", "worker-2".
 """
 
 from dataclasses import dataclass
@@ -14,33 +14,43 @@ class EnginePlace:
 
     Args:
         directory: of the sockets.
-        rank: among the engine cores.
+        rank: among the engine cores of its model.
         num_workers: ranks of its worker group.
+        prefix: of the sockets' names.
+        first_engine, first_worker: engine cores and workers of the models before its own.
     """
 
     directory: Path
     rank: int
     num_workers: int
+    prefix: str = ""
+    first_engine: int = 0
+    first_worker: int = 0
+
+    @property
+    def number(self) -> int:
+        """Among all engine cores of the stack, from 0."""
+        return self.first_engine + self.rank
 
     @property
     def name(self) -> str:
         """Of the engine core's process."""
-        return numbered("engine-core", self.rank)
+        return numbered("engine-core", self.number)
 
     @property
     def target(self) -> str:
         """Address of the engine core."""
-        return f"unix:{self.directory}/{self.name}.sock"
+        return f"unix:{self.directory}/{self.prefix}{numbered('engine-core', self.rank)}.sock"
 
     @property
     def admin_target(self) -> str:
         """Address of the engine core's admin port."""
-        return f"unix:{self.directory}/{numbered('engine-core-admin', self.rank)}.sock"
+        return f"unix:{self.directory}/{self.prefix}{numbered('engine-core-admin', self.rank)}.sock"
 
     @property
     def worker_numbers(self) -> range:
         """The numbers of its workers among all of the stack, from 0."""
-        return range(self.rank * self.num_workers, (self.rank + 1) * self.num_workers)
+        return range(first := self.first_worker + self.rank * self.num_workers, first + self.num_workers)
 
     @property
     def worker_names(self) -> list[str]:
@@ -50,12 +60,7 @@ class EnginePlace:
     @property
     def worker_targets(self) -> list[str]:
         """Addresses of the workers, by rank."""
-        return [f"unix:{self.directory}/{name}.sock" for name in self.worker_names]
-
-
-def engine_places(directory: Path, num_engines: int, num_workers: int) -> tuple[EnginePlace, ...]:
-    """Return the places of all engine cores of a stack."""
-    return tuple(EnginePlace(directory, rank, num_workers) for rank in range(num_engines))
+        return [f"unix:{self.directory}/{self.prefix}{name}.sock" for name in self.worker_names]
 
 
 def numbered(kind: str, number: int) -> str:

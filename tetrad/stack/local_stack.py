@@ -15,6 +15,7 @@ from typing import Self, TypeVar
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.further_models import FurtherModel
 from tetrad.readiness import HealthTarget
 from tetrad.services.errors import InvalidRequest, Unavailable
 from tetrad.services.hub.model_files import CacheSettings
@@ -23,8 +24,9 @@ from tetrad.services.rpc.grpc_pollers import GRPC_POLLERS
 from tetrad.services.settings import ServiceSettings, Settings, child_environment, replaced
 from tetrad.stack.address_space import check_address_space
 from tetrad.stack.child import Child, ChildState, OnState, RestartPolicy
-from tetrad.stack.engine_place import EnginePlace, engine_places, numbered
+from tetrad.stack.engine_place import EnginePlace, numbered
 from tetrad.stack.lost_sockets import LostSockets
+from tetrad.stack.model_place import ModelPlace, model_places
 from tetrad.stack.placement import Placement
 from tetrad.stack.private_directory import PrivateDirectory
 from tetrad.stack.public_ports import PublicPorts
@@ -83,9 +85,11 @@ class StackSettings:
         data_parallel_size: engine cores, each with workers of its own; the frontend spreads requests over them.
         tensor_parallel_size, pipeline_parallel_size: shards and stages of the model, each a worker of an engine core.
         api_server_count: frontends of a served stack, which share its ports, limits and store of responses.
+        further: the settings of further models behind the same frontends, which have their services beside the first's. Of a
+            further model's frontend only what differs between models counts: names, parsers, sampling defaults, adapters.
 
     Raises:
-        InvalidRequest: several frontends cannot share what the settings ask for.
+        InvalidRequest: two models have the same name, or several frontends cannot share what the settings ask for.
     """
 
     tokenizer: TokenizerSettings
@@ -97,9 +101,23 @@ class StackSettings:
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     api_server_count: int = 1
+    further: tuple["StackSettings", ...] = ()
+
+    @property
+    def num_ranks(self) -> int:
+        """Workers of an engine core."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def models(self) -> tuple["StackSettings", ...]:
+        """The settings of every model; the first one first."""
+        return (self, *self.further)
 
     def __post_init__(self) -> None:
-        """Check what several frontends share."""
+        """Check the names of the models, and what several frontends share."""
+        owners = [name for model in self.models for name in model.frontend.names]
+        if twice := next((name for name in owners if owners.count(name) > 1), None):
+            raise InvalidRequest(f"Two models have the name {twice!r}; each needs names of its own.", field="also")
         count, most = self.api_server_count, MAX_API_SERVERS
         if not 1 <= count <= most:
             raise InvalidRequest(f"api_server_count must be between 1 and {most}, got {count}.", field="api_server_count")
@@ -143,15 +161,14 @@ class LocalStack:
         self._private = PrivateDirectory()
         self.directory = self._private.path
         self._log = StackLog(self.directory)
-        num_tokenizers = settings.num_tokenizers or (_NUM_TOKENIZERS_SERVED if serve else 1)
-        self.tokenizer_targets = tuple(f"unix:{self.directory}/{name}.sock" for name in _tokenizer_names(num_tokenizers))
-        self._places = engine_places(
-            self.directory,
-            settings.data_parallel_size,
-            settings.tensor_parallel_size * settings.pipeline_parallel_size,
+        num_tokenizers = _NUM_TOKENIZERS_SERVED if serve else 1
+        self._places = list(
+            model_places(self.directory, [(model, model.num_tokenizers or num_tokenizers) for model in settings.models])
         )
-        self.engine_targets = tuple(place.target for place in self._places)
-        self.engine_admin_targets = tuple(place.admin_target for place in self._places)
+        # Of the first model.
+        self.tokenizer_targets = self._places[0].tokenizer_targets
+        self.engine_targets = self._places[0].engine_targets
+        self.engine_admin_targets = self._places[0].engine_admin_targets
         self._lifeline, self._lifeline_write_end = os.pipe()
         self._num_frontends = 0
         self._restarting = asyncio.Lock()  # one rolling restart at a time: two could take both tokenizers at once
@@ -169,10 +186,16 @@ class LocalStack:
         # which takes longest, before all.
         ports, count = self._ports, settings.api_server_count
         frontends = [] if ports is None else [self._frontend(ports, number) for number in range(count)]
-        placement = Placement(settings.worker, sum(place.num_workers for place in self._places))
-        engine_cores = [self._engine_core(place, placement) for place in self._places]
-        workers = [self._worker(place, rank, placement) for place in self._places for rank in range(place.num_workers)]
-        tokenizers = self._tokenizers()
+        models = list(zip(settings.models, self._places, strict=True))
+        placement = Placement(settings.worker, sum(model.data_parallel_size * model.num_ranks for model in settings.models))
+        engine_cores = [self._engine_core(model, at, each, placement) for model, at in models for each in at.engines]
+        workers = [
+            self._worker(model, each, rank, placement)
+            for model, at in models
+            for each in at.engines
+            for rank in range(each.num_workers)
+        ]
+        tokenizers = [child for model, at in models for child in self._tokenizers(model, at)]
         groups = [frontends, engine_cores, [*workers, *tokenizers]]
         self.service_names = tuple(child.name for child in (*workers, *engine_cores, *tokenizers, *frontends))
         self._on_state = on_state
@@ -187,6 +210,7 @@ class LocalStack:
             tokenizer_targets=self.tokenizer_targets,
             engine_targets=self.engine_targets,
             engine_admin_targets=self.engine_admin_targets,
+            further_models=tuple(map(_further_model, self._settings.further, self._places[1:])),
         )
 
     async def start(self, *, timeout_s: float) -> None:
@@ -285,19 +309,18 @@ class LocalStack:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    def _tokenizers(self) -> list[Child]:
-        drained = replaced(self._settings.tokenizer, drain_timeout_s=_SERVICE_DRAIN_S)
-        names = _tokenizer_names(len(self.tokenizer_targets))
+    def _tokenizers(self, model: StackSettings, at: ModelPlace) -> list[Child]:
+        drained = replaced(model.tokenizer, drain_timeout_s=_SERVICE_DRAIN_S)
         return [
             self._child(name, "tokenizer_svc", _with_own_port(replaced(drained, listen=target), number))
-            for number, (name, target) in enumerate(zip(names, self.tokenizer_targets, strict=True))
+            for number, name, target in zip(at.tokenizers, at.tokenizer_names, at.tokenizer_targets, strict=True)
         ]
 
-    def _worker(self, place: EnginePlace, rank: int, placement: Placement) -> Child:
+    def _worker(self, model: StackSettings, place: EnginePlace, rank: int, placement: Placement) -> Child:
         number = place.worker_numbers[rank]
         settings = placement.worker(
             replaced(
-                self._settings.worker,
+                model.worker,
                 listen=place.worker_targets[rank],
                 rank=rank,
                 drain_timeout_s=_SERVICE_DRAIN_S,
@@ -306,21 +329,21 @@ class LocalStack:
         variables = placement.environment(number)
         return self._child(place.worker_names[rank], "worker_svc", _with_own_port(settings, number), variables=variables)
 
-    def _engine_core(self, place: EnginePlace, placement: Placement) -> Child:
+    def _engine_core(self, model: StackSettings, at: ModelPlace, place: EnginePlace, placement: Placement) -> Child:
         settings = placement.engine_core(
             replaced(
-                self._settings.engine_core,
+                model.engine_core,
                 listen=place.target,
                 admin_listen=place.admin_target,
-                data_parallel_rank=self._settings.engine_core.data_parallel_rank + place.rank,
+                data_parallel_rank=model.engine_core.data_parallel_rank + place.rank,
                 worker_target=",".join(place.worker_targets),
-                tensor_parallel_size=self._settings.tensor_parallel_size,
-                pipeline_parallel_size=self._settings.pipeline_parallel_size,
-                tokenizer_targets=self.tokenizer_targets,
+                tensor_parallel_size=model.tensor_parallel_size,
+                pipeline_parallel_size=model.pipeline_parallel_size,
+                tokenizer_targets=at.tokenizer_targets,
                 drain_timeout_s=_ENGINE_CORE_DRAIN_S,
             )
         )
-        return self._child(place.name, "engine_core_svc", _with_own_port(settings, place.rank))
+        return self._child(place.name, "engine_core_svc", _with_own_port(settings, place.number))
 
     def _frontend(self, ports: PublicPorts, number: int) -> Child:
         # Of one name two may live at a time: each process has its own socket for the supervisor, which must not mistake one for
@@ -375,8 +398,11 @@ def number_of(name: str) -> int:
     return 0 if kind == name else int(name.removeprefix(f"{kind}-")) - 1
 
 
-def _tokenizer_names(count: int) -> list[str]:
-    return [numbered("tokenizer", number) for number in range(count)]
+def _further_model(settings: StackSettings, place: ModelPlace) -> FurtherModel:
+    """Return what the frontend has to know of a further model."""
+    fields = {name: getattr(settings.frontend, name) for name in FurtherModel.model_fields}
+    targets = {name: getattr(place, name) for name in ("tokenizer_targets", "engine_targets", "engine_admin_targets")}
+    return FurtherModel(**{**fields, **targets})
 
 
 def _with_own_port(settings: S, number: int) -> S:

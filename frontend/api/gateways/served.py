@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tetrad.frontend.access.guard import Guard
 from tetrad.frontend.api.gateways.common.calls import GatewayCalls
 from tetrad.frontend.api.grpc.call_limits import CallLimits
-from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.model_directory import ModelDirectory
 from tetrad.services.errors import FailedPrecondition
 from tetrad.services.log import get_logger
 from tetrad.services.rpc.server import Register
@@ -20,12 +20,12 @@ Services = dict[str, Register]
 _MESSAGES = "smg_grpc_proto"
 
 
-def gateway_services(names: tuple[str, ...], llm: AsyncLLM, limits: CallLimits, guard: Guard) -> Services:
+def gateway_services(names: tuple[str, ...], models: ModelDirectory, limits: CallLimits, guard: Guard) -> Services:
     """Return what a server needs to serve these APIs, by the full names of their services.
 
     Args:
         names: `smg`, `vllm`; `auto` is those that can be served.
-        llm: what does the work.
+        models: that do the work. Those whose APIs name no model use the first.
         limits: of time, for clients.
         guard: checks operators.
 
@@ -39,32 +39,32 @@ def gateway_services(names: tuple[str, ...], llm: AsyncLLM, limits: CallLimits, 
                 raise FailedPrecondition("--gateway-apis smg needs the package smg-grpc-proto: pip install smg-grpc-proto.")
             log.info("gateways.not_served", api=name, missing=_MESSAGES)
             continue
-        services |= _APIS[name](llm, limits, guard)
+        services |= _APIS[name](models, limits, guard)
     return services
 
 
-def _vllm_engine(llm: AsyncLLM, limits: CallLimits, guard: Guard) -> Services:
+def _vllm_engine(models: ModelDirectory, limits: CallLimits, guard: Guard) -> Services:
     from smg_grpc_proto.generated import vllm_engine_pb2_grpc
 
     from tetrad.frontend.api.gateways.vllm_engine.servicer import VllmEngineServicer
 
-    engine = VllmEngineServicer(llm, limits, guard)
+    engine = VllmEngineServicer(models.first, limits, guard)
     return {
         "vllm.grpc.engine.VllmEngine": lambda server: vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(engine, server),
     }
 
 
-def _vllm_inference(llm: AsyncLLM, limits: CallLimits, guard: Guard) -> Services:
+def _vllm_inference(models: ModelDirectory, limits: CallLimits, guard: Guard) -> Services:
     from tetrad.frontend.api.gateways.vllm_control.servicer import ControlServicer
     from tetrad.frontend.api.gateways.vllm_inference.servicer import InferenceServicer
     from tetrad.vllm_api import control_pb2_grpc, inference_pb2_grpc
 
-    calls = GatewayCalls(llm, limits)
-    inference, control = InferenceServicer(llm, calls), ControlServicer(llm, calls, guard)
+    calls = GatewayCalls(models.first, limits)
+    inference, control = InferenceServicer(models, calls), ControlServicer(models.first, calls, guard)
     return {
         "vllm.Inference": lambda server: inference_pb2_grpc.add_InferenceServicer_to_server(inference, server),
         "vllm.Control": lambda server: control_pb2_grpc.add_ControlServicer_to_server(control, server),
     }
 
 
-_APIS: dict[str, Callable[[AsyncLLM, CallLimits, Guard], Services]] = {"smg": _vllm_engine, "vllm": _vllm_inference}
+_APIS: dict[str, Callable[[ModelDirectory, CallLimits, Guard], Services]] = {"smg": _vllm_engine, "vllm": _vllm_inference}

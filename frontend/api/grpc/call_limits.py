@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import grpc
 
 from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.model_directory import ModelDirectory
 from tetrad.frontend.request.deadlines import tighten_deadline
 
 
@@ -19,8 +20,8 @@ class CallLimits:
     request_timeout_s: float | None
 
 
-def admit(llm: AsyncLLM, limits: CallLimits, context: grpc.aio.ServicerContext) -> None:
+def admit(models: AsyncLLM | ModelDirectory, limits: CallLimits, context: grpc.aio.ServicerContext) -> None:
     """Refuse a call, before anything of it is looked at, if none can be taken; give others their deadline."""
     tighten_deadline(limits.request_timeout_s)
     tighten_deadline(context.time_remaining())
-    llm.admission.check()
+    models.admission.check()

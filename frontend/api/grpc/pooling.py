@@ -1,8 +1,9 @@
-"""Embed, Classify and Score of the public gRPC API: one pooling request for all inputs of a call, over AsyncLLM."""
+"""Embed, Classify and Score of the public gRPC API: one pooling request for all inputs of a call."""
 
 from collections.abc import Iterable, Sequence
 
 from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.model_directory import ModelDirectory
 from tetrad.frontend.llm.scoring import PairLimits, pairs_of, score_pairs
 from tetrad.frontend.request.pooling import CLASSIFY, EMBED, PoolingParams, PoolingRequestOutput, required_facts
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
@@ -15,12 +16,12 @@ class PoolingCalls:
     """Answers the calls.
 
     Args:
-        llm: whose model pools.
+        models: that pool.
         max_inputs: most inputs, or documents, of a call.
     """
 
-    def __init__(self, llm: AsyncLLM, max_inputs: int) -> None:
-        self._llm, self._max_inputs = llm, max_inputs
+    def __init__(self, models: ModelDirectory, max_inputs: int) -> None:
+        self._models, self._max_inputs = models, max_inputs
 
     async def embed(self, request: inference_pb2.EmbedRequest, request_id: str) -> inference_pb2.EmbedResponse:
         """Return an embedding of each input."""
@@ -29,9 +30,9 @@ class PoolingCalls:
             use_activation=request.use_activation if request.HasField("use_activation") else None,
             dimensions=request.dimensions if request.HasField("dimensions") else None,
         )
-        self._llm.model_names.resolve(request.model)
-        required_facts(self._llm.pooling, EMBED, "Embed", Unsupported)
-        outputs = await self._run(request, request_id, params)
+        llm = self._found(request.model)
+        required_facts(llm.pooling, EMBED, "Embed", Unsupported)
+        outputs = await self._run(llm, request, request_id, params)
         return inference_pb2.EmbedResponse(
             embeddings=[inference_pb2.Embedding(values=output.outputs.values) for output in outputs], usage=_usage(outputs)
         )
@@ -41,9 +42,9 @@ class PoolingCalls:
         params = PoolingParams(
             task=CLASSIFY, use_activation=request.use_activation if request.HasField("use_activation") else None
         )
-        self._llm.model_names.resolve(request.model)
-        facts = required_facts(self._llm.pooling, CLASSIFY, "Classify", Unsupported)
-        outputs = await self._run(request, request_id, params)
+        llm = self._found(request.model)
+        facts = required_facts(llm.pooling, CLASSIFY, "Classify", Unsupported)
+        outputs = await self._run(llm, request, request_id, params)
         return inference_pb2.ClassifyResponse(
             classifications=[inference_pb2.Classification(probabilities=output.outputs.values) for output in outputs],
             labels=facts.labels,
@@ -52,7 +53,7 @@ class PoolingCalls:
 
     async def score(self, request: inference_pb2.ScoreRequest, request_id: str) -> inference_pb2.ScoreResponse:
         """Return how well queries and documents fit."""
-        self._llm.model_names.resolve(request.model)
+        llm = self._found(request.model)
         self._check_number(len(request.documents), "documents")
         pairs = pairs_of(request.queries, request.documents)
         limits = PairLimits(
@@ -62,7 +63,7 @@ class PoolingCalls:
         )
 
         async def run(prompts: Sequence[PromptType], params: Sequence[PoolingParams]) -> list[PoolingRequestOutput]:
-            return await self._llm.encode_all(
+            return await llm.encode_all(
                 prompts,
                 params,
                 request_id,
@@ -73,11 +74,12 @@ class PoolingCalls:
 
         activation = request.use_activation if request.HasField("use_activation") else None
         template = PairTemplate(kwargs={"instruction": request.instruction} if request.instruction else {})
-        found = await score_pairs(self._llm, pairs, run, limits, use_activation=activation, template=template)
+        found = await score_pairs(llm, pairs, run, limits, use_activation=activation, template=template)
         return inference_pb2.ScoreResponse(scores=found.values, usage=_usage(found.outputs))
 
     async def _run(
         self,
+        llm: AsyncLLM,
         request: inference_pb2.EmbedRequest | inference_pb2.ClassifyRequest,
         request_id: str,
         params: PoolingParams,
@@ -90,7 +92,7 @@ class PoolingCalls:
         if request.truncation_side not in ("", "left", "right"):
             text = f"truncation_side must be left or right, got {request.truncation_side[:32]!r}."
             raise InvalidRequest(text, field="truncation_side")
-        return await self._llm.encode_all(
+        return await llm.encode_all(
             inputs,
             [params] * len(inputs),
             request_id,
@@ -100,6 +102,11 @@ class PoolingCalls:
             truncation_side=request.truncation_side or "right",
             cache_salt=request.cache_salt,
         )
+
+    def _found(self, model: str) -> AsyncLLM:
+        llm = self._models.find(model)
+        llm.model_names.resolve(model)
+        return llm
 
     def _check_number(self, number: int, field: str) -> None:
         if number > self._max_inputs:

@@ -1,4 +1,4 @@
-"""The public gRPC API: InferenceService and ModelService over the same AsyncLLM as HTTP.
+"""The public gRPC API: InferenceService and ModelService over the same models as HTTP.
 
 Errors are raised unchanged; the server's interceptor maps them to a status. Cancelling a call closes its generator, which
 aborts the request.
@@ -20,6 +20,7 @@ from tetrad.frontend.api.http.chat.conversations import conversation_of, echoed_
 from tetrad.frontend.api.http.sse.rendering import rendered
 from tetrad.frontend.chat.turns import start_turn
 from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.model_directory import ModelDirectory
 from tetrad.frontend.request.logprobs import num_candidates
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
@@ -41,13 +42,13 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     """Generate and Chat, and the calls of models that pool.
 
     Args:
-        llm: what generates, or pools.
+        models: that generate, or pool.
         limits: of time, for clients.
         pooling: answers Embed, Classify and Score.
     """
 
-    def __init__(self, llm: AsyncLLM, limits: CallLimits, pooling: PoolingCalls) -> None:
-        self._llm = llm
+    def __init__(self, models: ModelDirectory, limits: CallLimits, pooling: PoolingCalls) -> None:
+        self._models = models
         self._limits = limits
         self._pooling = pooling
 
@@ -55,22 +56,23 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[inference_pb2.GenerateResponse]:
         """Stream the deltas of a completion."""
-        admit(self._llm, self._limits, context)
-        with traced_call(self._llm, request.request_id) as request_id:
-            self._llm.model_names.resolve(request.model)
+        admit(self._models, self._limits, context)
+        with traced_call(self._models, request.request_id) as request_id:
+            llm = self._models.find(request.model)
+            llm.model_names.resolve(request.model)
             prompt = _prompt_of(request)
             add_special = request.add_special_tokens if request.HasField("add_special_tokens") else True
-            params = self._params(request)
+            params = _params(llm, request)
             truncation = truncation_of(request)
             await context.send_initial_metadata(((REQUEST_ID, request_id),))
-            stream = await self._llm.add_request(
+            stream = await llm.add_request(
                 request_id,
                 prompt,
                 params,
                 priority=request.priority,
                 add_special_tokens=add_special,
                 cache_salt=request.cache_salt,
-                lora_request=self._llm.model_names.lora_of(request.model),
+                lora_request=llm.model_names.lora_of(request.model),
                 **truncation,
             )
             answers = Answers(request_id)
@@ -85,16 +87,17 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.ChatRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[inference_pb2.ChatResponse]:
         """Stream the deltas of the assistant's next turn."""
-        admit(self._llm, self._limits, context)
-        with traced_call(self._llm, request.request_id) as request_id:
-            self._llm.model_names.resolve(request.model)
-            params = self._params(request)
+        admit(self._models, self._limits, context)
+        with traced_call(self._models, request.request_id) as request_id:
+            llm = self._models.find(request.model)
+            llm.model_names.resolve(request.model)
+            params = _params(llm, request)
             truncation = truncation_of(request)
             body = chat_body_of(request)
             conversation, echoed = conversation_of(body), echoed_text(body)
             await context.send_initial_metadata(((REQUEST_ID, request_id),))
             turns = await start_turn(
-                self._llm,
+                llm,
                 conversation,
                 params,
                 request_id,
@@ -117,8 +120,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         context: grpc.aio.ServicerContext,
     ) -> inference_pb2.EmbedResponse:
         """Return an embedding of each input."""
-        admit(self._llm, self._limits, context)
-        with traced_call(self._llm, request.request_id) as request_id:
+        admit(self._models, self._limits, context)
+        with traced_call(self._models, request.request_id) as request_id:
             return await self._pooling.embed(request, request_id)
 
     async def Classify(
@@ -127,8 +130,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         context: grpc.aio.ServicerContext,
     ) -> inference_pb2.ClassifyResponse:
         """Return the probability of each class for each input."""
-        admit(self._llm, self._limits, context)
-        with traced_call(self._llm, request.request_id) as request_id:
+        admit(self._models, self._limits, context)
+        with traced_call(self._models, request.request_id) as request_id:
             return await self._pooling.classify(request, request_id)
 
     async def Score(
@@ -137,24 +140,20 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         context: grpc.aio.ServicerContext,
     ) -> inference_pb2.ScoreResponse:
         """Return how well queries and documents fit."""
-        admit(self._llm, self._limits, context)
-        with traced_call(self._llm, request.request_id) as request_id:
+        admit(self._models, self._limits, context)
+        with traced_call(self._models, request.request_id) as request_id:
             return await self._pooling.score(request, request_id)
-
-    def _params(self, request: inference_pb2.GenerateRequest | inference_pb2.ChatRequest) -> SamplingParams:
-        fields = {"max_tokens": None, **self._llm.default_sampling_fields(), **sampling_fields_of(request)}
-        return SamplingParams(**fields, output_kind=RequestOutputKind.DELTA)
 
 
 class ModelServicer(inference_pb2_grpc.ModelServiceServicer):
     """ListModels and GetModel.
 
     Args:
-        llm: whose names are listed.
+        models: whose names are listed.
     """
 
-    def __init__(self, llm: AsyncLLM) -> None:
-        self._llm = llm
+    def __init__(self, models: ModelDirectory) -> None:
+        self._models = models
 
     async def ListModels(
         self,
@@ -162,14 +161,15 @@ class ModelServicer(inference_pb2_grpc.ModelServiceServicer):
         context: grpc.aio.ServicerContext,
     ) -> inference_pb2.ListModelsResponse:
         """List the served names and the adapters; the page token is the number of names that came before."""
-        adapters = [lora.lora_name for lora in self._llm.model_names.adapters]
-        names = (*self._llm.model_names.names, *adapters)
+        names = [(llm, name) for llm in self._models.started() for name in llm.all_names]
         if request.page_token and not request.page_token.isdecimal():
             raise InvalidRequest(f"page_token {request.page_token!r} is not one of ours.", field="page_token")
         start = int(request.page_token or 0)
         stop = start + (request.page_size or len(names))
         more = str(stop) if stop < len(names) else ""
-        return inference_pb2.ListModelsResponse(models=[self._card(name) for name in names[start:stop]], next_page_token=more)
+        return inference_pb2.ListModelsResponse(
+            models=[_card(llm, name) for llm, name in names[start:stop]], next_page_token=more
+        )
 
     async def GetModel(
         self,
@@ -177,31 +177,38 @@ class ModelServicer(inference_pb2_grpc.ModelServiceServicer):
         context: grpc.aio.ServicerContext,
     ) -> inference_pb2.GetModelResponse:
         """Return one model; NotFound for an unknown name."""
-        return inference_pb2.GetModelResponse(model=self._card(self._llm.model_names.resolve(request.name)))
-
-    def _card(self, name: str) -> inference_pb2.ModelCard:
-        names = self._llm.model_names
-        lora = names.lora_of(name)
-        return inference_pb2.ModelCard(
-            name=name,
-            root=names.root if lora is None else lora.lora_path,
-            parent="" if lora is None else names.names[0],
-            max_model_len=self._llm.max_model_len,
-            vocab_size=self._llm.tokenizer_info.vocab_size,
-            created_unix_s=names.created_unix_s,
-        )
+        llm = self._models.find(request.name)
+        return inference_pb2.GetModelResponse(model=_card(llm, llm.model_names.resolve(request.name)))
 
 
-def public_services(llm: AsyncLLM, limits: CallLimits, *, max_pooling_inputs: int) -> dict[str, Register]:
+def public_services(models: ModelDirectory, limits: CallLimits, *, max_pooling_inputs: int) -> dict[str, Register]:
     """Return what a server needs to serve both services, by their full names."""
-    pooling = PoolingCalls(llm, max_pooling_inputs)
-    inference, models = InferenceServicer(llm, limits, pooling), ModelServicer(llm)
+    pooling = PoolingCalls(models, max_pooling_inputs)
+    inference, lists = InferenceServicer(models, limits, pooling), ModelServicer(models)
     return {
         "tetrad.v1.InferenceService": lambda server: inference_pb2_grpc.add_InferenceServiceServicer_to_server(
             inference, server
         ),
-        "tetrad.v1.ModelService": lambda server: inference_pb2_grpc.add_ModelServiceServicer_to_server(models, server),
+        "tetrad.v1.ModelService": lambda server: inference_pb2_grpc.add_ModelServiceServicer_to_server(lists, server),
     }
+
+
+def _card(llm: AsyncLLM, name: str) -> inference_pb2.ModelCard:
+    names = llm.model_names
+    lora = names.lora_of(name)
+    return inference_pb2.ModelCard(
+        name=name,
+        root=names.root if lora is None else lora.lora_path,
+        parent="" if lora is None else names.names[0],
+        max_model_len=llm.max_model_len,
+        vocab_size=llm.tokenizer_info.vocab_size,
+        created_unix_s=names.created_unix_s,
+    )
+
+
+def _params(llm: AsyncLLM, request: inference_pb2.GenerateRequest | inference_pb2.ChatRequest) -> SamplingParams:
+    fields = {"max_tokens": None, **llm.default_sampling_fields(), **sampling_fields_of(request)}
+    return SamplingParams(**fields, output_kind=RequestOutputKind.DELTA)
 
 
 def _prompt_of(request: inference_pb2.GenerateRequest) -> PromptType:

@@ -5,18 +5,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.model_directory import ModelDirectory
 from tetrad.frontend.request.call_trace import CallTrace
 from tetrad.frontend.request.request_id import checked_request_id, new_request_id
 from tetrad.services.request_context import current_context
 
 
 @contextmanager
-def traced_call(llm: AsyncLLM, given_id: str) -> Iterator[str]:
+def traced_call(models: AsyncLLM | ModelDirectory, given_id: str) -> Iterator[str]:
     """Be open while a call is answered, in the task of its handler. Gives its id: its request's, its metadata's, or a new one.
 
     InvalidRequest if the request's cannot be used.
     """
     caller = current_context()
     request_id = checked_request_id(given_id) if given_id else caller.request_id or new_request_id()
-    with CallTrace(llm.tracer, replace(caller, request_id=request_id)).answering():
+    with CallTrace(models.tracer, replace(caller, request_id=request_id)).answering():
         yield request_id

@@ -1,4 +1,4 @@
-"""The HTTP application: assembles routes, middleware and error handlers. Its only state is the AsyncLLM and the responses that
+"""The HTTP application: assembles routes, middleware and error handlers. Its only state is the models and the responses that
 /v1/responses stores.
 """
 
@@ -31,7 +31,8 @@ from tetrad.frontend.api.http.middleware.request_ids import RequestIds
 from tetrad.frontend.api.http.middleware.request_timeouts import RequestTimeouts
 from tetrad.frontend.api.http.ollama import models as ollama_models
 from tetrad.frontend.api.http.ollama import router as ollama
-from tetrad.frontend.api.http.operations import loras, models, monitoring, operator
+from tetrad.frontend.api.http.operations import loras, monitoring, operator
+from tetrad.frontend.api.http.operations import models as model_lists
 from tetrad.frontend.api.http.pooling import cohere, scoring
 from tetrad.frontend.api.http.pooling import router as pooling
 from tetrad.frontend.api.http.requests.body_budget import BodyBudget
@@ -41,7 +42,7 @@ from tetrad.frontend.api.http.schemas.errors import on_bug, on_router_error, on_
 from tetrad.frontend.api.http.tokens import router as tokens
 from tetrad.frontend.api.http.trace_points import trace_points
 from tetrad.frontend.config import FrontendSettings
-from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.model_directory import ModelDirectory
 from tetrad.frontend.llm.profiling import Profiling
 from tetrad.services.errors import TetradError
 from tetrad.services.observability.profiling import StepProfiler, profile_directory
@@ -50,7 +51,7 @@ from tetrad.services.version import VERSION
 
 _MODULES = (
     *(completions, chat, responses, messages, ollama, pooling, cohere, scoring),
-    *(models, ollama_models, tokens, monitoring, operator, loras),
+    *(model_lists, ollama_models, tokens, monitoring, operator, loras),
 )
 _DESCRIPTION = (
     "OpenAI's API, Anthropic's messages, Ollama's API and vLLM's additions to them. Where a server has API keys, requests"
@@ -94,8 +95,8 @@ class _Api(FastAPI):
                         responses[str(status)]["content"] = answer["content"]
 
 
-def create_app(llm: AsyncLLM, settings: FrontendSettings, guard: Guard) -> ASGIApp:
-    """Return the ASGI application that serves `llm` to the callers that `guard` admits."""
+def create_app(models: ModelDirectory, settings: FrontendSettings, guard: Guard) -> ASGIApp:
+    """Return the ASGI application that serves `models` to the callers that `guard` admits."""
     app = _Api(
         title="Tetrad",
         version=VERSION,
@@ -107,18 +108,18 @@ def create_app(llm: AsyncLLM, settings: FrontendSettings, guard: Guard) -> ASGIA
         lifespan=_lifespan,
     )
     add_documentation(app)
-    app.state.llm = llm
+    app.state.models = models
     app.state.settings = settings
     app.state.guard = guard
     app.state.bodies = BodyBudget(settings.max_total_body_bytes)
     app.state.profiling = Profiling(
-        StepProfiler("frontend", profile_directory(settings.profile_dir), trace_points), llm.engine_admin
+        StepProfiler("frontend", profile_directory(settings.profile_dir), trace_points), *(llm.engine_admin for llm in models)
     )
     app.state.responses = ResponsesService.of(settings)
     for module in _MODULES:
         app.include_router(module.router)
     if settings.console:
-        add_console(app, llm, guard, settings)
+        add_console(app, models, guard, settings)
     app.add_exception_handler(TetradError, on_tetrad_error)
     app.add_exception_handler(HTTPException, on_router_error)
     app.add_exception_handler(RequestValidationError, on_wrong_parameter)
@@ -128,8 +129,8 @@ def create_app(llm: AsyncLLM, settings: FrontendSettings, guard: Guard) -> ASGIA
     # Outside of everything, so that even the answer to a bug carries its id.
     limited = RequestTimeouts(fast, settings.request_timeout_s)
     paths = [route.path for route in app.routes if isinstance(route, Route)]
-    measured = HttpMetrics(Methods(_with_cors(Access(limited, guard), settings)), paths, llm.metrics.observe_http)
-    return RequestIds(measured, llm.tracer)
+    measured = HttpMetrics(Methods(_with_cors(Access(limited, guard), settings)), paths, models.first.metrics.observe_http)
+    return RequestIds(measured, models.tracer)
 
 
 @asynccontextmanager

@@ -252,7 +252,7 @@ async def test_many_long_requests_travel_in_messages_of_bounded_size(connect, en
     engine.max_model_len = 1 << 20
     await engine.kill()
     await until_connected(llm, 0)
-    llm._intake._inputs.limits = Limits(llm._settings, context=SimpleNamespace(max_model_len=1 << 20), vocab_size=258)
+    llm._intake._inputs.limits = Limits(llm.settings, context=SimpleNamespace(max_model_len=1 << 20), vocab_size=258)
     prompt = [104] * 200_000
 
     tasks = [asyncio.create_task(anext(llm.generate(prompt, SamplingParams(max_tokens=1), f"r{i}"))) for i in range(8)]

@@ -129,7 +129,7 @@ async def test_log_probabilities_of_a_prompt_that_fit_no_message_are_refused(con
 @pytest.mark.parametrize("case", ["text", "conversation"])
 async def test_what_fits_no_message_to_a_tokenizer_is_refused_with_its_size_and_the_limit(connect, engine, case):
     llm = await connect(max_message_bytes=MIB)
-    llm._intake._inputs.limits = Limits(llm._settings, context=SimpleNamespace(max_model_len=1 << 20), vocab_size=258)
+    llm._intake._inputs.limits = Limits(llm.settings, context=SimpleNamespace(max_model_len=1 << 20), vocab_size=258)
     llm._texts._model.limits._context = SimpleNamespace(max_model_len=1 << 20)
     text = "x" * 1_100_000
 
@@ -153,7 +153,7 @@ async def test_a_tokenizer_that_takes_over_many_long_outputs_gets_them_in_messag
     llm = await connect()
     engine.tokens_per_step = 30_000
     engine.max_model_len = 1 << 20
-    llm._intake._inputs.limits = Limits(llm._settings, context=SimpleNamespace(max_model_len=1 << 20), vocab_size=258)
+    llm._intake._inputs.limits = Limits(llm.settings, context=SimpleNamespace(max_model_len=1 << 20), vocab_size=258)
     engine.pause()
     tasks = [start(llm, f"r{i}", max_tokens=60_000, ignore_eos=True) for i in range(12)]
     await engine.until(lambda: len(engine.running) == 12)

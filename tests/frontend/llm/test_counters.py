@@ -32,9 +32,9 @@ async def frontend(serve_frontend, monkeypatch):
     made = []
     real = AsyncLLM.__init__
 
-    def note(self, settings):
+    def note(self, *arguments):
         made.append(self)
-        real(self, settings)
+        real(self, *arguments)
 
     monkeypatch.setattr(AsyncLLM, "__init__", note)
     async with serve_frontend(max_num_requests=60, max_num_queued_tokens=10_000, sse_keep_alive_s=0.05) as running:

@@ -3,12 +3,16 @@
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
+from tetrad.cli.also import add_also_option, also_settings
 from tetrad.cli.config_file import add_config_options, config_text, parse_with_config
 from tetrad.cli.options import add_engine_options, engine_args, new_parser
 from tetrad.cli.server_options import add_server_options, server_fields
+from tetrad.library.engine_args import EngineArgs
+from tetrad.services.errors import InvalidRequest
 from tetrad.services.hub.model_files import DEFAULT_MODEL
 
 
@@ -250,3 +254,51 @@ def test_serve_prints_its_config(tmp_path):
 
     assert (result.returncode, result.stderr) == (0, "")
     assert "# Maximum number of requests that run at the same time. (default: 256)\nmax_num_seqs: 7\n" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("also", "words"),
+    [
+        ("embed", "'embed' is neither NAME=MODEL nor a JSON object with name and model"),
+        ("=./model", "is neither NAME=MODEL"),
+        ('{"name": "embed"', "is not JSON"),
+        ('{"name": "embed", "model": "m", "sorcery": 1}', "a further model has no option 'sorcery'"),
+    ],
+)
+def test_a_further_model_that_cannot_be_served_is_refused(also, words):
+    with pytest.raises(InvalidRequest, match=f"^--also: .*{words}"):
+        also_settings([also], EngineArgs(device="sim"))
+
+
+def test_two_models_of_one_name_are_refused():
+    settings = EngineArgs(device="sim", served_model_name="main").stack_settings()
+
+    with pytest.raises(InvalidRequest, match="Two models have the name 'main'"):
+        replace(settings, further=also_settings([f"main={DEFAULT_MODEL}"], EngineArgs(device="sim")))
+
+
+def test_further_models_have_options_of_their_own_and_the_machines_of_the_first():
+    first = EngineArgs(device="sim", threads=3, max_model_len=256, log_level="error")
+
+    [plain, own] = also_settings(
+        [f"a={DEFAULT_MODEL}", f'{{"name": "b", "model": "{DEFAULT_MODEL}", "max-model-len": 64}}'], first
+    )
+
+    assert (plain.frontend.names, own.frontend.names) == (("a",), ("b",))
+    assert (plain.worker.device, plain.worker.threads, plain.worker.log_level) == ("sim", 3, "error")
+    assert (plain.engine_core.max_model_len, own.engine_core.max_model_len) == (None, 64)
+
+
+def test_a_config_file_lists_further_models(tmp_path):
+    path = tmp_path / "serve.yaml"
+    path.write_text("also:\n  - embed=./bge\n  - {name: rank, model: ./ranker, runner: pooling}\n")
+    parser = new_parser("serve", "Serves.")
+    add_also_option(parser)
+    add_config_options(parser)
+    add_engine_options(parser)
+
+    listed = parse_with_config(parser, ["--config", str(path)]).also
+    replaced = parse_with_config(parser, ["--config", str(path), "--also", "x=y"]).also
+
+    assert listed == ("embed=./bge", '{"name": "rank", "model": "./ranker", "runner": "pooling"}')
+    assert replaced == ("x=y",)

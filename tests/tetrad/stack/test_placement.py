@@ -1,10 +1,12 @@
 """Placement: the share of the machine that each worker of a stack gets."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.services.errors import InvalidRequest
-from tetrad.stack.engine_place import engine_places
+from tetrad.stack.model_place import model_places
 from tetrad.stack.placement import Placement
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.host import usable_cores
@@ -51,10 +53,24 @@ def test_more_workers_than_gpus_are_refused(monkeypatch):
 
 
 def test_services_are_numbered_through_and_the_first_have_plain_names(tmp_path):
-    first, second = engine_places(tmp_path, 2, 2)
+    [place] = model_places(tmp_path, [(SimpleNamespace(data_parallel_size=2, num_ranks=2), 1)])
+    first, second = place.engines
 
     assert (first.name, second.name) == ("engine-core", "engine-core-2")
     assert first.admin_target == f"unix:{tmp_path}/engine-core-admin.sock"
     assert second.admin_target == f"unix:{tmp_path}/engine-core-admin-2.sock"
     assert first.worker_names == ["worker", "worker-2"]
     assert second.worker_names == ["worker-3", "worker-4"]
+
+
+def test_a_further_model_has_sockets_of_its_own(tmp_path):
+    one = SimpleNamespace(data_parallel_size=1, num_ranks=1)
+
+    first, second = model_places(tmp_path, [(one, 2), (one, 1)])
+
+    assert first.tokenizer_targets == (f"unix:{tmp_path}/tokenizer.sock", f"unix:{tmp_path}/tokenizer-2.sock")
+    assert second.tokenizer_names == ["tokenizer-3"]
+    assert second.tokenizer_targets == (f"unix:{tmp_path}/model-2-tokenizer.sock",)
+    assert second.engines[0].name == "engine-core-2"
+    assert second.engine_targets == (f"unix:{tmp_path}/model-2-engine-core.sock",)
+    assert second.engines[0].worker_names == ["worker-2"]

@@ -43,7 +43,7 @@ class GatewayCalls:
     """The calls of one API.
 
     Args:
-        llm: what generates.
+        llm: what generates, unless a call says otherwise.
         limits: of time, for clients.
     """
 
@@ -57,19 +57,23 @@ class GatewayCalls:
         admit(self._llm, self._limits, context)
 
     async def run(
-        self, request: GatewayRequest, messages_of: Callable[[RequestOutput], Iterable[Message]]
+        self,
+        request: GatewayRequest,
+        messages_of: Callable[[RequestOutput], Iterable[Message]],
+        llm: AsyncLLM | None = None,
     ) -> AsyncGenerator[Message, None]:
         """Yield the messages of a request's outputs. In the task of its handler; leaving early aborts the request.
 
         Args:
             request: what to generate.
             messages_of: makes the messages of one output.
+            llm: what generates. None: what this API's calls use.
 
         Raises:
             TetradError: the request is wrong, or cannot be taken or finished.
         """
         with traced_call(self._llm, request.request_id) as request_id, self._noted(request_id) as call:
-            stream = await self._llm.add_request(request_id, request.prompt, request.params, **request.options)
+            stream = await (llm or self._llm).add_request(request_id, request.prompt, request.params, **request.options)
             with closing(stream):
                 call.begin(stream)
                 async for output in stream:

@@ -25,6 +25,7 @@ from tetrad.frontend.api.http.chat.objects import (
 from tetrad.frontend.api.http.documentation.routes import documented, stream_of_chunks
 from tetrad.frontend.api.http.requests.body import read_prompt_body
 from tetrad.frontend.api.http.requests.headers import data_parallel_rank_of, request_id_of
+from tetrad.frontend.api.http.requests.models import llm_of
 from tetrad.frontend.api.http.schemas.large_parts import LargeParts
 from tetrad.frontend.api.http.schemas.logprobs import chat_logprobs, prompt_logprobs_json
 from tetrad.frontend.api.http.schemas.objects import ChatLogprobs, UsageCount, event
@@ -51,7 +52,7 @@ async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
     body = await read_prompt_body(request, ChatCompletionRequest)
     rank = data_parallel_rank_of(request)
-    job = _Chat(request.app.state.llm, body, request_id_of(request, body.request_id), rank)
+    job = _Chat(llm_of(request, body.model), body, request_id_of(request, body.request_id), rank)
     if body.stream:
         return stream_response(request, job.stream())
     return await until_disconnected(request.receive, job.answer())

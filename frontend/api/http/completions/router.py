@@ -17,6 +17,7 @@ from tetrad.frontend.api.http.completions.merging import merged
 from tetrad.frontend.api.http.documentation.routes import documented, stream_of_chunks
 from tetrad.frontend.api.http.requests.body import read_prompt_body
 from tetrad.frontend.api.http.requests.headers import data_parallel_rank_of, request_id_of
+from tetrad.frontend.api.http.requests.models import llm_of
 from tetrad.frontend.api.http.schemas.large_parts import LargeParts
 from tetrad.frontend.api.http.schemas.logprobs import completion_logprobs, num_chars, prompt_logprobs_json
 from tetrad.frontend.api.http.schemas.objects import (
@@ -64,7 +65,7 @@ _STREAM = stream_of_chunks(Completion)
 async def create_completion(request: Request) -> Response:
     """Continue texts. Several prompts are independent of each other; choice i * n + j is output j of prompt i."""
     body = await read_prompt_body(request, CompletionRequest)
-    llm: AsyncLLM = request.app.state.llm
+    llm = llm_of(request, body.model)
     request_id, most = request_id_of(request, body.request_id), request.app.state.settings.max_completion_prompts
     enabled, echoes = request.app.state.settings.enable_prompt_embeds, bool(body.echo)
     embeds = await decode_embeds(body.prompt_embeds, enabled=enabled, echoes=echoes, most=most)

@@ -15,7 +15,7 @@ from tetrad.frontend.access.guard import Guard
 from tetrad.frontend.api.http.console.load import load_of
 from tetrad.frontend.api.http.console.topology import topology_of
 from tetrad.frontend.api.http.schemas.objects import event
-from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.model_directory import ModelDirectory
 from tetrad.services.errors import PermissionDenied, Unauthenticated
 
 _INTERVAL_S = 1.0
@@ -25,15 +25,15 @@ class Feed:
     """Snapshots of one frontend.
 
     Args:
-        llm: of the frontend.
+        models: of the frontend.
         guard: decides the content of snapshots. Every valid key sees state and load of the services; recent requests
             and how long that took is for operators.
         metrics_prefix: of the frontend's metrics.
         traces_url: page of the traces, which the page links to; empty: none.
     """
 
-    def __init__(self, llm: AsyncLLM, guard: Guard, metrics_prefix: str, traces_url: str = "") -> None:
-        self._llm = llm
+    def __init__(self, models: ModelDirectory, guard: Guard, metrics_prefix: str, traces_url: str = "") -> None:
+        self._models = models
         self._guard = guard
         self._prefix = metrics_prefix
         self._traces_url = traces_url
@@ -53,14 +53,14 @@ class Feed:
         Raises:
             Unauthenticated: no key is good, or none is any more.
         """
-        readiness = self._llm.readiness
+        readiness = self._models.readiness
         number = 0
         while True:
             self._guard.check_user(keys)
             is_last, num_changes = readiness.leaving.is_set(), readiness.num_changes
             snapshot = await self._shared_snapshot()
             refusal = self._refusal(keys, origin)
-            requests = [] if refusal else self._llm.backends.recent.after(number)
+            requests = [] if refusal else self._models.recent.after(number)
             number = requests[-1].number if requests else number
             yield event(snapshot | {"requests_refused": refusal, "requests": [asdict(request) for request in requests]})
             if is_last:
@@ -72,7 +72,7 @@ class Feed:
     async def _shared_snapshot(self) -> dict[str, Any]:
         """Return how everything is: one is made a second, and one a change, however many watch."""
         async with self._taking:
-            now, num_changes = time.monotonic(), self._llm.readiness.num_changes
+            now, num_changes = time.monotonic(), self._models.readiness.num_changes
             # A little less than an interval: a watcher alone gets a new one each time.
             if num_changes != self._num_changes or now - self._taken_at >= 0.9 * _INTERVAL_S:
                 self._latest = await self._snapshot()
@@ -80,14 +80,13 @@ class Feed:
             return self._latest
 
     async def _snapshot(self) -> dict[str, Any]:
-        llm = self._llm
-        loads = await llm.engine_admin.loads_known()
+        loads = await asyncio.gather(*(llm.engine_admin.loads_known() for llm in self._models))
         return {
             "time": time.time(),
-            "model": llm.model_names.names[0] if llm.started else "",
+            "model": ", ".join(llm.model_names.names[0] for llm in self._models if llm.started),
             "traces_url": self._traces_url,
-            "topology": topology_of(llm, loads, self._started),
-            "load": load_of(llm.metrics.registry, self._prefix, loads),
+            "topology": topology_of(self._models, loads, self._started),
+            "load": load_of(self._models.metrics, self._prefix, [engine for known in loads for engine in known]),
         }
 
     def _refusal(self, keys: Sequence[str], origin: str | None) -> str:

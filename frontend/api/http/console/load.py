@@ -38,16 +38,19 @@ def load_of(registry: CollectorRegistry, prefix: str, engines: list[EngineLoad |
         engines: know better than the frontend what they do for several frontends; those that do not say are left out.
     """
     samples: dict[str, float] = {}
-    buckets: dict[str, list[tuple[float, float]]] = {metric: [] for metric in _HISTOGRAMS.values()}
+    buckets: dict[str, dict[float, float]] = {metric: {} for metric in _HISTOGRAMS.values()}
     for sample in (sample for family in registry.collect() for sample in family.samples):
         name = sample.name.removeprefix(f"{prefix}:")
         if (metric := name.removesuffix("_bucket")) in buckets:
-            buckets[metric].append((float(sample.labels.get("le", "inf")), sample.value))
-        samples[name] = sample.value
+            limit = float(sample.labels.get("le", "inf"))
+            buckets[metric][limit] = buckets[metric].get(limit, 0.0) + sample.value
+        # Each model has a series of its own.
+        before = samples.get(name, 0.0)
+        samples[name] = max(before, sample.value) if name == _GAUGES["kv_cache_usage"] else before + sample.value
     load: dict[str, Any] = {name: samples.get(metric, 0.0) for name, metric in (_GAUGES | _COUNTERS).items()}
     for name, metric in _HISTOGRAMS.items():
         # The last limit is infinite: its count is that of all, and JSON has no such number.
-        limited = [bucket for bucket in buckets[metric] if math.isfinite(bucket[0])]
+        limited = [bucket for bucket in buckets[metric].items() if math.isfinite(bucket[0])]
         load[name] = [samples.get(f"{metric}_sum", 0.0), samples.get(f"{metric}_count", 0.0), limited]
     known = [engine for engine in engines if engine is not None]
     if known:

@@ -15,15 +15,15 @@ from tetrad.frontend.api.http.console.feed import Feed
 from tetrad.frontend.api.http.middleware.access import CONSOLE_FILES, presented_keys
 from tetrad.frontend.api.http.sse.streams import StreamForm, stream_response
 from tetrad.frontend.config import FrontendSettings
-from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.model_directory import ModelDirectory
 
 _FORM = StreamForm(closing=b"")
 
 
-def add_console(app: FastAPI, llm: AsyncLLM, guard: Guard, settings: FrontendSettings) -> None:
+def add_console(app: FastAPI, models: ModelDirectory, guard: Guard, settings: FrontendSettings) -> None:
     """Let `app` serve the console."""
     assets = load_assets()
-    feed = Feed(llm, guard, settings.metrics_prefix, settings.traces_url)
+    feed = Feed(models, guard, settings.metrics_prefix, settings.traces_url)
 
     async def page(request: Request) -> Response:
         return assets["index.html"].response(request)

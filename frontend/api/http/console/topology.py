@@ -4,12 +4,13 @@ Plain dicts for JSON. Without addresses: every caller that may send requests may
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from tetrad.frontend.engine.client import DRAINING, SLEEPING, WORKER_LOST, EngineClient
 from tetrad.frontend.engine.facts import EngineLoad, KvCacheFacts, WorkerStatus
-from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.model_directory import ModelDirectory
 from tetrad.frontend.llm.readiness import Dependency, Report
 from tetrad.frontend.tokenizer.replicas import Replica
 from tetrad.services.version import VERSION
@@ -21,34 +22,34 @@ Node = dict[str, Any]
 _STATES = {DRAINING: "draining", SLEEPING: "asleep"}
 
 
-def topology_of(llm: AsyncLLM, loads: list[EngineLoad | None], started: float) -> dict[str, Any]:
+def topology_of(models: ModelDirectory, loads: Sequence[list[EngineLoad | None]], started: float) -> dict[str, Any]:
     """Return how every service is.
 
     Args:
-        llm: of this frontend.
-        loads: of its engine cores, in their order; of another length where it is not known whose is whose.
+        models: of this frontend.
+        loads: of each model's engine cores, in their order; of another length where it is not known whose is whose.
         started: wall clock at which this frontend was.
     """
-    report = llm.readiness.report()
-    tokenizers, engines = llm.backends.tokenizers, llm.backends.engines.engines
-    known = loads if len(loads) == len(engines) else [None] * len(engines)
+    report = models.readiness.report()
     told = iter(report.dependencies)
-    return {
-        "frontend": _frontend(llm, report, started),
-        "tokenizers": [_tokenizer(replica, next(told)) for replica in tokenizers],
-        "engines": [_engine(engine, next(told), load) for engine, load in zip(engines, known, strict=True)],
-    }
+    tokenizer_nodes, engine_nodes = [], []
+    for llm, known in zip(models, loads, strict=True):
+        engines = llm.backends.engines.engines
+        in_order = known if len(known) == len(engines) else [None] * len(engines)
+        tokenizer_nodes += [_tokenizer(replica, next(told)) for replica in llm.backends.tokenizers]
+        engine_nodes += [_engine(engine, next(told), load) for engine, load in zip(engines, in_order, strict=True)]
+    return {"frontend": _frontend(models, report, started), "tokenizers": tokenizer_nodes, "engines": engine_nodes}
 
 
-def _frontend(llm: AsyncLLM, report: Report, started: float) -> Node:
-    leaving = report.draining or llm.readiness.leaving.is_set()
+def _frontend(models: ModelDirectory, report: Report, started: float) -> Node:
+    leaving = report.draining or models.readiness.leaving.is_set()
     return {
         "name": "frontend",
         "state": "draining" if leaving else "not ready" if report.problem else "connected",
         "problem": report.problem,
         "since": started,
         "version": VERSION,
-        "num_requests": llm.num_unfinished_requests,
+        "num_requests": sum(llm.num_unfinished_requests for llm in models),
     }
 
 

@@ -128,7 +128,7 @@ class Metadata(Body):
 class ConversationBody(Body):
     """Common fields of creating and counting."""
 
-    model: str | None = Field(None, description="A name that /v1/models lists. Unset: the only model.")
+    model: str | None = Field(None, description="A name that /v1/models lists. Unset: the first model.")
     messages: list[MessageBody] = Field(
         min_length=1, description="The conversation so far. A last turn of the assistant is continued."
     )

@@ -17,6 +17,7 @@ from tetrad.frontend.api.http.messages.events import MessageEvents
 from tetrad.frontend.api.http.messages.route import MessagesRoute
 from tetrad.frontend.api.http.requests.body import read_body, read_prompt_body
 from tetrad.frontend.api.http.requests.headers import request_id_of
+from tetrad.frontend.api.http.requests.models import llm_of
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.api.http.sse.named_events import named_event, named_events
 from tetrad.frontend.api.http.sse.streams import StreamForm, stream_response, until_disconnected
@@ -46,7 +47,7 @@ _COUNT = documented(CountTokensRequest, answer=docs.MESSAGE_TOKENS, example=docs
 async def create_message(request: Request) -> Response:
     """Answer a conversation, in Anthropic's form."""
     body = await read_prompt_body(request, MessagesRequest)
-    job = _Message(request.app.state.llm, body, request_id_of(request, body.request_id))
+    job = _Message(llm_of(request, body.model), body, request_id_of(request, body.request_id))
     if body.stream:
         return stream_response(request, job.stream(), job.form)
     return JsonResponse(await until_disconnected(request.receive, job.run()))
@@ -56,7 +57,7 @@ async def create_message(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     """Return how many tokens a conversation has."""
     body = await read_body(request, CountTokensRequest)
-    llm: AsyncLLM = request.app.state.llm
+    llm = llm_of(request, body.model)
     llm.model_names.resolve(body.model)
     prompt = await render_conversation(llm, conversation_of(body))
     return JsonResponse({"input_tokens": len(prompt["prompt_token_ids"])})

@@ -19,6 +19,7 @@ from tetrad.frontend.api.http.ollama.objects import (
 )
 from tetrad.frontend.api.http.ollama.route import OllamaRoute
 from tetrad.frontend.api.http.requests.body import read_body
+from tetrad.frontend.api.http.requests.models import llm_of, models_of
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.services.errors import NotFound
@@ -31,31 +32,36 @@ _SHOW = documented(ShowRequest, answer=ShownModel, example=docs.SHOWN, tag="mode
 _VERSION = documented(answer=VersionBody, example={"version": VERSION}, tag="monitor", error_form=docs.ERRORS)
 
 
-def served_name(llm: AsyncLLM, name: str | None) -> str:
-    """Return the name to answer with. Ollama's clients may write `:latest` behind it. NotFound for any other model."""
+def named_model(request: Request, name: str | None) -> tuple[AsyncLLM, str]:
+    """Return a model and the name to answer with. Ollama's clients may write `:latest` behind it. NotFound for any other."""
     try:
-        return llm.model_names.resolve(name)
+        return _found(request, name)
     except NotFound:
         if not (name or "").endswith(_LATEST):
             raise
-        return llm.model_names.resolve((name or "").removesuffix(_LATEST))
+        return _found(request, (name or "").removesuffix(_LATEST))
+
+
+def _found(request: Request, name: str | None) -> tuple[AsyncLLM, str]:
+    llm = llm_of(request, name)
+    return llm, llm.model_names.resolve(name)
 
 
 @router.get("/api/tags", **documented(answer=ModelEntries, example=docs.ENTRIES, tag="models", error_form=docs.ERRORS))
 async def list_models(request: Request) -> Response:
     """List the models, in Ollama's form."""
-    llm: AsyncLLM = request.app.state.llm
-    began = timestamp(llm.model_names.created_unix_s)
-    return JsonResponse(ModelEntries([ModelEntry(name, name, began, _details(llm, name)) for name in _names(llm)]))
+    return JsonResponse(ModelEntries([_entry(llm, name) for llm in models_of(request).started() for name in llm.all_names]))
 
 
 @router.get("/api/ps", **documented(answer=RunningModels, example=docs.RUNNING, tag="models", error_form=docs.ERRORS))
 async def list_running(request: Request) -> Response:
     """List the loaded models, in Ollama's form: all of them."""
-    llm: AsyncLLM = request.app.state.llm
-    return JsonResponse(
-        RunningModels([RunningModel(name, name, _details(llm, name), llm.max_model_len) for name in _names(llm)])
-    )
+    running = [
+        RunningModel(name, name, _details(llm, name), llm.max_model_len)
+        for llm in models_of(request).started()
+        for name in llm.all_names
+    ]
+    return JsonResponse(RunningModels(running))
 
 
 @router.post(
@@ -64,8 +70,7 @@ async def list_running(request: Request) -> Response:
 async def show(request: Request) -> Response:
     """Return facts about a model, in Ollama's form."""
     body = await read_body(request, ShowRequest)
-    llm: AsyncLLM = request.app.state.llm
-    name = served_name(llm, body.model or body.name)
+    llm, name = named_model(request, body.model or body.name)
     info: dict[str, int | str] = {
         "general.basename": llm.model_names.root,
         "tetrad.context_length": llm.max_model_len,
@@ -87,8 +92,8 @@ async def version(_: Request) -> Response:
     return JsonResponse(VersionBody(VERSION))
 
 
-def _names(llm: AsyncLLM) -> list[str]:
-    return [*llm.model_names.names, *(lora.lora_name for lora in llm.model_names.adapters)]
+def _entry(llm: AsyncLLM, name: str) -> ModelEntry:
+    return ModelEntry(name, name, timestamp(llm.model_names.created_unix_s), _details(llm, name))
 
 
 def _details(llm: AsyncLLM, name: str) -> ModelDetails:

@@ -13,7 +13,7 @@ from tetrad.frontend.api.http.ollama import documentation as docs
 from tetrad.frontend.api.http.ollama.bodies import ChatRequest, EmbeddingsRequest, EmbedRequest, GenerateRequest, GeneratingBody
 from tetrad.frontend.api.http.ollama.conversations import chat_conversation, prompt_conversation
 from tetrad.frontend.api.http.ollama.errors import ollama_error
-from tetrad.frontend.api.http.ollama.models import served_name
+from tetrad.frontend.api.http.ollama.models import named_model
 from tetrad.frontend.api.http.ollama.objects import Chatted, Embedded, Generated, OneEmbedding
 from tetrad.frontend.api.http.ollama.route import OllamaRoute
 from tetrad.frontend.api.http.ollama.sampling import check_context, sampling_params_of
@@ -25,7 +25,6 @@ from tetrad.frontend.api.http.sse.streams import StreamForm, stream_response, un
 from tetrad.frontend.chat.conversation import Conversation
 from tetrad.frontend.chat.turn_stream import TurnStream
 from tetrad.frontend.chat.turns import start_turn
-from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.parsing.formats import ChatFormats
 from tetrad.frontend.request.pooling import EMBED, PoolingParams, PoolingRequestOutput, required_facts
 from tetrad.frontend.request.prompts import PromptType
@@ -45,8 +44,8 @@ _EMBEDDINGS = documented(EmbeddingsRequest, answer=OneEmbedding, example=docs.ON
 async def generate(request: Request) -> Response:
     """Answer a prompt, in Ollama's form."""
     body = await read_prompt_body(request, GenerateRequest)
-    llm: AsyncLLM = request.app.state.llm
-    model, request_id = served_name(llm, body.model), f"ollama-{request_id_of(request, None)}"
+    llm, model = named_model(request, body.model)
+    request_id = f"ollama-{request_id_of(request, None)}"
     if not body.prompt:
         return await _respond_loaded(request, body, write_generated, model)
     params = sampling_params_of(llm, body)
@@ -70,8 +69,8 @@ async def generate(request: Request) -> Response:
 async def chat(request: Request) -> Response:
     """Answer a conversation, in Ollama's form."""
     body = await read_prompt_body(request, ChatRequest)
-    llm: AsyncLLM = request.app.state.llm
-    model, request_id = served_name(llm, body.model), f"ollama-{request_id_of(request, None)}"
+    llm, model = named_model(request, body.model)
+    request_id = f"ollama-{request_id_of(request, None)}"
     if not body.messages:
         return await _respond_loaded(request, body, write_chatted, model)
     params, conversation = sampling_params_of(llm, body), chat_conversation(llm, body)
@@ -93,7 +92,7 @@ async def embed(request: Request) -> Response:
     outputs = await _embeddings(request, body, texts, keep=keep, dimensions=body.dimensions)
     embeddings = [output.outputs.values.tolist() for output in outputs]
     num_tokens = sum(len(output.prompt_token_ids) for output in outputs)
-    model = served_name(request.app.state.llm, body.model)
+    _, model = named_model(request, body.model)
     return JsonResponse(Embedded(model, embeddings, time.monotonic_ns() - started_ns, 0, num_tokens))
 
 
@@ -108,8 +107,7 @@ async def embed_one(request: Request) -> Response:
 async def _embeddings(
     request: Request, body: EmbedRequest | EmbeddingsRequest, texts: list[str], *, keep: int | None, dimensions: int | None
 ) -> list[PoolingRequestOutput]:
-    llm: AsyncLLM = request.app.state.llm
-    served_name(llm, body.model)
+    llm, _ = named_model(request, body.model)
     required_facts(llm.pooling, EMBED, "Embeddings API")
     check_context(llm, body.options)
     most = request.app.state.settings.max_pooling_inputs

@@ -15,6 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from tetrad.frontend.api.http.documentation.routes import documented
 from tetrad.frontend.api.http.middleware.access import require_operator
 from tetrad.frontend.api.http.requests.body import read_body
+from tetrad.frontend.api.http.requests.models import llm_of, models_of
 from tetrad.frontend.llm.adapter_names import adapter_of
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.services.errors import InvalidRequest, NotFound
@@ -32,6 +33,7 @@ class LoadLoraRequest(BaseModel):
 
     lora_name: Annotated[str, Field(description="What clients send as `model`.")] = ""
     lora_path: Annotated[str, Field(description="Its directory, as the workers see it.")] = ""
+    base_model_name: Annotated[str | None, Field(description="The model that it changes. Null: the first one.")] = None
     load_inplace: Annotated[
         bool, Field(description="Replace the adapter of this name; requests under way keep the one that they began with.")
     ] = False
@@ -65,13 +67,17 @@ async def load_lora_adapter(request: Request) -> Response:
     """Load an adapter into every engine core; it can be named as `model` from then on."""
     _check_allowed(request)
     body = await read_body(request, LoadLoraRequest)
-    llm: AsyncLLM = request.app.state.llm
+    llm = llm_of(request, body.base_model_name)
     name, names = body.lora_name, llm.model_names
     if not name or not body.lora_path:
         raise InvalidRequest("Both 'lora_name' and 'lora_path' must be provided.")
-    if name in names.names:
+    if any(name in other.model_names.names for other in models_of(request).started()):
         raise InvalidRequest(f"The lora adapter '{name}' conflicts with a served base model.", field="lora_name")
     known = names.adapters.get(name)
+    owner = _model_with(request, name)
+    if known is None and owner.model_names.adapters.get(name) is not None:
+        text = f"The lora adapter '{name}' is one of the model {owner.model_names.names[0]}; unload it first."
+        raise InvalidRequest(text, field="lora_name")
     if known is not None and not body.load_inplace:
         raise InvalidRequest(
             f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in place, set "
@@ -91,16 +97,23 @@ async def unload_lora_adapter(request: Request) -> Response:
     """Forget an adapter and free its memory in every engine core; refused while unfinished requests have it."""
     _check_allowed(request)
     body = await read_body(request, UnloadLoraRequest)
-    llm: AsyncLLM = request.app.state.llm
-    name, adapters = body.lora_name, llm.model_names.adapters
+    name = body.lora_name
     if not name:
         raise InvalidRequest("'lora_name' needs to be provided to unload a LoRA adapter.", field="lora_name")
+    llm = _model_with(request, name)
+    adapters = llm.model_names.adapters
     known = adapters.get(name)
     if known is None:
         raise NotFound(f"The lora adapter '{name}' cannot be found.", field="lora_name")
     await llm.adapters.unload(known.lora_int_id)
     adapters.remove(name)
     return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
+
+
+def _model_with(request: Request, adapter: str) -> AsyncLLM:
+    """Return the model that has an adapter; the first one if none has."""
+    models = models_of(request)
+    return next((llm for llm in models.started() if llm.model_names.adapters.get(adapter) is not None), models.first)
 
 
 def _check_allowed(request: Request) -> None:

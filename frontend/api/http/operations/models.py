@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tetrad.frontend.api.http.documentation.routes import documented
+from tetrad.frontend.api.http.requests.models import llm_of, models_of
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.llm.async_llm import AsyncLLM
 
@@ -50,15 +51,14 @@ _GET = documented(answer=ModelCard, example=_EXAMPLE, tag="models", errors=(401,
 @router.get("/v1/models", **_LIST)
 async def list_models(request: Request) -> Response:
     """List the models."""
-    llm: AsyncLLM = request.app.state.llm
-    adapters = [lora.lora_name for lora in llm.model_names.adapters]
-    return JsonResponse(ModelList("list", [_card(llm, name) for name in (*llm.model_names.names, *adapters)]))
+    cards = [_card(llm, name) for llm in models_of(request).started() for name in llm.all_names]
+    return JsonResponse(ModelList("list", cards))
 
 
 @router.get("/v1/models/{model:path}", **_GET)
 async def get_model(request: Request, model: Annotated[str, Path(description="A name that /v1/models lists.")]) -> Response:
     """Return one model. Names may contain slashes."""
-    llm: AsyncLLM = request.app.state.llm
+    llm = llm_of(request, model)
     return JsonResponse(_card(llm, llm.model_names.resolve(model)))
 
 

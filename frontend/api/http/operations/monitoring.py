@@ -1,19 +1,19 @@
 """/health, /ping, /version, /metrics, /load, /server_info: for load balancers, dashboards and administrators."""
 
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tetrad.frontend.api.http.documentation.routes import documented
 from tetrad.frontend.api.http.documentation.schemas import Schema, field, obj
+from tetrad.frontend.api.http.requests.models import llm_of, models_of
 from tetrad.frontend.api.http.schemas.errors import error_body, error_response
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.config import FrontendSettings
-from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.services.version import VERSION
 
 router = APIRouter()
@@ -140,8 +140,7 @@ async def live() -> Response:
 @router.get("/health/ready", **documented(answer=_READY_SCHEMA, example=_READY_EXAMPLE, tag="monitor", errors=(503,)))
 async def ready(request: Request) -> Response:
     """Return 200 if requests can be served now, else 503; either way with the state of what this server depends on."""
-    llm: AsyncLLM = request.app.state.llm
-    report = llm.readiness.report()
+    report = models_of(request).readiness.report()
     body: dict[str, Any] = {
         "status": "ready" if report.ready else "not ready",
         "problem": report.problem,
@@ -179,21 +178,22 @@ async def version() -> Response:
 @router.get("/metrics", **documented(tag="monitor", errors=()))
 async def metrics(request: Request) -> Response:
     """Return the metrics in Prometheus' text format; of several frontends on this port, those of all."""
-    llm: AsyncLLM = request.app.state.llm
-    return Response(await llm.render_metrics(), headers={"content-type": CONTENT_TYPE_LATEST})
+    return Response(await models_of(request).render_metrics(), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 @router.get("/load", **documented(answer=_LOAD_SCHEMA, example={"server_load": 3}, tag="monitor"))
 async def load(request: Request) -> Response:
     """Return how many requests this server is busy with."""
-    llm: AsyncLLM = request.app.state.llm
-    return JsonResponse({"server_load": llm.num_unfinished_requests_of_all})
+    return JsonResponse({"server_load": models_of(request).num_unfinished_requests})
 
 
-@router.get("/server_info", **documented(answer=_INFO_SCHEMA, tag="monitor"))
-async def server_info(request: Request) -> Response:
+@router.get("/server_info", **documented(answer=_INFO_SCHEMA, tag="monitor", errors=(401, 404, 500, 503)))
+async def server_info(
+    request: Request,
+    model: Annotated[str, Query(description="Name of a model, where several are served. Empty: the first.")] = "",
+) -> Response:
     """Return what is served, by what, and within which limits. Holds no keys and no addresses."""
-    llm: AsyncLLM = request.app.state.llm
+    llm = llm_of(request, model)
     settings = request.app.state.settings
     tokenizer = llm.tokenizer_info
     info = {

@@ -3,6 +3,7 @@
 Names are vLLM's. guard.py checks permissions. Reading the state (/is_paused, /is_sleeping) needs no operator key.
 """
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query
@@ -12,6 +13,7 @@ from starlette.responses import Response
 from tetrad.frontend.api.http.documentation.routes import documented
 from tetrad.frontend.api.http.documentation.schemas import constant, field, obj
 from tetrad.frontend.api.http.middleware.access import require_operator
+from tetrad.frontend.api.http.requests.models import llm_of, models_of
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.engine.admin_client import AdminState
 from tetrad.frontend.llm.async_llm import AsyncLLM
@@ -19,7 +21,9 @@ from tetrad.frontend.llm.async_llm import AsyncLLM
 router = APIRouter()
 
 _OPERATORS = [Depends(require_operator)]
-_ERRORS = (400, 401, 403, 500, 503)
+_Model = Annotated[str, Query(description="Name of a model, where several are served. Empty: all of them.")]
+_PROFILE_ERRORS = (400, 401, 403, 500, 503)
+_ERRORS = (*_PROFILE_ERRORS, 404)
 
 
 _PAUSE = documented(answer=obj("*", status=constant("paused")), example={"status": "paused"}, tag="operate", errors=_ERRORS)
@@ -35,7 +39,7 @@ _IS_PAUSED = documented(
     ),
     example={"is_paused": False},
     tag="operate",
-    errors=(401, 500, 503),
+    errors=(401, 404, 500, 503),
 )
 _SLEEP = documented(
     answer=obj("*", is_sleeping=field("boolean", "True.")),
@@ -59,7 +63,7 @@ _IS_SLEEPING = documented(
     ),
     example={"is_sleeping": False},
     tag="operate",
-    errors=(401, 500, 503),
+    errors=(401, 404, 500, 503),
 )
 _RESET = documented(
     answer=obj("*", success=field("boolean", "False: requests hold blocks, and nothing was forgotten.")),
@@ -70,13 +74,16 @@ _RESET = documented(
 
 
 _START_PROFILE = documented(
-    answer=obj("*", status=constant("recording")), example={"status": "recording"}, tag="operate", errors=(*_ERRORS, 409)
+    answer=obj("*", status=constant("recording")),
+    example={"status": "recording"},
+    tag="operate",
+    errors=(*_PROFILE_ERRORS, 409),
 )
 _STOP_PROFILE = documented(
     answer=obj("*", paths=field("array", "The files, as those see them who wrote them.", items={"type": "string"})),
     example={"paths": ["/tmp/profiles/profile-frontend-1.json", "/tmp/profiles/profile-engine-core-1.json"]},
     tag="operate",
-    errors=(*_ERRORS, 404),
+    errors=(*_PROFILE_ERRORS, 404),
 )
 
 
@@ -88,27 +95,27 @@ async def pause(
         Query(description="What happens to requests: abort ends them, wait lets those that run finish, keep freezes them."),
     ] = "abort",
     clear_cache: Annotated[bool, Query(description="Forget cached prefixes too, where no request holds them.")] = True,
+    model: _Model = "",
 ) -> Response:
     """Stop generating. Requests that come later wait until /resume. Returns at once, also where running requests finish."""
-    llm: AsyncLLM = request.app.state.llm
-    await llm.engine_admin.pause(mode, clear_cache=clear_cache)
+    for llm in _chosen(request, model):
+        await llm.engine_admin.pause(mode, clear_cache=clear_cache)
     return JsonResponse({"status": "paused"})
 
 
 @router.post("/resume", dependencies=_OPERATORS, **_RESUME)
-async def resume(request: Request) -> Response:
+async def resume(request: Request, model: _Model = "") -> Response:
     """Generate again."""
-    llm: AsyncLLM = request.app.state.llm
-    await llm.engine_admin.resume()
+    for llm in _chosen(request, model):
+        await llm.engine_admin.resume()
     return JsonResponse({"status": "resumed"})
 
 
 @router.get("/is_paused", **_IS_PAUSED)
-async def is_paused(request: Request) -> Response:
+async def is_paused(request: Request, model: _Model = "") -> Response:
     """Return whether generation is paused, and which engine cores do not say so at once."""
-    llm: AsyncLLM = request.app.state.llm
-    state = await llm.engine_admin.state()
-    return JsonResponse({"is_paused": state.is_paused} | _silence(state))
+    states = await _states(request, model)
+    return JsonResponse({"is_paused": any(state.is_paused for _, state in states)} | _silence(states))
 
 
 @router.post("/sleep", dependencies=_OPERATORS, **_SLEEP)
@@ -121,10 +128,11 @@ async def sleep(
         Literal["abort", "wait", "keep"],
         Query(description="What happens to requests, as at /pause; those that are kept are computed again after /wake_up."),
     ] = "keep",
+    model: _Model = "",
 ) -> Response:
     """Give device memory up, and answer when that is done. At levels 1 and 2 requests that come later get a 503."""
-    llm: AsyncLLM = request.app.state.llm
-    await llm.engine_admin.sleep(level, mode)
+    for llm in _chosen(request, model):
+        await llm.engine_admin.sleep(level, mode)
     return JsonResponse({"is_sleeping": True})
 
 
@@ -135,19 +143,20 @@ async def wake_up(
         list[Literal["weights", "kv_cache"]] | None,
         Query(description="What to take back, weights first; given again for the other one. Unset: everything."),
     ] = None,
+    model: _Model = "",
 ) -> Response:
     """Take device memory back, and answer when requests are computed again. Undoes /pause, too."""
-    llm: AsyncLLM = request.app.state.llm
-    await llm.engine_admin.wake_up(tags or ())
-    return JsonResponse({"is_sleeping": (await llm.engine_admin.state()).is_sleeping})
+    for llm in _chosen(request, model):
+        await llm.engine_admin.wake_up(tags or ())
+    states = await _states(request, model)
+    return JsonResponse({"is_sleeping": any(state.is_sleeping for _, state in states)})
 
 
 @router.get("/is_sleeping", **_IS_SLEEPING)
-async def is_sleeping(request: Request) -> Response:
+async def is_sleeping(request: Request, model: _Model = "") -> Response:
     """Return whether any engine core sleeps, and which do not say so at once."""
-    llm: AsyncLLM = request.app.state.llm
-    state = await llm.engine_admin.state()
-    return JsonResponse({"is_sleeping": state.is_sleeping} | _silence(state))
+    states = await _states(request, model)
+    return JsonResponse({"is_sleeping": any(state.is_sleeping for _, state in states)} | _silence(states))
 
 
 @router.post("/reset_prefix_cache", dependencies=_OPERATORS, **_RESET)
@@ -156,11 +165,14 @@ async def reset_prefix_cache(
     reset_running_requests: Annotated[
         bool, Query(description="Preempt what runs, so that it holds no blocks; it is computed again.")
     ] = False,
+    model: _Model = "",
 ) -> Response:
     """Forget all cached prefixes."""
-    llm: AsyncLLM = request.app.state.llm
-    success = await llm.engine_admin.reset_prefix_cache(reset_running_requests=reset_running_requests)
-    return JsonResponse({"success": success})
+    succeeded = [
+        await llm.engine_admin.reset_prefix_cache(reset_running_requests=reset_running_requests)
+        for llm in _chosen(request, model)
+    ]
+    return JsonResponse({"success": all(succeeded)})
 
 
 @router.post("/start_profile", dependencies=_OPERATORS, **_START_PROFILE)
@@ -179,6 +191,19 @@ async def stop_profile(request: Request) -> Response:
     return JsonResponse({"paths": await request.app.state.profiling.stop()})
 
 
-def _silence(state: AdminState) -> dict[str, list[str]]:
+def _chosen(request: Request, model: str) -> list[AsyncLLM]:
+    """Return the model that an operator means, or all."""
+    return [llm_of(request, model)] if model else list(models_of(request))
+
+
+async def _states(request: Request, model: str) -> list[tuple[str, AdminState]]:
+    """Return the state of each model that is meant, with what stands before the numbers of its engine cores."""
+    chosen = _chosen(request, model)
+    prefixes = [f"{llm.settings.names[0]}: " for llm in chosen] if len(chosen) > 1 else [""]
+    return [(prefix, await llm.engine_admin.state()) for prefix, llm in zip(prefixes, chosen, strict=True)]
+
+
+def _silence(states: Iterable[tuple[str, AdminState]]) -> dict[str, list[str]]:
     """Return which engine cores did not say how they are; empty if all did."""
-    return {"not_answering": [f"engine core {place}" for place in state.silent]} if state.silent else {}
+    silent = [f"{prefix}engine core {place}" for prefix, state in states for place in state.silent]
+    return {"not_answering": silent} if silent else {}

@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from tetrad.frontend.api.http.pooling.bodies import InputBody, Inputs, PoolingBody
 from tetrad.frontend.api.http.requests.headers import request_id_of
+from tetrad.frontend.api.http.requests.models import llm_of
 from tetrad.frontend.api.http.schemas.objects import Usage, encode
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.net.together import all_of
@@ -48,7 +49,7 @@ class Job:
     @classmethod
     def of(cls, request: Request, body: PoolingBody, prefix: str) -> "Job":
         """Return a job; NotFound for a model that is not served."""
-        llm: AsyncLLM = request.app.state.llm
+        llm = llm_of(request, body.model)
         model = llm.model_names.resolve(body.model)
         return cls(llm, body, f"{prefix}-{request_id_of(request, body.request_id)}", model, int(time.time()))
 

@@ -16,7 +16,7 @@ Conversations = Annotated[list[ChatMessage], FailFastList()] | Annotated[list[li
 class PoolingBody(Body):
     """Fields that all these routes have."""
 
-    model: str | None = Field(None, description="A name that /v1/models lists. Unset: the only model.")
+    model: str | None = Field(None, description="A name that /v1/models lists. Unset: the first model.")
     user: str | None = Field(None, description="Accepted for compatibility; has no effect.")
     truncate_prompt_tokens: Integer | None = Field(
         None, description="Keep at most this many tokens of each text; -1: as many as the context has. Unset: none is cut off."

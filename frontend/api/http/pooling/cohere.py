@@ -19,6 +19,7 @@ from tetrad.frontend.api.http.pooling.cohere_bodies import (
     CohereVersion,
 )
 from tetrad.frontend.api.http.requests.body import read_prompt_body
+from tetrad.frontend.api.http.requests.models import llm_of
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.api.http.sse.streams import until_disconnected
 from tetrad.frontend.request.pooling import EMBED, PoolingParams
@@ -68,7 +69,7 @@ def _pooling_body(request: Request, body: CohereEmbedRequest) -> PoolingBody:
     """Return the fields that all pooling routes have."""
     keep = None
     if body.truncate != "NONE":
-        keep = -1 if body.max_tokens is None else min(body.max_tokens, request.app.state.llm.max_model_len)
+        keep = -1 if body.max_tokens is None else min(body.max_tokens, llm_of(request, body.model).max_model_len)
     side = "left" if body.truncate == "START" else "right"
     fields = {"model": body.model, "priority": body.priority, "truncate_prompt_tokens": keep, "truncation_side": side}
     return PoolingBody.model_validate(fields)

@@ -28,7 +28,7 @@ class CohereInput(Body):
 class CohereEmbedRequest(Body):
     """POST /v2/embed."""
 
-    model: str | None = Field(None, description="A name that /v1/models lists. Unset: the only model.")
+    model: str | None = Field(None, description="A name that /v1/models lists. Unset: the first model.")
     texts: Strings | None = Field(None, description="The inputs. Either this or inputs.")
     inputs: Annotated[list[CohereInput], FailFastList()] | None = Field(None, description="The inputs, each in parts.")
     images: Any = Field(None, description="Not supported.")

@@ -8,9 +8,9 @@ from starlette.requests import Request
 
 from tetrad.frontend.api.http.requests.body_budget import BodyShare
 from tetrad.frontend.api.http.requests.body_shape import check_shape
+from tetrad.frontend.api.http.requests.models import models_of
 from tetrad.frontend.api.http.schemas.errors import BodyTooLarge, UnsupportedMediaType, from_validation
 from tetrad.frontend.config import FrontendSettings
-from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.request.deadlines import earliest_deadline, within
 from tetrad.services.errors import InvalidRequest
 
@@ -37,8 +37,7 @@ async def read_body(request: Request, model: type[Model]) -> Model:
 
 async def read_prompt_body(request: Request, model: type[Model]) -> Model:
     """Return the body of a request to generate; Overloaded (429) before it is read if no such request can be taken now."""
-    llm: AsyncLLM = request.app.state.llm
-    llm.admission.check()
+    models_of(request).admission.check()
     return await read_body(request, model)
 
 

@@ -131,7 +131,7 @@ class ReasoningConfig(Body):
 class InputBody(Body):
     """Common fields of creating and counting."""
 
-    model: str | None = Field(None, description="A name that /v1/models lists. Unset: the only model.")
+    model: str | None = Field(None, description="A name that /v1/models lists. Unset: the first model.")
     input: Annotated[list[InputItem], BeforeValidator(_as_items, json_schema_input_type=str | list[InputItem])] = Field(
         min_length=1, description="What is answered: a text, or items: messages, function calls and their outputs, reasoning."
     )

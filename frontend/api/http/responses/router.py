@@ -11,6 +11,7 @@ from starlette.responses import Response
 from tetrad.frontend.api.http.documentation.routes import documented, stream_of_events
 from tetrad.frontend.api.http.requests.body import read_body, read_prompt_body
 from tetrad.frontend.api.http.requests.headers import request_id_of
+from tetrad.frontend.api.http.requests.models import llm_of
 from tetrad.frontend.api.http.responses import documentation as docs
 from tetrad.frontend.api.http.responses.background import BackgroundJob
 from tetrad.frontend.api.http.responses.bodies import InputTokensRequest, ResponsesRequest
@@ -26,7 +27,6 @@ from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.api.http.sse.named_events import named_event, named_events
 from tetrad.frontend.api.http.sse.streams import EventStream, StreamForm, stream_response, until_disconnected
 from tetrad.frontend.chat.turns import render_conversation
-from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.services.errors import InternalError, InvalidRequest, NotFound, TetradError
 from tetrad.services.log import get_logger
 
@@ -49,7 +49,7 @@ async def create_response(request: Request) -> Response:
     """Respond to an input, in the Responses API's form."""
     body = await read_prompt_body(request, ResponsesRequest)
     service: ResponsesService = request.app.state.responses
-    generation = Generation(request.app.state.llm, service.store, body, request_id_of(request, body.request_id))
+    generation = Generation(llm_of(request, body.model), service.store, body, request_id_of(request, body.request_id))
     if body.background:
         return await _in_background(request, service, generation, stream=bool(body.stream))
     if body.stream:
@@ -64,7 +64,7 @@ async def create_response(request: Request) -> Response:
 async def count_input_tokens(request: Request) -> Response:
     """Return how many tokens an input has."""
     body = await read_body(request, InputTokensRequest)
-    llm: AsyncLLM = request.app.state.llm
+    llm = llm_of(request, body.model)
     store = _service(request).store
     llm.model_names.resolve(body.model)
     items = await resolved_items(store, body.input)

@@ -71,7 +71,7 @@ _OLDER_CONSTRAINTS = ("guided_json", "guided_regex", "guided_choice", "guided_gr
 class SamplingBody(SamplingFields):
     """Common fields of completions and chats. None means the default."""
 
-    model: str | None = Field(None, description="A name that /v1/models lists. Unset: the only model.")
+    model: str | None = Field(None, description="A name that /v1/models lists. Unset: the first model.")
     stream: bool | None = Field(False, description="Send the answer as server-sent events while it is generated.")
     stream_options: StreamOptions | None = Field(None, description="What the stream says besides its deltas; needs stream.")
     n: Integer | None = Field(1, description="How many outputs for each prompt; they share the prompt's computation.")

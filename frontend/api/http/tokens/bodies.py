@@ -12,7 +12,7 @@ from tetrad.services.errors import InvalidRequest
 class TokenizeRequest(Body):
     """POST /tokenize: a prompt or messages."""
 
-    model: str | None = Field(None, description="A name that /v1/models lists. Unset: the only model.")
+    model: str | None = Field(None, description="A name that /v1/models lists. Unset: the first model.")
     prompt: str | None = Field(None, description="The text. Either this or messages.")
     messages: list[ChatMessage] | None = Field(None, description="The conversation, as for /v1/chat/completions.")
     add_special_tokens: bool | None = Field(
@@ -39,5 +39,5 @@ class TokenizeRequest(Body):
 class DetokenizeRequest(Body):
     """POST /detokenize."""
 
-    model: str | None = Field(None, description="A name that /v1/models lists. Unset: the only model.")
+    model: str | None = Field(None, description="A name that /v1/models lists. Unset: the first model.")
     tokens: TokenIds = Field(description="Token ids.")

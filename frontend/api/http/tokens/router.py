@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,11 +11,11 @@ from starlette.responses import Response
 from tetrad.frontend.api.http.chat.conversations import tool_of, wants_generation_prompt
 from tetrad.frontend.api.http.documentation.routes import documented
 from tetrad.frontend.api.http.requests.body import read_body
+from tetrad.frontend.api.http.requests.models import llm_of
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.api.http.tokens.bodies import DetokenizeRequest, TokenizeRequest
 from tetrad.frontend.chat.conversation import Conversation
 from tetrad.frontend.chat.turns import render_conversation
-from tetrad.frontend.llm.async_llm import AsyncLLM
 
 router = APIRouter()
 
@@ -65,7 +65,7 @@ _TOKENIZED = {"count": 2, "max_model_len": 8192, "tokens": [19556, 905], "token_
 async def tokenize(request: Request) -> Response:
     """Return the token ids of a prompt or a conversation."""
     body = await read_body(request, TokenizeRequest)
-    llm: AsyncLLM = request.app.state.llm
+    llm = llm_of(request, body.model)
     llm.model_names.resolve(body.model)
     text, special = body.prompt or "", body.add_special_tokens is not False
     strings: list[str] | None
@@ -88,18 +88,21 @@ async def tokenize(request: Request) -> Response:
 async def detokenize(request: Request) -> Response:
     """Return the text of token ids."""
     body = await read_body(request, DetokenizeRequest)
-    llm: AsyncLLM = request.app.state.llm
+    llm = llm_of(request, body.model)
     llm.model_names.resolve(body.model)
     return JsonResponse(Detokenized(await llm.texts.detokenize(body.tokens, skip_special_tokens=False)))
 
 
-@router.get("/tokenizer_info", **documented(answer=TokenizerFacts, example=_FACTS, tag="tokens"))
-async def tokenizer_info(request: Request) -> Response:
+@router.get("/tokenizer_info", **documented(answer=TokenizerFacts, example=_FACTS, tag="tokens", errors=(401, 404, 500, 503)))
+async def tokenizer_info(
+    request: Request,
+    model: Annotated[str, Query(description="Name of a model, where several are served. Empty: the first.")] = "",
+) -> Response:
     """Return what a client needs to tokenize like this server.
 
     Needs no flag, as vLLM's does: what it tells can be seen with /tokenize and /detokenize as well.
     """
-    llm: AsyncLLM = request.app.state.llm
+    llm = llm_of(request, model)
     info = llm.tokenizer_info
     facts = TokenizerFacts(
         model=info.model,

@@ -1,6 +1,7 @@
 """The choice of foreign APIs, by the setting and the installed packages."""
 
 import importlib.util
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -14,7 +15,7 @@ from tetrad.vllm_api import control_pb2, control_pb2_grpc
 
 
 def names_of(apis):
-    return set(served.gateway_services(apis, None, None, None))
+    return set(served.gateway_services(apis, SimpleNamespace(first=None), None, None))
 
 
 def test_by_default_all_are():

@@ -33,6 +33,7 @@ export class Requests {
   }
 
   add(request, model) {
+    const name = request.adapter || request.model || model;
     const phases = phasesOf(request);
     const bar = barOf(phases);
     const cached = request.num_cached_tokens ? `, ${count(request.num_cached_tokens)} of them cached` : "";
@@ -42,7 +43,7 @@ export class Requests {
       { "data-bad": Boolean(request.error) || request.finish_reasons.includes("error") },
       el("td", { "data-label": "Arrived" }, timeOfDay(request.arrival_time)),
       el("td", { class: "id", "data-label": "Request", title: request.request_id }, el("code", {}, request.request_id)),
-      el("td", { "data-label": "Model", class: "name", title: request.adapter || model }, request.adapter || model),
+      el("td", { "data-label": "Model", class: "name", title: name }, name),
       el("td", { "data-label": "Prompt", class: "number", title: `${count(request.num_prompt_tokens)} tokens${cached}` }, count(request.num_prompt_tokens)),
       el("td", { "data-label": "Output", class: "number" }, count(request.num_generation_tokens)),
       el("td", { "data-label": "Phases", class: "phases" }, bar),

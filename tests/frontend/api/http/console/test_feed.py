@@ -13,6 +13,7 @@ from tetrad.frontend.api.http.console import feed
 from tetrad.frontend.api.http.console.feed import Feed
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.model_directory import ModelDirectory
 from tetrad.frontend.service import serve
 from tetrad.services.errors import Unauthenticated
 from tetrad.v1 import engine_core_pb2
@@ -232,7 +233,7 @@ async def test_the_page_of_the_traces_is_told(serve_frontend, url):
 
 
 async def test_nothing_is_done_while_nobody_watches(llm):
-    watching = Feed(llm, Guard(FrontendSettings()), "tetrad").follow([], None)
+    watching = Feed(ModelDirectory.alone(llm), Guard(FrontendSettings()), "tetrad").follow([], None)
     before = len(asyncio.all_tasks())
     await anext(watching)
     await watching.aclose()
@@ -244,7 +245,7 @@ async def test_watchers_share_what_is_asked_for_them(llm, monkeypatch):
     monkeypatch.setattr(feed, "_INTERVAL_S", 60.0)
     asked, loads_known = [], llm.engine_admin.loads_known
     monkeypatch.setattr(llm.engine_admin, "loads_known", lambda: (asked.append(1), loads_known())[1])
-    shared = Feed(llm, Guard(FrontendSettings()), "tetrad")
+    shared = Feed(ModelDirectory.alone(llm), Guard(FrontendSettings()), "tetrad")
     watchers = [shared.follow([], None) for _ in range(20)]
 
     events = await asyncio.gather(*(anext(watcher) for watcher in watchers))
@@ -256,7 +257,7 @@ async def test_watchers_share_what_is_asked_for_them(llm, monkeypatch):
 
 
 async def test_a_watcher_alone_gets_something_new_each_time(llm):
-    async with aclosing(Feed(llm, Guard(FrontendSettings()), "tetrad").follow([], None)) as events:
+    async with aclosing(Feed(ModelDirectory.alone(llm), Guard(FrontendSettings()), "tetrad").follow([], None)) as events:
         times = [json.loads((await anext(events)).removeprefix(b"data: "))["time"] for _ in range(5)]
 
     assert len(set(times)) == 5
@@ -298,7 +299,9 @@ async def test_a_starting_frontend_tells_what_it_waits_for(tokenizer, engine, so
     absent = FakeTokenizer(sockets / "absent")
     settings = FrontendSettings(tokenizer_targets=(absent.target,), engine_targets=(engine.target,), responses_store="none")
     async with AsyncLLM(settings) as llm:
-        event = json.loads((await anext(Feed(llm, Guard(settings), "tetrad").follow([], None))).removeprefix(b"data: "))
+        event = json.loads(
+            (await anext(Feed(ModelDirectory.alone(llm), Guard(settings), "tetrad").follow([], None))).removeprefix(b"data: ")
+        )
 
     assert event["model"] == ""
     assert [node["state"] for node in event["topology"]["tokenizers"]] == ["connecting"]

@@ -283,4 +283,4 @@ async def test_what_is_no_http_gets_the_standard_error_object(frontend):
 async def test_keys_are_not_shown_with_the_settings(connect):
     llm = await connect(api_key=("very-secret",), operator_api_key=("more-secret",))
 
-    assert "secret" not in repr(llm._settings)
+    assert "secret" not in repr(llm.settings)

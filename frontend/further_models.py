@@ -1,0 +1,93 @@
+"""FurtherModel: settings of one more model behind the address of a frontend: its names, its services, its defaults.
+
+All models of a frontend have the other settings, as limits and keys, in common. The checks are those of the first model, too.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_settings import NoDecode
+
+from tetrad.frontend.net.discovery import check_target
+from tetrad.frontend.parsing.registry import REASONING_FORMATS, TOOL_FORMATS, Format, choose_format
+from tetrad.frontend.request.sampling_defaults import read_override
+from tetrad.services.errors import InvalidRequest
+from tetrad.services.settings import Names
+
+
+def checked_targets(targets: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the addresses of services; ValueError for one that is none."""
+    for target in targets:
+        try:
+            check_target(target)
+        except InvalidRequest as error:
+            raise ValueError(error.message) from None
+    return targets
+
+
+def checked_tool_parser(name: str) -> str:
+    """Return the name of a format of tool calls; ValueError if there is none of it."""
+    return _checked_format(TOOL_FORMATS, name)
+
+
+def checked_reasoning_parser(name: str) -> str:
+    """Return the name of a format of reasoning; ValueError if there is none of it."""
+    return _checked_format(REASONING_FORMATS, name)
+
+
+def checked_defaults(override: str) -> str:
+    """Return sampling defaults, a JSON object; ValueError for a wrong one."""
+    try:
+        read_override(override)
+    except InvalidRequest as error:
+        raise ValueError(error.message) from error
+    return override
+
+
+def _checked_format(formats: Sequence[Format], name: str) -> str:
+    try:
+        choose_format(formats, name, "")
+    except InvalidRequest as error:
+        raise ValueError(error.message) from None
+    return name
+
+
+_Targets = Annotated[Names, AfterValidator(checked_targets)]
+
+
+class FurtherModel(BaseModel):
+    """One more model; each field means what the frontend's setting of its name means for the first model."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
+
+    served_model_names: Names = Field(min_length=1)
+    tokenizer_targets: _Targets = Field(min_length=1)
+    engine_targets: _Targets = Field(min_length=1)
+    engine_admin_targets: _Targets = ()
+    model: str = ""
+    lora_modules: Names = ()
+    lora_resolver_dir: str = ""
+    tool_call_parser: Annotated[str, AfterValidator(checked_tool_parser)] = "auto"
+    reasoning_parser: Annotated[str, AfterValidator(checked_reasoning_parser)] = "auto"
+    use_generation_config: bool = True
+    override_generation_config: Annotated[str, AfterValidator(checked_defaults)] = ""
+
+
+def _from_json(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return tuple(json.loads(value)) if value.strip() else ()
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"must be a JSON list of objects: {error}") from None
+
+
+FurtherModels = Annotated[tuple[FurtherModel, ...], NoDecode, BeforeValidator(_from_json)]
+"""Further models in one setting: a list in YAML, JSON elsewhere."""
+
+
+def names_of(served_model_names: Sequence[str], lora_modules: Sequence[str]) -> list[str]:
+    """Return the names of a model and of its adapters."""
+    return [*served_model_names, *(module.partition("=")[0] for module in lora_modules)]

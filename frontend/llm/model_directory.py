@@ -1,0 +1,163 @@
+"""ModelDirectory: the models behind one address, found by the names that clients may use.
+
+Made once for a frontend, and passed to every API. Starts, drains and closes the models together; one that is not reachable does
+not keep the others from serving. Knows names; everything about a request is AsyncLLM's.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Self
+
+from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.joined_readiness import JoinedReadiness
+from tetrad.frontend.llm.readiness import Readiness, starting_error
+from tetrad.frontend.llm.shared_resources import SharedResources
+from tetrad.services.errors import NotFound
+from tetrad.services.log import get_logger
+from tetrad.services.observability.metrics import joined_registry, render
+from tetrad.services.rpc.carrier import GRPC, Carrier
+
+log = get_logger()
+
+
+class ModelDirectory:
+    """The served models; the first one answers requests that name none.
+
+    Args:
+        llms: at least one.
+        shared: what they have in common; closed with them.
+    """
+
+    def __init__(self, llms: Sequence[AsyncLLM], shared: SharedResources) -> None:
+        self._shared = shared
+        self._llms = tuple(llms)
+        self.first = self._llms[0]
+        self.admission, self.tracer = shared.admission, shared.tracer
+        self.recent = shared.recent
+        self._by_name = {"": self.first} | {name: llm for llm in self for name in llm.settings.names}
+        self.readiness: Readiness | JoinedReadiness = self.first.readiness
+        self.metrics = self.first.metrics.registry
+        if len(self._llms) > 1:
+            self.readiness = JoinedReadiness({llm.settings.names[0]: llm.readiness for llm in self})
+            self.metrics = joined_registry([llm.metrics.registry for llm in self])
+        self._starting: dict[asyncio.Task[None], AsyncLLM] = {}
+
+    @classmethod
+    def of(cls, settings: FrontendSettings, carrier: Carrier = GRPC) -> Self:
+        """Return the models of these settings; nothing is connected before `start`."""
+        shared = SharedResources(settings)
+        directory = cls([AsyncLLM(each, carrier, shared) for each in settings.each_model()], shared)
+        directory.first.metrics.watch(shared.admission)
+        return directory
+
+    @classmethod
+    def alone(cls, llm: AsyncLLM) -> Self:
+        """Return a directory of one model that runs already."""
+        return cls([llm], llm.shared)
+
+    def __iter__(self) -> Iterator[AsyncLLM]:
+        """Iterate over the models."""
+        return iter(self._llms)
+
+    def started(self) -> list[AsyncLLM]:
+        """Return the models that have been reached; Unavailable if there is none yet."""
+        found = [llm for llm in self if llm.started]
+        if not found:
+            raise starting_error()
+        return found
+
+    def find(self, name: str | None) -> AsyncLLM:
+        """Return the model that has a name or an adapter of it; none means the first. NotFound: none of several has it.
+
+        A model that is alone checks the name by itself.
+        """
+        found = self._by_name.get(name or "")
+        return self._find_adapter(name or "") if found is None else found
+
+    def _find_adapter(self, name: str) -> AsyncLLM:
+        if len(self._llms) == 1:
+            return self.first
+        found = next((llm for llm in self if llm.started and llm.model_names.adapters.get(name) is not None), None)
+        if found is None:
+            known = ", ".join(name for llm in self for name in llm.settings.names)
+            text = f"The model `{name}` does not exist. There are {known}."
+            raise NotFound(text, field="model", reason="MODEL_NOT_FOUND")
+        return found
+
+    @property
+    def num_unfinished_requests(self) -> int:
+        """Requests of all frontends that share a port; of the others each of n outputs counts."""
+        return sum(llm.num_unfinished_requests for llm in self) + self.admission.num_requests_of_others
+
+    async def start(self) -> None:
+        """Connect; once. Of several models, the first that is reached lets the others have recovery_timeout_s.
+
+        Those that are not reached by then are refused with Unavailable until they are.
+
+        Raises:
+            Unavailable: no model is reached within ready_timeout_s.
+            FailedPrecondition: a model cannot be served; see AsyncLLM.connect.
+        """
+        await self._shared.start(self._render)
+        if len(self._llms) == 1:
+            await self.first.start()
+        else:
+            await self._start_several()
+            self.readiness.note_started()
+
+    async def _start_several(self) -> None:
+        settings = self.first.settings
+        self._starting = {asyncio.create_task(llm.start_within(None)): llm for llm in self}
+        done, _ = await asyncio.wait(self._starting, timeout=settings.ready_timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            raise self.first.backends.not_ready(settings.ready_timeout_s)
+        done, missing = await asyncio.wait(
+            self._starting, timeout=settings.recovery_timeout_s, return_when=asyncio.FIRST_EXCEPTION
+        )
+        for task in done:
+            task.result()
+        for task in missing:
+            log.warning("frontend.model_missing", model=self._starting[task].settings.names[0])
+            task.add_done_callback(self._note_late_start)
+
+    def _note_late_start(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("frontend.model_failed", model=self._starting[task].settings.names[0], error=str(error))
+
+    async def render_metrics(self) -> bytes:
+        """Return the metrics of all frontends that share a port, in Prometheus' text format."""
+        return await self._shared.merged_metrics(self._render())
+
+    def withdraw(self) -> None:
+        """Be unhealthy from now on, for load balancers to look elsewhere; requests are still taken."""
+        for llm in self:
+            llm.withdraw()
+        self.readiness.note_draining()
+
+    async def wait_idle(self) -> None:
+        """Wait until no request runs."""
+        for llm in self:
+            await llm.wait_idle()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Refuse new requests, let those that run finish within `timeout_s`, and fail the rest with Unavailable."""
+        self.readiness.note_draining()
+        await asyncio.gather(*(llm.drain(timeout_s) for llm in self))
+
+    async def close(self) -> None:
+        """Fail what runs and end all connections."""
+        for task in self._starting:
+            task.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        await asyncio.gather(*(llm.close() for llm in self))
+        await self._shared.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _render(self) -> bytes:
+        return render(self.metrics)

@@ -1,0 +1,61 @@
+"""SharedResources: what all models of a frontend have in common: the limits, the other frontends of its port, its spans, its
+list of recent requests.
+
+Made once for a frontend. Knows no models.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.net.peers import Peers
+from tetrad.frontend.observability.merged_metrics import merged
+from tetrad.frontend.observability.recent_requests import RecentRequests
+from tetrad.frontend.request.admission import Admission
+from tetrad.services.observability.tracer import open_tracer
+
+_NUM_RECENT_REQUESTS = 100
+
+
+class SharedResources:
+    """The common parts.
+
+    Args:
+        settings: of the frontend.
+
+    Attributes:
+        peers: the other frontends of the port; None: this one is alone.
+        admission: limits the requests of all models together.
+        tracer: of the frontend's spans.
+        recent: the last requests of all models.
+    """
+
+    def __init__(self, settings: FrontendSettings) -> None:
+        self.peers = None if settings.peers_dir is None else Peers(settings.peers_dir)
+        self.admission = Admission(
+            settings.max_num_requests,
+            settings.max_num_queued_tokens,
+            frontends=None if self.peers is None else self.peers.slots,
+        )
+        self.tracer = open_tracer("frontend", settings.otlp_endpoint)
+        self.recent = RecentRequests(_NUM_RECENT_REQUESTS if settings.console else 0)
+
+    async def start(self, render: Callable[[], bytes]) -> None:
+        """Let the other frontends read this one's metrics, which `render` returns."""
+        if self.peers is not None:
+            await self.peers.serve(render)
+
+    async def merged_metrics(self, own: bytes) -> bytes:
+        """Return `own`, this frontend's metrics, with those of the other frontends."""
+        if self.peers is None:
+            return own
+        return merged(await self.peers.pages() | {self.peers.slots.number: own})
+
+    async def close(self) -> None:
+        """Send the last spans and leave the other frontends."""
+        try:
+            await asyncio.to_thread(self.tracer.close)
+        except RuntimeError:  # the interpreter is ending: threads take no calls any more
+            self.tracer.close()
+        if self.peers is not None:
+            await self.peers.close()

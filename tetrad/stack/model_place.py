@@ -1,0 +1,86 @@
+"""ModelPlace: names and addresses of the services of one model of a local stack.
+
+Of several models the services are numbered through, and the sockets of a further model begin with its number: "tokenizer-3" has
+`model-2-tokenizer.sock`. The first model has the sockets of a stack with one model.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tetrad.stack.engine_place import EnginePlace, numbered
+
+
+class Sizes(Protocol):
+    """How many services a model has."""
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Engine cores."""
+
+    @property
+    def num_ranks(self) -> int:
+        """Workers of an engine core."""
+
+
+@dataclass(frozen=True)
+class ModelPlace:
+    """A model's place in a stack.
+
+    Args:
+        directory: of the sockets.
+        number: among the models, from 0.
+        tokenizers: numbers of its tokenizers among all of the stack.
+        engines: its engine cores.
+    """
+
+    directory: Path
+    number: int
+    tokenizers: range
+    engines: tuple[EnginePlace, ...]
+
+    @property
+    def tokenizer_names(self) -> list[str]:
+        """Of the tokenizers' processes."""
+        return [numbered("tokenizer", number) for number in self.tokenizers]
+
+    @property
+    def tokenizer_targets(self) -> tuple[str, ...]:
+        """Addresses of the tokenizers."""
+        names = (numbered("tokenizer", place) for place in range(len(self.tokenizers)))
+        return tuple(f"unix:{self.directory}/{_prefix(self.number)}{name}.sock" for name in names)
+
+    @property
+    def engine_targets(self) -> tuple[str, ...]:
+        """Addresses of the engine cores."""
+        return tuple(place.target for place in self.engines)
+
+    @property
+    def engine_admin_targets(self) -> tuple[str, ...]:
+        """Addresses of the engine cores' admin ports."""
+        return tuple(place.admin_target for place in self.engines)
+
+
+def model_places(directory: Path, models: Iterable[tuple[Sizes, int]]) -> Iterator[ModelPlace]:
+    """Yield the place of each model.
+
+    Args:
+        directory: of the sockets.
+        models: of each, the number of its engine cores and workers, and that of its tokenizers.
+    """
+    num_tokenizers = num_engines = num_workers = 0
+    for number, (sizes, tokenizers) in enumerate(models):
+        engines = tuple(
+            EnginePlace(directory, rank, sizes.num_ranks, _prefix(number), num_engines, num_workers)
+            for rank in range(sizes.data_parallel_size)
+        )
+        yield ModelPlace(directory, number, range(num_tokenizers, num_tokenizers + tokenizers), engines)
+        num_tokenizers += tokenizers
+        num_engines += len(engines)
+        num_workers += len(engines) * sizes.num_ranks
+
+
+def _prefix(model: int) -> str:
+    """Return what the sockets of a model begin with."""
+    return f"{numbered('model', model)}-" if model else ""
