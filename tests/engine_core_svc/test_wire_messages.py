@@ -584,7 +584,10 @@ def test_the_facts_of_an_engine_core_are_written_whole():
         max_message_bytes=1 << 23, enable_lora=True, max_loras=2, max_cpu_loras=3, max_lora_rank=32,
     )  # fmt: skip
     layout = KVCacheLayout(11, 16, 32, 64, cache_dtype="int8")
-    pooling = PoolingFacts(("embed",), 5, True, (2, 3), ("x", "y"), True, 2, needs_all_tokens=True, generates=True)
+    pooling = PoolingFacts(
+        ("embed",), 5, True, (2, 3), ("x", "y"), True, 2,
+        needs_all_tokens=True, generates=True, chunked_processing=True, max_embed_len=9,
+    )  # fmt: skip
     facts = WorkerFacts("cpu", "float32", 99, 64, weights_dtype="q8_0", pooling=pooling, takes_embeddings=True)
 
     written = encode_info(settings, 12, layout, facts)
@@ -602,7 +605,8 @@ def test_the_facts_of_an_engine_core_are_written_whole():
         lora_limits=types_pb2.LoraLimits(max_loras=2, max_lora_rank=32, max_cpu_loras=3), max_message_bytes=1 << 23,
         pooling=types_pb2.PoolingInfo(
             tasks=["embed"], embedding_size=5, is_matryoshka=True, matryoshka_dimensions=[2, 3], labels=["x", "y"],
-            is_causal=True, num_labels=2, needs_all_tokens=True, generates=True,
+            is_causal=True, num_labels=2, needs_all_tokens=True, generates=True, chunked_processing=True,
+            max_embed_len=9,
         ),
     )  # fmt: skip
 

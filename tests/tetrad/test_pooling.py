@@ -43,6 +43,44 @@ def test_embed_returns_an_embedding_of_each_prompt(embedder):
         assert output.outputs.hidden_size == 32
 
 
+def test_long_prompts_are_embedded_in_parts(tmp_path):
+    embed = save_sentence_encoder(tmp_path, max_seq_length=16)
+    counts = []
+
+    class Bar:
+        def __init__(self, total, **_):
+            counts.append(total)
+
+        def update(self, number=1):
+            counts.append(number)
+
+        def close(self):
+            pass
+
+    long = ids_of(" ".join(f"w{n}" for n in range(35)))
+    chunked = {"enable_chunked_processing": True, "max_embed_len": 40}
+    with tetrad.LLM(str(tmp_path), device="cpu", pooler_config=chunked) as llm:
+        short, whole = llm.embed([TEXTS[0], {"prompt_token_ids": long}], use_tqdm=Bar)
+        raw, *parts = llm.embed(
+            [{"prompt_token_ids": ids} for ids in (long, long[:16], long[16:32], long[32:])],
+            pooling_params=tetrad.PoolingParams(use_activation=False),
+            use_tqdm=False,
+        )
+        with pytest.raises(InvalidRequest, match="maximum context length is 40 tokens"):
+            llm.embed({"prompt_token_ids": [5] * 41})
+        with pytest.raises(InvalidRequest, match="maximum context length is 16 tokens"):
+            llm.encode({"prompt_token_ids": long}, pooling_task="token_embed")
+
+    rows = np.array([part.outputs.embedding for part in parts])
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    mean = np.array([16, 16, 5]) @ unit
+    np.testing.assert_allclose(whole.outputs.embedding, mean / np.linalg.norm(mean), atol=1e-5)
+    np.testing.assert_allclose(raw.outputs.embedding, np.array([16, 16, 5]) @ rows / 37, atol=1e-5)
+    np.testing.assert_allclose(short.outputs.embedding, embed(TEXTS[0]), atol=1e-5)
+    assert whole.prompt_token_ids == long
+    assert (counts[0], sum(counts[1:])) == (2, 2)
+
+
 def test_score_takes_one_text_against_many_or_each_against_its_own(embedder):
     llm, embed = embedder
     against_many = [output.outputs.score for output in llm.score(TEXTS[0], TEXTS[1:], use_tqdm=False)]
