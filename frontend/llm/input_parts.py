@@ -27,18 +27,19 @@ class InputParts:
     Attributes:
         prompts: token ids of all parts, in order.
         params: of all parts.
+        owners: the place of the input that each part is of.
     """
 
     def __init__(self, inputs: Sequence[list[int]], params: Sequence[PoolingParams], size: int) -> None:
         self._inputs, self._input_params = inputs, params
         self.prompts = [ids[first : first + size] for ids in inputs for first in range(0, len(ids), size)]
-        self._owners = [place for place, ids in enumerate(inputs) for _ in range(0, len(ids), size)]
-        self.params = [params[owner] for owner in self._owners]
-        self._unanswered = Counter(self._owners)
+        self.owners = [place for place, ids in enumerate(inputs) for _ in range(0, len(ids), size)]
+        self.params = [params[owner] for owner in self.owners]
+        self._unanswered = Counter(self.owners)
 
     def note_answer(self, part: int) -> bool:
         """Note the answer of a part; return whether it was the last one of its input."""
-        owner = self._owners[part]
+        owner = self.owners[part]
         self._unanswered[owner] -= 1
         return not self._unanswered[owner]
 
@@ -47,7 +48,7 @@ class InputParts:
         if len(answers) == len(self._inputs):
             return list(answers)
         found: list[list[PoolingRequestOutput]] = [[] for _ in self._inputs]
-        for owner, answer in zip(self._owners, answers, strict=True):
+        for owner, answer in zip(self.owners, answers, strict=True):
             found[owner].append(answer)
         every = zip(found, self._inputs, self._input_params, strict=True)
         return [parts[0] if len(parts) == 1 else _joined(parts, ids, params) for parts, ids, params in every]

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 from tetrad.frontend.llm.input_processor import kept
 from tetrad.frontend.llm.limits import Limits
+from tetrad.frontend.llm.prompt_adapters import PromptAdapters
 from tetrad.frontend.request.new_pooling import NewPooling
 from tetrad.frontend.request.prompts import Prompt, normalize_prompt
 from tetrad.frontend.tokenizer.client import TokenizerClient
-from tetrad.services.errors import InvalidRequest
+from tetrad.services.errors import InvalidRequest, Unsupported
 
 
 class PoolingInputs:
@@ -19,10 +20,20 @@ class PoolingInputs:
     Args:
         tokenizer: encodes texts.
         limits: of the server and the model.
+        prompt_adapters: which pooling requests may not name.
     """
 
-    def __init__(self, tokenizer: TokenizerClient, limits: Limits) -> None:
-        self._tokenizer, self._limits = tokenizer, limits
+    def __init__(self, tokenizer: TokenizerClient, limits: Limits, prompt_adapters: PromptAdapters) -> None:
+        self._tokenizer, self._limits, self._prompt_adapters = tokenizer, limits, prompt_adapters
+
+    async def check_adapters(self, new: NewPooling, *, is_enabled: bool) -> None:
+        """Refuse adapters that engine cores cannot apply to pooling requests; `is_enabled`: they apply LoRA adapters."""
+        for lora in {each.lora_int_id: each for each in new.lora_requests if each is not None}.values():
+            if await self._prompt_adapters.rows_of(lora) is not None:
+                text = f"Prompt adapters are not supported for pooling, and {lora.lora_name} is one."
+                raise Unsupported(text, field="lora_request")
+            if not is_enabled:
+                raise Unsupported(f"Got lora_request {lora.lora_name} but LoRA is not enabled!", field="lora_request")
 
     async def token_ids(self, new: NewPooling, longest: int) -> list[list[int]]:
         """Return the ids of each input; InvalidRequest for one that is wrong, with its place if there are several.

@@ -73,6 +73,7 @@ class PoolingIntake:
         try:
             with call.working():
                 async with within(deadline):
+                    await inputs.check_adapters(new, is_enabled=self._engines.info.supports_lora)
                     parts = InputParts(await inputs.token_ids(new, longest), params, size)
             self._gate.check_open()
             job = PoolingJob(new, parts, self._backends, self._window, self._metrics, deadline=deadline, call=call)

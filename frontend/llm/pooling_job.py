@@ -69,7 +69,7 @@ class PoolingJob:
             data_parallel_rank=None,
         )
         internal_id = f"{new.request_id}-{secrets.token_hex(4)}"
-        for place, (prompt, each) in enumerate(zip(prompts, parts.params, strict=True)):
+        for place, (prompt, each, owner) in enumerate(zip(prompts, parts.params, parts.owners, strict=True)):
             name = internal_id if len(prompts) == 1 else f"{place}_{internal_id}"
             self.state.add_sequence(
                 sequences.Sequence(
@@ -81,6 +81,7 @@ class PoolingJob:
                     seed=0,
                     max_tokens=1,
                     deadline=deadline,
+                    lora_request=new.lora_requests[owner] if new.lora_requests else None,
                     pooling=each,
                 )
             )
@@ -115,7 +116,8 @@ class PoolingJob:
             return
         column = pack_u32(sequence.prompt_token_ids)
         try:
-            engine = self._engines.choose(None, column, self._prepared.cache_salt)
+            lora = sequence.lora_request
+            engine = self._engines.choose(None, column, self._prepared.cache_salt, lora.lora_name if lora else "")
             sequence.span = self.state.call.start_sequence(sequence)
             active = pooling_sequence(sequence, self._prepared, engine, column)
             if active.most_bytes > engine.max_message_bytes:

@@ -444,16 +444,20 @@ def test_an_answer_for_all_tokens_needs_all_of_them_computed(params, read):
     assert (submission.pools_tokens, submission.skip_reading_prefix_cache) == read
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("lora_request", types_pb2.LoraRequest(name="a", id=1, path="/a")), ("prompt_embeds", types_pb2.Tensor())],
-)
-def test_a_pooling_request_with_an_adapter_or_embeddings_is_refused_by_the_field(name, value):
-    message = engine_core_pb2.EngineCoreRequest(pooling_params=types_pb2.PoolingParams(), **{name: value})
+def test_a_pooling_request_with_embeddings_is_refused_by_the_field():
+    message = engine_core_pb2.EngineCoreRequest(pooling_params=types_pb2.PoolingParams(), prompt_embeds=types_pb2.Tensor())
 
-    with pytest.raises(Unsupported, match=f"{name} is not supported for pooling requests") as refused:
+    with pytest.raises(Unsupported, match="prompt_embeds is not supported for pooling requests") as refused:
         decode_submission(message)
-    assert refused.value.field == name
+    assert refused.value.field == "prompt_embeds"
+
+
+def test_the_adapter_of_a_pooling_request_is_read():
+    lora = types_pb2.LoraRequest(name="a", id=7, path="/a")
+
+    read = decode_submission(engine_core_pb2.EngineCoreRequest(pooling_params=types_pb2.PoolingParams(), lora_request=lora))
+
+    assert read.lora == LoraRef("a", 7, "/a")
 
 
 def test_the_adapter_the_seed_and_the_prediction_of_a_request_are_read():

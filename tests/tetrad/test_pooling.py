@@ -5,21 +5,24 @@ import asyncio
 import numpy as np
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification
+from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification, Qwen3Model
 
 import tetrad
 from tests.documents import Page
 from tests.e2e.tiny_model import save_tiny_model
+from tests.lora_files import merged, save_lora
 from tests.worker_svc.pooling.checkpoints import (
     ENCODERS,
     ids_of,
     save_colbert,
     save_cross_encoder,
     save_encoder,
+    save_modules,
     save_sentence_encoder,
     save_tokenizer,
 )
 from tests.worker_svc.pooling.decoders import SIZES, save_decoder
+from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.services.errors import InvalidRequest, Unsupported
 
 TEXTS = ["w0 w1 w2", "w7", "w0 w1 w2 w3 w4 w5"]
@@ -251,6 +254,29 @@ def test_a_chat_template_writes_the_pairs_of_a_reranker(tmp_path):
 def test_an_embedder_refuses_a_template_for_pairs(embedder):
     with pytest.raises(InvalidRequest, match="instruction and chat_template are for cross-encoders"):
         embedder[0].score("w1", "w2", chat_template="{{ messages[0].content }}")
+
+
+def test_each_prompt_has_the_embedding_of_its_adapter(tmp_path):
+    """Qwen3-Embedding without and with adapters in one call; each embedding is that of a checkpoint with its adapter merged."""
+    model = tmp_path / "model"
+    reference = save_decoder(model, Qwen3Model, Qwen3Config(**SIZES, architectures=["Qwen3ForCausalLM"]))
+    save_tokenizer(model)
+    save_modules(model, {"pooling_mode_lasttoken": True}, normalize=True)
+    paths = [save_lora(tmp_path / str(seed), reference, "q_proj|v_proj|down_proj", seed=seed) for seed in (1, 2)]
+    adapters = [None, *(LoRARequest(str(path), number, str(path)) for number, path in enumerate(paths, 1))]
+
+    with tetrad.LLM(str(model), device="cpu", runner="pooling", enable_lora=True, max_loras=2, max_lora_rank=8) as llm:
+        outputs = llm.embed([TEXTS[2]] * 3, lora_request=adapters, use_tqdm=False)
+        [scored] = llm.score(*TEXTS[1:], lora_request=adapters[1], use_tqdm=False)
+
+    embeddings = []
+    for output, changed in zip(outputs, [reference, *(merged(reference, path) for path in paths)], strict=True):
+        with torch.no_grad():
+            rows = [changed(torch.tensor([ids_of(text)])).last_hidden_state[0, -1] for text in TEXTS]
+        embeddings.append([(row / row.norm()).numpy() for row in rows])
+        np.testing.assert_allclose(output.outputs.embedding, embeddings[-1][2], atol=1e-5)
+    assert np.abs(embeddings[0][2] - embeddings[1][2]).max() > 0.01
+    assert scored.outputs.score == pytest.approx(float(embeddings[1][1] @ embeddings[1][2]), abs=1e-5)
 
 
 def test_async_llm_encodes(tmp_path):
