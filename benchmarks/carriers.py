@@ -20,10 +20,10 @@ from benchmarks.stack import MODEL
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.output_stream import OutputStream
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
-from tetrad.one_process import OneProcessSettings, running
 from tetrad.services.direct.carrier import DirectCarrier
 from tetrad.services.log import configure_logging
 from tetrad.services.rpc.carrier import GRPC
+from tetrad.stack.one_process import OneProcessSettings, running
 
 _CASES = {"sim": {1: 400, 16: 200, 64: 100}, "cpu": {1: 64, 16: 48}}
 """Device -> batch -> steps a round."""

@@ -23,9 +23,9 @@ from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.output_stream import OutputStream
 from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
-from tetrad.one_process import OneProcessSettings, running
 from tetrad.services.direct.carrier import DirectCarrier
 from tetrad.services.log import configure_logging
+from tetrad.stack.one_process import OneProcessSettings, running
 
 _RANK, _NUM_ADAPTERS, _LAYERS = 16, 8, 30
 _HIDDEN, _KEYS, _MLP = 576, 192, 1536

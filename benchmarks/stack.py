@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tetrad.private_directory import private_directories
+from tetrad.stack.private_directory import private_directories
 
 MODEL = "smollm2-135m-instruct"
 PROMPT_LEN = 32

@@ -8,10 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tetrad.async_llm import AsyncLLM as AsyncLLM
-    from tetrad.async_llm import AsyncLLM as AsyncLLMEngine
-    from tetrad.engine_args import AsyncEngineArgs as AsyncEngineArgs
-    from tetrad.engine_args import EngineArgs as EngineArgs
     from tetrad.frontend.llm.beam_search import BeamSearchOutput as BeamSearchOutput
     from tetrad.frontend.llm.beam_search import BeamSearchParams as BeamSearchParams
     from tetrad.frontend.llm.beam_search import BeamSearchSequence as BeamSearchSequence
@@ -24,19 +20,23 @@ if TYPE_CHECKING:
     from tetrad.frontend.request.prompts import TextPrompt as TextPrompt
     from tetrad.frontend.request.prompts import TokensPrompt as TokensPrompt
     from tetrad.frontend.request.sampling_params import SamplingParams as SamplingParams
-    from tetrad.llm import LLM as LLM
-    from tetrad.llm_engine import LLMEngine as LLMEngine
+    from tetrad.library.async_llm import AsyncLLM as AsyncLLM
+    from tetrad.library.async_llm import AsyncLLM as AsyncLLMEngine
+    from tetrad.library.engine_args import AsyncEngineArgs as AsyncEngineArgs
+    from tetrad.library.engine_args import EngineArgs as EngineArgs
+    from tetrad.library.llm import LLM as LLM
+    from tetrad.library.llm_engine import LLMEngine as LLMEngine
     from tetrad.services import version
 
     __version__ = version.VERSION
 
 _EXPORTS = {
-    "LLM": ("tetrad.llm", "LLM"),
-    "LLMEngine": ("tetrad.llm_engine", "LLMEngine"),
-    "AsyncLLM": ("tetrad.async_llm", "AsyncLLM"),
-    "AsyncLLMEngine": ("tetrad.async_llm", "AsyncLLM"),
-    "EngineArgs": ("tetrad.engine_args", "EngineArgs"),
-    "AsyncEngineArgs": ("tetrad.engine_args", "AsyncEngineArgs"),
+    "LLM": ("tetrad.library.llm", "LLM"),
+    "LLMEngine": ("tetrad.library.llm_engine", "LLMEngine"),
+    "AsyncLLM": ("tetrad.library.async_llm", "AsyncLLM"),
+    "AsyncLLMEngine": ("tetrad.library.async_llm", "AsyncLLM"),
+    "EngineArgs": ("tetrad.library.engine_args", "EngineArgs"),
+    "AsyncEngineArgs": ("tetrad.library.engine_args", "AsyncEngineArgs"),
     "BeamSearchOutput": ("tetrad.frontend.llm.beam_search", "BeamSearchOutput"),
     "BeamSearchParams": ("tetrad.frontend.llm.beam_search", "BeamSearchParams"),
     "BeamSearchSequence": ("tetrad.frontend.llm.beam_search", "BeamSearchSequence"),

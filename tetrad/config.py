@@ -5,8 +5,8 @@ Facts come from the services, choices from EngineArgs.
 
 from dataclasses import dataclass, field
 
-from tetrad.engine_args import EngineArgs
 from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.library.engine_args import EngineArgs
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,6 @@
 
 from tetrad.frontend.request.outputs import CompletionOutput as CompletionOutput
 from tetrad.frontend.request.outputs import RequestOutput as RequestOutput
-from tetrad.pooling_outputs import ClassificationRequestOutput as ClassificationRequestOutput
-from tetrad.pooling_outputs import EmbeddingRequestOutput as EmbeddingRequestOutput
-from tetrad.pooling_outputs import ScoringRequestOutput as ScoringRequestOutput
+from tetrad.library.pooling_outputs import ClassificationRequestOutput as ClassificationRequestOutput
+from tetrad.library.pooling_outputs import EmbeddingRequestOutput as EmbeddingRequestOutput
+from tetrad.library.pooling_outputs import ScoringRequestOutput as ScoringRequestOutput

@@ -1,7 +1,7 @@
 """Writes docs/vllm.md, the table of vLLM's arguments and methods in Tetrad: `python tools/vllm_page.py > docs/vllm.md`.
 
-vLLM's signatures are facts in tests/tetrad/vllm_signatures.json; Tetrad's are read from its classes, with their verdicts. A
-vLLM argument without an argument or a verdict here is an error. A test compares the page with this output.
+vLLM's signatures are facts in tests/tetrad/library/vllm_signatures.json; Tetrad's are read from its classes, with their
+verdicts. A vLLM argument without an argument or a verdict here is an error. A test compares the page with this output.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from tetrad.frontend.request.foreign_sampling import SAMPLING_VERDICTS
 from tetrad.services.verdicts import Verdict, verdicts_of
 
 ROOT = Path(__file__).parents[1]
-SIGNATURES = ROOT / "tests" / "tetrad" / "vllm_signatures.json"
+SIGNATURES = ROOT / "tests" / "tetrad" / "library" / "vllm_signatures.json"
 
 _INTRODUCTION = """# Programs made for vLLM
 
@@ -25,8 +25,8 @@ They run with the import changed: `from tetrad import LLM, SamplingParams`. Modu
 `tetrad.sampling_params`, `.inputs`, `.outputs`, `.config`, `.engine.arg_utils`, `.engine.async_llm_engine`,
 `.entrypoints.llm`, `.lora.request`, `.utils`, `.usage.usage_lib`, `.v1.engine.async_llm`, `.v1.metrics.reader`,
 `.v1.metrics.loggers`. Forms of older versions are taken as well: `prompt_token_ids=`, `inputs=`, `guided_options_request=`,
-`GuidedDecodingParams`, positional arguments, and the arguments at the end of this page. `tests/tetrad/vllm_scripts` has a
-program for each page of vLLM's documentation; they name models of the Hugging Face hub, and run with any other, such as
+`GuidedDecodingParams`, positional arguments, and the arguments at the end of this page. `tests/tetrad/library/vllm_scripts`
+has a program for each page of vLLM's documentation; they name models of the Hugging Face hub, and run with any other, such as
 `smollm2-135m-instruct`.
 
 What differs on purpose: a larger `priority` is more urgent, unless `priority_order="low_first"` says what vLLM says

@@ -15,8 +15,8 @@ from tetrad import LoRARequest, SamplingParams
 from tetrad.engine_core_svc.scheduler.drafting import Drafts
 from tetrad.engine_core_svc.service import serve as serve_engine_core
 from tetrad.frontend.llm.async_llm import AsyncLLM
-from tetrad.one_process import Fields, OneProcessSettings, running
 from tetrad.services.direct.carrier import DirectCarrier
+from tetrad.stack.one_process import Fields, OneProcessSettings, running
 from tetrad.tokenizer_svc.service import serve as serve_tokenizer
 from tetrad.worker_svc.service import serve as serve_worker
 

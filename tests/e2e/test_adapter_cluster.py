@@ -18,9 +18,9 @@ from tests.simulation.cluster import Service
 from tetrad import LoRARequest
 from tetrad.engine_core_svc.service import serve as serve_engine_core
 from tetrad.frontend.llm.async_llm import AsyncLLM
-from tetrad.one_process import OneProcessSettings
 from tetrad.services.direct.carrier import DirectCarrier
 from tetrad.services.errors import ModelError, NotFound, TetradError
+from tetrad.stack.one_process import OneProcessSettings
 from tetrad.tokenizer_svc.service import serve as serve_tokenizer
 from tetrad.worker_svc.devices import lora_parts
 from tetrad.worker_svc.service import serve as serve_worker

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.engine_core_svc.fake_drafts import GuessedDrafts
+from tests.engine_core_svc.scheduler.fake_drafts import GuessedDrafts
 from tests.engine_core_svc.service_fakes import WAIT_S, Client
 from tests.mtp_files import save_mtp
 from tests.worker_svc.conftest import save_tiny, tiny_config

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tetrad.address_space import LEAST_BYTES
+from tetrad.stack.address_space import LEAST_BYTES
 
 
 @pytest.mark.parametrize(

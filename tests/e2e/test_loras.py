@@ -43,8 +43,8 @@ from tetrad.frontend.api.http.app import create_app
 from tetrad.frontend.api.http.completions.bodies import CompletionRequest
 from tetrad.frontend.api.http.operations.loras import LoadLoraRequest, UnloadLoraRequest
 from tetrad.frontend.llm.async_llm import AsyncLLM
-from tetrad.one_process import Fields
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, NotFound, TetradError
+from tetrad.stack.one_process import Fields
 from tetrad.worker_svc.devices import lora_parts
 
 LORAS = {"enable_lora": True, "max_loras": 4}

@@ -5,8 +5,8 @@ import contextlib
 
 from tetrad import EngineArgs, SamplingParams
 from tetrad.frontend.llm.async_llm import AsyncLLM
-from tetrad.local_stack import LocalStack
 from tetrad.services.rpc.channel import open_channel
+from tetrad.stack.local_stack import LocalStack
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 
 NUM_REQUESTS, NUM_TOKENS = 64, 50

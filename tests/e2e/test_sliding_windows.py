@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.e2e.test_parity import value_of
+from tests.e2e.library_calls import generate_together, value_of
 from tests.e2e.tiny_model import save_tiny_model
 from tetrad import LLM, SamplingParams
 
@@ -62,9 +62,9 @@ def model(request, tmp_path_factory, prompts) -> Model:
 
 
 @torch.inference_mode()
-def greedy(reference, prompt: list[int]) -> list[int]:
+def greedy(reference, prompt: list[int], num_tokens: int = NUM_TOKENS) -> list[int]:
     ids = list(prompt)
-    for _ in range(NUM_TOKENS):
+    for _ in range(num_tokens):
         ids.append(int(reference(input_ids=torch.tensor([ids]), logits_to_keep=1).logits[0, -1].argmax()))
     return ids[len(prompt) :]
 
@@ -78,11 +78,10 @@ def engine(directory: str, **options) -> Iterator[LLM]:
         llm.close()
 
 
-def generate(llm: LLM, prompts: list[list[int]], at_a_time: int) -> list[list[int]]:
-    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, detokenize=False)
-    asked = [{"prompt_token_ids": prompt} for prompt in prompts]
-    parts = [asked[start : start + at_a_time] for start in range(0, len(asked), at_a_time)]
-    return [list(output.outputs[0].token_ids) for part in parts for output in llm.generate(part, params, use_tqdm=False)]
+def generate(llm: LLM, prompts: list[list[int]], at_a_time: int, num_tokens: int = NUM_TOKENS) -> list[list[int]]:
+    params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True, detokenize=False)
+    parts = [prompts[start : start + at_a_time] for start in range(0, len(prompts), at_a_time)]
+    return [list(output.outputs[0].token_ids) for part in parts for output in generate_together(llm, part, params)]
 
 
 def test_whole_prompts_without_a_prefix_cache(model, prompts):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.e2e.test_parity import value_of
+from tests.e2e.library_calls import value_of
 from tests.e2e.test_sliding_windows import engine, generate, greedy
 from tests.toy_tokenizer import EOS_IDS, SPECIALS, toy_tokenizer
 from tests.worker_svc.families.tiny_models import save_family
@@ -30,16 +30,18 @@ def save(directory: Path, name: str):
 
 
 def test_states_beside_keys_alone_cached_in_chunks_and_preempted(tmp_path):
-    """The pool holds the longest sequence and little more."""
+    """The pool holds the longest sequence and little more, and less than half of the crowd."""
     reference = save(tmp_path, "lfm2")
-    prompts, crowd = drawn(1, 16, 40, 90, 300), drawn(*range(20, 38))
+    prompts, crowd = drawn(1, 16, 40, 90, 300), drawn(*range(20, 36))
     prompts.append([*prompts[-1][:200], 7])
-    expected = [greedy(reference, prompt) for prompt in (*prompts, *crowd)]
+    expected = [greedy(reference, prompt) for prompt in prompts]
+    expected_of_crowd = [greedy(reference, prompt, num_tokens=30) for prompt in crowd]
 
     with engine(str(tmp_path), max_num_batched_tokens=48, num_gpu_blocks_override=142) as llm:
-        assert generate(llm, prompts, at_a_time=1) == expected[: len(prompts)]
+        assert generate(llm, prompts, at_a_time=1) == expected
         assert value_of(llm, "tetrad:prefix_cache_hits") == 200
-        assert generate(llm, [*prompts, *crowd], at_a_time=100) == expected
+        assert generate(llm, prompts, at_a_time=len(prompts)) == expected
+        assert generate(llm, crowd, at_a_time=len(crowd), num_tokens=30) == expected_of_crowd
         assert value_of(llm, "tetrad:num_preemptions") > 0
 
 

@@ -16,8 +16,8 @@ from tests.documents import Page
 from tests.e2e.conftest import Server
 from tests.otlp_receiver import ERROR, OtlpReceiver, Span, has
 from tetrad import SamplingParams
-from tetrad.async_llm import AsyncLLM
-from tetrad.llm_services import RemoteServices
+from tetrad.library.async_llm import AsyncLLM
+from tetrad.library.llm_services import RemoteServices
 from tetrad.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 
 STEP_S = 0.02

@@ -11,8 +11,8 @@ from random import Random
 import numpy as np
 import pytest
 
+from tests.engine_core_svc.kv_cache.worker_memory import group_of
 from tests.engine_core_svc.service_fakes import Stack
-from tests.engine_core_svc.worker_memory import group_of
 from tests.toy_tokenizer import EOS_IDS, toy_tokenizer
 from tetrad.engine_core_svc.core.adapter import Adapter
 from tetrad.engine_core_svc.core.plan import EngineCoreOutput, ModelRunnerOutput, PoolingOutput, SchedulerOutput

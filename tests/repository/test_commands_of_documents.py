@@ -64,7 +64,7 @@ def test_the_contracts_are_checked_by_buf():
 
 def test_the_kernels_are_tested_under_sanitizers():
     assert commands("kernels.md", "make") == "make sanitize\n"
-    assert "tests/worker_svc/test_native_attention.py" in what_make_would_run("make sanitize")
+    assert "tests/worker_svc/native/test_attention.py" in what_make_would_run("make sanitize")
 
 
 @pytest.mark.parametrize("word", ["python -m tests.chaos", "make chaos"])

@@ -48,7 +48,8 @@ OURS = {
 def files_of(room: str) -> list[Path]:
     if room != "tetrad":
         return sorted((ROOT / room).rglob("*.py"))
-    return sorted([*(ROOT / "tetrad").glob("*.py"), *(ROOT / "tetrad" / "cli").rglob("*.py")])
+    folders = [ROOT / "tetrad" / each for each in ("cli", "library", "stack")]
+    return sorted([*(ROOT / "tetrad").glob("*.py"), *(path for each in folders for path in each.rglob("*.py"))])
 
 
 ALL_FILES = [(room, path) for room in THIRD_PARTY for path in files_of(room)]
@@ -108,6 +109,19 @@ def test_a_room_imports_only_the_packages_it_may(room):
         for path in files_of(room)
         for name, _ in imports_of(path)
         if name.split(".")[0] not in allowed
+    ]
+
+    assert not wrong
+
+
+def test_the_command_line_stands_on_the_library_and_the_library_on_the_stack():
+    above = {"stack": ("tetrad.library", "tetrad.cli"), "library": ("tetrad.cli",)}
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for folder, rooms in above.items()
+        for path in (ROOT / "tetrad" / folder).rglob("*.py")
+        for name, _ in imports_of(path)
+        if name.startswith(rooms)
     ]
 
     assert not wrong

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from tetrad.child import Child
-from tetrad.local_stack import LocalStack, StackSettings
 from tetrad.services.settings import ServiceSettings
+from tetrad.stack.child import Child
+from tetrad.stack.local_stack import LocalStack, StackSettings
 
 Version = Literal["previous", "present"]
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.tetrad.children import States
-from tetrad.child import Child, RestartPolicy
-from tetrad.supervisor import Supervisor
+from tests.tetrad.stack.children import States
+from tetrad.stack.child import Child, RestartPolicy
+from tetrad.stack.supervisor import Supervisor
 
 QUICK = RestartPolicy(first_delay_s=0.01, max_delay_s=0.04)
 

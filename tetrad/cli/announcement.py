@@ -18,7 +18,7 @@ from tetrad.frontend.engine.wire import (
 )
 from tetrad.frontend.request.pooling import PoolingFacts
 from tetrad.services.rpc.channel import open_channel
-from tetrad.stack_url import url_of
+from tetrad.stack.stack_url import url_of
 from tetrad.v1 import engine_core_pb2_grpc, tokenizer_pb2_grpc
 
 _TIMEOUT_S = 10.0

@@ -25,7 +25,7 @@ from tetrad.cli.load.results import document_of, text_of
 from tetrad.cli.load.step_trace import StepTrace
 from tetrad.cli.load.sweep import LevelResult, Plan, run_sweep
 from tetrad.cli.own_server import serving, unless_failed
-from tetrad.progress import ProgressBar
+from tetrad.library.progress import ProgressBar
 from tetrad.services.errors import TetradError, Unavailable
 from tetrad.services.settings import ServiceSettings
 

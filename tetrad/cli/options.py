@@ -7,7 +7,7 @@ import types
 import typing
 from typing import Any, Literal
 
-from tetrad.engine_args import SETTING_OF, EngineArgs
+from tetrad.library.engine_args import SETTING_OF, EngineArgs
 from tetrad.services.command_line import CommandLineParser
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.verdicts import verdicts_of

@@ -11,10 +11,10 @@ from typing import Any
 
 from tetrad.cli.options import engine_args
 from tetrad.cli.startup import StartProgress, compile_kernels, free_port, starting_line, too_slow
-from tetrad.engine_args import EngineArgs
-from tetrad.local_stack import Adapt, LocalStack
+from tetrad.library.engine_args import EngineArgs
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.log import configure_command_logging
+from tetrad.stack.local_stack import Adapt, LocalStack
 
 _HOST = "127.0.0.1"
 

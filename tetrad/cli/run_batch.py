@@ -19,7 +19,7 @@ from tetrad.cli.batch_file.results import ResultFile, has_failed, may_pass
 from tetrad.cli.batch_file.sender import BatchSender
 from tetrad.cli.options import add_engine_options, new_parser
 from tetrad.cli.own_server import serving, unless_failed
-from tetrad.progress import Bar
+from tetrad.library.progress import Bar
 from tetrad.services.errors import InvalidRequest
 
 _INTERRUPTED = 128 + signal.SIGINT

@@ -12,11 +12,11 @@ from tetrad.cli.serve_signals import ServeSignals
 from tetrad.cli.server_options import add_server_options, server_fields
 from tetrad.cli.startup import StartProgress, compile_kernels, free_port, starting_line, too_slow
 from tetrad.frontend.access.guard import Guard
-from tetrad.local_stack import SETTINGS, LocalStack, StackSettings
 from tetrad.services.errors import TetradError
 from tetrad.services.log import configure_command_logging
 from tetrad.services.settings import refuse_unknown_variables
 from tetrad.services.tls.identity import Identity
+from tetrad.stack.local_stack import SETTINGS, LocalStack, StackSettings
 
 
 def run(arguments: list[str]) -> int:

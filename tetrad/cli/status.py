@@ -18,12 +18,12 @@ from tetrad.cli.interruptible import run_interruptible
 from tetrad.cli.options import new_parser
 from tetrad.cli.sampling_options import add_server_address
 from tetrad.cli.watching import watch
-from tetrad.local_stack import HEALTH_NAMES, kind_of
-from tetrad.metrics_text import read_metrics
-from tetrad.private_directory import private_directories
+from tetrad.library.metrics_text import read_metrics
 from tetrad.readiness import HealthTarget, check_readiness
 from tetrad.services.errors import TetradError
-from tetrad.stack_url import is_same_server, read_url
+from tetrad.stack.local_stack import HEALTH_NAMES, kind_of
+from tetrad.stack.private_directory import private_directories
+from tetrad.stack.stack_url import is_same_server, read_url
 
 _GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 _RATES = {"request_success": "requests_per_s", "prompt_tokens": "prompt_tokens_per_s", "generation_tokens": "tokens_per_s"}

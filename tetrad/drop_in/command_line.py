@@ -27,7 +27,7 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
 def add_flags(parser: Parser) -> Parser:
     """Add `--model` and a flag for every other field of EngineArgs to a parser, and return it."""
     from tetrad.cli.options import PROGRAMS_ALONE, add_engine_options
-    from tetrad.engine_args import EngineArgs
+    from tetrad.library.engine_args import EngineArgs
 
     add_engine_options(parser, model_flag=True)
     for name in PROGRAMS_ALONE:

@@ -1,3 +1,3 @@
 """LLMEngine, where programs made for vLLM import them from."""
 
-from tetrad.llm_engine import LLMEngine as LLMEngine
+from tetrad.library.llm_engine import LLMEngine as LLMEngine

@@ -1,3 +1,3 @@
 """LLM, where programs made for vLLM import them from."""
 
-from tetrad.llm import LLM as LLM
+from tetrad.library.llm import LLM as LLM

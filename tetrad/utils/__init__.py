@@ -3,7 +3,7 @@
 import uuid
 
 from tetrad.drop_in.command_line import FlexibleArgumentParser as FlexibleArgumentParser
-from tetrad.request_counter import RequestCounter
+from tetrad.library.request_counter import RequestCounter
 
 Counter = RequestCounter
 

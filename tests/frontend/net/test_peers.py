@@ -8,7 +8,7 @@ from tetrad.frontend.net.peer_slots import NUM_SLOTS, PeerSlots
 from tetrad.frontend.net.peers import Peers
 from tetrad.frontend.observability.merged_metrics import merged
 from tetrad.frontend.request.admission import Admission
-from tetrad.metrics_text import read_metrics
+from tetrad.library.metrics_text import read_metrics
 from tetrad.services.errors import Overloaded, Unavailable
 
 

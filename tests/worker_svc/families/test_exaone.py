@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.worker_svc.families.test_parity import verified
 from tests.worker_svc.families.tiny_models import save_family
-from tests.worker_svc.test_native_gguf import loaded
+from tests.worker_svc.native.test_gguf import loaded
 
 NAMES = {
     "model.embed_tokens": "transformer.wte",

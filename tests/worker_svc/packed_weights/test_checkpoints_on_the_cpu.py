@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from tests.worker_svc.native.test_gguf import loaded, logprobs
 from tests.worker_svc.packed_weights.whole_models import FORMATS, MATRICES, add_packed, compressed_config, write_model
 from tests.worker_svc.quantization.checkpoints import Checkpoint, add_awq, awq_checkpoint
-from tests.worker_svc.test_native_gguf import loaded, logprobs
 from tetrad.services.errors import ModelError
 
 BITS = {"8 bits": 8, "int8": 8, "fp8": 8, "other order": 8, "beyond rows": 8}

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.worker_svc.families.tiny_models import save_family
+from tests.worker_svc.native.test_gguf import loaded, logprobs
 from tests.worker_svc.packed_weights.whole_models import FORMATS, Add
 from tests.worker_svc.quantization.checkpoints import Checkpoint, add_awq, awq_checkpoint
-from tests.worker_svc.test_native_gguf import loaded, logprobs
 from tetrad.services.errors import ModelError
 
 FAMILIES = ["qwen3_moe", "mixtral", "phi3", "glm", "gpt2", "deepseek_v3", "qwen3_next"]

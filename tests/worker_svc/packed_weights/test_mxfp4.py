@@ -11,7 +11,7 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from tests.worker_svc.families.test_parity import verified
 from tests.worker_svc.families.tiny_models import save_family
-from tests.worker_svc.test_native_gguf import loaded, logprobs
+from tests.worker_svc.native.test_gguf import loaded, logprobs
 from tetrad.services.errors import ModelError
 
 PROMPTS = [np.random.default_rng(length).integers(3, 320, length).tolist() for length in (1, 17, 90)]

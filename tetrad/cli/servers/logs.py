@@ -10,7 +10,7 @@ from tetrad.cli.options import new_parser
 from tetrad.cli.servers.running import chosen_server, running_servers
 from tetrad.services.command_line import CommandLineParser
 from tetrad.services.errors import InvalidRequest
-from tetrad.stack_log import log_path, read_lines, service_of
+from tetrad.stack.stack_log import log_path, read_lines, service_of
 
 _LOOK_EVERY_S = 0.2
 

@@ -9,10 +9,10 @@ from tetrad.cli.models.texts import table
 from tetrad.cli.options import new_parser
 from tetrad.cli.sampling_options import add_server_credentials
 from tetrad.cli.servers.running import RunningServer, running_servers
-from tetrad.metrics_text import read_metrics
-from tetrad.private_directory import held_since
+from tetrad.library.metrics_text import read_metrics
 from tetrad.services.command_line import CommandLineParser
 from tetrad.services.errors import InvalidRequest, TetradError
+from tetrad.stack.private_directory import held_since
 
 _HEAD = ("URL", "MODEL", "CONTEXT", "STATE", "RUNNING", "WAITING", "KV CACHE", "UP")
 _TIMEOUT_S = 2.0

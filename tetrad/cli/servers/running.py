@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tetrad.private_directory import private_directories
 from tetrad.services.errors import InvalidRequest, NotFound
-from tetrad.stack_url import is_same_server, read_url
+from tetrad.stack.private_directory import private_directories
+from tetrad.stack.stack_url import is_same_server, read_url
 
 
 @dataclass(frozen=True, slots=True)

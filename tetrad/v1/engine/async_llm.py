@@ -1,3 +1,3 @@
 """AsyncLLM, where programs made for vLLM import them from."""
 
-from tetrad.async_llm import AsyncLLM as AsyncLLM
+from tetrad.library.async_llm import AsyncLLM as AsyncLLM

@@ -1,5 +1,5 @@
 """The types that stat loggers receive, under vLLM's import path."""
 
-from tetrad.stat_loggers import IterationStats as IterationStats
-from tetrad.stat_loggers import PrefixCacheStats as PrefixCacheStats
-from tetrad.stat_loggers import SchedulerStats as SchedulerStats
+from tetrad.library.stat_loggers import IterationStats as IterationStats
+from tetrad.library.stat_loggers import PrefixCacheStats as PrefixCacheStats
+from tetrad.library.stat_loggers import SchedulerStats as SchedulerStats

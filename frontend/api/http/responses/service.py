@@ -62,7 +62,7 @@ class ResponsesService:
         job = self.jobs.running(response_id)
         if job is not None:
             await job.cancel()
-            if job.generation.is_unsaved:
+            if self._waits_to_be_saved(job):
                 text = "The response was cancelled, but the store of responses cannot be used; the server's log has the reason."
                 raise Unavailable(text)
             return (await self.store.get(response_id)).response
@@ -74,9 +74,13 @@ class ResponsesService:
     async def _settled(self, job: BackgroundJob) -> Json:
         """Return a response that is final here when all other frontends see it so, too, if the store can be used."""
         await job.wait_settled()
-        if job.generation.is_unsaved:
+        if self._waits_to_be_saved(job):
             return job.generation.events.response()
         return (await self.store.get(job.generation.id)).response
+
+    def _waits_to_be_saved(self, job: BackgroundJob) -> bool:
+        """Return whether the store failed to save a final response. One that was deleted meanwhile is not to be saved."""
+        return job.generation.is_unsaved and self.jobs.running(job.generation.id) is job
 
     async def close(self) -> None:
         """End what is generated in the background and close the store."""

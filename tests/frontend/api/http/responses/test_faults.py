@@ -184,6 +184,20 @@ async def test_a_deleted_response_stays_deleted_whatever_happens_beside_it(front
             assert [each.status_code for each in later] == [404, 404, 404]
 
 
+async def test_a_response_that_is_deleted_while_its_cancellation_is_saved_is_not_found(http, engine, store):
+    """Either may be the first. No answer says that the store cannot be used."""
+    for _ in range(10):
+        engine.pause()
+        url = f"/v1/responses/{(await http.post('/v1/responses', json=BACKGROUND)).json()['id']}"
+        store.begin("locked")
+        answers = [asyncio.create_task(each) for each in (http.post(f"{url}/cancel"), http.delete(url))]
+        await asyncio.sleep(0.01)
+        store.end()
+
+        cancelled, deleted = await asyncio.gather(*answers)
+        assert (deleted.status_code, cancelled.status_code) in [(200, 200), (200, 404)]
+
+
 async def test_bytes_are_bounded(serve_frontend, store):
     async with serve_frontend(responses_store=str(store.path), responses_store_max_bytes=64 << 10) as frontend:
         metadata = {str(number): "x" * 500 for number in range(16)}

@@ -1,0 +1,349 @@
+"""Drafts in plans and results: verification, rollback of rejected tokens, and requests without drafts."""
+
+import pytest
+
+from tests.engine_core_svc.scheduler.fake_drafts import SameDrafts, WorkerDrafts
+from tetrad.engine_core_svc.core.message_sizes import MessageLimits, MessageSizes
+from tetrad.engine_core_svc.core.plan import FinishReason, Logprobs, ModelRunnerOutput
+from tetrad.engine_core_svc.core.request import StopRules
+from tetrad.services.rpc.columns import pack_f32, pack_u32, unpack_u32
+
+
+@pytest.fixture
+def make_drafting(make_bench):
+    """Return a maker of benches whose worker samples 50, 51, 52, ... by position, and that proposes these drafts."""
+
+    def make(*draft_ids, **options):
+        bench = make_bench(drafts=SameDrafts(*draft_ids), **options)
+        bench.next_token = lambda _key, length: 50 + length
+        return bench
+
+    return make
+
+
+def test_a_plan_verifies_drafts_behind_the_last_token(make_drafting):
+    bench = make_drafting(56, 57)
+    request = bench.add(5)
+    bench.step()
+
+    plan = bench.plan()
+
+    assert plan.draft_tokens == {request.key: (56, 57)}
+    assert plan.num_scheduled_tokens() == {request.key: 3}
+    assert plan.total_num_scheduled_tokens == 3
+    assert plan.sampling_keys == [request.key]
+
+
+@pytest.mark.parametrize(
+    ("draft_ids", "brought"),
+    [((56, 57), [56, 57, 58]), ((56, 9), [56, 57]), ((9, 57), [56]), ((), [56])],
+    ids=["all are right", "the first is right", "none counts behind a wrong one", "there are none"],
+)
+def test_a_step_brings_the_drafts_that_are_right_and_the_token_behind_them(make_drafting, draft_ids, brought):
+    bench = make_drafting(*draft_ids)
+    request = bench.add(5)
+    bench.step()
+
+    bench.plan()
+    [output] = bench.deliver()
+
+    assert output.new_token_ids == brought
+    assert request.token_ids[5:] == [55, *brought]
+    assert (request.num_computed_tokens, request.num_placeholders) == (request.num_tokens - 1, 0)
+
+
+def test_rejected_places_are_computed_again(make_drafting):
+    bench = make_drafting(56, 9, 9)
+    request = bench.add(5)
+    bench.step()
+    bench.step()
+
+    plan = bench.plan()
+
+    assert request.num_tokens == 8
+    assert plan.cached_requests.num_computed_tokens == [7]
+
+
+def test_blocks_of_rejected_drafts_serve_the_next_step(make_drafting):
+    bench = make_drafting(9, 9, 9, block_size=4, num_blocks=10)
+    bench.add(4)
+    bench.step()
+    first = bench.plan()
+    bench.deliver()
+
+    second = bench.plan()
+
+    assert [len(blocks) for [blocks] in first.cached_requests.new_blocks] == [1]
+    assert [len(blocks) for [blocks] in second.cached_requests.new_blocks] == [1]
+    assert bench.num_free == 9 - 3
+
+
+def test_a_plan_waits_for_the_result_of_drafts(make_drafting):
+    bench = make_drafting(56)
+    bench.add(5)
+    bench.step()
+    assert bench.plan().draft_tokens
+
+    assert bench.plan() is None
+    bench.deliver()
+    assert bench.plan() is not None
+
+
+def test_a_proposal_is_verified_once_the_last_token_is_known(make_drafting):
+    bench = make_drafting(56, 57)
+    bench.add(5)
+    plans = [bench.plan(), bench.plan()]
+    bench.deliver()
+
+    assert bench.plan() is None
+    bench.deliver()
+
+    assert [plan.draft_tokens for plan in plans] == [{}, {}]
+    assert bench.plan().draft_tokens
+
+
+def test_plans_are_made_ahead_while_nothing_is_proposed(make_drafting):
+    bench = make_drafting()
+    bench.add(5)
+    bench.step()
+
+    assert [bench.plan().draft_tokens, bench.plan().draft_tokens] == [{}, {}]
+
+
+def test_a_worker_that_verifies_no_drafts_gets_none_and_two_plans_ahead(make_drafting):
+    bench = make_drafting(56)
+    bench.scheduler.drafting.set_worker(verifies_drafts=False)
+    bench.add(5)
+    bench.step()
+
+    plans = [bench.plan(), bench.plan()]
+
+    assert [plan.draft_tokens for plan in plans] == [{}, {}]
+
+
+def test_no_more_is_drafted_than_the_request_may_have(make_drafting):
+    bench = make_drafting(56, 57, 58, 59)
+    request = bench.add(5, max_tokens=4)
+    bench.step()
+
+    plan = bench.plan()
+
+    assert plan.draft_tokens == {request.key: (56, 57)}
+    assert [output.finish_reason for output in bench.deliver()] == [FinishReason.LENGTH]
+
+
+def test_drafts_take_the_tokens_that_a_plan_has_left(make_drafting):
+    bench = make_drafting(56, 57, 58, 59, max_num_batched_tokens=16)
+    request = bench.add(5)
+    bench.step()
+    prompt = bench.add(13)
+
+    plan = bench.plan()
+
+    assert plan.num_scheduled_tokens() == {request.key: 3, prompt.key: 13}
+
+
+def test_drafts_without_free_blocks_are_dropped_and_nobody_is_preempted(make_drafting):
+    bench = make_drafting(56, 57, 58, 59, block_size=4, num_blocks=5)
+    requests = [bench.add(7), bench.add(7)]
+    bench.step()
+
+    plan = bench.plan()
+
+    assert plan.draft_tokens == {}
+    assert plan.num_scheduled_tokens() == {request.key: 1 for request in requests}
+
+
+def logprobs(*token_ids):
+    """One candidate for each position."""
+    return Logprobs(pack_u32(token_ids), pack_f32([-1.0] * len(token_ids)), pack_u32([1] * len(token_ids)), len(token_ids), 1)
+
+
+def test_a_stop_among_accepted_drafts_cuts_tokens_and_logprobs_behind_it(make_drafting):
+    bench = make_drafting(56, 57, 58)
+    request = bench.add(5, stop=StopRules(eos_token_id=57))
+    bench.step()
+    plan = bench.plan()
+
+    tokens = (56, 57, 58, 59)
+    result = ModelRunnerOutput(plan.step_id, [request.key], [tokens], logprobs={request.key: logprobs(*tokens)})
+    [output] = bench.scheduler.update(result)
+
+    assert output.new_token_ids == [56, 57]
+    assert output.finish_reason is FinishReason.STOP
+    assert unpack_u32(output.logprobs.token_ids) == [56, 57]
+    assert output.logprobs.has_shape(2, 1)
+
+
+def test_who_is_preempted_while_its_drafts_are_verified_starts_over(make_drafting):
+    bench = make_drafting(56, 9)
+    request = bench.add(5)
+    bench.step()
+    bench.plan()
+    bench.scheduler.reset_prefix_cache(preempt_running=True)
+
+    [output] = bench.deliver()
+
+    assert output.new_token_ids == [56, 57]
+    assert (request.num_computed_tokens, request.num_placeholders) == (0, 0)
+    assert bench.plan().num_scheduled_tokens() == {request.key: 8}
+
+
+def test_drafts_from_before_a_preemption_are_not_verified(make_drafting):
+    """Its tokens are computed in several steps now, of which only the last is followed by drafts."""
+    bench = make_drafting(56, 57, enable_caching=False, max_num_batched_tokens=4)
+    request = bench.add(4, max_tokens=8)
+    bench.step()
+    bench.scheduler.reset_prefix_cache(preempt_running=True)
+    bench.step()
+
+    plan = bench.plan()
+
+    assert plan.num_scheduled_tokens() == {request.key: 1}
+    assert plan.draft_tokens == {}
+
+
+def test_only_accepted_tokens_are_found_in_the_prefix_cache(make_drafting):
+    bench = make_drafting(56, 57, 9, block_size=4)
+    first = bench.add([1, 2, 3, 4, 5], max_tokens=8)
+    bench.step()
+    bench.step()
+    bench.plan()
+
+    drafted = bench.add([1, 2, 3, 4, 5, 55, 56, 57, 9, 0])
+    accepted = bench.add([*first.token_ids[:8], 0])
+
+    found = [bench.scheduler.kv_cache.find_prefix(request).num_tokens for request in (drafted, accepted)]
+    assert first.token_ids[5:] == [55, 56, 57, 58]
+    assert found == [8, 8]
+
+
+def test_the_worker_proposes_as_many_as_it_is_asked_for(make_bench):
+    bench = make_bench(drafts=WorkerDrafts())
+    request = bench.add(5)
+    plan = bench.plan()
+
+    result = ModelRunnerOutput(plan.step_id, [request.key], [(55,)], draft_tokens={request.key: [7, 8, 9]})
+    bench.in_flight.clear()
+    bench.scheduler.update(result)
+    bench.worker_lengths[request.key] = 6
+
+    assert plan.num_spec_tokens == 4
+    assert bench.plan().draft_tokens == {request.key: [7, 8, 9]}
+
+
+def test_drafts_are_counted(make_drafting):
+    bench = make_drafting(56, 57, 9)
+    bench.add(5)
+    bench.step()
+    bench.step()
+
+    stats = bench.scheduler.drafting.stats
+
+    assert (stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens) == (1, 3, 2)
+
+
+def test_a_lost_worker_takes_its_drafts_along(make_drafting):
+    bench = make_drafting(56, 57)
+    request = bench.add(5)
+    bench.step()
+    bench.plan()
+
+    bench.scheduler.forget_worker()
+    bench.in_flight.clear()
+    bench.worker_lengths.clear()
+
+    assert bench.plan().num_scheduled_tokens() == {request.key: 6}
+    assert request.num_placeholders == 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "num_drafts"),
+    [
+        (MessageSizes(mask_bytes=300), 2),
+        (MessageSizes(logprob_bytes=400), 1),
+        (MessageSizes(mask_bytes=2000, logprob_bytes=2000), 0),
+    ],
+)
+def test_no_more_is_drafted_than_fits_the_messages(make_drafting, sizes, num_drafts):
+    limits = MessageLimits(10_000, 10_000, mask_bytes=1000, logprob_bytes=1000, position_bytes=1000, prompt_logprob_bytes=0)
+    bench = make_drafting(56, 57, 58, 59, messages=limits)
+    request = bench.add(5)
+    bench.step()
+    request.sizes = sizes
+
+    plan = bench.plan()
+
+    assert len(plan.draft_tokens.get(request.key, ())) == num_drafts
+
+
+# --- constraints ------------------------------------------------------------------------------------------------------
+
+
+def ids_of(vocabulary, text):
+    return vocabulary.tokens.tokenize_str(text)
+
+
+@pytest.fixture
+def make_spelling(make_bench, vocabulary):
+    """Return a maker of benches whose worker spells a text as far as it is allowed to, and that proposes another one."""
+
+    def make(text, draft):
+        bench = make_bench(drafts=SameDrafts(*ids_of(vocabulary, draft)))
+        ids = ids_of(vocabulary, text)
+
+        def verify(key, draft_ids, masks):
+            tokens = [ids[min(bench.worker_lengths[key] - 5 + place, len(ids) - 1)] for place in range(len(draft_ids) + 1)]
+            assert all(token in allowed for token, allowed in zip(tokens, masks, strict=True))
+            num_right = next((i for i, draft_id in enumerate(draft_ids) if draft_id != tokens[i]), len(draft_ids))
+            return tokens[: num_right + 1]
+
+        bench._verify = verify
+        return bench
+
+    return make
+
+
+def test_each_draft_of_a_constrained_request_has_a_mask_of_its_own(make_spelling, compiled, vocabulary):
+    bench = make_spelling("abcd", "bc")
+    request = bench.add_constrained(5, compiled("choice", '["abcd", "abce"]'))
+    bench.step()
+
+    plan = bench.plan()
+
+    assert plan.grammar_masks.keys == [request.key] * 3
+    assert bench.masks(plan)[request.key] == [ids_of(vocabulary, "b"), ids_of(vocabulary, "c"), ids_of(vocabulary, "de")]
+
+
+def test_drafts_that_the_constraint_excludes_are_not_verified(make_spelling, compiled, vocabulary):
+    bench = make_spelling("abcd", "bxd")
+    request = bench.add_constrained(5, compiled("choice", '["abcd", "abce"]'))
+    bench.step()
+
+    assert bench.plan().draft_tokens == {request.key: tuple(ids_of(vocabulary, "b"))}
+
+
+def test_a_draft_that_ends_the_text_is_not_verified(make_spelling, compiled, vocabulary):
+    """Nothing may be sampled behind it."""
+    bench = make_spelling("abcd", "bcd")
+    request = bench.add_constrained(5, compiled("choice", '["abcd"]'))
+    bench.step()
+
+    plan = bench.plan()
+    outputs = bench.deliver()
+
+    assert plan.draft_tokens == {request.key: tuple(ids_of(vocabulary, "bc"))}
+    assert [output.finish_reason for output in outputs] == [None, FinishReason.STOP]
+    assert request.token_ids[5:] == ids_of(vocabulary, "abcd")
+
+
+def test_a_token_behind_drafts_that_its_mask_excludes_fails_its_request(make_spelling, compiled, vocabulary):
+    bench = make_spelling("abcd", "b")
+    request = bench.add_constrained(5, compiled("choice", '["abcd"]'))
+    bench.step()
+    bench.plan()
+
+    [output] = bench.deliver({request.key: ids_of(vocabulary, "bx")})
+
+    assert output.finish_reason is FinishReason.ERROR
+    assert "does not allow" in output.error.message

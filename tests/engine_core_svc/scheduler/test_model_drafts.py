@@ -1,0 +1,83 @@
+"""Drafts of a model on the worker: whether they pay is measured, and blocks are given for them."""
+
+import pytest
+
+from tests.engine_core_svc.scheduler.fake_drafts import WorkerDrafts
+from tetrad.engine_core_svc.core.plan import ModelRunnerOutput
+from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
+from tetrad.engine_core_svc.scheduler.drafts.measured_step import MeasuredStep
+from tetrad.engine_core_svc.scheduler.drafts.proposers import drafts_for
+from tetrad.engine_core_svc.scheduler.drafts.rate_comparison import RateComparison
+
+
+def kinds(rates, num_steps, *, plain, drafted, num_requests=1):
+    """Return which of so many steps were drafted; a kind is (tokens, seconds) of a step."""
+    found = []
+    for _ in range(num_steps):
+        found.append(rates.pays(num_requests))
+        num_tokens, seconds = drafted if found[-1] else plain
+        rates.note(num_requests, num_tokens, seconds, drafted=found[-1])
+    return found
+
+
+@pytest.mark.parametrize(("drafted", "share"), [((3, 0.02), 0.97), ((3, 0.05), 0.03), ((1, 0.011), 0.03)])
+def test_the_faster_kind_of_step_goes_on(drafted, share):
+    found = kinds(RateComparison(), 2000, plain=(1, 0.01), drafted=drafted)
+
+    assert sum(found) / len(found) == pytest.approx(share, abs=0.02)
+
+
+def test_a_kind_that_became_faster_is_found():
+    rates = RateComparison()
+    kinds(rates, 600, plain=(1, 0.01), drafted=(1, 0.02))
+
+    found = kinds(rates, 2000, plain=(1, 0.01), drafted=(4, 0.02))
+
+    assert sum(found[-900:]) > 800
+
+
+def test_batches_of_other_sizes_are_judged_apart():
+    rates = RateComparison()
+    kinds(rates, 100, plain=(1, 0.01), drafted=(3, 0.02))
+
+    found = kinds(rates, 500, plain=(32, 0.05), drafted=(90, 0.2), num_requests=32)
+
+    assert rates.pays(1)
+    assert sum(found) < 30
+
+
+def test_the_worker_is_asked_while_drafts_pay_and_its_proposals_are_verified():
+    drafts = drafts_for(read_speculative_config({"method": "draft_model", "model": "m", "num_speculative_tokens": 3}))
+    asked = []
+    for step in range(40):
+        asked.append(drafts.num_from_worker(1))
+        proposals = {1: [5] * asked[-1]} if asked[-1] else {}
+        drafts.observe(MeasuredStep(1, 0.02 if asked[-1] else 0.01, 0.0, waited=True))
+        result = ModelRunnerOutput(step, [1], [(5,) * (1 + asked[-1])], draft_tokens=proposals)
+        assert drafts.propose([], result) == proposals
+
+    assert asked[0] == 0
+    assert set(asked[20:]) == {3}
+
+
+def test_blocks_are_given_for_what_the_worker_will_propose(make_bench):
+    """A sequence of 7 tokens fills two blocks of 4 with the next one; 4 proposals need a third."""
+    bench = make_bench(drafts=WorkerDrafts(), block_size=4, num_blocks=10)
+    bench.add(6)
+    bench.step()
+
+    plan = bench.plan()
+
+    assert plan.num_spec_tokens == 4
+    assert [len(blocks) for [blocks] in plan.cached_requests.new_blocks] == [1]
+
+
+def test_nobody_waits_for_blocks_of_proposals(make_bench):
+    bench = make_bench(drafts=WorkerDrafts(), block_size=4, num_blocks=3)
+    request = bench.add(6, max_tokens=2)
+    bench.step()
+
+    plan = bench.plan()
+
+    assert plan.num_scheduled_tokens() == {request.key: 1}
+    assert [len(blocks) for [blocks] in plan.cached_requests.new_blocks] == [0]

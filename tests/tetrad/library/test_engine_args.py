@@ -1,0 +1,213 @@
+"""EngineArgs: vLLM's names become the settings of the right service; none is dropped silently."""
+
+import dataclasses
+import json
+
+import pytest
+
+from tetrad import LLM, AsyncEngineArgs, EngineArgs
+from tetrad.drop_in.older_engine_arguments import ALIASES, IN_BYTES
+from tetrad.library.engine_args import SETTING_OF
+from tetrad.services.errors import InvalidRequest, NotFound, TetradError
+from tetrad.services.verdicts import verdicts_of
+
+FIELDS = {field.name for field in dataclasses.fields(EngineArgs)}
+DERIVED = {"model", "tokenizer", "revision", "tokenizer_revision", "served_model_name", "generation_config", "log_level"}
+DERIVED |= {"tokenizer_pool_size", "otlp_traces_endpoint", "hf_overrides", "disable_log_stats", "speculative_config"}
+DERIVED |= {"data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size", "pooler_config"}
+DERIVED |= {"hf_token", "download_dir", "override_generation_config"}
+VERDICTS = verdicts_of(EngineArgs)
+REFUSED = {name: verdict for name, verdict in VERDICTS.items() if verdict.kind == "refused"}
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF")
+    return str(path)
+
+
+def test_every_argument_has_exactly_one_meaning():
+    kinds = [set(SETTING_OF), set(VERDICTS), DERIVED]
+
+    assert set().union(*kinds) == FIELDS
+    assert sum(map(len, kinds)) == len(FIELDS)
+
+
+@pytest.mark.parametrize("name", SETTING_OF)
+def test_an_argument_becomes_a_setting_that_exists(name):
+    owner, setting = SETTING_OF[name]
+
+    assert setting in owner.model_fields
+
+
+def test_arguments_reach_their_services(model):
+    args = EngineArgs(
+        model=model, max_num_seqs=7, block_size=32, enable_prefix_caching=False, device="sim", threads=3, max_logprobs=5
+    )
+
+    settings = args.stack_settings(port=8123)
+
+    engine_core = settings.engine_core
+    assert (engine_core.max_num_seqs, engine_core.block_size, engine_core.enable_prefix_caching) == (7, 32, False)
+    assert (settings.worker.device, settings.worker.threads) == ("sim", 3)
+    assert (settings.frontend.max_logprobs, settings.frontend.port) == (5, 8123)
+    assert {settings.tokenizer.model, engine_core.model} == {model}
+
+
+def test_what_is_not_given_is_left_to_the_services_environment(model, monkeypatch):
+    monkeypatch.setenv("TETRAD_ENGINE_CORE_MAX_NUM_SEQS", "11")
+
+    assert EngineArgs(model=model).stack_settings().engine_core.max_num_seqs == 11
+    assert EngineArgs(model=model, max_num_seqs=5).stack_settings().engine_core.max_num_seqs == 5
+
+
+def test_clients_see_the_name_that_was_given_not_the_path(model):
+    assert EngineArgs(model=model).stack_settings().frontend.served_model_names == (model,)
+    assert EngineArgs(model=model, served_model_name="m").stack_settings().frontend.served_model_names == ("m",)
+    assert EngineArgs(model=model, served_model_name=["a", "b"]).stack_settings().frontend.served_model_names == ("a", "b")
+
+
+def test_the_tokenizer_may_be_elsewhere(model, tmp_path):
+    settings = EngineArgs(model=model, tokenizer=str(tmp_path)).stack_settings()
+
+    assert (settings.tokenizer.model, settings.tokenizer.tokenizer) == (model, str(tmp_path.resolve()))
+
+
+def test_a_value_that_a_service_refuses_names_the_argument(model):
+    with pytest.raises(InvalidRequest, match=r"max_num_seqs: .*greater than or equal to 1.*0"):
+        EngineArgs(model=model, max_num_seqs=0).stack_settings()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_tetrad_cannot_do_is_refused_with_the_name_the_reason_and_an_error_that_is_a_not_implemented_error(name):
+    with pytest.raises(TetradError, match=f"^{name}='what nobody knows' is not supported: ") as refused:
+        EngineArgs(**{name: "what nobody knows"})
+
+    assert isinstance(refused.value, NotImplementedError)
+    assert isinstance(refused.value, ValueError)
+    assert REFUSED[name].why in str(refused.value)
+
+
+def test_vllms_own_defaults_are_accepted():
+    EngineArgs(**{name: verdict.default for name, verdict in VERDICTS.items()})
+
+
+def test_what_asks_for_what_is_so_anyway_is_accepted():
+    EngineArgs(task="generate", runner="generate", tokenizer_mode="slow", mm_processor_kwargs={}, model_impl="vllm")
+
+
+def test_tuning_of_vllms_machinery_is_accepted():
+    ignored = {name: "what nobody knows" for name, verdict in VERDICTS.items() if verdict.kind == "ignored"}
+
+    EngineArgs(enforce_eager=True, **ignored)
+
+
+def test_an_older_name_is_the_argument_that_it_is_now():
+    assert EngineArgs(chunked_prefill_enabled=False).enable_chunked_prefill is False
+    assert EngineArgs(kv_offloading_size=2.5).swap_space == 2.5
+    assert EngineArgs(kv_cache_memory_bytes=3 << 29).kv_cache_memory_gib == 1.5
+
+
+def test_an_older_pooler_config_is_the_pooler_config():
+    assert EngineArgs(override_pooler_config={"pooling_type": "MEAN"}).pooler_config == {"pooling_type": "MEAN"}
+
+
+def test_every_renamed_argument_is_passed_on():
+    renamed = {name for name, verdict in VERDICTS.items() if verdict.kind == "renamed"}
+
+    assert renamed == {*ALIASES, *IN_BYTES}
+
+
+@pytest.mark.parametrize("value", ["1G", 0, -5, True])
+def test_a_size_in_bytes_that_is_none_is_refused_with_its_name_and_value(value):
+    with pytest.raises(InvalidRequest, match=f"kv_cache_memory_bytes must be a positive number of bytes, got {value!r}"):
+        EngineArgs(kv_cache_memory_bytes=value)
+
+
+@pytest.mark.parametrize(("name", "kinds"), [("hf_token", "str or bool"), ("download_dir", "str or Path")])
+def test_what_is_no_token_or_directory_is_refused_with_its_name_and_value(name, kinds):
+    with pytest.raises(InvalidRequest, match=f"{name} must be {kinds}, got 5"):
+        EngineArgs(**{name: 5})
+
+
+def test_sampling_defaults_that_replace_the_models_reach_the_frontend(model):
+    settings = EngineArgs(model=model, override_generation_config={"temperature": 0.3, "top_k": 5}).stack_settings()
+
+    assert json.loads(settings.frontend.override_generation_config) == {"temperature": 0.3, "top_k": 5}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"max_new_tokens": 5}, "override_generation_config: max_new_tokens cannot be overridden; temperature, top_p, "),
+        ({"temperature": -1}, "override_generation_config: .*temperature.*-1"),
+        ({"top_p": "high"}, "override_generation_config: .*top_p"),
+    ],
+)
+def test_sampling_defaults_that_cannot_be_are_refused_by_name(values, message):
+    with pytest.raises(InvalidRequest, match=message):
+        EngineArgs(override_generation_config=values)
+
+
+def test_overrides_of_the_config_reach_the_engine_core(model):
+    settings = EngineArgs(model=model, hf_overrides={"rope_theta": 5.0}).stack_settings()
+
+    assert settings.engine_core.hf_overrides == '{"rope_theta": 5.0}'
+
+
+def test_a_function_that_overrides_the_config_is_called_with_it_and_what_it_changed_goes_on(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "rope_theta": 10000.0, "rope_scaling": {"factor": 2}}')
+
+    def change(config):
+        config.rope_theta *= 2
+        config.rope_scaling["factor"] = 4
+        config.update({"max_position_embeddings": 64})
+        return config
+
+    settings = EngineArgs(model=str(tmp_path), hf_overrides=change).stack_settings()
+
+    changed = {"rope_theta": 20000.0, "rope_scaling": {"factor": 4}, "max_position_embeddings": 64}
+    assert json.loads(settings.engine_core.hf_overrides) == changed
+
+
+@pytest.mark.parametrize("overrides", [7, {"a": object()}, lambda config: None])
+def test_overrides_that_are_none_are_refused_by_name(overrides, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+
+    with pytest.raises(InvalidRequest, match="hf_overrides"):
+        EngineArgs(model=str(tmp_path), hf_overrides=overrides).stack_settings()
+
+
+@pytest.mark.parametrize("cls", [EngineArgs, AsyncEngineArgs])
+def test_an_unknown_argument_is_a_type_error_that_names_it(cls):
+    with pytest.raises(TypeError, match="colour"):
+        cls(colour="red")
+
+
+def test_llm_names_every_unknown_argument():
+    with pytest.raises(TypeError, match="colour, shape"):
+        LLM(shape="round", colour="red")
+
+
+def test_llm_refuses_a_model_that_does_not_exist():
+    with pytest.raises(NotFound, match=r"/no/such\.gguf"):
+        LLM("/no/such.gguf")
+
+
+def test_llm_refuses_engine_arguments_beside_a_target():
+    with pytest.raises(InvalidRequest, match="max_num_seqs"):
+        LLM(target="127.0.0.1:1,127.0.0.1:2", max_num_seqs=3)
+
+
+def test_speculation_becomes_the_engine_cores_setting(model):
+    config = {"method": "ngram", "num_speculative_tokens": 6, "prompt_lookup_max": 4}
+
+    settings = EngineArgs(model=model, speculative_config=config).stack_settings()
+
+    assert json.loads(settings.engine_core.speculative_config) == config
+
+
+def test_speculation_that_is_not_supported_is_refused_before_anything_starts(model):
+    with pytest.raises(InvalidRequest, match="'medusa' is given; use one of ngram, suffix"):
+        EngineArgs(model=model, speculative_config={"method": "medusa", "num_speculative_tokens": 3})

@@ -1,0 +1,112 @@
+"""The local stack over the real services with a simulated device: addresses, crashes, and the end."""
+
+import asyncio
+import os
+import shutil
+import signal
+import stat
+import time
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from tetrad import EngineArgs, SamplingParams
+from tetrad.library.async_llm import AsyncLLM
+from tetrad.services.errors import FailedPrecondition, InvalidRequest
+from tetrad.services.rpc.grpc_pollers import GRPC_POLLERS
+from tetrad.stack.local_stack import LocalStack
+from tetrad.stack.private_directory import private_directories
+
+
+@pytest.fixture
+async def stack(smollm2):
+    settings = await asyncio.to_thread(EngineArgs(model=str(smollm2), device="sim", max_model_len=512).stack_settings)
+    async with LocalStack(settings) as stack:
+        await stack.start(timeout_s=90)
+        yield stack
+
+
+async def test_its_sockets_are_private_and_their_paths_short(stack):
+    assert stat.S_IMODE(stack.directory.stat().st_mode) == 0o700
+    assert all(len(str(path)) < 100 for path in stack.directory.iterdir())
+    assert stack.directory in private_directories()
+
+
+async def test_close_ends_every_service_and_removes_the_directory_within_5_s(stack):
+    processes = [psutil.Process(pid) for pid in stack.pids().values()]
+
+    start = time.monotonic()
+    await stack.close()
+
+    assert time.monotonic() - start < 5
+    assert len(processes) == 3
+    assert not psutil.wait_procs(processes, timeout=0.5)[1]
+    assert not stack.directory.exists()
+
+
+async def test_its_services_have_the_cheaper_of_grpcs_pollers(stack):
+    environments = [psutil.Process(pid).environ() for pid in stack.pids().values()]
+
+    assert all(environment.items() >= GRPC_POLLERS.items() for environment in environments)
+
+
+async def test_a_request_outlives_the_death_of_each_service(stack):
+    """The one promise that needs supervisor and services together."""
+    params = SamplingParams(max_tokens=8, ignore_eos=True)
+    async with AsyncLLM.from_target(str(stack.directory)) as llm:
+        for name in ("worker", "tokenizer", "engine-core"):
+            os.kill(stack.pids()[name], signal.SIGKILL)
+            async with asyncio.timeout(60):
+                *_, last = [output async for output in llm.generate("Hello", params)]
+            assert len(last.outputs[0].token_ids) == 8
+
+
+@pytest.mark.parametrize("name", ["worker", "engine-core"])
+async def test_a_removed_directory_of_sockets_comes_back_with_the_next_death_of_a_service(stack, name):
+    """A cleaner of /tmp removes it. Whoever starts again makes its own socket, and reaches the others at new ones."""
+    params = SamplingParams(max_tokens=8, ignore_eos=True)
+    directory = str(stack.directory)
+    async with AsyncLLM.from_target(directory) as llm:
+        shutil.rmtree(directory)
+
+        os.kill(stack.pids()[name], signal.SIGKILL)
+        async with asyncio.timeout(60):
+            *_, last = [output async for output in llm.generate("Hello", params)]
+
+    assert len(last.outputs[0].token_ids) == 8
+    assert stat.S_IMODE(stack.directory.stat().st_mode) == 0o700
+
+
+async def test_a_target_that_is_neither_form_is_an_error():
+    with pytest.raises(ValueError, match="TOKENIZER,ENGINE"):
+        AsyncLLM.from_target("127.0.0.1:50051")
+
+
+async def test_a_stack_that_cannot_start_leaves_nothing(tmp_path):
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF\x03\x00\x00\x00")
+    settings = await asyncio.to_thread(EngineArgs(model=str(broken), device="sim").stack_settings)
+    stack = LocalStack(settings)
+
+    with pytest.raises(FailedPrecondition, match=r"broken\.gguf"):
+        await stack.start(timeout_s=90)
+
+    assert stack.pids() == {}
+    assert not stack.directory.exists()
+
+
+@pytest.mark.parametrize(
+    ("count", "fields", "words"),
+    [
+        (0, {}, "api_server_count must be between 1 and 32, got 0"),
+        (33, {}, "api_server_count must be between 1 and 32, got 33"),
+        (2, {"responses_store": ":memory:"}, "responses_store :memory: is of one frontend alone"),
+        (2, {"allow_runtime_lora_updating": True}, "allow_runtime_lora_updating needs api_server_count 1"),
+    ],
+)
+def test_what_several_frontends_cannot_share_is_refused(smollm2, count, fields, words):
+    settings = EngineArgs(model=str(smollm2), device="sim").stack_settings(**fields)
+
+    with pytest.raises(InvalidRequest, match=words):
+        replace(settings, api_server_count=count)

@@ -1,0 +1,299 @@
+"""AsyncLLM for programs: the frontend's AsyncLLM together with the services it needs.
+
+Called by programs, and by LLM and LLMEngine through their event-loop thread. llm_services.py finds or starts the services; the
+frontend's AsyncLLM does all the work. One event loop: the one of the first await.
+"""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, Self
+
+from tetrad.config import ModelConfig, VllmConfig, config_of
+from tetrad.drop_in.missing_methods import MissingFromAsyncLLM
+from tetrad.drop_in.shared_verdicts import NO_HINTS, NO_REASONING, NO_SESSION, ONE_ID, USAGE
+from tetrad.frontend.llm.async_llm import AsyncLLM as Frontend
+from tetrad.frontend.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
+from tetrad.frontend.llm.output_stream import OutputStream
+from tetrad.frontend.request.outputs import LoRARequest, RequestOutput
+from tetrad.frontend.request.pooling import PoolingParams
+from tetrad.frontend.request.prompts import PromptType
+from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.library.arguments import tokenization_of
+from tetrad.library.async_lora_operations import AsyncLoraOperations
+from tetrad.library.async_operations import AsyncOperations
+from tetrad.library.engine_args import EngineArgs
+from tetrad.library.llm_services import LocalServices, RemoteServices, Services
+from tetrad.library.pooling_outputs import PooledRequestOutput, PoolingOutput, pooled_answer
+from tetrad.library.stat_loggers import StatLoggerFactory, StatReporter, reporter_of
+from tetrad.services.errors import Unavailable
+from tetrad.services.log import configure_library_logging
+from tetrad.services.verdicts import ignored, takes
+
+# A program that queues a million prompts of its own is to have them answered.
+_LOOP = ignored(True, "The engine's loop is in another process.")
+_UNLIMITED = {"max_num_requests": 0, "max_num_queued_tokens": 0}
+
+
+class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
+    """An LLM for asyncio programs. Starts at the first request, or at `start`; close it, or use `async with`.
+
+    Args:
+        services: what it talks to; see `from_engine_args` and `from_target`.
+        args: that the services are started with; None: the services were started elsewhere.
+        stat_loggers: what makes a program's own stat loggers; see stat_loggers.py.
+        log_stats: let stat loggers write every ten seconds.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        *,
+        args: EngineArgs | None = None,
+        stat_loggers: Sequence[StatLoggerFactory] | None = None,
+        log_stats: bool = False,
+    ) -> None:
+        configure_library_logging()
+        self._services = services
+        self._args, self._stat_loggers, self._log_stats = args, stat_loggers, log_stats
+        self._starting = asyncio.Lock()  # guards _frontend: two first requests must not start two stacks
+        self._frontend: Frontend | None = None
+        self._reporter: StatReporter | None = None
+        self._is_closed = False
+        self._numbers = itertools.count()
+
+    @classmethod
+    @takes(start_engine_loop=_LOOP, usage_context=USAGE)
+    def from_engine_args(cls, engine_args: EngineArgs, stat_loggers: Sequence[StatLoggerFactory] | None = None) -> Self:
+        """Return an AsyncLLM that starts services of its own.
+
+        Args:
+            engine_args: what it is made of; unless they say `disable_log_stats`, a line every 10 s tells how much is done.
+            stat_loggers: what makes further loggers; see stat_loggers.py.
+        """
+        log_stats = not engine_args.disable_log_stats
+        return cls(LocalServices(engine_args), args=engine_args, stat_loggers=stat_loggers, log_stats=log_stats)
+
+    @classmethod
+    def from_target(cls, target: str, admin_target: str | None = None) -> Self:
+        """Return an AsyncLLM in front of services that run already; see RemoteServices for the arguments."""
+        return cls(RemoteServices(target, admin_target))
+
+    @property
+    def runs_functions(self) -> bool:
+        """Whether the services are this program's own, and run its functions."""
+        return self._args is not None and self._args.allow_functions
+
+    # --- its life ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> Frontend:
+        """Return the frontend, starting everything if that has not happened.
+
+        Raises:
+            NotFound, FailedPrecondition: the model cannot be served.
+            Unavailable: the services did not come up.
+        """
+        async with self._starting:
+            if self._frontend is None:
+                try:
+                    settings = await self._services.start()
+                    self._frontend = await Frontend.connect(settings.model_copy(update=_UNLIMITED))
+                    self._reporter = reporter_of(
+                        self._frontend, config_of(self._frontend, self._args), self._stat_loggers, log_stats=self._log_stats
+                    )
+                except BaseException:
+                    await self._services.close()
+                    raise
+        return self._frontend
+
+    async def close(self) -> None:
+        """Fail what runs and stop the services that were started here."""
+        async with self._starting:
+            self._is_closed = True
+            frontend, self._frontend = self._frontend, None
+            if self._reporter is not None:
+                self._reporter.stop()
+            if frontend is not None:
+                await frontend.close()
+            await self._services.close()
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """Let everything go without waiting: for `finally` blocks outside the event loop, as vLLM's programs have them."""
+        del timeout
+        self._is_closed = True
+        self._services.abandon()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    @takes(session_id=NO_SESSION, kv_hints=NO_HINTS, reasoning_ended=NO_REASONING, reasoning_parser_kwargs=NO_REASONING)
+    async def add_request(
+        self,
+        request_id: str,
+        prompt: PromptType,
+        params: SamplingParams,
+        arrival_time: float | None = None,
+        lora_request: LoRARequest | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+        data_parallel_rank: int | None = None,
+        prompt_text: str | None = None,
+    ) -> OutputStream:
+        """Start a request and return its outputs, to be iterated over. Raises what the frontend's `add_request` raises."""
+        if prompt_text is not None and isinstance(prompt, list):
+            prompt = {"prompt_token_ids": prompt, "prompt": prompt_text}
+        return await (await self.start()).add_request(
+            request_id,
+            prompt,
+            params,
+            arrival_time=arrival_time,
+            lora_request=lora_request,
+            trace_headers=trace_headers,
+            priority=priority,
+            data_parallel_rank=data_parallel_rank,
+            **tokenization_of(tokenization_kwargs),
+        )
+
+    @takes(session_id=NO_SESSION, kv_hints=NO_HINTS, reasoning_ended=NO_REASONING, reasoning_parser_kwargs=NO_REASONING)
+    async def generate(
+        self,
+        prompt: PromptType,
+        sampling_params: SamplingParams,
+        request_id: str | None = None,
+        *,
+        prompt_text: str | None = None,
+        priority: int = 0,
+        lora_request: LoRARequest | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        data_parallel_rank: int | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[RequestOutput]:
+        """Yield the outputs of a request; leaving the loop early aborts it. Raises what the frontend's `add_request` raises."""
+        stream = await self.add_request(
+            request_id if request_id is not None else f"request-{next(self._numbers)}",
+            prompt,
+            sampling_params,
+            prompt_text=prompt_text,
+            priority=priority,
+            lora_request=lora_request,
+            tokenization_kwargs=tokenization_kwargs,
+            data_parallel_rank=data_parallel_rank,
+            trace_headers=trace_headers,
+        )
+        try:
+            async for output in stream:
+                yield output
+        finally:
+            stream.close()
+
+    @takes(reasoning_ended=NO_REASONING)
+    async def encode(
+        self,
+        prompt: PromptType,
+        pooling_params: PoolingParams,
+        request_id: str | None = None,
+        lora_request: LoRARequest | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+    ) -> AsyncIterator[PooledRequestOutput[PoolingOutput]]:
+        """Yield the one answer of a pooling request. Raises what the frontend's `encode` raises."""
+        frontend = await self.start()
+        output = await frontend.encode(
+            prompt,
+            pooling_params,
+            request_id if request_id is not None else f"request-{next(self._numbers)}",
+            priority=priority,
+            trace_headers=trace_headers,
+            lora_requests=[lora_request],
+            **tokenization_of(tokenization_kwargs),
+        )
+        yield pooled_answer(output, PoolingOutput(output.outputs.to_list()))
+
+    async def beam_search(
+        self,
+        prompt: PromptType,
+        params: BeamSearchParams,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        lora_request: LoRARequest | None = None,
+    ) -> BeamSearchOutput:
+        """Return the best continuations of a prompt. Arguments and errors: see frontend/llm/beam_search.py."""
+        frontend = await self.start()
+        request_id = request_id if request_id is not None else f"request-{next(self._numbers)}"
+        return await beam_search(frontend, request_id, prompt, params, priority=priority, lora_request=lora_request)
+
+    @takes(internal=ONE_ID)
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End requests; their last output has finish_reason "abort". Unknown ids are ignored."""
+        if self._frontend is not None:
+            await self._frontend.abort(request_id)
+
+    async def wait_for_requests_to_drain(self, drain_timeout: float = 300) -> None:
+        """Wait until no request runs; TimeoutError after `drain_timeout` seconds."""
+        async with asyncio.timeout(drain_timeout):
+            await (await self.start()).wait_idle()
+
+    def get_num_unfinished_requests(self) -> int:
+        """Return how many requests have not had their last output."""
+        return 0 if self._frontend is None else self._frontend.num_unfinished_requests
+
+    def get_num_queued_tokens(self) -> int:
+        """Return the prompt tokens of requests that have no token yet."""
+        return 0 if self._frontend is None else self._frontend.admission.num_queued_tokens
+
+    # --- what it knows ----------------------------------------------------------------------------------------------
+
+    async def check_health(self) -> None:
+        """Return if requests can be served now; Unavailable, saying why, otherwise."""
+        await (await self.start()).check_health()
+
+    async def do_log_stats(self) -> None:
+        """Let the stat loggers write what was done since they last did."""
+        await self.start()
+        assert self._reporter is not None
+        self._reporter.report()
+
+    async def get_supported_tasks(self) -> tuple[str, ...]:
+        """Return what the model is for."""
+        return ("generate",)
+
+    async def get_vllm_config(self) -> VllmConfig:
+        """Return what the engine runs with."""
+        return config_of(await self.start(), self._args)
+
+    async def get_model_config(self) -> ModelConfig:
+        """Return the model that is served."""
+        return (await self.get_vllm_config()).model_config
+
+    async def is_tracing_enabled(self) -> bool:
+        """Return whether spans are sent anywhere."""
+        return self._args is not None and self._args.otlp_traces_endpoint is not None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether requests are taken; also before the first, which starts everything."""
+        return not self._is_closed
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was closed."""
+        return self._is_closed
+
+    @property
+    def errored(self) -> bool:
+        """Whether it cannot serve any more: it was closed. Lost services are restarted."""
+        return self._is_closed
+
+    @property
+    def dead_error(self) -> BaseException:
+        """The error of requests to a closed AsyncLLM."""
+        return Unavailable("This AsyncLLM was closed.")

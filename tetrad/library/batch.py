@@ -1,0 +1,165 @@
+"""Batch: runs many requests at once and returns results in the order of the requests. Called by LLM, on its event loop."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
+from tetrad.frontend.llm.output_stream import OutputStream
+from tetrad.frontend.net.together import all_of
+from tetrad.frontend.request.outputs import LoRARequest, RequestOutput
+from tetrad.frontend.request.pooling import PoolingParams, PoolingRequestOutput
+from tetrad.frontend.request.prompts import PromptType, TokensPrompt
+from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.library.request_counter import RequestCounter
+
+# Prompts that are tokenized at the same time; the engine itself may have any number of requests.
+_MAX_ENCODING = 32
+
+T = TypeVar("T")
+
+OnFinished = Callable[[RequestOutput], None]
+"""Told about each request that finished, in the order in which they do; called from the event loop."""
+
+
+@dataclass(frozen=True)
+class BatchItem:
+    """One request of a batch. `priority`: larger is more urgent; `tokenization`: options of AsyncLLM.add_request."""
+
+    prompt: PromptType
+    params: SamplingParams
+    priority: int = 0
+    lora_request: LoRARequest | None = None
+    tokenization: Mapping[str, Any] = field(default_factory=dict)
+
+
+class BatchRunner:
+    """Runs batches.
+
+    Args:
+        llm: what generates.
+
+    Attributes:
+        numbers: of requests; each number is the id of one.
+    """
+
+    def __init__(self, llm: AsyncLLM) -> None:
+        self._llm = llm
+        self.numbers = RequestCounter()
+        self._encoding = asyncio.Semaphore(_MAX_ENCODING)
+        self._enqueued: list[OutputStream] = []
+
+    async def run(self, items: Sequence[BatchItem], on_finished: OnFinished) -> list[RequestOutput]:
+        """Return one finished output per item, in the items' order.
+
+        Raises:
+            TetradError: of the first request that fails; the others are aborted.
+        """
+        return await all_of(self._run_one(item, self._new_id(), on_finished) for item in items)
+
+    async def pool(
+        self,
+        prompts: Sequence[PromptType],
+        params: Sequence[PoolingParams],
+        tokenization: Mapping[str, Any],
+        on_finished: Callable[[], None],
+        lora_requests: Sequence[LoRARequest | None] = (),
+    ) -> list[PoolingRequestOutput]:
+        """Return the answers of pooling requests, in the prompts' order. Raises what `run` raises."""
+        ids = [self._new_id() for _ in prompts]
+        options = {**tokenization, "lora_requests": lora_requests, "on_answer": on_finished}
+        every = await self._llm.encode_all(prompts, params, ids[0], **options)
+        return [replace(output, request_id=each) for each, output in zip(ids, every, strict=True)]
+
+    async def enqueue(self, items: Sequence[BatchItem], on_added: Callable[[], None]) -> list[str]:
+        """Start requests without waiting for them, and return their ids; `collect` returns what they generate.
+
+        Raises:
+            TetradError: of the first request that is refused; none of these is started then.
+        """
+        ids = [self._new_id() for _ in items]
+        added: list[OutputStream | None] = [None] * len(items)
+
+        async def add(place: int) -> None:
+            added[place] = await self._start(items[place], ids[place])
+            on_added()
+
+        try:
+            await all_of(add(place) for place in range(len(items)))
+        except BaseException:
+            for stream in added:
+                if stream is not None:
+                    stream.close()
+            raise
+        self._enqueued += [stream for stream in added if stream is not None]
+        return ids
+
+    @property
+    def num_enqueued(self) -> int:
+        """Requests that wait to be collected."""
+        return len(self._enqueued)
+
+    async def collect(self, on_finished: OnFinished) -> list[RequestOutput]:
+        """Return one finished output per request that was enqueued, in that order. Raises what `run` raises."""
+        streams, self._enqueued = self._enqueued, []
+        return await all_of(_finish(stream, on_finished) for stream in streams)
+
+    async def render_chats(self, render: Sequence[Callable[[], Coroutine[Any, Any, TokensPrompt]]]) -> list[TokensPrompt]:
+        """Return the prompts that calls of Texts.encode_chat make, in their order."""
+
+        async def one(call: Callable[[], Coroutine[Any, Any, TokensPrompt]]) -> TokensPrompt:
+            async with self._encoding:
+                return await call()
+
+        return await all_of(one(call) for call in render)
+
+    async def beam_search(
+        self,
+        prompts: Sequence[PromptType],
+        params: BeamSearchParams,
+        lora_requests: Sequence[LoRARequest | None],
+        *,
+        concurrency_limit: int | None,
+        on_found: Callable[[], None],
+    ) -> list[BeamSearchOutput]:
+        """Return one output per prompt, in the prompts' order; at most `concurrency_limit` searches run at the same time."""
+        limit = contextlib.nullcontext() if concurrency_limit is None else asyncio.Semaphore(concurrency_limit)
+
+        async def search(prompt: PromptType, lora_request: LoRARequest | None) -> BeamSearchOutput:
+            async with limit:
+                output = await beam_search(self._llm, self._new_id(), prompt, params, lora_request=lora_request)
+            on_found()
+            return output
+
+        return await all_of(search(*pair) for pair in zip(prompts, lora_requests, strict=True))
+
+    def _new_id(self) -> str:
+        return str(next(self.numbers))
+
+    async def _run_one(self, item: BatchItem, request_id: str, on_finished: OnFinished) -> RequestOutput:
+        return await _finish(await self._start(item, request_id), on_finished)
+
+    async def _start(self, item: BatchItem, request_id: str) -> OutputStream:
+        # Only the final outputs are read, so no others are made.
+        params = replace(item.params, output_kind=RequestOutputKind.FINAL_ONLY)
+        async with self._encoding:
+            return await self._llm.add_request(
+                request_id,
+                item.prompt,
+                params,
+                priority=item.priority,
+                lora_request=item.lora_request,
+                **item.tokenization,
+            )
+
+
+async def _finish(stream: OutputStream, on_finished: OnFinished) -> RequestOutput:
+    try:
+        output = await stream.get()
+    finally:
+        stream.close()
+    on_finished(output)
+    return output

@@ -1,0 +1,118 @@
+"""BatchRequests: converts the arguments of LLM's methods to the items of a batch. Called by LLM alone.
+
+Checks lists against each other, renders conversations, and gives requests without a seed one. Runs nothing.
+"""
+
+import dataclasses
+import functools
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tetrad.frontend.request.outputs import LoRARequest
+from tetrad.frontend.request.prompts import PromptType
+from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.library.arguments import (
+    Conversation,
+    check_content_format,
+    lora_requests_of,
+    priorities_of,
+    sampling_params_of,
+    tokenization_of,
+    tools_of,
+)
+from tetrad.library.batch import BatchItem, BatchRunner
+from tetrad.library.running_llm import RunningLLM
+from tetrad.services.errors import InvalidRequest
+
+Prompts = PromptType | Sequence[PromptType] | None
+Params = SamplingParams | Sequence[SamplingParams] | None
+Adapters = LoRARequest | Sequence[LoRARequest | None] | None
+Priorities = int | Sequence[int] | None
+
+
+class BatchRequests:
+    """Makes requests.
+
+    Args:
+        running: whose tokenizer renders conversations, and whose model has default parameters.
+        batches: renders many at once.
+        seed: of the seeds of requests that have none; None: theirs are drawn by the engine.
+        chat_template: for conversations, instead of the model's.
+    """
+
+    def __init__(self, running: RunningLLM, batches: BatchRunner, *, seed: int | None, chat_template: str | None) -> None:
+        self._running, self._batches = running, batches
+        self._seeds = None if seed is None else random.Random(seed)
+        self._chat_template = chat_template
+
+    def of_prompts(
+        self,
+        prompts: Sequence[PromptType],
+        params: Sequence[SamplingParams],
+        *,
+        lora_request: Adapters,
+        priority: Priorities,
+        tokenization_kwargs: Mapping[str, Any] | None,
+    ) -> list[BatchItem]:
+        """Return the requests of prompts. Arguments and errors: see LLM.generate."""
+        adapters = lora_requests_of(lora_request, len(prompts))
+        numbers = priorities_of(priority, len(prompts))
+        options = tokenization_of(tokenization_kwargs)
+        return [
+            BatchItem(prompt, self._seeded(each), number, adapter, options)
+            for prompt, each, number, adapter in zip(prompts, params, numbers, adapters, strict=True)
+        ]
+
+    def of_conversations(
+        self,
+        conversations: Sequence[Conversation],
+        params: Sequence[SamplingParams],
+        *,
+        chat_template: str | None,
+        content_format: str,
+        tools: Sequence[dict[str, Any]] | None,
+        tokenization_kwargs: Mapping[str, Any] | None,
+        lora_request: Adapters,
+        priority: Priorities,
+        **template: Any,
+    ) -> list[BatchItem]:
+        """Return the requests of conversations, rendered. Arguments and errors: see LLM.chat."""
+        check_content_format(content_format)
+        render = functools.partial(
+            self._running.frontend.texts.encode_chat,
+            tools=tools_of(tools),
+            chat_template=chat_template or self._chat_template,
+            keep_parts=content_format == "openai",
+            add_special_tokens=tokenization_of(tokenization_kwargs).get("add_special_tokens", False),
+            **template,
+        )
+        prompts = self._running.run(self._batches.render_chats([functools.partial(render, each) for each in conversations]))
+        return self.of_prompts(
+            prompts, params, lora_request=lora_request, priority=priority, tokenization_kwargs=tokenization_kwargs
+        )
+
+    def params_of(self, params: Params, num_prompts: int) -> list[SamplingParams]:
+        """Return parameters for each of so many prompts: the given ones, or the model's defaults."""
+        default = self._running.frontend.get_default_sampling_params
+        return sampling_params_of(default() if params is None else params, num_prompts)
+
+    def _seeded(self, params: SamplingParams) -> SamplingParams:
+        if self._seeds is None or params.seed is not None:
+            return params
+        return dataclasses.replace(params, seed=self._seeds.getrandbits(62))
+
+
+def template_of(given: Path | str | None) -> str | None:
+    """Return a template, read from its file if it is in one; InvalidRequest if that cannot be read."""
+    if isinstance(given, str) and ("{" in given or "\n" in given):
+        return given
+    if given is None:
+        return None
+    try:
+        return Path(given).read_text()
+    except OSError as error:
+        raise InvalidRequest(
+            f"chat_template={str(given)!r} is no template and cannot be read: {error}.", field="chat_template"
+        ) from error

@@ -1,0 +1,361 @@
+"""EngineArgs: vLLM's engine arguments, split into the settings of the four services in one place.
+
+Called by LLM, LLMEngine, AsyncLLM and `tetrad serve`. Maps arguments to services' settings, which validate them. An argument
+that is left at its default is not passed on, so the services' environment variables hold. vLLM's arguments without a use in
+Tetrad are in drop_in/.
+"""
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from pydantic import ValidationError
+
+from tetrad.drop_in.config_overrides import Overrides, changes, overrides_json, pooler_config_json
+from tetrad.drop_in.older_engine_arguments import ALIASES, IN_BYTES, OlderEngineArguments
+from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
+from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.request.sampling_defaults import read_override
+from tetrad.services.errors import InvalidRequest
+from tetrad.services.hub.download import HubAccess, Report
+from tetrad.services.hub.model_files import DEFAULT_MODEL, resolve_model
+from tetrad.services.packages import require_packages
+from tetrad.services.settings import ServiceSettings, Settings, first_problem
+from tetrad.stack.local_stack import StackSettings
+from tetrad.tokenizer_svc.config import TokenizerSettings
+from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.families.check import check_model, check_ranks
+
+S = TypeVar("S", bound=Settings)
+Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
+
+SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
+    **{
+        name: (EngineCoreSettings, name)
+        for name in (
+            "dtype",
+            "quantization",
+            "load_format",
+            "runner",
+            "convert",
+            "max_model_len",
+            "block_size",
+            "num_gpu_blocks_override",
+            "gpu_memory_utilization",
+            "swap_space",
+            "enable_prefix_caching",
+            "enable_chunked_prefill",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "long_prefill_token_threshold",
+            "max_decode_slowdown",
+            "pipeline_depth",
+            "scheduling_policy",
+            "priority_order",
+            "seed",
+            "max_num_queued_reqs",
+            "max_num_queued_tokens",
+            "enable_lora",
+            "max_loras",
+            "max_lora_rank",
+            "max_cpu_loras",
+        )
+    },
+    "device": (WorkerSettings, "device"),
+    "enforce_eager": (WorkerSettings, "enforce_eager"),
+    "trust_remote_code": (WorkerSettings, "trust_remote_code"),
+    "allow_functions": (WorkerSettings, "allow_functions"),
+    "threads": (WorkerSettings, "threads"),
+    "kv_cache_dtype": (WorkerSettings, "kv_cache_dtype"),
+    "kv_cache_memory_gib": (WorkerSettings, "kv_cache_memory_gib"),
+    "cpu_offload_gb": (WorkerSettings, "cpu_offload_gb"),
+    "max_logprobs": (FrontendSettings, "max_logprobs"),
+    "stream_interval": (FrontendSettings, "stream_interval"),
+    "enable_prompt_embeds": (FrontendSettings, "enable_prompt_embeds"),
+    "tool_call_parser": (FrontendSettings, "tool_call_parser"),
+    "reasoning_parser": (FrontendSettings, "reasoning_parser"),
+    "chat_template": (TokenizerSettings, "chat_template"),
+}
+"""Engine argument -> the service setting that it is."""
+
+_MOST = {"tokenizer_pool_size": 64, "data_parallel_size": 64, "tensor_parallel_size": 64, "pipeline_parallel_size": 64}
+"""Argument -> how many of these services a stack may have."""
+
+
+@dataclass
+class EngineArgs(OlderEngineArguments):
+    """The arguments of an engine. Names and meanings are vLLM's; `None` leaves the choice to the service.
+
+    Arguments of vLLM's that Tetrad has no use for are taken by name: without effect where they cannot change an answer, else
+    only with a value that asks for nothing. docs/vllm.md lists them all.
+
+    Args:
+        model: a built-in name, a directory, a .gguf file or a Hugging Face id.
+        tokenizer: model whose tokenizer to use, in the same forms. None: the model's own.
+        revision: branch, tag or commit of a Hugging Face id. None: the main branch.
+        tokenizer_revision: branch, tag or commit of the tokenizer's Hugging Face id. None: `revision`.
+        hf_token: token for Hugging Face ids. None or True: HF_TOKEN, or the token of a login; False: none is sent.
+        download_dir: directory that holds the files of Hugging Face ids. None: the Hugging Face client's cache (HF_HUB_CACHE).
+        served_model_name: names by which clients may call the model. None: `model`.
+        generation_config: "auto" takes sampling defaults from the model's generation_config.json, "vllm" does not.
+        override_generation_config: sampling defaults that replace the model's: temperature, top_p, top_k, min_p,
+            repetition_penalty.
+        tool_call_parser: format of the model's tool calls; "auto" detects it, "none" leaves tool calls in the text.
+        reasoning_parser: format of the model's reasoning; "auto" detects it, "none" leaves reasoning in the text.
+        chat_template: file with a Jinja chat template that replaces the model's own.
+        tensor_parallel_size: number of workers of an engine core, each with a part of every layer.
+        pipeline_parallel_size: number of stages, each with some of the layers, on `tensor_parallel_size` workers.
+        data_parallel_size: number of engine cores, each with a worker and all weights; requests go where load and known
+            prefixes say.
+        tokenizer_pool_size: number of tokenizer services. None: 2 for a server, 1 for a program.
+        device: "auto" (an NVIDIA GPU if there is one, else the CPU), "cuda", "cpu", or "sim" (simulated, without a model).
+        trust_remote_code: run code that the model brings (auto_map in its config.json), in the worker alone; the tokenizer is
+            read without it.
+        allow_functions: run functions of this program in its workers (`apply_model`, `collective_rpc`); for LLM and AsyncLLM.
+        enforce_eager: on a GPU, launch every kernel separately instead of replaying CUDA graphs. None: False.
+        pipeline_depth: number of steps in flight; 1 plans each step after the previous one has returned.
+        threads: number of compute threads on the CPU; 0: one per core.
+        kv_cache_dtype: "float32", "float16", on a GPU also "bfloat16" and "fp8", on a CPU also "int8", or "auto": on a GPU the
+            type of the activations; on a CPU float32, but under quantized weights int8, or float16 if the model's keys have
+            biases or norms, as Qwen's.
+        kv_cache_memory_gib: memory of the KV cache in GiB; more than is free is refused. None: on a CPU 4, or less if less is
+            free; on a GPU what gpu_memory_utilization leaves.
+        cpu_offload_gb: GiB of GPU memory to save by keeping weights of layers in host memory and copying them in every step.
+        max_num_queued_reqs, max_num_queued_tokens: maximum number of waiting requests, and of their prompt tokens; further
+            requests are refused. None: 8192 requests, 4 Mi tokens.
+        hf_overrides: values that replace those of the model's config.json; or a function that takes the config and returns a
+            changed one (see drop_in/config_overrides.py).
+        speculative_config: vLLM's options of speculative decoding, a dict: {"method": "ngram", "num_speculative_tokens": 8};
+            docs/speculation.md has them all. None: no speculative decoding.
+        runner: "auto" (as the model's files say), "generate" or "pooling", which makes any generator embed.
+        convert: what a generator pools: "embed", "classify" (by a `score` layer of its files); "auto" or "none".
+        pooler_config: how the model pools, over what its files say: a dict, or an object with vLLM's PoolerConfig's fields.
+        disable_log_stats: do not log statistics every 10 s; LLM logs them only if this is False.
+        enable_lora: serve LoRA adapters beside the base model; cpu device only.
+        max_loras: maximum number of different adapters in one step.
+        max_lora_rank: maximum rank of an adapter.
+        max_cpu_loras: maximum number of adapters in memory; others are read again when they are needed. None: max_loras.
+        enable_prompt_embeds: take prompts as embeddings over HTTP, too; LLM and AsyncLLM always take them.
+        log_level: minimum severity of events that the services log to stderr.
+        otlp_traces_endpoint: OpenTelemetry collector that receives all services' spans: http://host:4317. None: no spans.
+
+    Raises:
+        TypeError: an unknown argument.
+        InvalidRequest: a wrong value.
+        UnsupportedArgument: a value of vLLM's that cannot work yet; an InvalidRequest and a NotImplementedError.
+    """
+
+    model: str = DEFAULT_MODEL
+    tokenizer: str | None = None
+    revision: str | None = None
+    tokenizer_revision: str | None = None
+    hf_token: str | bool | None = None
+    download_dir: str | None = None
+    served_model_name: str | list[str] | None = None
+    dtype: str = "auto"
+    quantization: str | None = None
+    load_format: str = "auto"
+    max_model_len: int | str | None = None
+    block_size: int | None = None
+    num_gpu_blocks_override: int | None = None
+    pipeline_depth: int = 2
+    gpu_memory_utilization: float = 0.9
+    swap_space: float = 0
+    enable_prefix_caching: bool | None = None
+    enable_chunked_prefill: bool | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    long_prefill_token_threshold: int = 0
+    max_decode_slowdown: float = 1.5
+    scheduling_policy: str = "fcfs"
+    priority_order: str = "high_first"
+    seed: int | None = None
+    max_logprobs: int = 20
+    stream_interval: int = 1
+    tool_call_parser: str = "auto"
+    reasoning_parser: str = "auto"
+    generation_config: str = "auto"
+    override_generation_config: dict[str, Any] | None = None
+    chat_template: str | None = None
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    tokenizer_pool_size: int | None = None
+    device: str = "auto"
+    trust_remote_code: bool = False
+    allow_functions: bool = False
+    enforce_eager: bool | None = None
+    threads: int = 0
+    kv_cache_dtype: str = "auto"
+    kv_cache_memory_gib: float | None = None
+    cpu_offload_gb: float = 0
+    enable_lora: bool = False
+    max_loras: int = 1
+    max_lora_rank: int = 16
+    max_cpu_loras: int | None = None
+    enable_prompt_embeds: bool = False
+    log_level: str = "warning"
+    otlp_traces_endpoint: str | None = None
+
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
+    hf_overrides: Overrides | None = None
+    speculative_config: dict[str, Any] | None = None
+    runner: str = "auto"
+    convert: str = "auto"
+    pooler_config: Any = None
+    disable_log_stats: bool = False
+
+    def __post_init__(self) -> None:
+        self.check_foreign()
+        for older, name in ALIASES.items():
+            if getattr(self, older) is not None:
+                setattr(self, name, getattr(self, older))
+        for older, name in IN_BYTES.items():
+            if (size_bytes := getattr(self, older)) is not None:
+                setattr(self, name, _gib(older, size_bytes))
+        for name, kinds in (("hf_token", (str, bool)), ("download_dir", (str, Path))):
+            if (value := getattr(self, name)) is not None and not isinstance(value, kinds):
+                text = f"{name} must be {' or '.join(kind.__name__ for kind in kinds)}, got {value!r}."
+                raise InvalidRequest(text, field=name)
+        if self.override_generation_config:
+            _check_sampling_defaults(self.override_generation_config)
+        overrides: Any = self.hf_overrides
+        if overrides is not None and not callable(overrides) and not isinstance(overrides, Mapping):
+            text = f"hf_overrides must be a dict or a function, got {type(overrides).__name__}."
+            raise InvalidRequest(text, field="hf_overrides")
+        if self.speculative_config is not None:
+            read_speculative_config(self.speculative_config)
+        if self.task == "embed":
+            self.runner = "pooling"
+        if self.generation_config not in ("auto", "vllm"):
+            raise InvalidRequest(
+                f"generation_config={self.generation_config!r} is not supported; use 'auto' or 'vllm'.",
+                field="generation_config",
+            )
+        for name, most in _MOST.items():
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= most:
+                raise InvalidRequest(f"{name} must be between 1 and {most}, got {value}.", field=name)
+
+    def stack_settings(self, *, report: Report | None = None, **frontend: Any) -> StackSettings:
+        """Return the settings of the four services. Finds the model first, fetching it if need be; this blocks.
+
+        Args:
+            report: told when a fetch begins.
+            frontend: further settings of the frontend (host, port, ...).
+
+        Raises:
+            NotFound: there is no such model.
+            InvalidRequest: a value that a service does not take; names the argument.
+            Unsupported: packages are missing; names them.
+        """
+        # Before a model is fetched in vain. The simulated device needs nothing of the worker's.
+        require_packages("A model", ["tokenizer", "engine-core", *(["worker"] if self.device != "sim" else [])])
+        shared: dict[str, Any] = {"log_level": self.log_level}
+        if self.otlp_traces_endpoint is not None:
+            shared["otlp_endpoint"] = self.otlp_traces_endpoint
+        worker = _build(WorkerSettings, {**shared, **self._chosen(WorkerSettings)})
+        check = partial(self._check_config, worker=worker)
+        access = HubAccess(self.hf_token, Path(self.download_dir).expanduser() if self.download_dir else None)
+        path = resolve_model(self.model, revision=self.revision, report=report, check=check, access=access)
+        model = str(path)
+        tokenizer: dict[str, Any] = {"model": model, **shared, **self._chosen(TokenizerSettings)}
+        if self.tokenizer is not None:
+            revision = self.tokenizer_revision or self.revision
+            found = resolve_model(self.tokenizer, revision=revision, report=report, with_weights=False, access=access)
+            tokenizer["tokenizer"] = str(found)
+        return StackSettings(
+            tokenizer=_build(TokenizerSettings, tokenizer),
+            engine_core=_build(EngineCoreSettings, {"model": model, **shared, **self._engine_core_fields(path)}),
+            worker=worker,
+            frontend=_build(
+                FrontendSettings, {**shared, **self.frontend_fields(), **self._chosen(FrontendSettings), **frontend}
+            ),
+            num_tokenizers=self.tokenizer_pool_size,
+            data_parallel_size=self.data_parallel_size,
+            tensor_parallel_size=self.tensor_parallel_size,
+            pipeline_parallel_size=self.pipeline_parallel_size,
+        )
+
+    def frontend_fields(self) -> dict[str, Any]:
+        """Return the frontend's settings that are derived from several arguments."""
+        names = self.served_model_name or [self.model]
+        return {
+            "model": self.model,
+            "served_model_names": (names,) if isinstance(names, str) else tuple(names),
+            "use_generation_config": self.generation_config == "auto",
+            **({"override_generation_config": json.dumps(overrides)} if (overrides := self.override_generation_config) else {}),
+        }
+
+    def _check_config(self, config: Mapping[str, Any], worker: WorkerSettings) -> None:
+        changed = {**config, **changes(config, self.hf_overrides or {})}
+        check_model(changed, worker.device, trusts_code=worker.trust_remote_code)
+        check_ranks(changed, self.tensor_parallel_size, self.pipeline_parallel_size)
+
+    def _engine_core_fields(self, path: Path) -> dict[str, Any]:
+        fields = self._chosen(EngineCoreSettings)
+        if self.hf_overrides:
+            fields["hf_overrides"] = overrides_json(path, self.hf_overrides)
+        if self.speculative_config:
+            fields["speculative_config"] = json.dumps(self.speculative_config)
+        if self.pooler_config is not None:
+            fields["pooler_config"] = pooler_config_json(self.pooler_config)
+        return fields
+
+    @staticmethod
+    def add_cli_args(parser: Parser) -> Parser:
+        """Add a flag for each argument, as vLLM's programs expect, and return the parser."""
+        from tetrad.drop_in.command_line import add_flags
+
+        return add_flags(parser)
+
+    @classmethod
+    def from_cli_args(cls, args: argparse.Namespace) -> Self:
+        """Return the arguments that such a parser read; what it read besides is left alone."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in vars(args).items() if name in names})
+
+    def _chosen(self, cls: type[ServiceSettings]) -> dict[str, Any]:
+        """Return the settings of one service that differ from the arguments' defaults."""
+        values = {
+            setting: (getattr(self, name), _DEFAULTS[name]) for name, (owner, setting) in SETTING_OF.items() if owner is cls
+        }
+        return {setting: value for setting, (value, default) in values.items() if value != default}
+
+
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(EngineArgs)}
+
+
+@dataclass
+class AsyncEngineArgs(EngineArgs):
+    """EngineArgs under the name that vLLM's async engine uses."""
+
+
+def _gib(name: str, size_bytes: object) -> float:
+    """Return a size of vLLM's, a number of bytes, in GiB."""
+    if isinstance(size_bytes, bool) or not isinstance(size_bytes, int | float) or size_bytes <= 0:
+        raise InvalidRequest(f"{name} must be a positive number of bytes, got {size_bytes!r}.", field=name)
+    return size_bytes / (1 << 30)
+
+
+def _check_sampling_defaults(values: dict[str, Any]) -> None:
+    name = "override_generation_config"
+    try:
+        read_override(json.dumps(values))
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"{name}: {error}", field=name) from error
+
+
+def _build(cls: type[S], values: dict[str, Any]) -> S:
+    try:
+        return cls(**values)
+    except ValidationError as error:
+        name, message = first_problem(cls, error)
+        raise InvalidRequest(f"{name}: {message}" if name else message, field=name or None) from error

@@ -1,0 +1,137 @@
+"""EngineRequests: the requests of an LLMEngine, on the event loop of its AsyncLLM.
+
+Each request has one task that moves its outputs into one queue; `next_outputs` empties the queue. Invariant: a request is in
+`_unfinished` until its last output was taken, its error was raised, or it was aborted, and then in `_ending` until its last
+output was taken.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.output_stream import OutputStream
+from tetrad.frontend.llm.pooling_job import PoolingJob
+from tetrad.frontend.request.outputs import RequestOutput
+from tetrad.frontend.request.pooling import PoolingParams
+from tetrad.frontend.request.prompts import PromptType
+from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.library.pooling_outputs import PooledRequestOutput, PoolingOutput, pooled_answer
+from tetrad.services.errors import InvalidRequest, TetradError
+
+EngineOutput = RequestOutput | PooledRequestOutput[PoolingOutput]
+
+
+@dataclass(eq=False)
+class _Live:
+    """A request, its outputs, and what moves them. A pooling request has no stream."""
+
+    request_id: str
+    stream: OutputStream | None
+    pump: "asyncio.Task[None] | None" = field(default=None)
+
+
+_Entry = tuple[_Live, EngineOutput | TetradError]
+
+
+class EngineRequests:
+    """Requests of one program.
+
+    Args:
+        frontend: takes them.
+    """
+
+    def __init__(self, frontend: AsyncLLM) -> None:
+        self._frontend = frontend
+        self._unfinished: dict[str, _Live] = {}
+        self._ending: set[_Live] = set()
+        self._outputs: asyncio.Queue[_Entry] = asyncio.Queue()
+        self._failure: _Entry | None = None
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that go on."""
+        return len(self._unfinished)
+
+    @property
+    def has_outputs(self) -> bool:
+        """Whether `next_outputs` has anything left to return."""
+        return bool(self._unfinished or self._ending)
+
+    async def add(self, request_id: str, prompt: PromptType, params: SamplingParams, **options: Any) -> None:
+        """Send a request to the engine. Errors: see AsyncLLM.add_request; InvalidRequest if the id is in use."""
+        self._check_free(request_id)
+        stream = await self._frontend.add_request(request_id, prompt, params, **options)
+        live = self._unfinished[request_id] = _Live(request_id, stream)
+        live.pump = asyncio.create_task(self._pump(live, stream))
+
+    async def add_pooling(self, request_id: str, prompt: PromptType, params: PoolingParams, **options: Any) -> None:
+        """Send a pooling request to the engine. Errors: see AsyncLLM.encode_all; InvalidRequest if the id is in use."""
+        self._check_free(request_id)
+        job = await self._frontend.add_pooling_request(request_id, [prompt], [params], **options)
+        live = self._unfinished[request_id] = _Live(request_id, None)
+        live.pump = asyncio.create_task(self._pump_answer(live, job))
+
+    async def next_outputs(self) -> list[EngineOutput]:
+        """Wait for progress, and return all of it; nothing at once if there is nothing to wait for.
+
+        Raises:
+            TetradError: of a request that failed, when all that came before it was returned.
+        """
+        if not self.has_outputs:
+            return []
+        outputs: list[EngineOutput] = []
+        entry = self._failure or await self._outputs.get()
+        self._failure = None
+        while True:
+            live, output = entry
+            if isinstance(output, TetradError):
+                if outputs:
+                    self._failure = entry
+                    return outputs
+                self._forget(live)
+                raise output
+            if output.finished:
+                self._forget(live)
+            outputs.append(output)
+            if self._outputs.empty():
+                return outputs
+            entry = self._outputs.get_nowait()
+
+    async def abort(self, request_ids: Iterable[str]) -> None:
+        """End requests; each that generates has one last output. Their ids are free at once."""
+        for request_id in request_ids:
+            live = self._unfinished.pop(request_id, None)
+            if live is None:
+                continue
+            if live.stream is not None:
+                self._ending.add(live)
+                live.stream.abort()
+            elif live.pump is not None:
+                live.pump.cancel()
+
+    def _check_free(self, request_id: str) -> None:
+        if request_id in self._unfinished:
+            raise InvalidRequest(f"Request id {request_id} is in use by an unfinished request.", field="request_id")
+
+    def _forget(self, live: _Live) -> None:
+        self._ending.discard(live)
+        if self._unfinished.get(live.request_id) is live:
+            del self._unfinished[live.request_id]
+
+    async def _pump(self, live: _Live, stream: OutputStream) -> None:
+        try:
+            async for output in stream:
+                self._outputs.put_nowait((live, output))
+        except TetradError as error:
+            self._outputs.put_nowait((live, error))
+        finally:
+            stream.close()
+
+    async def _pump_answer(self, live: _Live, job: PoolingJob) -> None:
+        try:
+            [output] = await job.answers()
+            self._outputs.put_nowait((live, pooled_answer(output, PoolingOutput(output.outputs.to_list()))))
+        except TetradError as error:
+            self._outputs.put_nowait((live, error))

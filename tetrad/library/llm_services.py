@@ -1,0 +1,130 @@
+"""LLM services: starts a local stack for a program's LLM, or connects to a target.
+
+Used by AsyncLLM, which starts them before the first request and releases them at its end. Knows no requests.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any, Protocol
+
+from tetrad.frontend.config import FrontendSettings
+from tetrad.library.engine_args import EngineArgs
+from tetrad.services.errors import InvalidRequest, Unavailable
+from tetrad.stack.local_stack import LocalStack, kind_of
+
+_START_TIMEOUT_S = 600.0
+
+
+class Services(Protocol):
+    """Where an AsyncLLM's services come from."""
+
+    async def start(self) -> FrontendSettings:
+        """Return how to reach them, once they take work."""
+
+    async def close(self) -> None:
+        """Give them up."""
+
+    def abandon(self) -> None:
+        """Give them up where no event loop is left."""
+
+
+class LocalServices:
+    """The services as children of this process.
+
+    Args:
+        args: what they are made of.
+    """
+
+    def __init__(self, args: EngineArgs) -> None:
+        self._args = args
+        self._stack: LocalStack | None = None
+
+    async def start(self) -> FrontendSettings:
+        """Find the model and start the stack."""
+        settings = await asyncio.to_thread(self._args.stack_settings, report=_tell)
+        self._stack = LocalStack(settings)
+        try:
+            await self._stack.start(timeout_s=_START_TIMEOUT_S)
+        except TimeoutError as error:
+            raise Unavailable(f"The services were not ready after {_START_TIMEOUT_S:.0f} s.") from error
+        return _of_one_caller(self._stack.frontend_settings)
+
+    async def close(self) -> None:
+        """Stop the stack."""
+        if self._stack is not None:
+            await self._stack.close()
+
+    def abandon(self) -> None:
+        """Let the stack end by itself."""
+        if self._stack is not None:
+            self._stack.abandon()
+
+
+class RemoteServices:
+    """Services that run already.
+
+    Args:
+        target: "TOKENIZER,ENGINE[,ENGINE...]" (addresses as gRPC knows them), or the directory of a local stack.
+        admin_target: admin ports of the engines, "HOST:PORT[,HOST:PORT...]". None: those of a stack's directory; of addresses,
+            none: an engine's admin port does not follow from its own, and another engine may listen on the default one.
+        frontend: further settings of the frontend.
+
+    Raises:
+        InvalidRequest: the target is neither.
+    """
+
+    def __init__(self, target: str, admin_target: str | None = None, **frontend: Any) -> None:
+        addresses = _addresses(target)
+        if admin_target is not None:
+            addresses["engine_admin_targets"] = tuple(part.strip() for part in admin_target.split(","))
+        self._settings = FrontendSettings(**{**frontend, **addresses})
+
+    async def start(self) -> FrontendSettings:
+        """Return the addresses."""
+        return _of_one_caller(self._settings)
+
+    async def close(self) -> None:
+        """Leave them running."""
+
+    def abandon(self) -> None:
+        """Leave them running."""
+
+
+def _of_one_caller(settings: FrontendSettings) -> FrontendSettings:
+    """Return settings without the limits that guard other clients: a library has none."""
+    return settings.model_copy(update={"max_answer_logprobs": 0})
+
+
+def _tell(line: str) -> None:
+    """Say on stderr what takes long."""
+    sys.stderr.write(f"{line}\n")
+
+
+def _addresses(target: str) -> dict[str, Any]:
+    directory = Path(target.removeprefix("unix:"))
+    if directory.is_dir():
+        sockets = directory.resolve()
+        return {
+            "tokenizer_targets": _sockets_of(sockets, "tokenizer"),
+            "engine_targets": _sockets_of(sockets, "engine-core"),
+            "engine_admin_targets": _sockets_of(sockets, "engine-core-admin"),
+        }
+    tokenizer, *engines = (part.strip() for part in target.split(","))
+    if not tokenizer or not engines or not all(engines):
+        raise InvalidRequest(
+            f"target={target!r} is neither 'TOKENIZER,ENGINE[,ENGINE...]' (for instance '127.0.0.1:50051,127.0.0.1:50052')"
+            " nor the directory of a running local stack.",
+            field="target",
+        )
+    return {"tokenizer_targets": (tokenizer,), "engine_targets": tuple(engines), "engine_admin_targets": ()}
+
+
+def _sockets_of(directory: Path, kind: str) -> tuple[str, ...]:
+    """Return the addresses of a stack's services of a kind, in the order of their numbers."""
+    names = sorted((path.stem for path in directory.glob(f"{kind}*.sock") if kind_of(path.stem) == kind), key=_by_number)
+    return tuple(f"unix:{directory}/{name}.sock" for name in names or [kind])
+
+
+def _by_number(name: str) -> tuple[int, str]:
+    return len(name), name

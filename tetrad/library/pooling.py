@@ -1,0 +1,183 @@
+"""Pooling methods of LLM: embeddings, classes and scores; vLLM's names.
+
+Mixed into LLM. Works with models that pool; the others refuse with InvalidRequest.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tetrad.frontend.llm.scoring import PairLimits, Scores, pairs_of, score_pairs
+from tetrad.frontend.request.outputs import LoRARequest
+from tetrad.frontend.request.pooling import CLASSIFY, EMBED, TOKEN_CLASSIFY, PoolingParams, PoolingRequestOutput
+from tetrad.frontend.request.prompts import PromptType
+from tetrad.frontend.tokenizer.client import PairTemplate
+from tetrad.library.arguments import lora_requests_of, prompts_of, tokenization_of
+from tetrad.library.batch import BatchRunner
+from tetrad.library.batch_requests import Adapters, template_of
+from tetrad.library.pooling_outputs import (
+    ClassificationOutput,
+    ClassificationRequestOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    PooledRequestOutput,
+    PoolingOutput,
+    ScoringOutput,
+    ScoringRequestOutput,
+    pooled_answer,
+)
+from tetrad.library.progress import ProgressBar, UseTqdm
+from tetrad.library.running_llm import RunningLLM
+from tetrad.services.errors import InvalidRequest
+
+PoolingArgument = PoolingParams | Sequence[PoolingParams] | None
+
+
+class PoolingMethods:
+    """Methods of LLM for models that pool."""
+
+    _running: RunningLLM
+    _batches: BatchRunner
+
+    def embed(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        use_tqdm: UseTqdm = True,
+        pooling_params: PoolingArgument = None,
+        lora_request: Adapters = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """Return an embedding of each prompt, in the prompts' order.
+
+        Args:
+            prompts: one prompt (text, token ids, TextPrompt or TokensPrompt), or a list of them.
+            use_tqdm: show a progress bar on stderr; or what makes it, called as tqdm is.
+            pooling_params: for all prompts, or one per prompt.
+            lora_request: adapter for all prompts, or one (or None) per prompt.
+            tokenization_kwargs: `add_special_tokens`, `truncate_prompt_tokens`, `truncation_side`.
+
+        Raises:
+            InvalidRequest: a bad prompt or parameter, or the model makes no embeddings.
+        """
+        found = self._pool(prompts, EMBED, pooling_params, use_tqdm, lora_request, tokenization_kwargs)
+        return [pooled_answer(each, EmbeddingOutput(each.outputs.values.tolist())) for each in found]
+
+    def classify(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        pooling_params: PoolingArgument = None,
+        use_tqdm: UseTqdm = True,
+        lora_request: Adapters = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[ClassificationRequestOutput]:
+        """Return the probability of each class for each prompt. Arguments and errors: see `embed`."""
+        found = self._pool(prompts, CLASSIFY, pooling_params, use_tqdm, lora_request, tokenization_kwargs)
+        return [pooled_answer(each, ClassificationOutput(each.outputs.values.tolist())) for each in found]
+
+    def encode(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        pooling_params: PoolingArgument = None,
+        use_tqdm: UseTqdm = True,
+        lora_request: Adapters = None,
+        pooling_task: str | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[PooledRequestOutput[PoolingOutput]]:
+        """Return what a task makes of each prompt. Arguments and errors: see `embed`.
+
+        Args:
+            pooling_task: "embed", "classify", "token_embed" or "token_classify". None: the model's first.
+        """
+        found = self._pool(prompts, pooling_task, pooling_params, use_tqdm, lora_request, tokenization_kwargs)
+        return [pooled_answer(each, PoolingOutput(each.outputs.to_list())) for each in found]
+
+    def reward(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        /,
+        *,
+        pooling_params: PoolingArgument = None,
+        use_tqdm: UseTqdm = True,
+        lora_request: Adapters = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[PooledRequestOutput[PoolingOutput]]:
+        """Return a reward model's answers: those of each token, or of each prompt if the model has no others.
+
+        Arguments and errors: see `embed`.
+        """
+        facts = self._running.frontend.pooling
+        task = TOKEN_CLASSIFY if facts is not None and TOKEN_CLASSIFY in facts.tasks else CLASSIFY
+        return self.encode(prompts, pooling_params, use_tqdm, lora_request, task, tokenization_kwargs)
+
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        /,
+        *,
+        use_tqdm: UseTqdm = True,
+        pooling_params: PoolingParams | None = None,
+        lora_request: LoRARequest | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        chat_template: str | None = None,
+    ) -> list[ScoringRequestOutput]:
+        """Return how well texts fit: one against many, or each against its own.
+
+        Args:
+            data_1: one text, or as many as data_2.
+            data_2: texts.
+            use_tqdm, tokenization_kwargs: see `embed`.
+            lora_request: adapter for all pairs.
+            pooling_params: whether a cross-encoder's logits become probabilities (use_activation).
+            chat_template: writes each pair for a reranker, of two messages with the roles "query" and "document": a Jinja
+                template, or the file that it is in. None: the tokenizer joins them.
+
+        Raises:
+            InvalidRequest: lists of other lengths, or the model cannot score.
+        """
+        pairs = pairs_of(_texts(data_1), _texts(data_2))
+        options = tokenization_of(tokenization_kwargs)
+        adapters = lora_requests_of(lora_request, 1)
+        with ProgressBar(len(pairs), use_tqdm=use_tqdm, what="Scored pairs", shows_speed=False) as bar:
+
+            async def run(prompts: Sequence[PromptType], params: Sequence[PoolingParams]) -> list[PoolingRequestOutput]:
+                return await self._batches.pool(prompts, params, options, bar.step, adapters * len(prompts))
+
+            found: Scores = self._running.run(
+                score_pairs(
+                    self._running.frontend,
+                    pairs,
+                    run,
+                    PairLimits(options.get("truncate_prompt_tokens")),
+                    use_activation=None if pooling_params is None else pooling_params.use_activation,
+                    template=PairTemplate(template_of(chat_template)),
+                )
+            )
+        prompts = [output.prompt_token_ids for output in found.outputs]
+        ids = prompts if len(prompts) == len(pairs) else [[] for _ in pairs]
+        return [PooledRequestOutput(str(place), ScoringOutput(value), ids[place]) for place, value in enumerate(found.values)]
+
+    def _pool(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        task: str | None,
+        params: PoolingArgument,
+        use_tqdm: UseTqdm,
+        lora_request: Adapters,
+        tokenization_kwargs: Mapping[str, Any] | None,
+    ) -> list[PoolingRequestOutput]:
+        every, options = prompts_of(prompts), tokenization_of(tokenization_kwargs)
+        each, adapters = _params(params, len(every), task), lora_requests_of(lora_request, len(every))
+        with ProgressBar(len(every), use_tqdm=use_tqdm, shows_speed=False) as bar:
+            return self._running.run(self._batches.pool(every, each, options, bar.step, adapters))
+
+
+def _params(given: PoolingArgument, number: int, task: str | None) -> list[PoolingParams]:
+    """Return parameters for each of so many prompts, with the task of the method."""
+    every = list(given) if isinstance(given, Sequence) else [given or PoolingParams()] * number
+    if len(every) != number:
+        raise InvalidRequest(f"There are {len(every)} pooling_params for {number} prompts.", field="pooling_params")
+    return [each.with_task(task) for each in every]
+
+
+def _texts(given: str | Sequence[str]) -> list[str]:
+    return [given] if isinstance(given, str) else list(given)

@@ -1,0 +1,264 @@
+"""Child: keeps one process running, over all its restarts.
+
+Owned by the supervisor's event loop, one task each. Knows the process, its exit codes, its back-off, its readiness and its
+responses; knows nothing of the other children. Invariant: when `run` has ended, none of its processes lives.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tetrad.readiness import HealthTarget, Stalled, watch_readiness
+from tetrad.services.errors import FailedPrecondition, TetradError, Unavailable
+from tetrad.services.process import EXIT_PERMANENT
+from tetrad.services.timers.running_time import running_timeout
+from tetrad.stack.child_output import ChildOutput
+from tetrad.stack.stack_log import OnLine
+from tetrad.stack.stillness import Stillness
+from tetrad.stack.terminal_lines import Render
+
+ChildState = Literal["started", "ready", "not ready", "stalled", "restarting", "retiring"]
+
+_LAST_LINES_S = 0.5
+_UNIX = "unix:"
+
+OnState = Callable[[str, ChildState, str], None]
+"""Takes a child's name, its new state and, for "stalled" and "restarting", why; called from the event loop."""
+
+
+@dataclass(frozen=True)
+class Child:
+    """A process to keep running.
+
+    Args:
+        name: unique among the children.
+        command: program and arguments.
+        environment: its whole environment.
+        health: where it says that it takes work; None: it does as soon as it runs.
+        pass_fds: descriptors it inherits.
+        program: how the process calls itself on stderr ("tetrad PROGRAM: ..."). Empty: by its name.
+        on_line: takes each line of its stderr.
+        render: makes the text to show of each line.
+    """
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    health: HealthTarget | None = None
+    pass_fds: Sequence[int] = ()
+    program: str = ""
+    on_line: OnLine | None = None
+    render: Render = str
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """When a child that died, or no longer answers, is started again.
+
+    Args:
+        first_delay_s: before the first restart; doubles with each further one.
+        max_delay_s: the longest delay.
+        forget_after_s: a child that lived this long starts again at the first delay.
+        max_start_attempts: a child that was never ready is given up after this many starts.
+        stall_timeout_s: a child whose connection broke is killed if it does not answer for so long. Long, as one that is only
+            busy must live: it may hold its event loop for as long as a model's warm-up takes. One that uses no CPU time is
+            killed after a second.
+    """
+
+    first_delay_s: float = 0.1
+    max_delay_s: float = 10.0
+    forget_after_s: float = 30.0
+    max_start_attempts: int = 3
+    stall_timeout_s: float = 30.0
+
+
+class SupervisedChild:
+    """One child.
+
+    Args:
+        child: what to run.
+        policy: when to restart it.
+        on_state: told about every change of its state.
+    """
+
+    def __init__(self, child: Child, policy: RestartPolicy, on_state: OnState) -> None:
+        self.name = child.name
+        self.ready = asyncio.Event()
+        self.stopping = False
+        self.process: Process | None = None
+        self._child = child
+        self._policy = policy
+        self._on_state = on_state
+        self._was_ready = False
+        self._is_asked_to_restart = False
+        self._output = ChildOutput(child.program or child.name, child.on_line, child.render)
+
+    async def run(self) -> None:
+        """Keep the child running until it is stopped; raises a TetradError when starting it again cannot help."""
+        loop, delay_s, attempts = asyncio.get_running_loop(), self._policy.first_delay_s, 0
+        while True:
+            started_at, attempts = loop.time(), attempts + 1
+            code = await self._run_once()
+            if self.stopping:
+                return
+            if self._is_asked_to_restart:
+                self._is_asked_to_restart, delay_s = False, self._policy.first_delay_s
+                self._on_state(self.name, "restarting", "as asked")
+                continue
+            self._check_worth_another_start(code, attempts)
+            if loop.time() - started_at >= self._policy.forget_after_s:
+                delay_s = self._policy.first_delay_s
+            self._on_state(self.name, "restarting", _describe_exit(code))
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, self._policy.max_delay_s)
+
+    def _check_worth_another_start(self, code: int, attempts: int) -> None:
+        last_words = self._output.last_words
+        if code == EXIT_PERMANENT:
+            raise FailedPrecondition(last_words or f"{self.name} refused to start", reason="START_REFUSED")
+        if not self._was_ready and attempts >= self._policy.max_start_attempts:
+            why = last_words or f"the last time with {_describe_exit(code)}"
+            raise Unavailable(f"{self.name} did not start, {attempts} times: {why}", reason="START_FAILED")
+
+    async def restart(self, timeout_s: float) -> None:
+        """End the process, killing it after `timeout_s` seconds, and start another; returns when that takes work."""
+        # One that waits for its next start is as good as restarted.
+        self._is_asked_to_restart = self.process is not None
+        self.ready.clear()
+        await self.terminate(timeout_s)
+        await self.ready.wait()
+
+    async def retire(self, timeout_s: float) -> None:
+        """Let the process end when its work is done (SIGUSR1): after `timeout_s` seconds it is killed. It has no successor."""
+        self.stopping = True
+        self._on_state(self.name, "retiring", "")
+        await self._end_with(signal.SIGUSR1, timeout_s)
+        self.remove_socket()
+
+    @property
+    def has_lost_socket(self) -> bool:
+        """Whether the process takes work on a socket that was removed, so that no caller can reach it."""
+        return self.ready.is_set() and not self.stopping and (socket := self._socket()) is not None and not socket.exists()
+
+    def remove_socket(self) -> None:
+        """Remove the socket of a process that has ended for good; one that was killed could not."""
+        if (socket := self._socket()) is not None:
+            socket.unlink(missing_ok=True)
+
+    def _socket(self) -> Path | None:
+        health = self._child.health
+        return None if health is None or not health.address.startswith(_UNIX) else Path(health.address.removeprefix(_UNIX))
+
+    async def terminate(self, timeout_s: float) -> None:
+        """Ask the process to end, and kill it after `timeout_s` seconds."""
+        await self._end_with(signal.SIGTERM, timeout_s)
+
+    async def _end_with(self, number: signal.Signals, timeout_s: float) -> None:
+        process = self.process
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+        try:
+            async with running_timeout(timeout_s):
+                await process.wait()
+        except TimeoutError:
+            self.kill()
+            await process.wait()
+
+    def kill(self) -> None:
+        """Kill the process and what it started; returns at once."""
+        if self.process is not None and self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    async def _run_once(self) -> int:
+        """Run the child from start to end and return its exit code."""
+        process = await asyncio.create_subprocess_exec(
+            *self._child.command,
+            env=dict(self._child.environment),
+            pass_fds=tuple(self._child.pass_fds),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            # Ctrl-C in a terminal reaches the whole process group: only the parent shall hear it, and stop in order.
+            start_new_session=True,
+        )
+        assert process.stderr is not None
+        self.process = process
+        watching = asyncio.create_task(self._watch(), name=f"{self.name}.watch")
+        forwarding = asyncio.create_task(self._output.forward(process.stderr), name=f"{self.name}.stderr")
+        try:
+            if self.stopping:  # stop() came while the process was being made
+                self.kill()
+            self._on_state(self.name, "started", "")
+            code = await _exit_code(process, watching)
+            # Its last lines may still be in the pipe; whatever inherited the pipe must not keep us.
+            await asyncio.wait({forwarding}, timeout=_LAST_LINES_S)
+            return code
+        finally:
+            if process.returncode is None:
+                self.kill()
+                await process.wait()
+            await cancel(watching, forwarding)
+            self.process = None
+            self.ready.clear()
+
+    async def _watch(self) -> None:
+        if self._child.health is None:
+            self._note_readiness(True)
+            return
+        try:
+            async for ready in self._readiness(self._child.health):
+                self._note_readiness(ready)
+        except Stalled as error:
+            # A child that is ending has its own time limit, and closes its server before its process ends.
+            if not self.stopping:
+                self._on_state(self.name, "stalled", error.message)
+                self.kill()
+
+    def _readiness(self, health: HealthTarget) -> AsyncIterator[bool]:
+        assert self.process is not None
+        stillness = Stillness(self.process.pid, health.address)
+        return watch_readiness(health, stall_timeout_s=self._policy.stall_timeout_s, stands_still=stillness.look)
+
+    def _note_readiness(self, ready: bool) -> None:
+        if ready:
+            self._was_ready = True
+            self.ready.set()
+        else:
+            self.ready.clear()
+        if not self.stopping:
+            self._on_state(self.name, "ready" if ready else "not ready", "")
+
+
+async def cancel(*tasks: asyncio.Task[None]) -> None:
+    """Cancel tasks and wait for their ends."""
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        # Its error, if any, was raised to the waiting caller.
+        with contextlib.suppress(asyncio.CancelledError, TetradError):
+            await task
+
+
+async def _exit_code(process: Process, watching: asyncio.Task[None]) -> int:
+    """Wait for the process to end; raise the error of `watching` if that comes first."""
+    ending = asyncio.create_task(process.wait())
+    try:
+        await asyncio.wait({ending, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not ending.done():
+            await watching
+        return await ending
+    finally:
+        ending.cancel()
+
+
+def _describe_exit(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

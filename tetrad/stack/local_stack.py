@@ -1,0 +1,393 @@
+"""Local stack: runs the services of one machine as child processes on Unix sockets in a private directory.
+
+Used by `tetrad serve` and by the blocking and async engines of a program. Decides addresses, the order of stopping and of a
+rolling restart, and the lifeline; the supervisor does the rest. Invariant: the children end with this process, however it ends
+(a pipe whose write end only this process holds), and the directory is removed with them.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Self, TypeVar
+
+from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.frontend.config import FrontendSettings
+from tetrad.readiness import HealthTarget
+from tetrad.services.errors import InvalidRequest, Unavailable
+from tetrad.services.hub.model_files import CacheSettings
+from tetrad.services.packages import require_packages
+from tetrad.services.rpc.grpc_pollers import GRPC_POLLERS
+from tetrad.services.settings import ServiceSettings, Settings, child_environment, replaced
+from tetrad.stack.address_space import check_address_space
+from tetrad.stack.child import Child, ChildState, OnState, RestartPolicy
+from tetrad.stack.engine_place import EnginePlace, engine_places, numbered
+from tetrad.stack.lost_sockets import LostSockets
+from tetrad.stack.placement import Placement
+from tetrad.stack.private_directory import PrivateDirectory
+from tetrad.stack.public_ports import PublicPorts
+from tetrad.stack.stack_log import StackLog
+from tetrad.stack.stack_url import url_of, write_url
+from tetrad.stack.supervisor import Supervisor
+from tetrad.stack.terminal_lines import line_renderer
+from tetrad.tokenizer_svc.config import TokenizerSettings
+from tetrad.worker_svc.config import WorkerSettings
+
+# Together under the 5 s in which a stack promises to be gone.
+_FRONTEND_DRAIN_S = 1.2
+_SERVICE_DRAIN_S = 0.5
+_STOP_TIMEOUT_S = 1.6
+# An engine core hands its requests back at once: frontends bring them to the next one, which goes on where this one stopped. To
+# wait for them would make all others wait, as nothing new is taken meanwhile.
+_ENGINE_CORE_DRAIN_S = 0.0
+# On top of what a frontend that retires gives its requests: to fail what is left, and to end.
+_RETIRE_MARGIN_S = _FRONTEND_DRAIN_S + _STOP_TIMEOUT_S
+_NUM_TOKENIZERS_SERVED = 2
+MAX_API_SERVERS = 32
+"""Frontends of a stack."""
+_NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
+
+HEALTH_NAMES = {
+    "tokenizer": "tetrad.v1.TokenizerService",
+    "worker": "tetrad.v1.WorkerService",
+    "engine-core": "tetrad.v1.EngineCoreService",
+    "frontend": "tetrad.v1.InferenceService",
+}
+"""Kind of a child -> the gRPC service whose health says that it takes work; see `kind_of`."""
+
+SETTINGS: tuple[type[Settings], ...] = (
+    TokenizerSettings,
+    EngineCoreSettings,
+    WorkerSettings,
+    FrontendSettings,
+    CacheSettings,
+)
+"""Of everything that a stack runs: what TETRAD_* variables may be."""
+
+S = TypeVar("S", bound=ServiceSettings)
+
+Adapt = Callable[[str, ServiceSettings], ServiceSettings]
+"""Takes a child's name and the settings it would get, and returns those it gets."""
+
+
+@dataclass(frozen=True)
+class StackSettings:
+    """The settings of every service of a stack. `listen`, targets and lifelines are the stack's own business.
+
+    Args:
+        frontend: its `host`, `port` and `grpc_port` are where a served stack listens.
+        num_tokenizers: how many to run. None: two where clients are served, so that one that is lost costs them nothing (a new
+            one takes longer to start than they should wait), else one.
+        data_parallel_size: engine cores, each with workers of its own; the frontend spreads requests over them.
+        tensor_parallel_size, pipeline_parallel_size: shards and stages of the model, each a worker of an engine core.
+        api_server_count: frontends of a served stack, which share its ports, limits and store of responses.
+
+    Raises:
+        InvalidRequest: several frontends cannot share what the settings ask for.
+    """
+
+    tokenizer: TokenizerSettings
+    engine_core: EngineCoreSettings
+    worker: WorkerSettings
+    frontend: FrontendSettings
+    num_tokenizers: int | None = None
+    data_parallel_size: int = 1
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    api_server_count: int = 1
+
+    def __post_init__(self) -> None:
+        """Check what several frontends share."""
+        count, most = self.api_server_count, MAX_API_SERVERS
+        if not 1 <= count <= most:
+            raise InvalidRequest(f"api_server_count must be between 1 and {most}, got {count}.", field="api_server_count")
+        if count == 1:
+            return
+        if self.frontend.responses_store == ":memory:":
+            text = "responses_store :memory: is of one frontend alone; with api_server_count above 1 use a file, or none."
+            raise InvalidRequest(text, field="responses_store")
+        if self.frontend.allow_runtime_lora_updating:
+            text = "allow_runtime_lora_updating needs api_server_count 1: the other frontends would not know the adapters."
+            raise InvalidRequest(text, field="allow_runtime_lora_updating")
+
+
+class LocalStack:
+    """Starts tokenizer, worker and engine core, and the frontend if asked, and keeps them running until closed.
+
+    Args:
+        settings: of the services.
+        serve: run the frontend as a child, too; otherwise this process is one, with `frontend_settings`.
+        on_state: told about every change of a service's state.
+        policy: when a service that died is started again.
+        adapt: has the last word on each service's settings, for tests that stand between services.
+    """
+
+    def __init__(
+        self,
+        settings: StackSettings,
+        *,
+        serve: bool = False,
+        on_state: OnState | None = None,
+        policy: RestartPolicy | None = None,
+        adapt: Adapt | None = None,
+    ) -> None:
+        if serve and settings.worker.allow_functions:
+            text = "allow_functions is for the own services of a program (LLM, AsyncLLM); a server runs no functions."
+            raise InvalidRequest(text, field="allow_functions")
+        if serve:
+            require_packages("The frontend", ("frontend",))
+        check_address_space()
+        self._adapt = adapt or _as_they_are
+        self._private = PrivateDirectory()
+        self.directory = self._private.path
+        self._log = StackLog(self.directory)
+        num_tokenizers = settings.num_tokenizers or (_NUM_TOKENIZERS_SERVED if serve else 1)
+        self.tokenizer_targets = tuple(f"unix:{self.directory}/{name}.sock" for name in _tokenizer_names(num_tokenizers))
+        self._places = engine_places(
+            self.directory,
+            settings.data_parallel_size,
+            settings.tensor_parallel_size * settings.pipeline_parallel_size,
+        )
+        self.engine_targets = tuple(place.target for place in self._places)
+        self.engine_admin_targets = tuple(place.admin_target for place in self._places)
+        self._lifeline, self._lifeline_write_end = os.pipe()
+        self._num_frontends = 0
+        self._restarting = asyncio.Lock()  # one rolling restart at a time: two could take both tokenizers at once
+        self._ports: PublicPorts | None = None
+        if serve:
+            frontend = settings.frontend
+            try:
+                self._ports = PublicPorts(frontend.host, frontend.port, frontend.grpc_port)
+            except Unavailable:
+                self.abandon()
+                raise
+            write_url(self.directory, url_of(frontend))
+        self._settings = settings
+        # Callers stop before their servers, so no peer is lost during a stop. They start the other way round, and the worker,
+        # which takes longest, before all.
+        ports, count = self._ports, settings.api_server_count
+        frontends = [] if ports is None else [self._frontend(ports, number) for number in range(count)]
+        placement = Placement(settings.worker, sum(place.num_workers for place in self._places))
+        engine_cores = [self._engine_core(place, placement) for place in self._places]
+        workers = [self._worker(place, rank, placement) for place in self._places for rank in range(place.num_workers)]
+        tokenizers = self._tokenizers()
+        groups = [frontends, engine_cores, [*workers, *tokenizers]]
+        self.service_names = tuple(child.name for child in (*workers, *engine_cores, *tokenizers, *frontends))
+        self._on_state = on_state
+        self._supervisor = Supervisor(groups, policy=policy, on_state=self._note_state, stop_timeout_s=_STOP_TIMEOUT_S)
+        self._lost_sockets = LostSockets(self._private, self._supervisor.without_sockets, self._restart_all)
+
+    @property
+    def frontend_settings(self) -> FrontendSettings:
+        """Settings with which a frontend finds this stack."""
+        return replaced(
+            self._settings.frontend,
+            tokenizer_targets=self.tokenizer_targets,
+            engine_targets=self.engine_targets,
+            engine_admin_targets=self.engine_admin_targets,
+        )
+
+    async def start(self, *, timeout_s: float) -> None:
+        """Start the services and return when all of them take work; on failure nothing is left running.
+
+        Raises:
+            TetradError: a service cannot run (FailedPrecondition), or did not come up (Unavailable).
+            TimeoutError: they were not ready within `timeout_s` seconds.
+        """
+        self._supervisor.start()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._supervisor.wait_ready()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def wait_failed(self) -> None:
+        """Wait until a service is given up, and raise why; returns when the stack was closed."""
+        await self._supervisor.wait_failed()
+
+    async def restart(self, *names: str, timeout_s: float) -> None:
+        """Restart services one after the other, each when its forerunner takes work again; no request is lost.
+
+        The next frontend is there before the present one retires: that one accepts nothing new and lives until what it has is
+        answered, beyond the end of this call.
+
+        Args:
+            names: some of `service_names`; none: all of them.
+            timeout_s: for all of them together.
+
+        Raises:
+            InvalidRequest: there is no such service.
+            TetradError: a service did not come back; what that means for the stack, `wait_failed` says.
+            TimeoutError: they were not ready within `timeout_s` seconds.
+        """
+        if unknown := set(names) - set(self.service_names):
+            raise InvalidRequest(
+                f"There is no service {min(unknown)!r}; there are {', '.join(self.service_names)}.", field="service"
+            )
+        async with asyncio.timeout(timeout_s):
+            await self._restart_all(names or self.service_names)
+
+    async def _restart_all(self, names: Sequence[str]) -> None:
+        async with self._restarting:
+            for name in self.service_names:
+                if name in names:
+                    await self._restart(name)
+
+    async def _restart(self, name: str) -> None:
+        if kind_of(name) == "frontend" and self._ports is not None:
+            retire_timeout_s = self._settings.frontend.retire_timeout_s + _RETIRE_MARGIN_S
+            successor = self._frontend(self._ports, number_of(name))
+            await self._supervisor.replace(successor, retire_timeout_s=retire_timeout_s)
+        else:
+            await self._supervisor.restart(name)
+
+    def pids(self) -> dict[str, int]:
+        """Return the process ids of the services that run."""
+        return self._supervisor.pids()
+
+    async def close(self) -> None:
+        """Stop every service within 5 s and remove the directory. Safe to call twice."""
+        self._close_ports()  # the frontend's end is then the end of its port
+        await self._lost_sockets.close()
+        await self._supervisor.stop()
+        self.abandon()
+
+    def kill(self) -> None:
+        """Kill every service and remove the directory; returns at once. For a process that ends right behind it."""
+        self._supervisor.kill()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let go without waiting, where no event loop is left: the services end themselves when the lifeline breaks."""
+        for fd in (self._lifeline, self._lifeline_write_end):
+            if fd >= 0:
+                os.close(fd)
+        self._lifeline = self._lifeline_write_end = -1
+        self._close_ports()
+        self._private.remove()
+
+    def _note_state(self, name: str, state: ChildState, why: str) -> None:
+        self._log.write("stack", f"{name} {state}{f' ({why})' if why else ''}")
+        self._lost_sockets.note_state(name, state)
+        if self._on_state is not None:
+            self._on_state(name, state, why)
+
+    def _close_ports(self) -> None:
+        if self._ports is not None:
+            self._ports.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    def _tokenizers(self) -> list[Child]:
+        drained = replaced(self._settings.tokenizer, drain_timeout_s=_SERVICE_DRAIN_S)
+        names = _tokenizer_names(len(self.tokenizer_targets))
+        return [
+            self._child(name, "tokenizer_svc", _with_own_port(replaced(drained, listen=target), number))
+            for number, (name, target) in enumerate(zip(names, self.tokenizer_targets, strict=True))
+        ]
+
+    def _worker(self, place: EnginePlace, rank: int, placement: Placement) -> Child:
+        number = place.worker_numbers[rank]
+        settings = placement.worker(
+            replaced(
+                self._settings.worker,
+                listen=place.worker_targets[rank],
+                rank=rank,
+                drain_timeout_s=_SERVICE_DRAIN_S,
+            )
+        )
+        variables = placement.environment(number)
+        return self._child(place.worker_names[rank], "worker_svc", _with_own_port(settings, number), variables=variables)
+
+    def _engine_core(self, place: EnginePlace, placement: Placement) -> Child:
+        settings = placement.engine_core(
+            replaced(
+                self._settings.engine_core,
+                listen=place.target,
+                admin_listen=place.admin_target,
+                data_parallel_rank=self._settings.engine_core.data_parallel_rank + place.rank,
+                worker_target=",".join(place.worker_targets),
+                tensor_parallel_size=self._settings.tensor_parallel_size,
+                pipeline_parallel_size=self._settings.pipeline_parallel_size,
+                tokenizer_targets=self.tokenizer_targets,
+                drain_timeout_s=_ENGINE_CORE_DRAIN_S,
+            )
+        )
+        return self._child(place.name, "engine_core_svc", _with_own_port(settings, place.rank))
+
+    def _frontend(self, ports: PublicPorts, number: int) -> Child:
+        # Of one name two may live at a time: each process has its own socket for the supervisor, which must not mistake one for
+        # the other.
+        socket = numbered("frontend", self._num_frontends)
+        self._num_frontends += 1
+        is_alone = self._settings.api_server_count == 1
+        settings = replaced(
+            self.frontend_settings,
+            port=ports.port,
+            grpc_port=ports.grpc_port,
+            http_fd=ports.http_fd,
+            private_listen=f"unix:{self.directory}/{socket}.sock",
+            drain_timeout_s=_FRONTEND_DRAIN_S,
+            peers_dir=None if is_alone else self.directory / "frontends",
+        )
+        return self._child(numbered("frontend", number), "frontend", _with_own_port(settings, number), ports.http_fd)
+
+    def _child(
+        self,
+        name: str,
+        package: str,
+        settings: ServiceSettings,
+        *pass_fds: int,
+        variables: Mapping[str, str] = _NO_VARIABLES,
+    ) -> Child:
+        settings = self._adapt(name, replaced(settings, lifeline_fd=self._lifeline))
+        # Unless the settings say which form lines have, they are JSON, which a terminal shows for people.
+        render = line_renderer(name) if settings.log_json is None else str
+        address = settings.private_listen if isinstance(settings, FrontendSettings) else settings.listen
+        return Child(
+            name=name,
+            command=_python_module(f"tetrad.{package}"),
+            environment={**GRPC_POLLERS, **child_environment(settings), **variables},
+            health=HealthTarget(address, HEALTH_NAMES[kind_of(name)]),
+            pass_fds=(self._lifeline, *pass_fds),
+            program=kind_of(name),
+            on_line=self._log.of(name),
+            render=render,
+        )
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of service that a child, and its socket, are named after: "tokenizer" for "tokenizer-2"."""
+    kind, _, number = name.rpartition("-")
+    return kind if number.isdigit() else name
+
+
+def number_of(name: str) -> int:
+    """Return the number of a child among those of its kind, from 0: 1 for "tokenizer-2"."""
+    kind = kind_of(name)
+    return 0 if kind == name else int(name.removeprefix(f"{kind}-")) - 1
+
+
+def _tokenizer_names(count: int) -> list[str]:
+    return [numbered("tokenizer", number) for number in range(count)]
+
+
+def _with_own_port(settings: S, number: int) -> S:
+    """Return the settings of service `number` of a kind, counted from 0: several cannot share a port; 0 is any."""
+    first = settings.metrics_port
+    return replaced(settings, metrics_port=first + number) if first else settings
+
+
+def _as_they_are(name: str, settings: ServiceSettings) -> ServiceSettings:  # noqa: ARG001 - the shape of Adapt
+    return settings
+
+
+def _python_module(name: str) -> Sequence[str]:
+    return (sys.executable, "-m", name)
