@@ -16,3 +16,5 @@ class PoolingFacts:
     num_labels: int
     needs_all_tokens: bool = False
     generates: bool = False
+    chunked_processing: bool = False
+    max_embed_len: int = 0

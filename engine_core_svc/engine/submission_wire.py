@@ -134,9 +134,8 @@ def decode_submission(message: engine_core_pb2.EngineCoreRequest, shared: Shared
 
 
 def _decode_pooling(message: engine_core_pb2.EngineCoreRequest, context: RequestContext) -> Submission:
-    for name in ("lora_request", "prompt_embeds"):
-        if message.HasField(name):
-            raise Unsupported(f"{name} is not supported for pooling requests.", field=name)
+    if message.HasField("prompt_embeds"):
+        raise Unsupported("prompt_embeds is not supported for pooling requests.", field="prompt_embeds")
     params = types_pb2.PoolingParams()
     params.CopyFrom(message.pooling_params)
     pools_tokens = params.task.startswith("token_")
@@ -156,6 +155,7 @@ def _decode_pooling(message: engine_core_pb2.EngineCoreRequest, context: Request
         resumed=message.resumed,
         context=context,
         pools=True,
+        lora=decode_lora(message.lora_request) if message.HasField("lora_request") else None,
         call_number=message.call_number,
         pools_tokens=pools_tokens,
     )

@@ -316,6 +316,8 @@ def _decode_pooling(message: types_pb2.PoolingInfo) -> PoolingFacts:
         num_labels=message.num_labels,
         needs_all_tokens=message.needs_all_tokens,
         generates=message.generates,
+        chunked_processing=message.chunked_processing,
+        max_embed_len=message.max_embed_len,
     )
 
 

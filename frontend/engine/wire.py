@@ -274,6 +274,8 @@ def _decode_pooling_facts(message: types_pb2.PoolingInfo) -> PoolingFacts:
         num_labels=message.num_labels,
         is_causal=message.is_causal,
         generates=message.generates,
+        chunked_processing=message.chunked_processing,
+        max_embed_len=message.max_embed_len,
     )
 
 

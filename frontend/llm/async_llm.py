@@ -117,7 +117,7 @@ class AsyncLLM:
         self.backends.processor.eos_token_ids = tokenizer.eos_token_ids
         self._texts = Texts(model, self.backends.tokenizer, self.admission, self.metrics, self.settings.request_timeout_s)
         self._intake.open(InputProcessor(self.backends.tokenizer, model, self._prompt_adapters), model.names.root)
-        self._pooling_intake.open(PoolingInputs(self.backends.tokenizer, model.limits), model.names.root)
+        self._pooling_intake.open(PoolingInputs(self.backends.tokenizer, model.limits, self._prompt_adapters), model.names.root)
         self._model = model
         await self._load_adapters(model.names.adapters)
         self.readiness.note_started()

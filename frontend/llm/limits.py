@@ -49,32 +49,37 @@ class Limits:
         """Longest text that is tokenized, in characters: a longer one cannot fit the context, however few tokens it has."""
         return self.max_model_len * self._settings.max_chars_per_token
 
-    def check_text(self, text: str) -> None:
-        """Refuse a text that is empty or too long to be tokenized."""
+    def check_text(self, text: str, *, longest: int | None = None) -> None:
+        """Refuse a text that is empty or too long to be tokenized; `longest` tokens replace the context's length."""
         if not text:
             raise InvalidRequest("The decoder prompt cannot be empty", field="prompt")
-        self.check_num_chars(len(text))
+        self.check_num_chars(len(text), longest=longest)
 
-    def check_num_chars(self, number: int, *, field: str = "prompt") -> None:
+    def check_num_chars(self, number: int, *, field: str = "prompt", longest: int | None = None) -> None:
         """Refuse a text of so many characters if it is too long to be tokenized.
 
         A text that is to be truncated is no exception. The tokenizer would have to read all of it: where a text is cut
         decides how the rest of it is divided into tokens, so only tokens can be cut off.
         """
-        most = self.max_prompt_chars
+        limit = longest or self.max_model_len
+        most = limit * self._settings.max_chars_per_token
         if number > most:
             raise PromptTooLong(
-                f"This model's maximum context length is {self.max_model_len} tokens. However, you requested more tokens "
+                f"This model's maximum context length is {limit} tokens. However, you requested more tokens "
                 f"(the prompt has {number} characters, but at most {most} can fit). Please reduce the length of the prompt.",
                 field=field,
             )
 
-    def check_prompt(self, ids: list[int], *, num_new_tokens: int = 1) -> None:
-        """Refuse a prompt that is empty, has unknown ids, or leaves no room for so many new tokens."""
+    def check_prompt(self, ids: list[int], *, num_new_tokens: int = 1, longest: int | None = None) -> None:
+        """Refuse a prompt that is empty, has unknown ids, or leaves no room for so many new tokens.
+
+        `longest` tokens replace the context's length.
+        """
         if not ids:
             raise InvalidRequest("The decoder prompt cannot be empty", field="prompt")
-        if len(ids) + num_new_tokens > self.max_model_len:
-            raise PromptTooLong.of_tokens(len(ids), self.max_model_len, field="prompt")
+        limit = longest or self.max_model_len
+        if len(ids) + num_new_tokens > limit:
+            raise PromptTooLong.of_tokens(len(ids), limit, field="prompt")
         if max(ids) >= self._vocab_size or min(ids) < 0:
             wrong = next(i for i in ids if not 0 <= i < self._vocab_size)
             text = f"Token id {wrong} in the prompt is out of vocabulary. Vocabulary size: {self._vocab_size}"

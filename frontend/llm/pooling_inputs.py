@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 from tetrad.frontend.llm.input_processor import kept
 from tetrad.frontend.llm.limits import Limits
+from tetrad.frontend.llm.prompt_adapters import PromptAdapters
 from tetrad.frontend.request.new_pooling import NewPooling
 from tetrad.frontend.request.prompts import Prompt, normalize_prompt
 from tetrad.frontend.tokenizer.client import TokenizerClient
-from tetrad.services.errors import InvalidRequest
+from tetrad.services.errors import InvalidRequest, Unsupported
 
 
 class PoolingInputs:
@@ -19,16 +20,31 @@ class PoolingInputs:
     Args:
         tokenizer: encodes texts.
         limits: of the server and the model.
+        prompt_adapters: which pooling requests may not name.
     """
 
-    def __init__(self, tokenizer: TokenizerClient, limits: Limits) -> None:
-        self._tokenizer, self._limits = tokenizer, limits
+    def __init__(self, tokenizer: TokenizerClient, limits: Limits, prompt_adapters: PromptAdapters) -> None:
+        self._tokenizer, self._limits, self._prompt_adapters = tokenizer, limits, prompt_adapters
 
-    async def token_ids(self, new: NewPooling) -> list[list[int]]:
-        """Return the ids of each input; InvalidRequest for one that is wrong, with its place if there are several."""
-        keep = self._tokens_to_keep(new.truncate_prompt_tokens)
+    async def check_adapters(self, new: NewPooling, *, is_enabled: bool) -> None:
+        """Refuse adapters that engine cores cannot apply to pooling requests; `is_enabled`: they apply LoRA adapters."""
+        for lora in {each.lora_int_id: each for each in new.lora_requests if each is not None}.values():
+            if await self._prompt_adapters.rows_of(lora) is not None:
+                text = f"Prompt adapters are not supported for pooling, and {lora.lora_name} is one."
+                raise Unsupported(text, field="lora_request")
+            if not is_enabled:
+                raise Unsupported(f"Got lora_request {lora.lora_name} but LoRA is not enabled!", field="lora_request")
+
+    async def token_ids(self, new: NewPooling, longest: int) -> list[list[int]]:
+        """Return the ids of each input; InvalidRequest for one that is wrong, with its place if there are several.
+
+        Args:
+            new: the request.
+            longest: most tokens of an input.
+        """
+        keep = _tokens_to_keep(new.truncate_prompt_tokens, longest)
         keep_end = new.truncation_side == "left"
-        prompts = [self._checked(place, prompt, new) for place, prompt in enumerate(new.prompts)]
+        prompts = [self._checked(place, prompt, new, longest) for place, prompt in enumerate(new.prompts)]
         texts = [prompt.text or "" for prompt in prompts if prompt.token_ids is None]
         encoded = iter(
             await self._tokenizer.encode_many(
@@ -38,30 +54,30 @@ class PoolingInputs:
         ids = [next(encoded) if prompt.token_ids is None else kept(prompt.token_ids, keep, keep_end) for prompt in prompts]
         for place, each in enumerate(ids):
             try:
-                self._limits.check_prompt(each, num_new_tokens=0)
+                self._limits.check_prompt(each, num_new_tokens=0, longest=longest)
             except InvalidRequest as error:
                 raise _placed(error, place, new.prompts) from None
         return ids
 
-    def _checked(self, place: int, given: object, new: NewPooling) -> Prompt:
+    def _checked(self, place: int, given: object, new: NewPooling, longest: int) -> Prompt:
         try:
             prompt = normalize_prompt(given, cache_salt=new.cache_salt)  # type: ignore[arg-type] # it checks the type
             if prompt.embeds is not None:
                 raise InvalidRequest("prompt_embeds are not supported for pooling.", field="prompt_embeds")
             if prompt.token_ids is None:
-                self._limits.check_text(prompt.text or "")
+                self._limits.check_text(prompt.text or "", longest=longest)
             return prompt
         except InvalidRequest as error:
             raise _placed(error, place, new.prompts) from None
 
-    def _tokens_to_keep(self, truncate: int | None) -> int | None:
-        limit = self._limits.max_model_len
-        if truncate is None:
-            return None
-        if truncate < -1 or truncate == 0 or truncate > limit:
-            text = f"truncate_prompt_tokens must be -1 or in [1, {limit}], got {truncate}."
-            raise InvalidRequest(text, field="truncate_prompt_tokens")
-        return limit if truncate == -1 else truncate
+
+def _tokens_to_keep(truncate: int | None, longest: int) -> int | None:
+    if truncate is None:
+        return None
+    if truncate < -1 or truncate == 0 or truncate > longest:
+        text = f"truncate_prompt_tokens must be -1 or in [1, {longest}], got {truncate}."
+        raise InvalidRequest(text, field="truncate_prompt_tokens")
+    return longest if truncate == -1 else truncate
 
 
 def _placed(error: InvalidRequest, place: int, prompts: Sequence[object]) -> InvalidRequest:

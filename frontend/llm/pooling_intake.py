@@ -5,6 +5,7 @@ All errors of its inputs are found before the first one is sent. One event loop.
 """
 
 from tetrad.frontend.llm.backends import Backends
+from tetrad.frontend.llm.input_parts import InputParts
 from tetrad.frontend.llm.intake import Gate
 from tetrad.frontend.llm.pooling_inputs import PoolingInputs
 from tetrad.frontend.llm.pooling_job import PoolingJob
@@ -15,7 +16,7 @@ from tetrad.frontend.request.call_trace import current_call, program_call
 from tetrad.frontend.request.deadlines import earliest_deadline, within
 from tetrad.frontend.request.new_pooling import NewPooling
 from tetrad.frontend.request.new_request import check_identity
-from tetrad.frontend.request.pooling import PoolingParams
+from tetrad.frontend.request.pooling import PoolingFacts, PoolingParams
 from tetrad.frontend.request.prompts import estimated_prompt_tokens
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.observability.tracing import Tracer, reason_of
@@ -61,7 +62,10 @@ class PoolingIntake:
         """Return a request whose inputs are being sent. Errors: see AsyncLLM.encode_all."""
         inputs = self._gate.required(self._inputs)
         check_identity(new.request_id, new.priority)
-        params = self._verified(new)
+        facts = self._pooling_facts()
+        params = self._verified(new, facts)
+        size = self._engines.max_model_len
+        longest = min(facts.longest_prompt(each.task, size) for each in params)
         deadline = earliest_deadline(self._timeout_s)
         ticket = self._admission.admit(num_tokens=sum(map(estimated_prompt_tokens, new.prompts)))
         call = current_call() or program_call(self._tracer, new.request_id, new.trace_headers or {})
@@ -69,9 +73,10 @@ class PoolingIntake:
         try:
             with call.working():
                 async with within(deadline):
-                    prompts = await inputs.token_ids(new)
+                    await inputs.check_adapters(new, is_enabled=self._engines.info.supports_lora)
+                    parts = InputParts(await inputs.token_ids(new, longest), params, size)
             self._gate.check_open()
-            job = PoolingJob(new, prompts, params, self._backends, self._window, self._metrics, deadline=deadline, call=call)
+            job = PoolingJob(new, parts, self._backends, self._window, self._metrics, deadline=deadline, call=call)
         except BaseException as error:
             ticket.release()
             call.fail(reason_of(error))
@@ -80,18 +85,22 @@ class PoolingIntake:
         job.start(ticket)
         return job
 
-    def _verified(self, new: NewPooling) -> list[PoolingParams]:
+    def _pooling_facts(self) -> PoolingFacts:
+        facts = self._engines.info.pooling
+        if facts is None:
+            raise InvalidRequest("This model does not support pooling: it generates. Use /v1/completions.", field="model")
+        return facts
+
+    @staticmethod
+    def _verified(new: NewPooling, facts: PoolingFacts) -> list[PoolingParams]:
         """Return the parameters of each input, with their tasks.
 
         Raises:
-            InvalidRequest: there are no inputs, the model generates, or the parameters do not fit it.
+            InvalidRequest: there are no inputs, or the parameters do not fit the model.
             Unsupported: the model does not have the task.
         """
         if not new.prompts:
             raise InvalidRequest("You must pass at least one prompt.", field="input")
-        facts = self._engines.info.pooling
-        if facts is None:
-            raise InvalidRequest("This model does not support pooling: it generates. Use /v1/completions.", field="model")
         verified = {id(each): each.verify(facts) for each in new.params}
         return [verified[id(each)] for each in new.params]
 

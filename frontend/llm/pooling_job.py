@@ -1,15 +1,15 @@
-"""PoolingJob: one pooling request that is being sent, input by input, and answered.
+"""PoolingJob: one pooling request that is being sent, part by part of its inputs, and answered.
 
 Made by the pooling intake. One event loop.
 """
 
 import secrets
 import time
-from collections.abc import Sequence
 
 from tetrad.frontend.engine.client_sequence import pooling_sequence
 from tetrad.frontend.engine.prepared_request import PreparedRequest
 from tetrad.frontend.llm.backends import Backends
+from tetrad.frontend.llm.input_parts import InputParts
 from tetrad.frontend.llm.pooling_window import PoolingTurn, PoolingWindow
 from tetrad.frontend.observability.metrics import FrontendMetrics
 from tetrad.frontend.request import sequence as sequences
@@ -17,7 +17,7 @@ from tetrad.frontend.request.admission import Ticket
 from tetrad.frontend.request.call_trace import CallTrace
 from tetrad.frontend.request.deadlines import Deadline
 from tetrad.frontend.request.new_pooling import NewPooling
-from tetrad.frontend.request.pooling import PoolingParams, PoolingRequestOutput
+from tetrad.frontend.request.pooling import PoolingRequestOutput
 from tetrad.frontend.request.pooling_state import PoolingState
 from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest, Unavailable
 from tetrad.services.message_size import too_large
@@ -29,8 +29,7 @@ class PoolingJob:
 
     Args:
         new: the request.
-        prompts: ids of each of its inputs.
-        params: of each input, verified.
+        parts: of its inputs, each of which is sent.
         backends: the engines, and what processes their outputs.
         window: says when an input is sent.
         metrics: count its prompt tokens when it is answered.
@@ -44,8 +43,7 @@ class PoolingJob:
     def __init__(
         self,
         new: NewPooling,
-        prompts: Sequence[list[int]],
-        params: Sequence[PoolingParams],
+        parts: InputParts,
         backends: Backends,
         window: PoolingWindow,
         metrics: FrontendMetrics,
@@ -55,6 +53,7 @@ class PoolingJob:
     ) -> None:
         self._engines, self._requests = backends.engines, backends.requests
         self._metrics, self._deadline, self._on_answer = metrics, deadline, new.on_answer
+        self._parts, prompts = parts, parts.prompts
         sizes = list(map(len, prompts))
         self._turn = PoolingTurn(window, sizes, self._send)
         self.state = PoolingState(new.request_id, sum(sizes), arrival_time=new.arrival_time, on_end=self._note_end)
@@ -70,7 +69,7 @@ class PoolingJob:
             data_parallel_rank=None,
         )
         internal_id = f"{new.request_id}-{secrets.token_hex(4)}"
-        for place, (prompt, each) in enumerate(zip(prompts, params, strict=True)):
+        for place, (prompt, each, owner) in enumerate(zip(prompts, parts.params, parts.owners, strict=True)):
             name = internal_id if len(prompts) == 1 else f"{place}_{internal_id}"
             self.state.add_sequence(
                 sequences.Sequence(
@@ -82,6 +81,7 @@ class PoolingJob:
                     seed=0,
                     max_tokens=1,
                     deadline=deadline,
+                    lora_request=new.lora_requests[owner] if new.lora_requests else None,
                     pooling=each,
                 )
             )
@@ -105,7 +105,7 @@ class PoolingJob:
             self._turn.end()
             if not self.state.finished:
                 self._requests.abort_request(self.state)
-        answers = [self._answer(sequence) for sequence in self.state.sequences]
+        answers = self._parts.joined([self._answer(sequence) for sequence in self.state.sequences])
         self._metrics.observe_pooled(self.state)
         return answers
 
@@ -116,7 +116,8 @@ class PoolingJob:
             return
         column = pack_u32(sequence.prompt_token_ids)
         try:
-            engine = self._engines.choose(None, column, self._prepared.cache_salt)
+            lora = sequence.lora_request
+            engine = self._engines.choose(None, column, self._prepared.cache_salt, lora.lora_name if lora else "")
             sequence.span = self.state.call.start_sequence(sequence)
             active = pooling_sequence(sequence, self._prepared, engine, column)
             if active.most_bytes > engine.max_message_bytes:
@@ -128,7 +129,7 @@ class PoolingJob:
 
     def _note_end(self, sequence: sequences.Sequence) -> None:
         self._turn.note_answer(sequence.index)
-        if self._on_answer is not None and sequence.pooled is not None:
+        if sequence.pooled is not None and self._parts.note_answer(sequence.index) and self._on_answer is not None:
             self._on_answer()
 
     def _answer(self, sequence: sequences.Sequence) -> PoolingRequestOutput:

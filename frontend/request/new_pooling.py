@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.frontend.request.pooling import PoolingParams
 from tetrad.frontend.request.prompts import PromptType
 
@@ -21,6 +22,7 @@ class PoolingOptions(TypedDict, total=False):
         truncation_side: which end is dropped, "left" or "right".
         cache_salt: separates prefix caches of different tenants.
         trace_headers: W3C traceparent and tracestate of a program's own span.
+        lora_requests: the adapter of each prompt, or None; empty: no prompt has one.
         on_answer: called when a prompt has its answer, which may be before others have.
     """
 
@@ -30,6 +32,7 @@ class PoolingOptions(TypedDict, total=False):
     truncation_side: str
     cache_salt: str
     trace_headers: Mapping[str, str] | None
+    lora_requests: Sequence[LoRARequest | None]
     on_answer: Callable[[], None] | None
 
 
@@ -54,4 +57,5 @@ class NewPooling:
     truncation_side: str = "right"
     cache_salt: str = ""
     trace_headers: Mapping[str, str] | None = field(default=None)
+    lora_requests: Sequence[LoRARequest | None] = ()
     on_answer: Callable[[], None] | None = None

@@ -12,6 +12,7 @@ from tetrad.services.errors import InvalidRequest, TetradError, Unsupported
 EMBED, CLASSIFY, TOKEN_EMBED, TOKEN_CLASSIFY = "embed", "classify", "token_embed", "token_classify"
 TASKS = (EMBED, CLASSIFY, TOKEN_EMBED, TOKEN_CLASSIFY)
 
+_ANY_LENGTH = 2**31 - 1
 _ENDPOINTS = {EMBED: "/v1/embeddings", CLASSIFY: "/classify"}
 
 
@@ -79,6 +80,16 @@ class PoolingFacts:
     num_labels: int
     is_causal: bool
     generates: bool = False
+    chunked_processing: bool = False
+    max_embed_len: int = 0
+
+    def longest_prompt(self, task: str | None, max_model_len: int) -> int:
+        """Return the most tokens of a prompt of a task; the model computes `max_model_len` at a time."""
+        if task != EMBED:
+            return max_model_len
+        if self.chunked_processing:
+            return self.max_embed_len or _ANY_LENGTH
+        return min(self.max_embed_len or max_model_len, max_model_len)
 
     @property
     def endpoint(self) -> str:

@@ -444,16 +444,20 @@ def test_an_answer_for_all_tokens_needs_all_of_them_computed(params, read):
     assert (submission.pools_tokens, submission.skip_reading_prefix_cache) == read
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("lora_request", types_pb2.LoraRequest(name="a", id=1, path="/a")), ("prompt_embeds", types_pb2.Tensor())],
-)
-def test_a_pooling_request_with_an_adapter_or_embeddings_is_refused_by_the_field(name, value):
-    message = engine_core_pb2.EngineCoreRequest(pooling_params=types_pb2.PoolingParams(), **{name: value})
+def test_a_pooling_request_with_embeddings_is_refused_by_the_field():
+    message = engine_core_pb2.EngineCoreRequest(pooling_params=types_pb2.PoolingParams(), prompt_embeds=types_pb2.Tensor())
 
-    with pytest.raises(Unsupported, match=f"{name} is not supported for pooling requests") as refused:
+    with pytest.raises(Unsupported, match="prompt_embeds is not supported for pooling requests") as refused:
         decode_submission(message)
-    assert refused.value.field == name
+    assert refused.value.field == "prompt_embeds"
+
+
+def test_the_adapter_of_a_pooling_request_is_read():
+    lora = types_pb2.LoraRequest(name="a", id=7, path="/a")
+
+    read = decode_submission(engine_core_pb2.EngineCoreRequest(pooling_params=types_pb2.PoolingParams(), lora_request=lora))
+
+    assert read.lora == LoraRef("a", 7, "/a")
 
 
 def test_the_adapter_the_seed_and_the_prediction_of_a_request_are_read():
@@ -584,7 +588,10 @@ def test_the_facts_of_an_engine_core_are_written_whole():
         max_message_bytes=1 << 23, enable_lora=True, max_loras=2, max_cpu_loras=3, max_lora_rank=32,
     )  # fmt: skip
     layout = KVCacheLayout(11, 16, 32, 64, cache_dtype="int8")
-    pooling = PoolingFacts(("embed",), 5, True, (2, 3), ("x", "y"), True, 2, needs_all_tokens=True, generates=True)
+    pooling = PoolingFacts(
+        ("embed",), 5, True, (2, 3), ("x", "y"), True, 2,
+        needs_all_tokens=True, generates=True, chunked_processing=True, max_embed_len=9,
+    )  # fmt: skip
     facts = WorkerFacts("cpu", "float32", 99, 64, weights_dtype="q8_0", pooling=pooling, takes_embeddings=True)
 
     written = encode_info(settings, 12, layout, facts)
@@ -602,7 +609,8 @@ def test_the_facts_of_an_engine_core_are_written_whole():
         lora_limits=types_pb2.LoraLimits(max_loras=2, max_lora_rank=32, max_cpu_loras=3), max_message_bytes=1 << 23,
         pooling=types_pb2.PoolingInfo(
             tasks=["embed"], embedding_size=5, is_matryoshka=True, matryoshka_dimensions=[2, 3], labels=["x", "y"],
-            is_causal=True, num_labels=2, needs_all_tokens=True, generates=True,
+            is_causal=True, num_labels=2, needs_all_tokens=True, generates=True, chunked_processing=True,
+            max_embed_len=9,
         ),
     )  # fmt: skip
 

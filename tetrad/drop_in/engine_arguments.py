@@ -165,7 +165,7 @@ class ForeignEngineArguments:
     specialize_active_lora: Any = argument(ignored(False, _LORA))
     enable_mixed_moe_lora_format: Any = argument(ignored(False, _LORA))
     enable_moe_shared_loras: Any = argument(ignored(False, _LORA))
-    max_lora_cls_labels: Any = argument(refused(None, "Adapters are not supported for pooling."))
+    max_lora_cls_labels: Any = argument(refused(None, "Adapters do not change the layer that makes classes."))
     safetensors_load_strategy: Any = argument(ignored(None, _LOADING))
     safetensors_prefetch_num_threads: Any = argument(ignored(None, _LOADING))
     safetensors_prefetch_block_size: Any = argument(ignored(None, _LOADING))

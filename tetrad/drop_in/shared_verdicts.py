@@ -5,7 +5,6 @@ from tetrad.services.verdicts import ignored, refused
 _PROFILES = "A recording lasts from `start_profile` to `stop_profile`."
 _REASONING = "Requests say it in `structured_outputs.start_after_token_ids`."
 
-NO_ADAPTER = refused(None, "Adapters are not supported for pooling.")
 NO_CONNECTOR = ignored(False, "There is no KV connector to reset.")
 NO_DELAY = refused(None, _PROFILES)
 NO_END = refused(None, _PROFILES)

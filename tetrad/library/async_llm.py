@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from tetrad.config import ModelConfig, VllmConfig, config_of
 from tetrad.drop_in.missing_methods import MissingFromAsyncLLM
-from tetrad.drop_in.shared_verdicts import NO_ADAPTER, NO_HINTS, NO_REASONING, NO_SESSION, ONE_ID, USAGE
+from tetrad.drop_in.shared_verdicts import NO_HINTS, NO_REASONING, NO_SESSION, ONE_ID, USAGE
 from tetrad.frontend.llm.async_llm import AsyncLLM as Frontend
 from tetrad.frontend.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
 from tetrad.frontend.llm.output_stream import OutputStream
@@ -199,13 +199,12 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         prompt: PromptType,
         pooling_params: PoolingParams,
         request_id: str | None = None,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
         trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[PooledRequestOutput[PoolingOutput]]:
         """Yield the one answer of a pooling request. Raises what the frontend's `encode` raises."""
-        NO_ADAPTER.check("lora_request", lora_request)
         frontend = await self.start()
         output = await frontend.encode(
             prompt,
@@ -213,6 +212,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
             request_id if request_id is not None else f"request-{next(self._numbers)}",
             priority=priority,
             trace_headers=trace_headers,
+            lora_requests=[lora_request],
             **tokenization_of(tokenization_kwargs),
         )
         yield pooled_answer(output, PoolingOutput(output.outputs.to_list()))

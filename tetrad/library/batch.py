@@ -66,10 +66,12 @@ class BatchRunner:
         params: Sequence[PoolingParams],
         tokenization: Mapping[str, Any],
         on_finished: Callable[[], None],
+        lora_requests: Sequence[LoRARequest | None] = (),
     ) -> list[PoolingRequestOutput]:
         """Return the answers of pooling requests, in the prompts' order. Raises what `run` raises."""
         ids = [self._new_id() for _ in prompts]
-        every = await self._llm.encode_all(prompts, params, ids[0], **tokenization, on_answer=on_finished)
+        options = {**tokenization, "lora_requests": lora_requests, "on_answer": on_finished}
+        every = await self._llm.encode_all(prompts, params, ids[0], **options)
         return [replace(output, request_id=each) for each, output in zip(ids, every, strict=True)]
 
     async def enqueue(self, items: Sequence[BatchItem], on_added: Callable[[], None]) -> list[str]:

@@ -18,7 +18,7 @@ from tetrad.config import (
     config_of,
 )
 from tetrad.drop_in.missing_methods import MissingFromLLMEngine
-from tetrad.drop_in.shared_verdicts import NO_ADAPTER, NO_HINTS, NO_SESSION, ONE_ID, USAGE
+from tetrad.drop_in.shared_verdicts import NO_HINTS, NO_SESSION, ONE_ID, USAGE
 from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.frontend.request.pooling import PoolingParams
 from tetrad.frontend.request.prompts import PromptType
@@ -100,8 +100,7 @@ class LLMEngine(LoraOperations, Operations, MissingFromLLMEngine):
             prompt = {"prompt_token_ids": prompt, "prompt": prompt_text}
         options = {"trace_headers": trace_headers, "priority": priority, **tokenization_of(tokenization_kwargs)}
         if isinstance(params, PoolingParams):
-            NO_ADAPTER.check("lora_request", lora_request)
-            self._running.run(self._requests.add_pooling(request_id, prompt, params, **options))
+            self._running.run(self._requests.add_pooling(request_id, prompt, params, lora_requests=[lora_request], **options))
             return
         self._running.run(
             self._requests.add(request_id, prompt, params, arrival_time=arrival_time, lora_request=lora_request, **options)

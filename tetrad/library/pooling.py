@@ -6,14 +6,14 @@ Mixed into LLM. Works with models that pool; the others refuse with InvalidReque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tetrad.drop_in.shared_verdicts import NO_ADAPTER
 from tetrad.frontend.llm.scoring import PairLimits, Scores, pairs_of, score_pairs
+from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.frontend.request.pooling import CLASSIFY, EMBED, TOKEN_CLASSIFY, PoolingParams, PoolingRequestOutput
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.tokenizer.client import PairTemplate
-from tetrad.library.arguments import prompts_of, tokenization_of
+from tetrad.library.arguments import lora_requests_of, prompts_of, tokenization_of
 from tetrad.library.batch import BatchRunner
-from tetrad.library.batch_requests import template_of
+from tetrad.library.batch_requests import Adapters, template_of
 from tetrad.library.pooling_outputs import (
     ClassificationOutput,
     ClassificationRequestOutput,
@@ -43,7 +43,7 @@ class PoolingMethods:
         prompts: PromptType | Sequence[PromptType],
         use_tqdm: UseTqdm = True,
         pooling_params: PoolingArgument = None,
-        lora_request: None = None,
+        lora_request: Adapters = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[EmbeddingRequestOutput]:
         """Return an embedding of each prompt, in the prompts' order.
@@ -52,7 +52,7 @@ class PoolingMethods:
             prompts: one prompt (text, token ids, TextPrompt or TokensPrompt), or a list of them.
             use_tqdm: show a progress bar on stderr; or what makes it, called as tqdm is.
             pooling_params: for all prompts, or one per prompt.
-            lora_request: None: adapters are not supported.
+            lora_request: adapter for all prompts, or one (or None) per prompt.
             tokenization_kwargs: `add_special_tokens`, `truncate_prompt_tokens`, `truncation_side`.
 
         Raises:
@@ -66,7 +66,7 @@ class PoolingMethods:
         prompts: PromptType | Sequence[PromptType],
         pooling_params: PoolingArgument = None,
         use_tqdm: UseTqdm = True,
-        lora_request: None = None,
+        lora_request: Adapters = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[ClassificationRequestOutput]:
         """Return the probability of each class for each prompt. Arguments and errors: see `embed`."""
@@ -78,7 +78,7 @@ class PoolingMethods:
         prompts: PromptType | Sequence[PromptType],
         pooling_params: PoolingArgument = None,
         use_tqdm: UseTqdm = True,
-        lora_request: None = None,
+        lora_request: Adapters = None,
         pooling_task: str | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[PooledRequestOutput[PoolingOutput]]:
@@ -97,7 +97,7 @@ class PoolingMethods:
         *,
         pooling_params: PoolingArgument = None,
         use_tqdm: UseTqdm = True,
-        lora_request: None = None,
+        lora_request: Adapters = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[PooledRequestOutput[PoolingOutput]]:
         """Return a reward model's answers: those of each token, or of each prompt if the model has no others.
@@ -116,7 +116,7 @@ class PoolingMethods:
         *,
         use_tqdm: UseTqdm = True,
         pooling_params: PoolingParams | None = None,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         chat_template: str | None = None,
     ) -> list[ScoringRequestOutput]:
@@ -125,7 +125,8 @@ class PoolingMethods:
         Args:
             data_1: one text, or as many as data_2.
             data_2: texts.
-            use_tqdm, lora_request, tokenization_kwargs: see `embed`.
+            use_tqdm, tokenization_kwargs: see `embed`.
+            lora_request: adapter for all pairs.
             pooling_params: whether a cross-encoder's logits become probabilities (use_activation).
             chat_template: writes each pair for a reranker, of two messages with the roles "query" and "document": a Jinja
                 template, or the file that it is in. None: the tokenizer joins them.
@@ -133,13 +134,13 @@ class PoolingMethods:
         Raises:
             InvalidRequest: lists of other lengths, or the model cannot score.
         """
-        NO_ADAPTER.check("lora_request", lora_request)
         pairs = pairs_of(_texts(data_1), _texts(data_2))
         options = tokenization_of(tokenization_kwargs)
+        adapters = lora_requests_of(lora_request, 1)
         with ProgressBar(len(pairs), use_tqdm=use_tqdm, what="Scored pairs", shows_speed=False) as bar:
 
             async def run(prompts: Sequence[PromptType], params: Sequence[PoolingParams]) -> list[PoolingRequestOutput]:
-                return await self._batches.pool(prompts, params, options, bar.step)
+                return await self._batches.pool(prompts, params, options, bar.step, adapters * len(prompts))
 
             found: Scores = self._running.run(
                 score_pairs(
@@ -161,14 +162,13 @@ class PoolingMethods:
         task: str | None,
         params: PoolingArgument,
         use_tqdm: UseTqdm,
-        lora_request: None,
+        lora_request: Adapters,
         tokenization_kwargs: Mapping[str, Any] | None,
     ) -> list[PoolingRequestOutput]:
-        NO_ADAPTER.check("lora_request", lora_request)
         every, options = prompts_of(prompts), tokenization_of(tokenization_kwargs)
-        each = _params(params, len(every), task)
+        each, adapters = _params(params, len(every), task), lora_requests_of(lora_request, len(every))
         with ProgressBar(len(every), use_tqdm=use_tqdm, shows_speed=False) as bar:
-            return self._running.run(self._batches.pool(every, each, options, bar.step))
+            return self._running.run(self._batches.pool(every, each, options, bar.step, adapters))
 
 
 def _params(given: PoolingArgument, number: int, task: str | None) -> list[PoolingParams]:

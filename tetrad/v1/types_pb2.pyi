@@ -271,7 +271,7 @@ class LateInteraction(_message.Message):
     def __init__(self, mode: _Optional[_Union[LateInteractionMode, str]] = ..., query_key: _Optional[str] = ..., query_uses: _Optional[int] = ...) -> None: ...
 
 class PoolingInfo(_message.Message):
-    __slots__ = ("tasks", "embedding_size", "is_matryoshka", "matryoshka_dimensions", "labels", "is_causal", "num_labels", "needs_all_tokens", "generates")
+    __slots__ = ("tasks", "embedding_size", "is_matryoshka", "matryoshka_dimensions", "labels", "is_causal", "num_labels", "needs_all_tokens", "generates", "chunked_processing", "max_embed_len")
     TASKS_FIELD_NUMBER: _ClassVar[int]
     EMBEDDING_SIZE_FIELD_NUMBER: _ClassVar[int]
     IS_MATRYOSHKA_FIELD_NUMBER: _ClassVar[int]
@@ -281,6 +281,8 @@ class PoolingInfo(_message.Message):
     NUM_LABELS_FIELD_NUMBER: _ClassVar[int]
     NEEDS_ALL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     GENERATES_FIELD_NUMBER: _ClassVar[int]
+    CHUNKED_PROCESSING_FIELD_NUMBER: _ClassVar[int]
+    MAX_EMBED_LEN_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedScalarFieldContainer[str]
     embedding_size: int
     is_matryoshka: bool
@@ -290,7 +292,9 @@ class PoolingInfo(_message.Message):
     num_labels: int
     needs_all_tokens: bool
     generates: bool
-    def __init__(self, tasks: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., is_matryoshka: _Optional[bool] = ..., matryoshka_dimensions: _Optional[_Iterable[int]] = ..., labels: _Optional[_Iterable[str]] = ..., is_causal: _Optional[bool] = ..., num_labels: _Optional[int] = ..., needs_all_tokens: _Optional[bool] = ..., generates: _Optional[bool] = ...) -> None: ...
+    chunked_processing: bool
+    max_embed_len: int
+    def __init__(self, tasks: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., is_matryoshka: _Optional[bool] = ..., matryoshka_dimensions: _Optional[_Iterable[int]] = ..., labels: _Optional[_Iterable[str]] = ..., is_causal: _Optional[bool] = ..., num_labels: _Optional[int] = ..., needs_all_tokens: _Optional[bool] = ..., generates: _Optional[bool] = ..., chunked_processing: _Optional[bool] = ..., max_embed_len: _Optional[int] = ...) -> None: ...
 
 class ModalityInfo(_message.Message):
     __slots__ = ("modality", "max_items", "max_embeds_per_item")

@@ -49,4 +49,6 @@ def encode_pooling_facts(facts: PoolingFacts) -> types_pb2.PoolingInfo:
         is_causal=facts.is_causal,
         needs_all_tokens=facts.needs_all_tokens,
         generates=facts.generates,
+        chunked_processing=facts.chunked_processing,
+        max_embed_len=facts.max_embed_len,
     )

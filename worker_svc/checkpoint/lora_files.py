@@ -26,6 +26,7 @@ from tetrad.worker_svc.model_facts.tensor_names import TensorNames
 CONFIG_NAME = "adapter_config.json"
 WEIGHTS_NAME = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
+_MODEL = "model."
 _NEEDED = ("r", "lora_alpha", "target_modules")
 _REFUSED: Mapping[str, str] = {
     "use_dora": "DoRA (use_dora)",
@@ -90,6 +91,8 @@ def read_lora(directory: Path, sites: Mapping[str, LoraSite], names: TensorNames
     for name, site in sites.items():
         for stored, module in stored_names(names, name):
             a_name, b_name = _tensor_names(module, site)
+            if a_name not in found:  # of a model that transformers loads without an output layer
+                a_name, b_name = _tensor_names(module.removeprefix(_MODEL), site)
             if a_name not in found or b_name not in found:
                 continue
             a, b = (_floats(file.get(found[each]), each) for each in (a_name, b_name))

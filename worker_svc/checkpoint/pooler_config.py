@@ -52,6 +52,7 @@ class PoolerConfig:
         logit_mean, logit_sigma: subtracted from logits, and what they are divided by then.
         has_steps: tasks of tokens answer with marked tokens only: those of step_tag_id.
         step_tag_id, returned_token_ids: see PoolingSpec; None and empty: of all tokens, all columns.
+        chunked_processing, max_embed_len: see PoolingFacts.
     """
 
     pooling: PoolingType
@@ -67,6 +68,8 @@ class PoolerConfig:
     has_steps: bool = False
     step_tag_id: int | None = None
     returned_token_ids: tuple[int, ...] = ()
+    chunked_processing: bool = False
+    max_embed_len: int = 0
 
     @property
     def embeds_normalized(self) -> bool:

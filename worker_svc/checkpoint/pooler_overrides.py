@@ -12,8 +12,9 @@ from tetrad.worker_svc.core.pooling import TASKS
 
 _SEQUENCE: Mapping[str, PoolingType] = {"CLS": "CLS", "LAST": "LAST", "MEAN": "MEAN"}
 _TOKENS = ("ALL", "STEP")
+_COUNTS_FROM_ONE = ("dimensions", "max_embed_len")
 _REMOVED = ("normalize", "softmax", "activation")
-_NOT_HERE = {"enable_chunked_processing": False, "max_embed_len": None, "enable_flash_late_interaction": True}
+_NOT_HERE = {"enable_flash_late_interaction": True}
 """Fields that are not supported -> the value that asks for nothing."""
 
 
@@ -66,6 +67,10 @@ def _flag(name: str, value: Any) -> dict[str, Any]:
     return {name: value}
 
 
+def _chunked_processing(name: str, value: Any) -> dict[str, Any]:
+    return {"chunked_processing": _flag(name, value)[name]}
+
+
 def _number(name: str, value: Any) -> dict[str, Any]:
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not is_number or (name == "logit_sigma" and value == 0):
@@ -74,7 +79,7 @@ def _number(name: str, value: Any) -> dict[str, Any]:
 
 
 def _count(name: str, value: Any) -> dict[str, Any]:
-    if not _is_index(value) or (name == "dimensions" and value == 0):
+    if not _is_index(value) or (name in _COUNTS_FROM_ONE and value == 0):
         raise _wrong(name, value, "a whole number")
     return {name: value}
 
@@ -104,4 +109,6 @@ _READERS = {
     "logit_sigma": _number,
     "step_tag_id": _count,
     "returned_token_ids": _indices,
+    "enable_chunked_processing": _chunked_processing,
+    "max_embed_len": _count,
 }

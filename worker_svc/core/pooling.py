@@ -53,6 +53,8 @@ class PoolingFacts:
         needs_all_tokens: answers are made of all tokens' hidden states, so no cached prefix may be left out.
         generates: the model generates as well.
         has_steps: answers of tokens are limited to marked ones (vLLM's STEP pooling).
+        chunked_processing: the frontend cuts prompts of the task "embed" that are longer than the model, see PoolingInfo.
+        max_embed_len: most tokens of a prompt of the task "embed"; 0: see PoolingInfo.
     """
 
     tasks: tuple[Task, ...]
@@ -63,6 +65,8 @@ class PoolingFacts:
     needs_all_tokens: bool = False
     generates: bool = False
     has_steps: bool = False
+    chunked_processing: bool = False
+    max_embed_len: int = 0
 
     def check(self, spec: PoolingSpec) -> None:
         """Unsupported or InvalidRequest, with vLLM's texts, for what the model does not have."""

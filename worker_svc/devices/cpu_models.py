@@ -101,8 +101,6 @@ class CpuModels:
             pooling: what pools its hidden states; None: it generates only.
             taps: see hidden states between its layers; None: nothing does.
         """
-        if pooling is not None:
-            refuse_loras(request, "pooling")
         team, reason = self.team, _why_not_native(config, self.team)
         if taps is not None:
             reason = "A model that hands out hidden states of its layers"
@@ -126,6 +124,7 @@ class CpuModels:
 
     def build_bidirectional(self, request: LoadRequest, config: ModelConfig, weights: WeightLoader) -> BidirectionalDecoder:
         """Return a decoder whose tokens see each other; torch runs it. ModelError if the settings cannot be met."""
+        refuse_loras(request, "bidirectional decoders")
         self.check_torch(request, "A bidirectional decoder")
         return BidirectionalDecoder(config, _parameters(weights))
 
@@ -236,7 +235,7 @@ def runner_of(model: Model[M], pooling: Pooling | None, loras: ModelLoras | None
     if pooling is None:
         return partial(ModelRunner, model, loras=loras)
     rows = partial(DecoderPooling, pooling.pooler, pooling.facts, model.normed)
-    return lambda layout: ModelRunner(model, layout, rows)
+    return partial(ModelRunner, model, pooling=rows, loras=loras)
 
 
 def _led_by(model: Model[M], ranks: RankChannels, size_bytes: int, own: ModelLoras | None) -> HostModel:

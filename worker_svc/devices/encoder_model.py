@@ -26,6 +26,7 @@ from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.runner.encoder_runner import EncoderRunner
 
 _FLOAT32_BYTES = 4
+_LEAST_FIXED_SIZE = 256
 _POOLED = ("Bert", "NomicBert", "Gte", "New")
 """Families whose classifier reads BERT's pooler."""
 _WITHOUT_EFFECT = (
@@ -84,7 +85,8 @@ def load_encoder(
     if team is None:
         encoder = Encoder(facts, tensors, PackedLinear if can_pack() else PlainLinear)
     else:
-        encoder = NativeEncoder(facts, tensors, team)
+        takes_fixed = request.dtype != "float32" and _takes_fixed(facts, pools)
+        encoder = NativeEncoder(facts, tensors, team, takes_fixed=takes_fixed)
     pooling = _pooling(config, facts, pools, weights, tensors.prefix)
     weights.check_all_read(facts.architecture, without_effect=_WITHOUT_EFFECT)
     longest = min(facts.max_position_embeddings, pools.max_tokens or facts.max_position_embeddings)
@@ -102,6 +104,12 @@ def load_encoder(
         pooling=pooling.facts,
     )
     return EncoderModel(encoder, pooling, info)
+
+
+def _takes_fixed(facts: EncoderConfig, pools: PoolerConfig) -> bool:
+    """Return whether fixed point is precise enough and pays: for embeddings of length 1, which it changes by less than 1e-4."""
+    is_classifier = facts.is_sequence_classifier or facts.is_token_classifier
+    return not is_classifier and pools.embeds_normalized and facts.hidden_size >= _LEAST_FIXED_SIZE
 
 
 def _pooling(

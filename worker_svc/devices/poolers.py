@@ -106,7 +106,12 @@ def _pooling(
         needs_all_tokens=config.pooling != "LAST" or config.has_steps,
         generates=generates,
         has_steps=config.has_steps,
+        chunked_processing=config.chunked_processing,
+        max_embed_len=config.max_embed_len,
     )
+    if "embed" not in facts.tasks and (facts.chunked_processing or facts.max_embed_len):
+        text = "enable_chunked_processing and max_embed_len need a model with the task embed"
+        raise ModelError(f"pooler_config: {text}; the model's tasks: {', '.join(facts.tasks)}.")
     defaults = PoolingSpec(
         facts.tasks[0],
         dimensions=config.dimensions,

@@ -1,10 +1,11 @@
 """The encoder over the native kernels: the computation of models/encoder.py as one program over packed prompts.
 
-Products run on tiles of bfloat16 pairs where the processor has them (src/matmul_split.h), else in float32. Results do not
-depend on what else is in a step, to the last bit.
+Products run on tiles of bfloat16 pairs where the processor has them (src/matmul_split.h). Elsewhere they run in fixed point if
+that is precise enough and the processor has instructions for it (src/matmul_fixed.h), else in float32. Results do not depend on
+what else is in a step, to the last bit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -21,7 +22,7 @@ from tetrad.worker_svc.native.program import PackedTokens
 from tetrad.worker_svc.native.program_builder import Epilogue, NormWeights, ProgramBuilder
 from tetrad.worker_svc.native.structures import Heads, KvType
 from tetrad.worker_svc.native.team import Team
-from tetrad.worker_svc.native.weights import NativeMatrix, pack_float, pack_split
+from tetrad.worker_svc.native.weights import NativeMatrix, pack_fixed, pack_float, pack_split
 
 _TOKENS_AT_ONCE = 512
 """Of whole prompts: their buffers stay in the caches, which saves 3 % of a step of 2,048 tokens."""
@@ -43,12 +44,13 @@ class NativeEncoder:
         config: its facts.
         weights: its tensors, each read once.
         team: that runs it.
+        takes_fixed: products may run in fixed point.
     """
 
-    def __init__(self, config: EncoderConfig, weights: EncoderWeights, team: Team) -> None:
+    def __init__(self, config: EncoderConfig, weights: EncoderWeights, team: Team, *, takes_fixed: bool = False) -> None:
         self.config, self.vocab_size = config, config.vocab_size
         self._team, self._weights = team, weights
-        self._pack = pack_split if team.has_split_products else pack_float
+        self._pack = _packing(team, takes_fixed=takes_fixed)
         self._embeddings = Embeddings(config, weights)
         program = ProgramBuilder(team)
         hidden, size = config.hidden_size, config.intermediate_size
@@ -139,6 +141,13 @@ class NativeEncoder:
             kv_type=KvType.FLOAT32,
             rotary_dim=config.ropes[0].dim if config.ropes else 0,
         )
+
+
+def _packing(team: Team, *, takes_fixed: bool) -> Callable[..., NativeMatrix]:
+    """Return how weights are kept, for the fastest products that the processor has."""
+    if team.has_split_products:
+        return pack_split
+    return pack_fixed if takes_fixed and team.has_fixed_products else pack_float
 
 
 def _groups(lengths: Ints) -> Iterator[tuple[int, int]]:

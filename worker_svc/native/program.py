@@ -79,6 +79,7 @@ class Program:
         self._kept = kept
         self._most_columns = max((_columns_of_a_token(operation) for operation in operations if operation.matrix), default=0)
         self._has_split = any(op.matrix and op.matrix.contents.is_split for op in operations)
+        self._has_fixed = any(op.matrix and op.matrix.contents.is_fixed for op in operations)
         self._buffers: list[npt.NDArray[np.float32]] = []
         self._addresses: ctypes.Array[ctypes.c_void_p] = (ctypes.c_void_p * len(widths))()
         self._quantized = np.empty(0, np.uint8)
@@ -168,6 +169,8 @@ class Program:
         row_bytes: int = self._team.library.tetrad_activations_size_bytes(self._most_columns)
         if self._has_split:
             row_bytes, num_tokens = self._team.library.tetrad_split_size_bytes(self._most_columns), num_tokens + _SPLIT_ROWS
+        elif self._has_fixed:
+            row_bytes = max(row_bytes, self._team.library.tetrad_fixed_size_bytes(self._most_columns))
         self._quantized = aligned_zeros(num_tokens * row_bytes)
 
 

@@ -22,6 +22,7 @@ class MatrixFields(ctypes.Structure):
         ("table", ctypes.c_uint8 * 16),
         ("paired", _INT),
         ("is_split", _INT),
+        ("is_fixed", _INT),
         ("data", _POINTER),
     )
 

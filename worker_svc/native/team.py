@@ -22,6 +22,7 @@ class Team:
             raise FailedPrecondition(f"The system has no room for {num_threads} compute threads; ask for fewer.")
         self.handle = handle
         self._has_split_products = bool(library.tetrad_has_split_products())
+        self._has_fixed_products = bool(library.tetrad_has_fixed_products())
         # Not at exit: a step that is under way, or stuck, must not keep the process from ending.
         weakref.finalize(self, library.tetrad_team_delete, handle).atexit = False
 
@@ -29,3 +30,8 @@ class Team:
     def has_split_products(self) -> bool:
         """Whether products may run on tiles of bfloat16."""
         return self._has_split_products
+
+    @property
+    def has_fixed_products(self) -> bool:
+        """Whether products in fixed point of 16 bits are faster than those of floats."""
+        return self._has_fixed_products

@@ -31,10 +31,18 @@ class NativeMatrix:
         layout: of the weights.
         paired: whether the first half of the rows, a gate, multiplies the other half.
         is_split: float32 weights are kept as two bfloat16 each.
+        is_fixed: float32 weights are kept in fixed point.
     """
 
     def __init__(
-        self, team: Team, shape: tuple[int, int], layout: Format, *, paired: bool = False, is_split: bool = False
+        self,
+        team: Team,
+        shape: tuple[int, int],
+        layout: Format,
+        *,
+        paired: bool = False,
+        is_split: bool = False,
+        is_fixed: bool = False,
     ) -> None:
         rows, columns = shape
         self._library = team.library
@@ -52,6 +60,7 @@ class NativeMatrix:
             table=(ctypes.c_uint8 * 16)(*(value + _TABLE_ZERO for value in layout.table)),
             paired=paired,
             is_split=is_split,
+            is_fixed=is_fixed,
         )
         self.size_bytes: int = team.library.tetrad_matrix_size_bytes(ctypes.byref(self.fields))
         self.num_spans: int = team.library.tetrad_matrix_num_spans(team.handle, ctypes.byref(self.fields))
@@ -89,6 +98,14 @@ def pack_split(team: Team, weight: torch.Tensor, *, paired: bool = False) -> Nat
     matrix = NativeMatrix(team, _shape(weight), FLOAT32, paired=paired, is_split=True)
     weight = weight.float().contiguous()
     team.library.tetrad_pack_split(team.handle, ctypes.byref(matrix.fields), weight.data_ptr())
+    return matrix
+
+
+def pack_fixed(team: Team, weight: torch.Tensor, *, paired: bool = False) -> NativeMatrix:
+    """Return a matrix of weight [rows, columns] in fixed point, for a team that has products of it."""
+    matrix = NativeMatrix(team, _shape(weight), FLOAT32, paired=paired, is_fixed=True)
+    weight = weight.float().contiguous()
+    team.library.tetrad_pack_fixed(team.handle, ctypes.byref(matrix.fields), weight.data_ptr())
     return matrix
 
 

@@ -5,21 +5,24 @@ import asyncio
 import numpy as np
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification
+from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification, Qwen3Model
 
 import tetrad
 from tests.documents import Page
 from tests.e2e.tiny_model import save_tiny_model
+from tests.lora_files import merged, save_lora
 from tests.worker_svc.pooling.checkpoints import (
     ENCODERS,
     ids_of,
     save_colbert,
     save_cross_encoder,
     save_encoder,
+    save_modules,
     save_sentence_encoder,
     save_tokenizer,
 )
 from tests.worker_svc.pooling.decoders import SIZES, save_decoder
+from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.services.errors import InvalidRequest, Unsupported
 
 TEXTS = ["w0 w1 w2", "w7", "w0 w1 w2 w3 w4 w5"]
@@ -41,6 +44,44 @@ def test_embed_returns_an_embedding_of_each_prompt(embedder):
         np.testing.assert_allclose(output.outputs.embedding, embed(text), atol=1e-5)
         assert output.prompt_token_ids == ids_of(text)
         assert output.outputs.hidden_size == 32
+
+
+def test_long_prompts_are_embedded_in_parts(tmp_path):
+    embed = save_sentence_encoder(tmp_path, max_seq_length=16)
+    counts = []
+
+    class Bar:
+        def __init__(self, total, **_):
+            counts.append(total)
+
+        def update(self, number=1):
+            counts.append(number)
+
+        def close(self):
+            pass
+
+    long = ids_of(" ".join(f"w{n}" for n in range(35)))
+    chunked = {"enable_chunked_processing": True, "max_embed_len": 40}
+    with tetrad.LLM(str(tmp_path), device="cpu", pooler_config=chunked) as llm:
+        short, whole = llm.embed([TEXTS[0], {"prompt_token_ids": long}], use_tqdm=Bar)
+        raw, *parts = llm.embed(
+            [{"prompt_token_ids": ids} for ids in (long, long[:16], long[16:32], long[32:])],
+            pooling_params=tetrad.PoolingParams(use_activation=False),
+            use_tqdm=False,
+        )
+        with pytest.raises(InvalidRequest, match="maximum context length is 40 tokens"):
+            llm.embed({"prompt_token_ids": [5] * 41})
+        with pytest.raises(InvalidRequest, match="maximum context length is 16 tokens"):
+            llm.encode({"prompt_token_ids": long}, pooling_task="token_embed")
+
+    rows = np.array([part.outputs.embedding for part in parts])
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    mean = np.array([16, 16, 5]) @ unit
+    np.testing.assert_allclose(whole.outputs.embedding, mean / np.linalg.norm(mean), atol=1e-5)
+    np.testing.assert_allclose(raw.outputs.embedding, np.array([16, 16, 5]) @ rows / 37, atol=1e-5)
+    np.testing.assert_allclose(short.outputs.embedding, embed(TEXTS[0]), atol=1e-5)
+    assert whole.prompt_token_ids == long
+    assert (counts[0], sum(counts[1:])) == (2, 2)
 
 
 def test_score_takes_one_text_against_many_or_each_against_its_own(embedder):
@@ -213,6 +254,29 @@ def test_a_chat_template_writes_the_pairs_of_a_reranker(tmp_path):
 def test_an_embedder_refuses_a_template_for_pairs(embedder):
     with pytest.raises(InvalidRequest, match="instruction and chat_template are for cross-encoders"):
         embedder[0].score("w1", "w2", chat_template="{{ messages[0].content }}")
+
+
+def test_each_prompt_has_the_embedding_of_its_adapter(tmp_path):
+    """Qwen3-Embedding without and with adapters in one call; each embedding is that of a checkpoint with its adapter merged."""
+    model = tmp_path / "model"
+    reference = save_decoder(model, Qwen3Model, Qwen3Config(**SIZES, architectures=["Qwen3ForCausalLM"]))
+    save_tokenizer(model)
+    save_modules(model, {"pooling_mode_lasttoken": True}, normalize=True)
+    paths = [save_lora(tmp_path / str(seed), reference, "q_proj|v_proj|down_proj", seed=seed) for seed in (1, 2)]
+    adapters = [None, *(LoRARequest(str(path), number, str(path)) for number, path in enumerate(paths, 1))]
+
+    with tetrad.LLM(str(model), device="cpu", runner="pooling", enable_lora=True, max_loras=2, max_lora_rank=8) as llm:
+        outputs = llm.embed([TEXTS[2]] * 3, lora_request=adapters, use_tqdm=False)
+        [scored] = llm.score(*TEXTS[1:], lora_request=adapters[1], use_tqdm=False)
+
+    embeddings = []
+    for output, changed in zip(outputs, [reference, *(merged(reference, path) for path in paths)], strict=True):
+        with torch.no_grad():
+            rows = [changed(torch.tensor([ids_of(text)])).last_hidden_state[0, -1] for text in TEXTS]
+        embeddings.append([(row / row.norm()).numpy() for row in rows])
+        np.testing.assert_allclose(output.outputs.embedding, embeddings[-1][2], atol=1e-5)
+    assert np.abs(embeddings[0][2] - embeddings[1][2]).max() > 0.01
+    assert scored.outputs.score == pytest.approx(float(embeddings[1][1] @ embeddings[1][2]), abs=1e-5)
 
 
 def test_async_llm_encodes(tmp_path):

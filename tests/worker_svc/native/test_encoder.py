@@ -10,7 +10,7 @@ from tetrad.worker_svc.layers.rotary import rotary_of
 from tetrad.worker_svc.native.program import PackedTokens
 from tetrad.worker_svc.native.program_builder import Epilogue, ProgramBuilder
 from tetrad.worker_svc.native.structures import Heads
-from tetrad.worker_svc.native.weights import pack_split
+from tetrad.worker_svc.native.weights import pack_fixed, pack_split
 
 LENGTHS = (1, 7, 33, 70, 8)
 
@@ -97,6 +97,52 @@ def test_split_products_are_off_by_less_than_two_to_the_minus_fifteenth(num_toke
     elif epilogue is Epilogue.ACTIVATE:
         exact = F.silu(exact)
     assert ((found - exact).abs() <= scale + 1e-6).all()
+
+
+@pytest.mark.parametrize("target", RUNNABLE)
+@pytest.mark.parametrize("num_tokens", [1, 9, 100])
+@pytest.mark.parametrize(("rows", "columns"), [(32, 32), (48, 40), (100, 384)])
+@pytest.mark.parametrize("epilogue", [Epilogue.STORE, Epilogue.GATE])
+def test_fixed_products_are_off_by_less_than_two_to_the_minus_thirteenth(target, num_tokens, rows, columns, epilogue):
+    team = team_of(target, 2)
+    torch.manual_seed(0)
+    weight, x, bias = torch.randn(rows, columns), torch.randn(num_tokens, columns), torch.randn(rows)
+    weight[3, 5], x[0, 7], x[:, 9] = 1e4, -1e4, 0.0
+    matrix = pack_fixed(team, weight, paired=epilogue is Epilogue.GATE)
+
+    found = product(team, matrix, x, bias=bias, epilogue=epilogue)
+    alone = torch.cat([product(team, matrix, row, bias=bias, epilogue=epilogue) for row in x.split(1)])
+
+    assert torch.equal(found, alone)
+    exact = x.double() @ weight.double().T + bias
+    scale = x.double().norm(dim=1, keepdim=True) * weight.double().norm(dim=1) * 2**-13
+    if epilogue is Epilogue.GATE:
+        gate, up = exact.chunk(2, dim=1)
+        exact, scale = F.silu(gate) * up, (scale[:, : rows // 2] + scale[:, rows // 2 :]) * (1 + exact.abs().max())
+    assert ((found - exact).abs() <= scale + 1e-6).all()
+
+
+@pytest.mark.parametrize("target", RUNNABLE)
+def test_sums_of_fixed_products_do_not_overflow(target):
+    """All numbers of a block are equal, so that its sum is the largest that its norm allows."""
+    team = team_of(target)
+
+    found = product(team, pack_fixed(team, torch.full((32, 96), 3.0)), torch.full((2, 96), 5.0))
+
+    torch.testing.assert_close(found, torch.full((2, 32), 1440.0), rtol=2e-4, atol=0)
+
+
+@pytest.mark.parametrize("target", RUNNABLE)
+def test_what_is_not_finite_stays_so_in_its_own_row_of_fixed_products(target):
+    team = team_of(target)
+    x = torch.randn(5, 64)
+    x[1, 5], x[2, 7], x[3], x[4] = torch.nan, -torch.inf, 3e38, 1e-30
+
+    found = product(team, pack_fixed(team, torch.randn(32, 64)), x)
+
+    assert found[0].isfinite().all()
+    assert not found[1:4].isfinite().any()
+    assert found[4].abs().max() < 1e-20
 
 
 def test_an_activation_that_is_not_finite_stays_so_in_its_own_row():

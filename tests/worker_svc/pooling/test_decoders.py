@@ -302,6 +302,7 @@ def test_a_generator_refuses_pooling(tmp_path):
         ({"runner": "pooling", "pooler_config_json": '{"step_tag_id": 3}'}, "need tok_pooling_type STEP"),
         ({"runner": "pooling", "pooler_config_json": '{"task": "classify"}'}, "unsupported task: 'classify'"),
         ({"runner": "pooling", "pooler_config_json": '{"dimensions": 4}'}, "does not support Matryoshka"),
+        ({"runner": "pooling", "pooler_config_json": '{"max_embed_len": 0}'}, "max_embed_len must be a whole number"),
         ({"runner": "pooling", "pooler_config_json": '{"logit_sigma": 0}'}, "logit_sigma must be a number other than 0"),
         ({"convert": "classify"}, "no tensor score.weight"),
     ],

@@ -304,6 +304,21 @@ def test_all_programs_of_an_encoder_bring_the_same(tmp_path, monkeypatch, kernel
         np.testing.assert_allclose(each.values, hidden_of(reference, ids).numpy(), atol=tolerance)
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [("auto", 1e-4), ("float32", 1e-5)])
+def test_normalised_embeddings_of_wide_encoders_may_be_in_fixed_point(tmp_path, monkeypatch, dtype, tolerance):
+    """They are where the processor has no tiles, but instructions for fixed point."""
+    monkeypatch.setattr(Team, "has_split_products", False)
+    reference = save_encoder(tmp_path, ENCODERS["bert"], hidden_size=256, num_attention_heads=8)
+    save_modules(tmp_path, {"pooling_mode_mean_tokens": True}, normalize=True)
+    prompts = prompts_of(LENGTHS)
+
+    pooled = run(load(tmp_path, dtype=dtype), prompts, PoolingSpec("embed")).pooled
+
+    for ids, each in zip(prompts, pooled, strict=True):
+        expected = hidden_of(reference, ids).mean(0)
+        np.testing.assert_allclose(each.values, (expected / expected.norm()).numpy(), atol=tolerance)
+
+
 @pytest.mark.parametrize(("activation", "apply"), [("Tanh", torch.tanh), ("Identity", lambda x: x), ("Sigmoid", torch.sigmoid)])
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_dense_modules_follow_the_pooling(tmp_path, activation, apply, has_bias):

@@ -26,10 +26,15 @@ struct Matrix {
   uint8_t table[16];
   int32_t paired;       // the rows of two matrices, gate before up, whose panels lie in turn
   int32_t is_split;     // float32 weights as two bfloat16 each (matmul_split.h)
+  int32_t is_fixed;     // float32 weights in fixed point (matmul_fixed.h)
   uint8_t* data;
 
   // Columns of a split matrix, padded to whole tiles.
   static int64_t padded(int64_t columns) { return (columns + 31) / 32 * 32; }
+  // Columns of a matrix in fixed point that share a scale; padded to whole blocks; bytes of a block of some rows.
+  static constexpr int64_t FIXED_BLOCK = 32;
+  static int64_t padded_fixed(int64_t columns) { return (columns + FIXED_BLOCK - 1) / FIXED_BLOCK * FIXED_BLOCK; }
+  static int64_t fixed_block_bytes(int64_t rows) { return rows * (4 + 2 * FIXED_BLOCK); }
   bool is_quantized() const { return bits < 16; }
   int64_t panel_rows() const { return is_quantized() ? QUANTUM_PANEL : PANEL; }
   int64_t num_outputs() const { return paired ? rows / 2 : rows; }
@@ -37,7 +42,11 @@ struct Matrix {
   int64_t num_blocks() const { return columns / block; }
   int64_t scales_bytes() const { return int64_t(QUANTUM_PANEL) * scale_bytes * (has_minimum ? 2 : 1); }
   int64_t block_bytes() const { return scales_bytes() + int64_t(QUANTUM_PANEL) * block * bits / 8; }
-  int64_t panel_bytes() const { return is_quantized() ? num_blocks() * block_bytes() : (is_split ? padded(columns) : columns) * PANEL * bits / 8; }
+  int64_t panel_bytes() const {
+    if (is_quantized()) return num_blocks() * block_bytes();
+    if (is_fixed) return padded_fixed(columns) / FIXED_BLOCK * fixed_block_bytes(PANEL);
+    return (is_split ? padded(columns) : columns) * PANEL * bits / 8;
+  }
   int64_t size_bytes() const { return num_panels() * panel_bytes(); }
   // The row that lies in a panel's `place`, -1 for the padding of the last panel.
   int64_t row_of(int64_t panel, int64_t place) const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gguf_blocks.h"
+#include "matmul_fixed.h"
 #include "matmul_float.h"
 #include "matmul_quantized.h"
 #include "matmul_split.h"
@@ -34,6 +35,11 @@ void tetrad_pack_float(Team* team, const Matrix* matrix, const void* weights) {
 // Pack float32 weights [rows, columns] as two halves each, into matrix->data, which is zeroed.
 void tetrad_pack_split(Team* team, const Matrix* matrix, const float* weights) {
   share(*team, matrix->num_panels(), [&](int64_t panel) { pack_split_panel(*matrix, weights, panel); });
+}
+
+// Pack float32 weights [rows, columns] in fixed point, into matrix->data, which is zeroed.
+void tetrad_pack_fixed(Team* team, const Matrix* matrix, const float* weights) {
+  share(*team, matrix->num_panels(), [&](int64_t panel) { pack_fixed_panel(*matrix, weights, panel); });
 }
 
 // Pack rows of a GGUF file, `row_bytes` apart, into matrix->data, which is zeroed.

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 
+#include "matmul_fixed.h"
 #include "matmul_float.h"
 #include "matmul_quantized.h"
 #include "matmul_split.h"
@@ -35,7 +36,7 @@ struct Product {
   int64_t num_rows;            // at most TOKENS_AT_ONCE
   const float* x;              // rows of floats, x_stride apart
   int64_t x_stride;
-  uint8_t* prepared;           // the source's rows, quantized or split
+  uint8_t* prepared;           // the source's rows, quantized, split or in fixed point
   const int32_t* places;       // which of these each row is; null: they are in order
   float* out;                  // rows of outputs, out_stride apart
   int64_t out_stride;
@@ -48,6 +49,7 @@ struct Product {
   void compute(int64_t panel, int64_t next, Top* tops) const {
     if (matrix.is_quantized()) return compute_quantized(panel, tops);
     if (matrix.is_split) return compute_split(panel, tops);
+    if (matrix.is_fixed) return compute_fixed(panel, tops);
     with_element(matrix, [&](auto element) { compute_floats<decltype(element)>(panel, next, tops); });
   }
 
@@ -124,6 +126,24 @@ struct Product {
         finish_gate(panel * PANEL, PANEL, row, rows, products[0], products[1]);
       } else {
         multiply(panel, products[0]);
+        finish(panel * PANEL, PANEL, row, rows, products[0], tops ? tops + row : nullptr);
+      }
+    }
+  }
+
+  // Inlined, as compute_floats would be, it loads weights anew for every row.
+  [[gnu::noinline]] void compute_fixed(int64_t panel, Top* tops) const {
+    alignas(64) float products[2][MAX_ROWS * PANEL];
+    const int64_t row_bytes = fixed_bytes(matrix.columns);
+    for (int64_t row = 0; row < num_rows; row += MAX_ROWS) {
+      const int rows = static_cast<int>(std::min<int64_t>(MAX_ROWS, num_rows - row));
+      const uint8_t* its_x = prepared + row * row_bytes;
+      if (operation.epilogue == GATE) {
+        multiply_fixed_panel(rows, its_x, matrix.columns, matrix.panel(2 * panel), products[0]);
+        multiply_fixed_panel(rows, its_x, matrix.columns, matrix.panel(2 * panel + 1), products[1]);
+        finish_gate(panel * PANEL, PANEL, row, rows, products[0], products[1]);
+      } else {
+        multiply_fixed_panel(rows, its_x, matrix.columns, matrix.panel(panel), products[0]);
         finish(panel * PANEL, PANEL, row, rows, products[0], tops ? tops + row : nullptr);
       }
     }

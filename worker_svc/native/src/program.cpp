@@ -155,11 +155,22 @@ class Run {
 
   uint8_t* split(int64_t token, int64_t columns) const { return quantized_ + token * split_bytes(columns); }
 
+  // Of a row of activations, as the matrix's products take it.
+  static int64_t prepared_bytes(const Matrix& matrix) {
+    if (matrix.is_split) return split_bytes(matrix.columns);
+    return matrix.is_fixed ? fixed_bytes(matrix.columns) : Activations::size_bytes(matrix.columns);
+  }
+
   void linear(const Operation& operation, Phase* phases) {
     const Matrix& matrix = *operation.matrix;
     if (matrix.is_split) {
       phases[0].work_off(step_.num_tokens, [&](int64_t token) {
         split_row(row(operation.source, token), matrix.columns, split(token, matrix.columns));
+      });
+    }
+    if (matrix.is_fixed) {
+      phases[0].work_off(step_.num_tokens, [&](int64_t token) {
+        fix_row(row(operation.source, token), matrix.columns, quantized_ + token * fixed_bytes(matrix.columns));
       });
     }
     if (matrix.is_quantized() && !operation.quantize) {  // nobody has quantized the source yet
@@ -170,7 +181,7 @@ class Run {
     if (step_.adapters && operation.site >= 0) shrink_rows(operation, phases[2]);
     const Shares shares(matrix, team_.size());
     const int64_t pieces = (step_.num_tokens + TOKENS_AT_ONCE - 1) / TOKENS_AT_ONCE;
-    const int64_t row_bytes = matrix.is_split ? split_bytes(matrix.columns) : Activations::size_bytes(matrix.columns);
+    const int64_t row_bytes = prepared_bytes(matrix);
     phases[1].work_off(pieces * shares.spans, [&](int64_t item) {
       const int64_t begin = item / shares.spans * TOKENS_AT_ONCE, end = std::min(begin + TOKENS_AT_ONCE, step_.num_tokens);
       const bool is_adapted = step_.adapters && operation.site >= 0;
@@ -385,6 +396,10 @@ int32_t tetrad_lanes() { return LANES; }
 // Whether products of split matrices can run here; asked for before the first one.
 int32_t tetrad_has_split_products() { return has_split_products(); }
 int64_t tetrad_split_size_bytes(int64_t columns) { return split_bytes(columns); }
+
+// Whether products in fixed point are faster than those of floats.
+int32_t tetrad_has_fixed_products() { return HAS_FIXED_PRODUCTS; }
+int64_t tetrad_fixed_size_bytes(int64_t columns) { return fixed_bytes(columns); }
 
 // Null if the system has no room for so many threads.
 Team* tetrad_team_new(int32_t size) {

@@ -107,7 +107,7 @@ async def embed_one(request: Request) -> Response:
 async def _embeddings(
     request: Request, body: EmbedRequest | EmbeddingsRequest, texts: list[str], *, keep: int | None, dimensions: int | None
 ) -> list[PoolingRequestOutput]:
-    llm, _ = named_model(request, body.model)
+    llm, model = named_model(request, body.model)
     required_facts(llm.pooling, EMBED, "Embeddings API")
     check_context(llm, body.options)
     most = request.app.state.settings.max_pooling_inputs
@@ -117,7 +117,10 @@ async def _embeddings(
         raise InvalidRequest(f"input may hold at most {most} texts, got {len(texts)}.", field="input")
     params = [PoolingParams(task=EMBED, dimensions=dimensions)] * len(texts)
     request_id = f"ollama-{request_id_of(request, None)}"
-    work = llm.encode_all(texts, params, request_id, truncate_prompt_tokens=keep, truncation_side="right")
+    adapters = [llm.model_names.lora_of(model)] * len(texts)
+    work = llm.encode_all(
+        texts, params, request_id, lora_requests=adapters, truncate_prompt_tokens=keep, truncation_side="right"
+    )
     return await until_disconnected(request.receive, work)
 
 

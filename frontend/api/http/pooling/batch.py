@@ -65,6 +65,7 @@ class Job:
             prompts,
             params,
             self.request_id,
+            lora_requests=[self.llm.model_names.lora_of(self.model)] * len(prompts),
             priority=self.body.priority,
             add_special_tokens=add_special_tokens,
             truncate_prompt_tokens=self.body.truncate_prompt_tokens,

@@ -279,6 +279,13 @@ async def test_models(serve_frontend):
     assert completion.json()["model"] == "org/two"
 
 
+async def test_a_generating_model_says_that_it_makes_no_embeddings(http):
+    answer = await http.post("/v1/embeddings", json={"input": "x"})
+
+    assert answer.status_code == 400
+    assert "does not support Embeddings API: it generates" in answer.json()["error"]["message"]
+
+
 async def test_tokenize_and_back(http):
     tokenized = (await http.post("/tokenize", json={"prompt": "hé", "return_token_strs": True})).json()
     chat = (await http.post("/tokenize", json={"messages": [{"role": "user", "content": "x"}]})).json()

@@ -1,0 +1,66 @@
+"""InputParts: the inputs of a pooling request in parts that the model computes, and one answer of those of an input's parts.
+
+Made by the pooling intake. An input that is not longer than the model is one part. The others are embedded: their answer is the
+mean of the embeddings of their parts, weighted by tokens, as in vLLM's chunked processing.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from tetrad.frontend.request.pooling import PooledTensor, PoolingParams, PoolingRequestOutput
+
+_UNIT_TOLERANCE = 1e-2
+"""Of the length of embeddings that count as normalised: it allows for rounding to bfloat16."""
+
+
+class InputParts:
+    """The parts of one request.
+
+    Args:
+        inputs: token ids of each.
+        params: of each.
+        size: most tokens of a part.
+
+    Attributes:
+        prompts: token ids of all parts, in order.
+        params: of all parts.
+        owners: the place of the input that each part is of.
+    """
+
+    def __init__(self, inputs: Sequence[list[int]], params: Sequence[PoolingParams], size: int) -> None:
+        self._inputs, self._input_params = inputs, params
+        self.prompts = [ids[first : first + size] for ids in inputs for first in range(0, len(ids), size)]
+        self.owners = [place for place, ids in enumerate(inputs) for _ in range(0, len(ids), size)]
+        self.params = [params[owner] for owner in self.owners]
+        self._unanswered = Counter(self.owners)
+
+    def note_answer(self, part: int) -> bool:
+        """Note the answer of a part; return whether it was the last one of its input."""
+        owner = self.owners[part]
+        self._unanswered[owner] -= 1
+        return not self._unanswered[owner]
+
+    def joined(self, answers: Sequence[PoolingRequestOutput]) -> list[PoolingRequestOutput]:
+        """Return the answer of each input; `answers` are those of all parts, in order."""
+        if len(answers) == len(self._inputs):
+            return list(answers)
+        found: list[list[PoolingRequestOutput]] = [[] for _ in self._inputs]
+        for owner, answer in zip(self.owners, answers, strict=True):
+            found[owner].append(answer)
+        every = zip(found, self._inputs, self._input_params, strict=True)
+        return [parts[0] if len(parts) == 1 else _joined(parts, ids, params) for parts, ids, params in every]
+
+
+def _joined(parts: Sequence[PoolingRequestOutput], ids: list[int], params: PoolingParams) -> PoolingRequestOutput:
+    vectors = np.array([np.frombuffer(part.outputs.values, np.float32) for part in parts])
+    sizes = np.array([len(part.prompt_token_ids) for part in parts], np.float32)
+    mean = sizes @ vectors / sizes.sum()
+    lengths = np.linalg.norm(vectors, axis=1)
+    if params.use_activation is not False and np.allclose(lengths, 1, rtol=_UNIT_TOLERANCE):
+        mean /= np.linalg.norm(mean)
+    values = array("f", mean.astype(np.float32).tobytes())
+    num_cached_tokens = sum(part.num_cached_tokens for part in parts)
+    return PoolingRequestOutput(parts[0].request_id, PooledTensor((len(values),), values), ids, num_cached_tokens)
