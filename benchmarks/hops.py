@@ -36,7 +36,7 @@ from tetrad.frontend.engine.wire import decode_step
 from tetrad.services.rpc.columns import pack_u32, split_rows, unpack_u32
 from tetrad.v1 import tokenizer_pb2, types_pb2, worker_pb2
 from tetrad.worker_svc.api.wire import decode_plan, encode_result
-from tetrad.worker_svc.core.plan import StepResult
+from tetrad.worker_svc.core.plan import ModelRunnerOutput
 
 _BATCHES = (1, 16, 64, 256)
 _REPEATS = 300
@@ -77,7 +77,7 @@ def hops(batch: int) -> list[Hop]:
     assert plan is not None
     assert not plan.new_requests
     handles = np.arange(batch, dtype=np.uint32)
-    result = StepResult(plan.step_id, handles, np.full(batch, 1234, np.uint32), compute_seconds=0.01)
+    result = ModelRunnerOutput(plan.step_id, handles, np.full(batch, 1234, np.uint32), compute_seconds=0.01)
     outputs = [EngineCoreOutput(request, [1234]) for request in requests]
     return [
         Hop("engine core to worker: the plan", lambda: encode_plan(plan), lambda message: decode_plan(message.step)),

@@ -22,7 +22,9 @@ from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.services.hub.model_files import resolve_model
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import CachedRequests, DraftTokens, NewRequest, SamplingSpec, StepPlan, StepResult, finished
+from tetrad.worker_svc.core.plan import CachedRequests, DraftTokens, NewRequest, SamplingSpec, finished
+from tetrad.worker_svc.core.plan import ModelRunnerOutput as WorkerResult
+from tetrad.worker_svc.core.plan import SchedulerOutput as WorkerPlan
 from tetrad.worker_svc.devices import open_device
 
 _BLOCK_SIZE = 16
@@ -82,7 +84,7 @@ class InProcess:
         scheduler.update(result_of(finished(self._runner.execute(plan_of(plan)))))
 
 
-def plan_of(plan: SchedulerOutput) -> StepPlan:
+def plan_of(plan: SchedulerOutput) -> WorkerPlan:
     """Return the runner's values of a scheduler's plan, for greedy requests."""
     cached = plan.cached_requests
     columns = CachedRequests(
@@ -92,7 +94,7 @@ def plan_of(plan: SchedulerOutput) -> StepPlan:
         num_new_blocks=np.array([len(blocks) for [blocks] in cached.new_blocks], np.int64),
         new_block_ids=np.array([[block for [blocks] in cached.new_blocks for block in blocks]], np.int64),
     )
-    return StepPlan(
+    return WorkerPlan(
         plan.step_id, [_new(new) for new in plan.new_requests], columns, plan.removed_keys, drafts=_drafts(plan.draft_tokens)
     )
 
@@ -117,7 +119,7 @@ def _new(new: NewRequestData) -> NewRequest:
     )
 
 
-def result_of(result: StepResult) -> ModelRunnerOutput:
+def result_of(result: WorkerResult) -> ModelRunnerOutput:
     """Return the scheduler's values of a runner's result; RuntimeError if a request failed."""
     if result.failures:
         raise RuntimeError(f"Step {result.step_id} failed a request: {result.failures[0][1]}")

@@ -22,7 +22,7 @@ from tetrad.services.hub.model_files import resolve_model
 from tetrad.tokenizer_svc.loading.load import load_tokenizer
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, SamplingSpec, StepPlan, finished
+from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, SamplingSpec, SchedulerOutput, finished
 from tetrad.worker_svc.devices import open_device
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class DecodeBatch:
 
     def _execute(self, new: list[NewRequest], cached: CachedRequests) -> None:
         self._step_id += 1
-        result = finished(self._runner.execute(StepPlan(self._step_id, new, cached)))
+        result = finished(self._runner.execute(SchedulerOutput(self._step_id, new, cached)))
         assert len(result.handles) == len(self._computed), result.failures
 
     def _new(self, prompts: list[list[int]], sampling: Callable[[int], SamplingSpec]) -> list[NewRequest]:

@@ -19,7 +19,7 @@ from benchmarks.stack import MODEL
 from tetrad.services.hub.model_files import resolve_model
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, Runner, SamplingSpec, StepPlan, finished
+from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, Runner, SamplingSpec, SchedulerOutput, finished
 from tetrad.worker_svc.devices import open_device
 
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -76,7 +76,7 @@ class StepTimer:
         self._step_id = 0
         # Every block is written once, with what the null block has: memory that nothing has written takes no time to read.
         null_block, blocks = np.zeros(1, np.int64), np.arange(layout.num_blocks)
-        swaps = StepPlan(0, [], _NONE, swap_out=(null_block, null_block), swap_in=(np.zeros_like(blocks), blocks))
+        swaps = SchedulerOutput(0, [], _NONE, swap_out=(null_block, null_block), swap_in=(np.zeros_like(blocks), blocks))
         finished(runner.execute(swaps))
 
     def step_ms(self, batch: int, context: int) -> float:
@@ -107,7 +107,7 @@ class StepTimer:
 
     def _execute(self, new: Sequence[NewRequest], cached: CachedRequests) -> None:
         self._step_id += 1
-        result = finished(self._runner.execute(StepPlan(self._step_id, new, cached)))
+        result = finished(self._runner.execute(SchedulerOutput(self._step_id, new, cached)))
         if result.failures:
             raise RuntimeError(f"Step {self._step_id} failed a request: {result.failures[0][1]}")
 

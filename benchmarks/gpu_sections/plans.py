@@ -12,7 +12,15 @@ from typing import Protocol
 import numpy as np
 
 from benchmarks.gpu_sections.model import BLOCK_SIZE
-from tetrad.worker_svc.core.plan import CachedRequests, Ints, NewRequest, PendingStep, SamplingSpec, StepPlan, StepResult
+from tetrad.worker_svc.core.plan import (
+    CachedRequests,
+    Ints,
+    ModelRunnerOutput,
+    NewRequest,
+    PendingStep,
+    SamplingSpec,
+    SchedulerOutput,
+)
 
 GREEDY = SamplingSpec(temperature=0.0)
 _IN_FLIGHT = 2
@@ -21,7 +29,7 @@ _IN_FLIGHT = 2
 class Executor(Protocol):
     """A runner, or what stands before one."""
 
-    def execute(self, plan: StepPlan) -> StepResult | PendingStep:
+    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput | PendingStep:
         """Run one step, or queue it."""
 
 
@@ -48,7 +56,7 @@ class Batch:
         self._num_blocks = np.zeros(len(prompts), np.int64)
         self._step_id = 0
 
-    def prefill_plans(self) -> Iterator[StepPlan]:
+    def prefill_plans(self) -> Iterator[SchedulerOutput]:
         """Give the steps of the prompts, chunked where they are long; each prompt's last chunk samples its first token."""
         scheduled: list[tuple[int, int]] = []
         room = self._most
@@ -64,12 +72,12 @@ class Batch:
         if scheduled:
             yield self._plan(scheduled)
 
-    def decode_plans(self, steps: int) -> Iterator[StepPlan]:
+    def decode_plans(self, steps: int) -> Iterator[SchedulerOutput]:
         """Give steps of one token of every request."""
         for _ in range(steps):
             yield self._plan([], decoding=np.arange(len(self._prompts)))
 
-    def _plan(self, scheduled: Sequence[tuple[int, int]], decoding: Ints | None = None) -> StepPlan:
+    def _plan(self, scheduled: Sequence[tuple[int, int]], decoding: Ints | None = None) -> SchedulerOutput:
         new = [self._new(row, count) for row, count in scheduled if not self._computed[row]]
         old = [(row, count) for row, count in scheduled if self._computed[row]]
         rows = np.array([row for row, _ in old], np.int64) if decoding is None else decoding
@@ -78,7 +86,7 @@ class Batch:
         for request in new:
             self._computed[request.handle] = request.num_scheduled_tokens
         self._step_id += 1
-        return StepPlan(self._step_id, new, cached)
+        return SchedulerOutput(self._step_id, new, cached)
 
     def _new(self, row: int, count: int) -> NewRequest:
         [needed] = self._needed(np.array([row]), np.array([count]))
@@ -118,9 +126,9 @@ class Batch:
         return np.asarray(1 + place * len(self._prompts) + owner)[None]
 
 
-def run_plans(runner: Executor, plans: Iterable[StepPlan]) -> list[StepResult]:
+def run_plans(runner: Executor, plans: Iterable[SchedulerOutput]) -> list[ModelRunnerOutput]:
     """Run plans, two in flight, and return what they brought; RuntimeError if a request failed."""
-    pending: deque[StepResult | PendingStep] = deque()
+    pending: deque[ModelRunnerOutput | PendingStep] = deque()
     results = []
     for plan in plans:
         pending.append(runner.execute(plan))
@@ -129,7 +137,7 @@ def run_plans(runner: Executor, plans: Iterable[StepPlan]) -> list[StepResult]:
     return [*results, *map(_result, pending)]
 
 
-def outputs_of(results: Iterable[StepResult], num_requests: int) -> list[list[int]]:
+def outputs_of(results: Iterable[ModelRunnerOutput], num_requests: int) -> list[list[int]]:
     """Return the tokens that each request sampled."""
     outputs: list[list[int]] = [[] for _ in range(num_requests)]
     for result in results:
@@ -143,8 +151,8 @@ def random_prompts(num_requests: int, length: int, vocab_size: int, seed: int = 
     return list(np.random.default_rng(seed).integers(3, vocab_size, (num_requests, length)))
 
 
-def _result(step: StepResult | PendingStep) -> StepResult:
-    result = step if isinstance(step, StepResult) else step.wait()
+def _result(step: ModelRunnerOutput | PendingStep) -> ModelRunnerOutput:
+    result = step if isinstance(step, ModelRunnerOutput) else step.wait()
     if result.failures:
         raise RuntimeError(f"Step {result.step_id} failed a request: {result.failures[0][1]}")
     return result

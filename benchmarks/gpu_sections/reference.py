@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tetrad.worker_svc.core.plan import Ints, StepResult
+from tetrad.worker_svc.core.plan import Ints, ModelRunnerOutput
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Generated:
     logprobs: list[list[float]]
 
 
-def generated(results: Iterable[StepResult], num_requests: int) -> Generated:
+def generated(results: Iterable[ModelRunnerOutput], num_requests: int) -> Generated:
     """Return the outputs of requests that asked for the log-probability of what they sample."""
     found = Generated([[] for _ in range(num_requests)], [[] for _ in range(num_requests)])
     for result in results:

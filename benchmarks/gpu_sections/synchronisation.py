@@ -15,7 +15,7 @@ from benchmarks.gpu_sections.bench import Bench
 from benchmarks.gpu_sections.findings import Findings, last_line
 from benchmarks.gpu_sections.model import load, make_runner, random_source
 from benchmarks.gpu_sections.plans import GREEDY, Batch, Executor, random_prompts, run_plans
-from tetrad.worker_svc.core.plan import GrammarRows, PendingStep, SamplingSpec, StepPlan, StepResult
+from tetrad.worker_svc.core.plan import GrammarRows, ModelRunnerOutput, PendingStep, SamplingSpec, SchedulerOutput
 
 _SAMPLING: Mapping[str, SamplingSpec] = {
     "greedy": GREEDY,
@@ -40,7 +40,7 @@ class Watched:
 
     runner: Executor
 
-    def execute(self, plan: StepPlan) -> StepResult | PendingStep:
+    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput | PendingStep:
         """Run one step; RuntimeError if it waits."""
         torch.cuda.set_sync_debug_mode("error")
         try:
@@ -61,7 +61,7 @@ class Constrained:
     runner: Executor
     vocab_size: int
 
-    def execute(self, plan: StepPlan) -> StepResult | PendingStep:
+    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput | PendingStep:
         """Run one step with masks."""
         handles = plan.cached.handles
         bitmask = np.full((len(handles), -(-self.vocab_size // 32)), 0x55555555, np.uint32)

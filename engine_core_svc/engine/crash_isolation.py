@@ -36,7 +36,7 @@ class CrashIsolation:
 
     def __init__(self, scheduler: Scheduler, *, tokens_to_clear: int) -> None:
         self._scheduler = scheduler
-        self._acquitted_after = tokens_to_clear
+        self._cleared_after = tokens_to_clear
         self._records: dict[int, _Record] = {}
         self._queue: deque[int] = deque()
         self._alone: int | None = None
@@ -79,7 +79,7 @@ class CrashIsolation:
     def _is_suspect_running(self) -> bool:
         """Return whether the isolated request is still a suspect; clears it after enough tokens."""
         request = self._scheduler.requests.get(self._alone or NO_REQUEST)
-        if request is not None and self._has_progressed(request, self._acquitted_after):
+        if request is not None and self._has_progressed(request, self._cleared_after):
             del self._records[request.key]
             return False
         return request is not None and request.key in self._records

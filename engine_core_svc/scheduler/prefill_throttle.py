@@ -72,7 +72,7 @@ class MeasuringThrottle:
 
     Args:
         max_slowdown: that multiple, above 1. Where many wait for their prompts and few decode, the time for prompts grows with
-            their ratio: a burst is let in rather than fed drop by drop past those that came first.
+            their ratio: many new prompts start together instead of one by one behind the first ones.
     """
 
     def __init__(self, max_slowdown: float) -> None:

@@ -151,7 +151,7 @@ class EngineClient:
         return Unavailable(f"The engine core at {self.target} was not ready within {timeout_s:g} s{reason}.")
 
     def add(self, active: ActiveSequence) -> None:
-        """Send a request with the others of its burst; Unavailable if the engine has been away for too long.
+        """Send a request in a batch with the others of that moment; Unavailable if the engine has been away for too long.
 
         Args:
             active: the sequence, which gets the outputs, and its message. If another engine core may have accepted it, this one

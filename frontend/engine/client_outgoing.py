@@ -11,7 +11,7 @@ from tetrad.frontend.engine.client_adds import AddMessage, add_messages
 from tetrad.frontend.engine.client_sequence import ActiveSequence
 from tetrad.frontend.engine.session_client import EngineSession
 from tetrad.frontend.engine.wire import set_resumed
-from tetrad.frontend.net.batching import end_of_burst
+from tetrad.frontend.net.batching import batch_complete
 from tetrad.services.errors import TetradError
 from tetrad.services.log import get_logger
 from tetrad.services.message_size import batches
@@ -38,7 +38,7 @@ class EngineOutgoing:
         self._is_due = asyncio.Event()
 
     def add(self, requests: Iterable[ActiveSequence]) -> None:
-        """Send requests with the others of their burst; behind their tokens if an engine core knew them."""
+        """Send requests in a batch with the others of that moment; behind their tokens if an engine core knew them."""
         for each in requests:
             sequence = each.sequence
             self._adds[sequence.request_id] = each
@@ -66,7 +66,7 @@ class EngineOutgoing:
                 await self._is_due.wait()
                 # Requests in one message begin in one step; one by one, each would have a step of its own, which takes the
                 # cores from those that are still being read.
-                await end_of_burst(lambda: len(self._adds))
+                await batch_complete(lambda: len(self._adds))
                 self._is_due.clear()
                 adds, self._adds = self._adds, {}
                 aborts, self._aborts = self._aborts, []

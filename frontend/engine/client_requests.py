@@ -84,7 +84,7 @@ class EngineRequests:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def add(self, active: ActiveSequence) -> None:
-        """Send a request with the others of its burst, or with the next session."""
+        """Send a request in a batch with the others of that moment, or with the next session."""
         sequence = active.sequence
         self._unfinished[sequence.request_id] = active
         if self._is_connected and not self._isolation.hold(sequence):

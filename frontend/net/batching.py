@@ -6,17 +6,17 @@ import time
 from collections.abc import Callable
 
 _QUIET_TURNS = 2
-"""Of the event loop, without a request: a burst's next one has come by then, if only its connection."""
+"""Turns of the event loop without a new request that complete a batch: simultaneous requests are at most so far apart."""
 _LONGEST_S = 0.008
-"""Of a longer one, what has come goes ahead."""
+"""The longest time that a batch is held open."""
 
 
-async def end_of_burst(count: Callable[[], int], *, most: float = math.inf) -> None:
-    """Return when the event loop brings no more: as soon as nothing else is ready, of a single request.
+async def batch_complete(count: Callable[[], int], *, most: float = math.inf) -> None:
+    """Return when no further request joins a batch within a few turns of the event loop.
 
     Args:
-        count: of what has come; 0 ends it.
-        most: that is sent together.
+        count: returns the number of requests in the batch; 0 ends the wait.
+        most: requests of one message; a batch of that size is complete.
     """
     began, num, num_quiet = time.monotonic(), count(), 0
     while 0 < num < most and num_quiet < _QUIET_TURNS and time.monotonic() - began < _LONGEST_S:

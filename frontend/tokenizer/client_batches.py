@@ -1,6 +1,6 @@
 """TokenizerBatches: sends small tokenizer calls that arrive together, or while other calls are in flight, in one message.
 
-A separate call costs each side more than a short text, and delays requests of a burst one after the other. Used by
+A separate call costs each side more than a short text, and delays requests of a batch one after the other. Used by
 TokenizerClient, above the replicas. A failed batch is not repeated: its calls are then made one by one, by the rules for
 single calls. One event loop.
 """
@@ -10,7 +10,7 @@ import contextvars
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeGuard
 
-from tetrad.frontend.net.batching import end_of_burst
+from tetrad.frontend.net.batching import batch_complete
 from tetrad.frontend.tokenizer.replicas import Connection
 from tetrad.services.errors import TetradError
 from tetrad.services.log import get_logger
@@ -87,7 +87,7 @@ class TokenizerBatches:
         self._go_on()
 
     async def _send_next(self) -> None:
-        await end_of_burst(lambda: len(self._waiting), most=_MOST_CALLS)
+        await batch_complete(lambda: len(self._waiting), most=_MOST_CALLS)
         batch, self._waiting = self._waiting[:_MOST_CALLS], self._waiting[_MOST_CALLS:]
         self._is_gathering = False
         self._go_on()

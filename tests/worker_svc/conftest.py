@@ -15,11 +15,11 @@ from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.plan import (
     CachedRequests,
     DraftTokens,
+    ModelRunnerOutput,
     NewRequest,
     Runner,
     SamplingSpec,
-    StepPlan,
-    StepResult,
+    SchedulerOutput,
     finished,
 )
 from tetrad.worker_svc.devices.cpu import CpuDevice, CpuModel
@@ -90,7 +90,7 @@ class Driver:
         self._free.extend(request.blocks)
         return request
 
-    def plan(self, scheduled: Mapping[int, int], **extra: object) -> StepPlan:
+    def plan(self, scheduled: Mapping[int, int], **extra: object) -> SchedulerOutput:
         """Return the plan that runs so many tokens of each handle; the driver's counts move on at once."""
         new, cached = [], []
         for handle, count in scheduled.items():
@@ -124,7 +124,7 @@ class Driver:
                 request.num_tokens += 1  # it samples, and will know one more
         removed, self._removed = self._removed, []
         self._step_id += 1
-        return StepPlan(self._step_id, new, _columns(cached, len(self.windows)), removed, **extra)
+        return SchedulerOutput(self._step_id, new, _columns(cached, len(self.windows)), removed, **extra)
 
     def _free_passed(self, request: Running) -> None:
         if self._keeps_passed:
@@ -134,7 +134,7 @@ class Driver:
             self._free.extend(block for block in table[:passed] if block)
             table[:passed] = [0] * passed
 
-    def take(self, result: StepResult) -> StepResult:
+    def take(self, result: ModelRunnerOutput) -> ModelRunnerOutput:
         """Note a step's tokens."""
         assert not result.failures, result.failures
         for handle, token in zip(result.handles.tolist(), result.token_ids.tolist(), strict=True):
@@ -148,10 +148,10 @@ class Driver:
             self.requests[item.handle].prompt_logprobs.append((item.start, item.rows.token_ids, item.rows.logprobs))
         return result
 
-    def step(self, scheduled: Mapping[int, int], **extra: object) -> StepResult:
+    def step(self, scheduled: Mapping[int, int], **extra: object) -> ModelRunnerOutput:
         return self.take(finished(self.runner.execute(self.plan(scheduled, **extra))))
 
-    def verify(self, drafts: Mapping[int, list[int]], **extra: object) -> StepResult:
+    def verify(self, drafts: Mapping[int, list[int]], **extra: object) -> ModelRunnerOutput:
         """Run a decode step in which these requests verify drafts, which may be none."""
         before = {handle: self.requests[handle].num_tokens for handle in drafts}
         scheduled = {handle: self.remaining(handle) + len(draft_ids) for handle, draft_ids in drafts.items()}

@@ -17,7 +17,7 @@ from tetrad.services.observability.tracing import Tracer
 from tetrad.services.version import CONTRACT_REVISION, SCHEMA_REVISION
 from tetrad.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 from tetrad.worker_svc.api.wire import decode_plan, encode_result
-from tetrad.worker_svc.core.plan import ExecutedStep, StagedStep, StepPlan, StepResult
+from tetrad.worker_svc.core.plan import ExecutedStep, ModelRunnerOutput, SchedulerOutput, StagedStep
 from tetrad.worker_svc.observability.metrics import WorkerMetrics
 from tetrad.worker_svc.observability.request_traces import RequestTraces
 from tetrad.worker_svc.worker.compute_thread import ComputeThread
@@ -88,7 +88,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         log.info("stream.started", peer=context.peer(), epoch=hello.epoch, contract_revision=hello.contract_revision)
         traces = RequestTraces(self._tracer)
 
-        def execute(plan: StepPlan) -> ExecutedStep:
+        def execute(plan: SchedulerOutput) -> ExecutedStep:
             return self._worker.execute(stream_id, plan)  # looked up at each step: a profile may stand in between by then
 
         stream = _Stream(execute, self._compute, self._waiting, self._metrics, traces, self._max_queued_steps)
@@ -135,7 +135,7 @@ class _Stream:
 
     def __init__(
         self,
-        execute: Callable[[StepPlan], ExecutedStep],
+        execute: Callable[[SchedulerOutput], ExecutedStep],
         compute: ComputeThread,
         waiting: ComputeThread,
         metrics: WorkerMetrics,
@@ -194,16 +194,16 @@ class _Stream:
         finally:
             self._results.put_nowait(None)
 
-    async def _result(self, step_id: int, launch: asyncio.Future[ExecutedStep]) -> StepResult:
+    async def _result(self, step_id: int, launch: asyncio.Future[ExecutedStep]) -> ModelRunnerOutput:
         """Return what a step brought; the compute thread goes on with the next one while the device works on this one."""
         done = await launch
-        if isinstance(done, StepResult):
+        if isinstance(done, ModelRunnerOutput):
             return done
         if isinstance(done, StagedStep):
             return await self._passed(step_id, done)
         return await self._waiting.submit(finish, step_id, done)
 
-    async def _passed(self, step_id: int, step: StagedStep) -> StepResult:
+    async def _passed(self, step_id: int, step: StagedStep) -> ModelRunnerOutput:
         """Return what a step brought that passes through a pipeline; the compute thread begins others meanwhile."""
         try:
             await self._waiting.submit(step.arrive)
@@ -223,7 +223,7 @@ class _Stream:
                         await self._arrived.wait()
 
 
-def _read(request: worker_pb2.ExecuteRequest) -> StepPlan:
+def _read(request: worker_pb2.ExecuteRequest) -> SchedulerOutput:
     try:
         if request.WhichOneof("message") != "step":
             raise InvalidRequest("After the hello, every message of an Execute stream is a step.")
@@ -232,7 +232,7 @@ def _read(request: worker_pb2.ExecuteRequest) -> StepPlan:
         raise InvalidRequest(error.message, reason="INVALID_PLAN") from error
 
 
-def _write(result: StepResult) -> worker_pb2.ModelRunnerOutput:
+def _write(result: ModelRunnerOutput) -> worker_pb2.ModelRunnerOutput:
     try:
         return encode_result(result)
     except Exception as error:

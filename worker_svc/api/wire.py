@@ -25,11 +25,11 @@ from tetrad.worker_svc.core.plan import (
     GrammarRows,
     Ints,
     LogprobRows,
+    ModelRunnerOutput,
     NewRequest,
     PromptLogprobs,
     SamplingSpec,
-    StepPlan,
-    StepResult,
+    SchedulerOutput,
 )
 
 _OWNER = "This worker"
@@ -71,11 +71,11 @@ _Params = tuple[types_pb2.SamplingParams, SamplingSpec]
 """Sampling parameters as they came, and as own value."""
 
 
-def decode_plan(message: worker_pb2.SchedulerOutput) -> StepPlan:
+def decode_plan(message: worker_pb2.SchedulerOutput) -> SchedulerOutput:
     """Return the plan that a SchedulerOutput stands for; InvalidRequest if its columns disagree."""
     UNREAD_OF_PLAN.refuse(message)
     shared = [_decode_params(params) for params in message.shared_sampling_params]
-    return StepPlan(
+    return SchedulerOutput(
         step_id=message.step_id,
         new_requests=[_decode_new(new, shared) for new in message.new_requests],
         cached=_decode_cached(message.cached_requests),
@@ -95,7 +95,7 @@ def _decode_copies(message: worker_pb2.SchedulerOutput, name: str) -> tuple[Ints
     return ints(copies.source_block_ids), ints(copies.target_block_ids)
 
 
-def encode_result(result: StepResult) -> worker_pb2.ModelRunnerOutput:
+def encode_result(result: ModelRunnerOutput) -> worker_pb2.ModelRunnerOutput:
     """Return the message that a result stands for."""
     handles, num_tokens, token_ids = _columns_of_tokens(result)
     message = worker_pb2.ModelRunnerOutput(
@@ -120,7 +120,7 @@ def encode_result(result: StepResult) -> worker_pb2.ModelRunnerOutput:
     return message
 
 
-def _columns_of_tokens(result: StepResult) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+def _columns_of_tokens(result: ModelRunnerOutput) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
     """Return each handle once, numbers of tokens, and the tokens."""
     if not result.has_drafts:
         return result.handles, np.ones(len(result.handles), np.uint32), result.token_ids

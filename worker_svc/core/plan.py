@@ -143,7 +143,7 @@ class DraftTokens:
 
 
 @dataclass(frozen=True, slots=True)
-class StepPlan:
+class SchedulerOutput:
     """One step, as a delta to what the worker knows."""
 
     step_id: int
@@ -211,7 +211,7 @@ class Pooled:
 
 
 @dataclass(frozen=True, slots=True)
-class StepResult:
+class ModelRunnerOutput:
     """The result of a step: one token for each of `handles`, and the answers of pooling requests.
 
     With drafts, a request may be there several times, in order.
@@ -234,7 +234,7 @@ class StepResult:
 class PendingStep(Protocol):
     """A step that the device has been given, and that the next one need not wait for."""
 
-    def wait(self) -> StepResult:
+    def wait(self) -> ModelRunnerOutput:
         """Return what it brought; on any thread but the runner's. Raises what Runner.execute would have raised."""
 
 
@@ -246,7 +246,7 @@ class StagedStep(Protocol):
         result: what it brought, or the error that Runner.execute would have raised. Steps behind it may complete it.
     """
 
-    result: Future[StepResult]
+    result: Future[ModelRunnerOutput]
 
     def arrive(self) -> None:
         """Wait until it has passed the last stage; on any thread but the runner's."""
@@ -255,21 +255,21 @@ class StagedStep(Protocol):
         """Set its result, and those of the steps before it; on the runner's thread. Waits as `arrive` does."""
 
 
-ExecutedStep = StepResult | PendingStep | StagedStep
+ExecutedStep = ModelRunnerOutput | PendingStep | StagedStep
 
 
-def finished(step: ExecutedStep) -> StepResult:
+def finished(step: ExecutedStep) -> ModelRunnerOutput:
     """Return what a step brought, waiting for it if it has to; for callers on the runner's thread with nothing else to do."""
     if isinstance(step, StagedStep):
         step.complete()
         return step.result.result()
-    return step if isinstance(step, StepResult) else step.wait()
+    return step if isinstance(step, ModelRunnerOutput) else step.wait()
 
 
 class Runner(Protocol):
     """Executes plans in the order of the calls. Owned by the compute thread."""
 
-    def execute(self, plan: StepPlan) -> ExecutedStep:
+    def execute(self, plan: SchedulerOutput) -> ExecutedStep:
         """Run one step, or queue it on the device; any exception means that the device can no longer be used."""
 
     def forget_all(self) -> None:

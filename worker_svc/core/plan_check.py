@@ -8,10 +8,10 @@ import numpy as np
 
 from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.core.device import KvLayout
-from tetrad.worker_svc.core.plan import Ints, StepPlan
+from tetrad.worker_svc.core.plan import Ints, SchedulerOutput
 
 
-def check_plan(plan: StepPlan, layout: KvLayout, vocab_size: int, num_groups: int) -> None:
+def check_plan(plan: SchedulerOutput, layout: KvLayout, vocab_size: int, num_groups: int) -> None:
     """InvalidRequest, naming value and limit, for blocks or groups that do not exist, too many tokens, masks of wrong size."""
     for block_ids in (*(new.block_ids for new in plan.new_requests), plan.cached.new_block_ids):
         if block_ids.size and len(block_ids) != num_groups:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tetrad.services.errors import InvalidRequest, TetradError, Unsupported
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import CachedRequests, DraftTokens, Ints, NewRequest, SamplingSpec, StepPlan
+from tetrad.worker_svc.core.plan import CachedRequests, DraftTokens, Ints, NewRequest, SamplingSpec, SchedulerOutput
 
 _NONE: Ints = np.empty(0, np.int64)
 
@@ -69,7 +69,7 @@ class RequestTable:
         self._takes_drafts = takes_drafts
         self._set_aside: set[int] = set()
 
-    def apply(self, plan: StepPlan) -> ScheduledRows:
+    def apply(self, plan: SchedulerOutput) -> ScheduledRows:
         """Forget, add and extend requests as the plan says, and return its rows.
 
         InvalidRequest if it names unknown requests, or tokens or blocks that they do not have.

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from tetrad.services.errors import TetradError
-from tetrad.worker_svc.core.plan import StepResult
+from tetrad.worker_svc.core.plan import ModelRunnerOutput
 from tetrad.worker_svc.core.request_table import RequestTable
 from tetrad.worker_svc.cuda.device.accelerator import Download
 from tetrad.worker_svc.cuda.sampling.prompt_logprobs import LaunchedPrompts
@@ -128,7 +128,7 @@ class LaunchedStep:
         self._failures, self._log = failures, log
         self._started, self._input_seconds = started, input_seconds
 
-    def wait(self) -> StepResult:
+    def wait(self) -> ModelRunnerOutput:
         """Return what the step brought."""
         arrays = self._download.wait()
         num_sampled = len(self._samples.tensors)

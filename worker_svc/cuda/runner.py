@@ -16,7 +16,7 @@ import torch
 from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import GivenRows, Ints, StepPlan, StepResult, finished
+from tetrad.worker_svc.core.plan import GivenRows, Ints, ModelRunnerOutput, SchedulerOutput, finished
 from tetrad.worker_svc.core.request_table import RequestTable, refuse_pooling
 from tetrad.worker_svc.core.step_inputs import StepRows, order_rows
 from tetrad.worker_svc.cuda.attention import AttentionParts, DeviceStep, PagedAttention
@@ -110,7 +110,7 @@ class CudaModelRunner:
         return len(self._batch)
 
     @torch.inference_mode()
-    def execute(self, plan: StepPlan) -> StepResult | LaunchedStep:
+    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput | LaunchedStep:
         """Queue one step."""
         started = time.perf_counter()
         self._verifier.settle()
@@ -118,7 +118,7 @@ class CudaModelRunner:
         self._kv_cache.move(plan)
         scheduled = self._requests.apply(plan)
         if not len(scheduled.slots):
-            return StepResult(plan.step_id, _NONE, _NONE, failures=scheduled.failures)
+            return ModelRunnerOutput(plan.step_id, _NONE, _NONE, failures=scheduled.failures)
         rows = order_rows(self._batch, scheduled.slots, scheduled.num_computed, scheduled.num_scheduled)
         self._state.catch_up(rows.slots)
         has_drafts = bool(self._batch.num_drafts[rows.slots].any())
@@ -161,7 +161,7 @@ class CudaModelRunner:
         if self._use_graphs:
             self._record_graphs(lambda done, _: report(num_plans + done, num_parts))
 
-    def _run_plans(self, plans: Sequence[StepPlan], report: Callable[[int], None]) -> None:
+    def _run_plans(self, plans: Sequence[SchedulerOutput], report: Callable[[int], None]) -> None:
         for completed, plan in enumerate(plans, 1):
             finished(self.execute(plan))
             self.forget_all()
@@ -179,7 +179,7 @@ class CudaModelRunner:
                 "left; lower gpu_memory_utilization or max_num_seqs, or set enforce_eager."
             ) from error
 
-    def _sample(self, rows: StepRows, logits_of: LogitsOfTokens, plan: StepPlan) -> PlainSamples:
+    def _sample(self, rows: StepRows, logits_of: LogitsOfTokens, plan: SchedulerOutput) -> PlainSamples:
         """Launch what samples one token for each row whose last known token is computed, and keep the tokens."""
         slots = rows.slots[rows.sampling_rows]
         last = (rows.first_token + rows.num_scheduled - 1)[rows.sampling_rows]
@@ -187,7 +187,7 @@ class CudaModelRunner:
         self._state.append(slots, sampled.token_ids)
         return PlainSamples(self._batch.handles[slots].astype(np.uint32), sampled)
 
-    def _verify(self, rows: StepRows, logits_of: LogitsOfTokens, plan: StepPlan) -> VerifiedSamples:
+    def _verify(self, rows: StepRows, logits_of: LogitsOfTokens, plan: SchedulerOutput) -> VerifiedSamples:
         """Launch what samples in the places of drafts, and behind the last ones."""
         return self._verifier.sample(places_of(rows, self._batch), logits_of, plan.grammar)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from tetrad.worker_svc.core.device import KvLayout
-from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec, StepPlan
+from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec, SchedulerOutput
 from tetrad.worker_svc.runner.warm_up import dummy_plan
 
 SAMPLINGS = (
@@ -29,7 +29,7 @@ SAMPLINGS = (
 )
 
 
-def sampling_plans(layout: KvLayout) -> list[StepPlan]:
+def sampling_plans(layout: KvLayout) -> list[SchedulerOutput]:
     """Return the steps, each of one short prompt; run each, then forget all requests."""
     num_tokens = min(2, layout.max_model_len, layout.max_num_batched_tokens)
     plans = [dummy_plan(1, num_tokens, layout, sampling) for sampling in SAMPLINGS]

@@ -27,7 +27,7 @@ from tetrad.worker_svc.core.device import (
     refuse_loras,
 )
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import GrammarRows, Ints, NewRequest, PendingStep, StepPlan, StepResult
+from tetrad.worker_svc.core.plan import GrammarRows, Ints, ModelRunnerOutput, NewRequest, PendingStep, SchedulerOutput
 from tetrad.worker_svc.core.request_table import RequestTable
 from tetrad.worker_svc.core.verification import verify
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
@@ -190,7 +190,7 @@ class SimRunner:
         """Requests known."""
         return len(self._batch)
 
-    def execute(self, plan: StepPlan) -> StepResult | PendingStep:
+    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput | PendingStep:
         """Make a step's tokens up, and queue it for as long as it would take; one that takes no time is over."""
         started = time.perf_counter()
         if self._crash_token_id is not None:
@@ -203,7 +203,7 @@ class SimRunner:
         slots, tokens = self._sample(slots, plan.grammar)
         handles = batch.handles[slots].astype(np.uint32)
         cost = self._cost.seconds(int(rows.num_scheduled.sum()), int(rows.num_computed.sum()))
-        result = StepResult(
+        result = ModelRunnerOutput(
             step_id=plan.step_id,
             handles=handles,
             token_ids=tokens.astype(np.uint32),

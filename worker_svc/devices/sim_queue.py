@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from tetrad.worker_svc.core.plan import StepResult
+from tetrad.worker_svc.core.plan import ModelRunnerOutput
 
 _PR_SET_TIMERSLACK = 29
 _LEAST_SLACK_NS = 1
@@ -40,7 +40,7 @@ class SimQueue:
         self._sleep, self._clock = sleep, clock
         self._free_at = 0.0
 
-    def add(self, result: StepResult, seconds: float, ready_at: float) -> "SimStep":
+    def add(self, result: ModelRunnerOutput, seconds: float, ready_at: float) -> "SimStep":
         """Queue a step that takes so many seconds and cannot begin before `ready_at`."""
         self._free_at = max(self._free_at, ready_at) + seconds
         return SimStep(replace(result, compute_seconds=seconds), self._free_at, self)
@@ -54,10 +54,10 @@ class SimQueue:
 class SimStep:
     """A step on the simulated device; see PendingStep."""
 
-    def __init__(self, result: StepResult, end: float, queue: SimQueue) -> None:
+    def __init__(self, result: ModelRunnerOutput, end: float, queue: SimQueue) -> None:
         self._result, self._end, self._queue = result, end, queue
 
-    def wait(self) -> StepResult:
+    def wait(self) -> ModelRunnerOutput:
         """Return what the step brought, once its time is over."""
         self._queue.wait_until(self._end)
         return self._result

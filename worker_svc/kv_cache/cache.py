@@ -17,7 +17,7 @@ import torch
 
 from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.core.device import KvGroup
-from tetrad.worker_svc.core.plan import Ints, StepPlan
+from tetrad.worker_svc.core.plan import Ints, SchedulerOutput
 from tetrad.worker_svc.kv_cache.layer_groups import LayerGroup
 from tetrad.worker_svc.kv_cache.swap_pool import SwapPool
 
@@ -156,12 +156,12 @@ class KvCache:
         """Bytes of all blocks."""
         return self.num_blocks * self.spec.block_size_bytes(self.block_size)
 
-    def move(self, plan: StepPlan) -> None:
+    def move(self, plan: SchedulerOutput) -> None:
         """Do what a plan wants done with blocks before its step, in the contract's order: what leaves is read first."""
         self.move_blocks(plan.swap_out, plan.swap_in)
 
     def move_blocks(self, swap_out: Iterable[Ints] | None, swap_in: Iterable[Ints] | None) -> None:
-        """Copy blocks to the second tier, and then others back; see StepPlan."""
+        """Copy blocks to the second tier, and then others back; see SchedulerOutput."""
         if swap_out is not None:
             self._swap_pool.swap_out(*swap_out)
         if swap_in is not None:

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from tetrad.services.observability.histogram import Histogram
 from tetrad.services.observability.metrics import REQUESTS_OF_A_STEP, SECONDS_OF_A_STEP, TOKENS
-from tetrad.worker_svc.core.plan import Ints, StepPlan, StepResult
+from tetrad.worker_svc.core.plan import Ints, ModelRunnerOutput, SchedulerOutput
 from tetrad.worker_svc.worker.worker import Snapshot
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class WorkerMetrics:
         self._requests = self._histogram("step_requests", "Requests that a step computes for.", REQUESTS_OF_A_STEP)
         self.registry.register(_Pulled(snapshot))
 
-    def run_step(self, plan: StepPlan, queued_at: float, execute: Callable[[StepPlan], T]) -> T:
+    def run_step(self, plan: SchedulerOutput, queued_at: float, execute: Callable[[SchedulerOutput], T]) -> T:
         """Execute a plan that waits since `queued_at` of perf_counter, and count it; on the compute thread."""
         self._queue.observe(time.perf_counter() - queued_at)
         result = execute(plan)
@@ -50,7 +50,7 @@ class WorkerMetrics:
         self._requests.observe(len(new) + len(cached))
         return result
 
-    def note_result(self, result: StepResult) -> None:
+    def note_result(self, result: ModelRunnerOutput) -> None:
         """Count the time that a step took; on the event loop."""
         self._compute.observe(result.compute_seconds)
         self._input.observe(result.input_seconds)

@@ -14,7 +14,7 @@ from tetrad.services.log import get_logger
 from tetrad.services.observability.tracing import Attributes, Tracer
 from tetrad.services.request_context import RequestContext
 from tetrad.services.timers.idle_timer import IdleTimer
-from tetrad.worker_svc.core.plan import NewRequest, StepPlan, StepResult
+from tetrad.worker_svc.core.plan import ModelRunnerOutput, NewRequest, SchedulerOutput
 
 _PAUSE_S = 0.25
 """Seconds without a plan after which a request counts as ended. Otherwise the next plan names the requests that have ended."""
@@ -50,18 +50,18 @@ class RequestTraces:
     def __init__(self, tracer: Tracer, *, pause_s: float = _PAUSE_S) -> None:
         self._tracer = tracer
         self._pause_s = pause_s
-        self._plans: deque[StepPlan] = deque()
+        self._plans: deque[SchedulerOutput] = deque()
         self._contexts: dict[int, tuple[RequestContext, str]] = {}
         self._traced: dict[int, _Traced] = {}
         self._timer: IdleTimer | None = None
 
-    def note_plan(self, plan: StepPlan) -> None:
+    def note_plan(self, plan: SchedulerOutput) -> None:
         """Take a plan whose result is to come."""
         self._plans.append(plan)
         for new in plan.new_requests:
             log.debug("request.added", **new.context.log_fields(new.request_id), num_tokens=len(new.token_ids))
 
-    def note_result(self, result: StepResult) -> None:
+    def note_result(self, result: ModelRunnerOutput) -> None:
         """Take the result of the oldest plan."""
         plan, now_ns = self._plans.popleft(), time.time_ns()
         for handle in plan.removed_handles:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from tetrad.worker_svc.attention.interface import M
-from tetrad.worker_svc.core.plan import DraftTokens, Ints, StepPlan, StepResult
+from tetrad.worker_svc.core.plan import DraftTokens, Ints, ModelRunnerOutput, SchedulerOutput
 from tetrad.worker_svc.core.step_inputs import StepInputs, build_step_inputs
 from tetrad.worker_svc.kv_cache.cache import KvCache
 from tetrad.worker_svc.models.interface import Model
@@ -63,19 +63,19 @@ class DraftingRunner(Generic[M]):
         self._runner.warm_up(report)
 
     @torch.inference_mode()
-    def execute(self, plan: StepPlan) -> StepResult:
+    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         """Run one step, and propose as many tokens behind it as the plan says."""
         started = time.perf_counter()
         self._cache.move(plan)
         result = self._runner.execute(plan)
-        assert isinstance(result, StepResult), "on one worker and the host, a step is over when it was executed"
+        assert isinstance(result, ModelRunnerOutput), "on one worker and the host, a step is over when it was executed"
         rows = self._rows(plan, result)
         if not plan.num_spec_tokens or not rows:
             return result
         proposals = self._propose(rows, plan.num_spec_tokens)
         return replace(result, proposals=proposals, compute_seconds=time.perf_counter() - started)
 
-    def _rows(self, plan: StepPlan, result: StepResult) -> list[_Row]:
+    def _rows(self, plan: SchedulerOutput, result: ModelRunnerOutput) -> list[_Row]:
         """Return the step's requests, but for those that failed."""
         for handle in plan.removed_handles:
             self._num_computed.pop(handle, None)

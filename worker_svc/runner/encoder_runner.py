@@ -12,7 +12,7 @@ import torch
 
 from tetrad.services.errors import InternalError, InvalidRequest, TetradError, Unsupported
 from tetrad.worker_svc.core.device import KvLayout
-from tetrad.worker_svc.core.plan import NewRequest, Pooled, StepPlan, StepResult
+from tetrad.worker_svc.core.plan import ModelRunnerOutput, NewRequest, Pooled, SchedulerOutput
 from tetrad.worker_svc.core.pooling import PoolingFacts, PoolingSpec
 from tetrad.worker_svc.layers.pooler import Pooler
 from tetrad.worker_svc.models.packed_prompts import PackedEncoder, PackedPrompts
@@ -40,7 +40,7 @@ class EncoderRunner:
     """No request outlives its step."""
 
     @torch.inference_mode()
-    def execute(self, plan: StepPlan) -> StepResult:
+    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         """Run one step."""
         started = time.perf_counter()
         if len(plan.cached.handles):
@@ -50,7 +50,7 @@ class EncoderRunner:
         runnable = [new for new in plan.new_requests if new.handle not in failed]
         pooled, not_finite = self._run(runnable) if runnable else ([], [])
         failures += not_finite
-        return StepResult(
+        return ModelRunnerOutput(
             plan.step_id,
             _NONE,
             _NONE,

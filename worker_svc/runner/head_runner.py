@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from tetrad.worker_svc.attention.interface import M
-from tetrad.worker_svc.core.plan import DraftTokens, Ints, StepPlan, StepResult
+from tetrad.worker_svc.core.plan import DraftTokens, Ints, ModelRunnerOutput, SchedulerOutput
 from tetrad.worker_svc.core.step_inputs import StepInputs, build_step_inputs
 from tetrad.worker_svc.kv_cache.cache import KvCache
 from tetrad.worker_svc.models.draft_head import DraftHead
@@ -69,12 +69,12 @@ class HeadRunner(Generic[M]):
         self._computed = None
 
     @torch.inference_mode()
-    def execute(self, plan: StepPlan) -> StepResult:
+    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         """Run one step and the head behind it; propose as many tokens as the plan says."""
         started = time.perf_counter()
         self._cache.move(plan)
         result = self._runner.execute(plan)
-        assert isinstance(result, StepResult), "on one worker and the host, a step is over when it was executed"
+        assert isinstance(result, ModelRunnerOutput), "on one worker and the host, a step is over when it was executed"
         computed, self._computed = self._computed, None
         if computed is None:
             return result
@@ -85,7 +85,7 @@ class HeadRunner(Generic[M]):
         states = self._states_of(hidden).clone()
         self._computed = _Computed(inputs, self._batch.handles[inputs.slots].copy(), states)
 
-    def _propose(self, computed: _Computed, result: StepResult, num_tokens: int) -> DraftTokens | None:
+    def _propose(self, computed: _Computed, result: ModelRunnerOutput, num_tokens: int) -> DraftTokens | None:
         """Run the head over what was computed and is right; return proposals for the requests that sampled."""
         inputs, batch = computed.inputs, self._batch
         ends = np.minimum(inputs.num_computed + inputs.num_scheduled, batch.num_tokens[inputs.slots] - 1)

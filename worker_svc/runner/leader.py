@@ -13,7 +13,7 @@ import torch
 from tetrad.worker_svc.attention.interface import M, MetadataBuilder, Tables
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.lora import ModelLoras
-from tetrad.worker_svc.core.plan import Floats, GivenRows, Ints, Runner, StepPlan
+from tetrad.worker_svc.core.plan import Floats, GivenRows, Ints, Runner, SchedulerOutput
 from tetrad.worker_svc.core.step_inputs import StepInputs
 from tetrad.worker_svc.kv_cache.cache import KvCache
 from tetrad.worker_svc.models.interface import Model
@@ -121,7 +121,7 @@ class LedKvCache(KvCache):
 
     ranks: RankChannels
 
-    def move(self, plan: StepPlan) -> None:
+    def move(self, plan: SchedulerOutput) -> None:
         """See KvCache."""
         order = encode_moves(plan)
         if order is not None:

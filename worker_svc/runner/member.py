@@ -9,7 +9,7 @@ from tetrad.services.errors import FailedPrecondition, InternalError
 from tetrad.worker_svc.attention.interface import M, MetadataBuilder
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.lora import ModelLoras
-from tetrad.worker_svc.core.plan import Ints, StepPlan
+from tetrad.worker_svc.core.plan import Ints, SchedulerOutput
 from tetrad.worker_svc.kv_cache.cache import KvCache, KvCacheSpec
 from tetrad.worker_svc.models.interface import Model, ModelSizes, StageModel
 from tetrad.worker_svc.runner.orders import Kind, ModelOrder, decode_moves, decode_step
@@ -109,7 +109,7 @@ class MemberRunner:
             num_host_blocks=layout.num_host_blocks,
         )
 
-    def execute(self, plan: StepPlan) -> NoReturn:
+    def execute(self, plan: SchedulerOutput) -> NoReturn:
         """Refuse: plans go to the leader."""
         raise InternalError(f"Step {plan.step_id} came to a member of a worker group; its leader takes plans.")
 

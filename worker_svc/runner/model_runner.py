@@ -18,7 +18,7 @@ from tetrad.worker_svc.attention.interface import M
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.lora import ModelLoras
-from tetrad.worker_svc.core.plan import ExecutedStep, GrammarRows, Ints, StepPlan, StepResult, finished
+from tetrad.worker_svc.core.plan import ExecutedStep, GrammarRows, Ints, ModelRunnerOutput, SchedulerOutput, finished
 from tetrad.worker_svc.core.request_table import RequestTable
 from tetrad.worker_svc.core.step_inputs import StepInputs, build_step_inputs
 from tetrad.worker_svc.core.verification import verify
@@ -45,7 +45,7 @@ class BegunStep:
         input_seconds: what building the inputs took.
     """
 
-    plan: StepPlan
+    plan: SchedulerOutput
     inputs: StepInputs
     failures: Sequence[tuple[int, TetradError]]
     started: float
@@ -114,26 +114,26 @@ class ModelRunner(Generic[M]):
         return len(self._batch)
 
     @torch.inference_mode()
-    def execute(self, plan: StepPlan) -> ExecutedStep:
+    def execute(self, plan: SchedulerOutput) -> ExecutedStep:
         """Run one step."""
         begun = self._begin(plan)
-        if isinstance(begun, StepResult):
+        if isinstance(begun, ModelRunnerOutput):
             return begun
         hidden = self._forward(begun.inputs)
         self._watch(begun.inputs, hidden)
         return self._complete(begun, hidden)
 
-    def _begin(self, plan: StepPlan) -> BegunStep | StepResult:
+    def _begin(self, plan: SchedulerOutput) -> BegunStep | ModelRunnerOutput:
         """Apply a plan to the known requests; return its result at once if nothing is left to compute."""
         started = time.perf_counter()
         self._kv_cache.move(plan)
         rows = self._requests.apply(plan)
         if not len(rows.slots):
-            return StepResult(plan.step_id, _NONE, _NONE, failures=rows.failures)
+            return ModelRunnerOutput(plan.step_id, _NONE, _NONE, failures=rows.failures)
         inputs = build_step_inputs(self._batch, rows.slots, rows.num_computed, rows.num_scheduled)
         return BegunStep(plan, inputs, rows.failures, started, time.perf_counter() - started)
 
-    def _complete(self, begun: BegunStep, hidden: torch.Tensor) -> StepResult:
+    def _complete(self, begun: BegunStep, hidden: torch.Tensor) -> ModelRunnerOutput:
         """Return what a step brings whose hidden states [T, hidden] behind the last layer are known."""
         plan, inputs = begun.plan, begun.inputs
         prompt_logprobs = collect(self._asked_prompts.chunks(inputs, self._batch), hidden, self._prompt_logits)
@@ -181,7 +181,7 @@ class ModelRunner(Generic[M]):
         self._loras.select_rows(np.full(len(hidden), slot))
         return self._model.logits(hidden)
 
-    def _sample(self, plan: StepPlan, inputs: StepInputs, hidden: torch.Tensor) -> tuple[Ints, Sampled]:
+    def _sample(self, plan: SchedulerOutput, inputs: StepInputs, hidden: torch.Tensor) -> tuple[Ints, Sampled]:
         """Sample for the requests whose last known token was computed, and keep what was sampled."""
         rows = inputs.sampling_rows
         rows = rows[self._pooling.generating(inputs.slots[rows])]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from tetrad.worker_svc.attention.interface import Tables
-from tetrad.worker_svc.core.plan import Ints, StepPlan
+from tetrad.worker_svc.core.plan import Ints, SchedulerOutput
 from tetrad.worker_svc.core.step_inputs import StepInputs
 from tetrad.worker_svc.runner.rank_channels import RankChannels
 
@@ -108,7 +108,7 @@ def decode_step(numbers: npt.NDArray[np.int64]) -> tuple[StepInputs, BlockTables
     return inputs, BlockTables(tables.astype(np.int32), block_size), lora_ids  # as an input batch has them
 
 
-def encode_moves(plan: StepPlan) -> npt.NDArray[np.int64] | None:
+def encode_moves(plan: SchedulerOutput) -> npt.NDArray[np.int64] | None:
     """Return the numbers of a MOVE_BLOCKS order; None if the plan moves nothing."""
     if plan.swap_out is None and plan.swap_in is None:
         return None

@@ -18,7 +18,7 @@ import torch
 from tetrad.services.errors import Unavailable
 from tetrad.worker_svc.attention.interface import M
 from tetrad.worker_svc.core.device import KvLayout
-from tetrad.worker_svc.core.plan import StagedStep, StepPlan, StepResult
+from tetrad.worker_svc.core.plan import ModelRunnerOutput, SchedulerOutput, StagedStep
 from tetrad.worker_svc.models.interface import Model
 from tetrad.worker_svc.runner.model_runner import BegunStep, ModelRunner
 from tetrad.worker_svc.runner.rank_channels import Arrival, RankChannels
@@ -45,7 +45,7 @@ class StepUnderWay:
     ) -> None:
         self.begun, self.handles, self.deciding, self.arrival = begun, frozenset(handles), frozenset(deciding), arrival
         self._complete = complete
-        self.result: Future[StepResult] = Future()
+        self.result: Future[ModelRunnerOutput] = Future()
 
     def arrive(self) -> None:
         """See StagedStep."""
@@ -73,11 +73,11 @@ class StagedRunner(ModelRunner[M]):
         self._leaving: set[int] = set()  # requests that a plan removed while a step with them was under way
 
     @torch.inference_mode()
-    def execute(self, plan: StepPlan) -> StepResult | StagedStep:
+    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput | StagedStep:
         """Begin a step; steps that it depends on are completed before."""
         self._complete_through(self._last_needed(plan))
         begun = self._begin(self._without_early_removals(plan))
-        if isinstance(begun, StepResult):
+        if isinstance(begun, ModelRunnerOutput):
             return begun
         hidden = self._forward(begun.inputs)
         slots, handles = begun.inputs.slots, self._batch.handles
@@ -119,7 +119,7 @@ class StagedRunner(ModelRunner[M]):
             if step is last:
                 return
 
-    def _last_needed(self, plan: StepPlan) -> StepUnderWay | None:
+    def _last_needed(self, plan: SchedulerOutput) -> StepUnderWay | None:
         """Return the last step under way that samples for a request which the plan computes, or may fail one.
 
         All of them, if the plan adds a request that is about to leave, or more requests than there are rows.
@@ -130,7 +130,7 @@ class StagedRunner(ModelRunner[M]):
         computed = {*plan.cached.handles.tolist(), *new}
         return next((step for step in reversed(self._under_way) if step.deciding & computed), None)
 
-    def _without_early_removals(self, plan: StepPlan) -> StepPlan:
+    def _without_early_removals(self, plan: SchedulerOutput) -> SchedulerOutput:
         """Return the plan with the removals that are due: of requests that no step under way has."""
         named = set(chain.from_iterable(step.handles for step in self._under_way))
         removed = self._leaving.union(plan.removed_handles)

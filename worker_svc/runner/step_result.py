@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tetrad.services.errors import TetradError
-from tetrad.worker_svc.core.plan import Pooled, PromptLogprobs, SampledLogprobs, StepResult
+from tetrad.worker_svc.core.plan import ModelRunnerOutput, Pooled, PromptLogprobs, SampledLogprobs
 from tetrad.worker_svc.sampler.sampler import Sampled
 
 
@@ -25,7 +25,7 @@ def step_result(
     input_seconds: float,
     has_drafts: bool = False,
     skipped: Iterable[int] = (),
-) -> StepResult:
+) -> ModelRunnerOutput:
     """Return a plan's answer.
 
     Args:
@@ -33,7 +33,7 @@ def step_result(
         handles: [R], of the rows that sampled; with drafts, several of one request.
         sampled: the token of each.
         failures: of requests, these rows' included.
-        prompt_logprobs, pooled, compute_seconds, input_seconds, has_drafts: see StepResult.
+        prompt_logprobs, pooled, compute_seconds, input_seconds, has_drafts: see ModelRunnerOutput.
         skipped: rows of requests that have failed in a step before.
     """
     logprobs = [SampledLogprobs(handles[asked], found) for asked, found in sampled.logprobs]
@@ -43,7 +43,7 @@ def step_result(
         handles, token_ids = handles[stays], token_ids[stays]
         logprobs = [rest for group in logprobs if len((rest := group.without(left_out)).handles)]
         prompt_logprobs = [each for each in prompt_logprobs if each.handle not in left_out]
-    return StepResult(
+    return ModelRunnerOutput(
         step_id=step_id,
         handles=handles,
         token_ids=token_ids,

@@ -3,14 +3,14 @@
 import numpy as np
 
 from tetrad.worker_svc.core.device import KvLayout
-from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, SamplingSpec, StepPlan
+from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, SamplingSpec, SchedulerOutput
 
 _LARGEST_BATCH = 64
 _CHUNK_TOKENS = 256
 _GREEDY = SamplingSpec(temperature=0.0)
 
 
-def dummy_plans(layout: KvLayout, largest_batch: int = _LARGEST_BATCH) -> list[StepPlan]:
+def dummy_plans(layout: KvLayout, largest_batch: int = _LARGEST_BATCH) -> list[SchedulerOutput]:
     """Return one prefill chunk and steps of 1, 2, 4, ... requests; run each, then forget all requests."""
     chunk = min(_CHUNK_TOKENS, layout.max_model_len, layout.max_num_batched_tokens)
     most = min(layout.max_num_seqs, layout.max_num_batched_tokens, largest_batch)
@@ -18,7 +18,7 @@ def dummy_plans(layout: KvLayout, largest_batch: int = _LARGEST_BATCH) -> list[S
     return [dummy_plan(1, chunk, layout), *(dummy_plan(size, 1, layout) for size in sizes)]
 
 
-def dummy_plan(num_requests: int, num_tokens: int, layout: KvLayout, sampling: SamplingSpec = _GREEDY) -> StepPlan:
+def dummy_plan(num_requests: int, num_tokens: int, layout: KvLayout, sampling: SamplingSpec = _GREEDY) -> SchedulerOutput:
     """Return a step of prompts on the null block."""
     none = np.empty(0, np.int64)
     requests = [
@@ -34,4 +34,4 @@ def dummy_plan(num_requests: int, num_tokens: int, layout: KvLayout, sampling: S
         )
         for handle in range(num_requests)
     ]
-    return StepPlan(step_id=0, new_requests=requests, cached=CachedRequests(none, none, none, none, none[None]))
+    return SchedulerOutput(step_id=0, new_requests=requests, cached=CachedRequests(none, none, none, none, none[None]))

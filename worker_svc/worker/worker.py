@@ -30,7 +30,7 @@ from tetrad.worker_svc.core.host import size_on_disk, size_text
 from tetrad.worker_svc.core.layout_check import LOWER_KV_CACHE, LOWER_STEP, check_layout
 from tetrad.worker_svc.core.lora import LoraLimits, ModelLoras
 from tetrad.worker_svc.core.memory_shortage import memory_for
-from tetrad.worker_svc.core.plan import ExecutedStep, Ints, PendingStep, Runner, StepPlan, StepResult
+from tetrad.worker_svc.core.plan import ExecutedStep, Ints, ModelRunnerOutput, PendingStep, Runner, SchedulerOutput
 from tetrad.worker_svc.core.plan_check import check_plan
 from tetrad.worker_svc.core.ranks import GroupPlace, ObedientRunner, Order, Orders, Shard, Stage
 from tetrad.worker_svc.families.check import check_model
@@ -278,7 +278,7 @@ class Worker:
             self._epoch = 0
             self._runner.forget_all()
 
-    def execute(self, stream_id: int, plan: StepPlan) -> ExecutedStep:
+    def execute(self, stream_id: int, plan: SchedulerOutput) -> ExecutedStep:
         """Run one step of a stream, or queue it on the device.
 
         A step that fails ends the stream, because what is queued behind was planned on its results.
@@ -303,7 +303,7 @@ class Worker:
             self.end_stream(stream_id)
             raise step_failed(plan.step_id, error) from error
 
-    def _check_proposes(self, plan: StepPlan) -> None:
+    def _check_proposes(self, plan: SchedulerOutput) -> None:
         if plan.num_spec_tokens and (self._load_request is None or not self._load_request.draft_method):
             raise InvalidRequest(f"num_spec_tokens {plan.num_spec_tokens}: this worker was given no draft model.")
 
@@ -369,7 +369,7 @@ class Worker:
         self._device.give_back_memory()
 
 
-def finish(step_id: int, step: PendingStep) -> StepResult:
+def finish(step_id: int, step: PendingStep) -> ModelRunnerOutput:
     """Return what a queued step brought, on a thread that may wait; InternalError, reason STEP_FAILED, if the device failed."""
     try:
         return step.wait()

@@ -24,7 +24,7 @@ from tetrad.services.rpc.columns import pack_u32
 from tetrad.v1.types_pb2 import SamplingParams, TokenIds
 from tetrad.v1.worker_pb2 import ExecuteRequest, ExecuteResponse
 from tetrad.worker_svc.api.wire import decode_plan, encode_result
-from tetrad.worker_svc.core.plan import LogprobRows, PromptLogprobs, SampledLogprobs, StepResult
+from tetrad.worker_svc.core.plan import LogprobRows, ModelRunnerOutput, PromptLogprobs, SampledLogprobs
 
 VOCAB_SIZE = 49_152
 MESSAGE_BYTES = 32 << 20
@@ -120,7 +120,7 @@ class Engine:
             if params.HasField("prompt_logprobs") and before[key] <= last < before[key] + num_tokens:
                 prompts.append(PromptLogprobs(key, 1, self._rows(last, params.prompt_logprobs)))
         handles = np.array(plan.sampling_keys, np.uint32)
-        return ExecuteResponse(output=encode_result(StepResult(plan.step_id, handles, handles, sampled, prompts)))
+        return ExecuteResponse(output=encode_result(ModelRunnerOutput(plan.step_id, handles, handles, sampled, prompts)))
 
     def _rows(self, num_positions: int, num_top: int) -> LogprobRows:
         shape = num_positions, 1 + (self.vocab_size if num_top == -1 else num_top)

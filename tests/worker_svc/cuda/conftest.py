@@ -10,7 +10,7 @@ from tests.worker_svc import fast_interpreter
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import StepPlan, finished
+from tetrad.worker_svc.core.plan import SchedulerOutput, finished
 from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator
 from tetrad.worker_svc.devices.cuda import CudaDevice, CudaModel
 
@@ -65,7 +65,7 @@ class PipelinedDriver(Driver):
         super().__init__(*arguments)
         self._ahead: object | None = None
 
-    def launch(self, plan: StepPlan) -> None:
+    def launch(self, plan: SchedulerOutput) -> None:
         behind, self._ahead = self._ahead, self.runner.execute(plan)
         if behind is not None:
             self.take(finished(behind))

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from tests.worker_svc.cuda.conftest import SMALL
-from tetrad.worker_svc.core.plan import CachedRequests, StepPlan
+from tetrad.worker_svc.core.plan import CachedRequests, SchedulerOutput
 
 NONE = np.empty(0, np.int64)
 
@@ -18,7 +18,7 @@ def test_blocks_go_to_the_host_and_come_back(tiny_cuda):
 
     moves = ({"swap_out": (np.array([3]), np.array([1]))}, {"swap_in": (np.array([1]), np.array([5]))})
     for number, move in enumerate(moves):
-        runner.execute(StepPlan(number, [], CachedRequests(NONE, NONE, NONE, NONE, NONE), **move))
+        runner.execute(SchedulerOutput(number, [], CachedRequests(NONE, NONE, NONE, NONE, NONE), **move))
         for layer in runner._kv_cache.layers:
             layer[3] = 0.0
 

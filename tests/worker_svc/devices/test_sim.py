@@ -9,7 +9,7 @@ import pytest
 
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import SamplingSpec, StepResult
+from tetrad.worker_svc.core.plan import ModelRunnerOutput, SamplingSpec
 from tetrad.worker_svc.devices.sim import CostModel, SimDevice, SimRunner
 from tetrad.worker_svc.devices.sim_queue import SimQueue
 
@@ -85,7 +85,7 @@ class Clock:
 
 def result_of(step_id):
     nothing = np.zeros(0, np.uint32)
-    return StepResult(step_id=step_id, handles=nothing, token_ids=nothing)
+    return ModelRunnerOutput(step_id=step_id, handles=nothing, token_ids=nothing)
 
 
 def test_cost_model_decides_how_long_a_step_takes(make_sim_driver):

@@ -9,7 +9,7 @@ from tetrad.services.errors import FailedPrecondition
 from tetrad.services.rpc.columns import pack_u32
 from tetrad.v1 import worker_pb2
 from tetrad.worker_svc.core.device import KvLayout
-from tetrad.worker_svc.core.plan import CachedRequests, StepPlan
+from tetrad.worker_svc.core.plan import CachedRequests, SchedulerOutput
 from tetrad.worker_svc.kv_cache import swap_pool
 from tetrad.worker_svc.kv_cache.cache import KvCache, KvCacheSpec
 from tetrad.worker_svc.kv_cache.layer_groups import group_layers
@@ -24,7 +24,7 @@ def ids(*numbers):
 
 
 def plan(**moves):
-    return StepPlan(1, [], CachedRequests(NONE, NONE, NONE, NONE, NONE), **moves)
+    return SchedulerOutput(1, [], CachedRequests(NONE, NONE, NONE, NONE, NONE), **moves)
 
 
 def filled(dtype=torch.float32, *, is_by_block=False, **sizes):

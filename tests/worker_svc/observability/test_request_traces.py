@@ -11,7 +11,7 @@ from tetrad.services.errors import InvalidRequest
 from tetrad.services.observability.tracer import open_tracer
 from tetrad.services.observability.tracing import NoTracer
 from tetrad.services.request_context import RequestContext
-from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, SamplingSpec, StepPlan, StepResult
+from tetrad.worker_svc.core.plan import CachedRequests, ModelRunnerOutput, NewRequest, SamplingSpec, SchedulerOutput
 from tetrad.worker_svc.observability.request_traces import RequestTraces
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -35,9 +35,9 @@ async def traces(receiver):
 
 def run(traces, *, new=(), removed=(), sampled=(), failures=()) -> None:
     """Note one step, from its plan to its result."""
-    traces.note_plan(StepPlan(1, new, CachedRequests(NONE, NONE, NONE, NONE, NONE), removed_handles=removed))
+    traces.note_plan(SchedulerOutput(1, new, CachedRequests(NONE, NONE, NONE, NONE, NONE), removed_handles=removed))
     handles = np.array(sampled, np.uint32)
-    traces.note_result(StepResult(1, handles, handles, failures=failures, compute_seconds=0.001))
+    traces.note_result(ModelRunnerOutput(1, handles, handles, failures=failures, compute_seconds=0.001))
 
 
 async def test_a_request_that_is_preempted_has_its_phases_twice(traces, receiver):

@@ -8,7 +8,15 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from tetrad.worker_svc.core.device import KvLayout, LoadedModel
-from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, Runner, SamplingSpec, StepPlan, StepResult, finished
+from tetrad.worker_svc.core.plan import (
+    CachedRequests,
+    ModelRunnerOutput,
+    NewRequest,
+    Runner,
+    SamplingSpec,
+    SchedulerOutput,
+    finished,
+)
 from tetrad.worker_svc.core.pooling import PoolingSpec
 
 VOCAB_SIZE = 128
@@ -77,7 +85,7 @@ def run_in_chunks(
     for handle, ids in enumerate(prompts):
         requests.append(new_request(handle, ids, spec, first_block, chunk, num_groups))
         first_block += -(-len(ids) // BLOCK_SIZE)
-    answers = {each.handle: each.values for each in _run(runner, StepPlan(0, requests, NO_CACHED)).pooled}
+    answers = {each.handle: each.values for each in _run(runner, SchedulerOutput(0, requests, NO_CACHED)).pooled}
     computed = chunk or max(map(len, prompts))
     while left := [(handle, len(ids)) for handle, ids in enumerate(prompts) if len(ids) > computed]:
         cached = CachedRequests(
@@ -87,13 +95,13 @@ def run_in_chunks(
             num_new_blocks=np.zeros(len(left), np.int64),
             new_block_ids=np.empty((num_groups, 0), np.int64),
         )
-        answers |= {each.handle: each.values for each in _run(runner, StepPlan(0, [], cached)).pooled}
+        answers |= {each.handle: each.values for each in _run(runner, SchedulerOutput(0, [], cached)).pooled}
         computed += chunk
     runner.forget_all()
     return [answers[handle] for handle in range(len(prompts))]
 
 
-def _run(runner: Runner, plan: StepPlan) -> StepResult:
+def _run(runner: Runner, plan: SchedulerOutput) -> ModelRunnerOutput:
     result = finished(runner.execute(plan))
     assert not result.failures, result.failures
     return result

@@ -7,7 +7,7 @@ import numpy as np
 
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadedModel, LoadRequest
-from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, SamplingSpec, StepPlan, StepResult, finished
+from tetrad.worker_svc.core.plan import CachedRequests, ModelRunnerOutput, NewRequest, SamplingSpec, SchedulerOutput, finished
 from tetrad.worker_svc.core.pooling import PoolingSpec
 from tetrad.worker_svc.devices.cpu import CpuDevice
 
@@ -25,7 +25,7 @@ def load_with(settings: WorkerSettings, directory: Path, **options: str) -> Load
     return CpuDevice(settings).load_model(LoadRequest("m", directory, **options), lambda *_: None)
 
 
-def plan_of(prompts: Sequence[Sequence[int]], specs: Sequence[PoolingSpec | None]) -> StepPlan:
+def plan_of(prompts: Sequence[Sequence[int]], specs: Sequence[PoolingSpec | None]) -> SchedulerOutput:
     """Return a step that computes whole prompts."""
     requests = [
         NewRequest(
@@ -41,10 +41,10 @@ def plan_of(prompts: Sequence[Sequence[int]], specs: Sequence[PoolingSpec | None
         )
         for handle, (ids, spec) in enumerate(zip(prompts, specs, strict=True))
     ]
-    return StepPlan(0, requests, _NO_CACHED)
+    return SchedulerOutput(0, requests, _NO_CACHED)
 
 
-def run(model: LoadedModel, prompts: Sequence[Sequence[int]], *specs: PoolingSpec | None) -> StepResult:
+def run(model: LoadedModel, prompts: Sequence[Sequence[int]], *specs: PoolingSpec | None) -> ModelRunnerOutput:
     """Return the result of one step; one spec is that of all prompts."""
     runner = model.make_runner(KvLayout(1, 16, model.info.max_position_embeddings, 256, 1 << 20))
     return finished(runner.execute(plan_of(prompts, specs if len(specs) > 1 else specs * len(prompts))))

@@ -23,7 +23,7 @@ from tests.worker_svc.pooling.decoders import (
 )
 from tests.worker_svc.pooling.runs import load, run
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.core.plan import StepPlan, finished
+from tetrad.worker_svc.core.plan import SchedulerOutput, finished
 from tetrad.worker_svc.core.pooling import PoolingSpec
 
 LENGTHS = (1, 2, 7, 20, 63, 7, 200)
@@ -258,7 +258,7 @@ def test_one_runner_generates_and_embeds_in_one_step(tmp_path):
     model = load(tmp_path, runner="generate", convert="embed")
     requests = [new_request(0, embedded, RAW, 1), new_request(1, continued, None, 11)]
 
-    result = finished(runner_of(model).execute(StepPlan(0, requests, NO_CACHED)))
+    result = finished(runner_of(model).execute(SchedulerOutput(0, requests, NO_CACHED)))
 
     with torch.no_grad():
         expected = reference.model(torch.tensor([embedded])).last_hidden_state[0, -1]
@@ -274,7 +274,7 @@ def test_a_request_that_the_model_is_not_for_fails_alone(tmp_path):
     runner = runner_of(load(tmp_path, runner="pooling"))
     requests = [new_request(0, [5, 6], RAW, 1), new_request(1, [5, 6], None, 2)]
 
-    result = finished(runner.execute(StepPlan(0, requests, NO_CACHED)))
+    result = finished(runner.execute(SchedulerOutput(0, requests, NO_CACHED)))
 
     assert [each.handle for each in result.pooled] == [0]
     assert [(handle, error.message) for handle, error in result.failures] == [(1, "The model pools and does not generate.")]
@@ -285,7 +285,7 @@ def test_a_generator_refuses_pooling(tmp_path):
     change_config(tmp_path, tie_word_embeddings=True)
     runner = runner_of(load(tmp_path, runner="generate"))
 
-    result = finished(runner.execute(StepPlan(0, [new_request(0, [5, 6], RAW, 1)], NO_CACHED)))
+    result = finished(runner.execute(SchedulerOutput(0, [new_request(0, [5, 6], RAW, 1)], NO_CACHED)))
 
     assert [(handle, error.message) for handle, error in result.failures] == [(0, "The model generates and does not pool.")]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.worker_svc.conftest import LAYOUT
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout
-from tetrad.worker_svc.core.plan import ExecutedStep, StepPlan, StepResult, finished
+from tetrad.worker_svc.core.plan import ExecutedStep, ModelRunnerOutput, SchedulerOutput, finished
 from tetrad.worker_svc.core.ranks import GroupPlace, Shard, Stage
 from tetrad.worker_svc.devices.cpu import CpuDevice
 from tetrad.worker_svc.worker.compute_thread import ComputeThread
@@ -65,10 +65,10 @@ class Group:
         [layout] = set(self._threads.map(lambda rank: rank.load(model, layout, **options), self.ranks))
         return layout
 
-    def execute(self, plan: StepPlan) -> StepResult:
+    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         return self.ranks[0].compute.run(lambda: finished(self.begin(plan)))
 
-    def begin(self, plan: StepPlan) -> ExecutedStep:
+    def begin(self, plan: SchedulerOutput) -> ExecutedStep:
         """Return what the leader's runner returns; on the leader's compute thread."""
         return self.ranks[0].worker._ready_runner().execute(plan)
 

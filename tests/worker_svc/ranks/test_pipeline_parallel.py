@@ -13,7 +13,7 @@ from tests.worker_svc.families.tiny_models import FAMILIES, save_family
 from tests.worker_svc.ranks.groups import Group, open_group
 from tests.worker_svc.ranks.test_tensor_parallel import PROMPTS, SEEDED, TOLERANCE, answers
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.core.plan import GrammarRows, StepResult, finished
+from tetrad.worker_svc.core.plan import GrammarRows, ModelRunnerOutput, finished
 from tetrad.worker_svc.core.ranks import Stage
 from tetrad.worker_svc.families.check import check_config, check_ranks
 from tetrad.worker_svc.model_facts.stages import stage_config, stage_layers
@@ -109,7 +109,7 @@ class InTurns:
         step = self._group.ranks[0].compute.run(self._group.begin, plan)
         self._under_way.append((driver, step))
 
-    def end_one(self) -> StepResult:
+    def end_one(self) -> ModelRunnerOutput:
         driver, step = self._under_way.popleft()
         return driver.take(self._group.ranks[0].compute.run(finished, step))
 

@@ -11,7 +11,7 @@ from tetrad.v1 import types_pb2, worker_pb2
 from tetrad.worker_svc.api.wire import capabilities_of, decode_plan, encode_result
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec, StepResult
+from tetrad.worker_svc.core.plan import GrammarRows, ModelRunnerOutput, SamplingSpec
 from tetrad.worker_svc.devices.cpu import CpuDevice
 from tetrad.worker_svc.devices.sim import CostModel, SimRunner
 
@@ -174,7 +174,7 @@ def test_the_tokens_of_a_request_stand_together_in_the_message():
     """Place by place is how they were sampled."""
     handles, token_ids = np.array([5, 3, 4, 5, 3, 5], np.uint32), np.array([1, 2, 3, 4, 5, 6], np.uint32)
 
-    message = encode_result(StepResult(1, handles, token_ids, has_drafts=True))
+    message = encode_result(ModelRunnerOutput(1, handles, token_ids, has_drafts=True))
 
     assert unpack_u32(message.handles) == [3, 4, 5]
     assert unpack_u32(message.num_tokens) == [2, 1, 3]

@@ -1,8 +1,8 @@
 """Fast path: calls routes without parameters directly, without FastAPI's routing and dependency resolution.
 
 An endpoint that takes only the request, on a path without parameters, does not need FastAPI's search among all routes, its
-parameters or its dependencies, which cost each request of a burst in turn. All other routes are FastAPI's. The same handlers
-answer errors and bugs.
+parameters or its dependencies, which cost each of several simultaneous requests in turn. All other routes are FastAPI's. The
+same handlers answer errors and bugs.
 """
 
 import inspect

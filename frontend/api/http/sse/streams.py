@@ -58,7 +58,8 @@ async def until_disconnected(receive: Receive, work: Awaitable[Result]) -> Resul
 class _WhileConnected:
     """Cancels its body when the client goes away, and makes ClientDisconnect of that: what asyncio.timeout is to time.
 
-    The body stays in its own task: a task of its own costs several turns of the event loop, in a burst some milliseconds.
+    The body stays in the caller's task: a task of its own costs several turns of the event loop, which are some milliseconds
+    when many requests run.
 
     Args:
         receive: of a request whose body has been read.
