@@ -291,7 +291,7 @@ TOOLS = (
     ),
     Row(
         "a call and a form at once",
-        "tool_choice `required` cannot be combined with response_format or structured_outputs",
+        "tool_choice `required` cannot be combined with structured_outputs: an output has one form.",
         "tool_choice",
         apis=NO_PYTHON,
         messages=[USER],
