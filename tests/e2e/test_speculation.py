@@ -23,12 +23,13 @@ from tests.e2e.tiny_model import save_tiny_model
 from tests.eagle3_files import save_eagle3
 from tests.engine_core_svc.scheduler.fake_drafts import KnownTexts
 from tests.lora_files import save_lora
-from tetrad import LLM, LoRARequest, SamplingParams, one_process
+from tetrad import LLM, LoRARequest, SamplingParams
 from tetrad.engine_core_svc.scheduler.drafts import lookup
 from tetrad.engine_core_svc.scheduler.drafts.rate_comparison import RateComparison
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.services.direct.carrier import DirectCarrier
+from tetrad.stack import one_process
 from tetrad.stack.one_process import OneProcessSettings, running
 from tetrad.worker_svc.runner import draft_outputs
 
