@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import grpc
 
-from tetrad.services.errors import InvalidRequest
+from tetrad.services.errors import InvalidRequest, TetradError
 from tetrad.services.log import get_logger
 from tetrad.services.message_size import BATCH_BYTES, DEFAULT_MAX_MESSAGE_BYTES, batches, too_large
 from tetrad.services.observability.tracing import NoTracer, Span, Tracer, spanned
@@ -174,16 +174,23 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
                     await context.write(tokenizer_pb2.BatchResponse(answers=_within_a_message(answers), id=request.id))
             room.release()
 
+        refusal: TetradError | None = None
         try:
             async with asyncio.TaskGroup() as messages:
-                async for request in request_iterator:
-                    await room.acquire()
-                    messages.create_task(answer(request))
+                try:
+                    async for request in request_iterator:
+                        await room.acquire()
+                        messages.create_task(answer(request))
+                except TetradError as error:
+                    # The group waits for the answers before: a call whose write is cancelled would never end.
+                    refusal = error
         except ExceptionGroup as failed:
-            error = failed.exceptions[0]
-            if isinstance(error, grpc.aio.InternalError):  # the caller is gone
+            failure = failed.exceptions[0]
+            if isinstance(failure, grpc.aio.InternalError):  # the caller is gone
                 raise asyncio.CancelledError from None
-            raise error from None
+            raise failure from None
+        if refusal is not None:
+            raise refusal
 
     async def Detokenize(
         self,

@@ -10,6 +10,7 @@ import pytest
 
 from tests.tokenizer_svc.conftest import HeldTokenizer, Serve
 from tests.tokenizer_svc.errors import error_of
+from tetrad.services.errors import InvalidRequest
 from tetrad.services.rpc.status import from_status
 from tetrad.tokenizer_svc.api import servicer
 from tetrad.tokenizer_svc.chat.renderer import ChatLimits, ChatRenderer
@@ -140,6 +141,29 @@ async def test_an_answer_that_nobody_is_there_for_is_no_bug(tokenizer: Tokenizer
         service = servicer.TokenizerServicer(tokenizer, chat, pool, model="smollm2", max_text_bytes=1_000)
         await service.Batch(messages(), Left())
     await chat.close()
+
+
+async def test_a_message_that_cannot_be_read_ends_the_call_behind_the_answers_to_those_before(tokenizer: Tokenizer) -> None:
+    """A write that is cancelled would leave the call without an end."""
+    written: list[int] = []
+
+    class Caller:
+        async def write(self, response: tokenizer_pb2.BatchResponse) -> None:
+            await asyncio.sleep(0.01)
+            written.append(response.id)
+
+    async def messages() -> AsyncIterator[tokenizer_pb2.BatchRequest]:
+        yield tokenizer_pb2.BatchRequest(id=1)
+        yield tokenizer_pb2.BatchRequest(id=2)
+        raise InvalidRequest("cannot be parsed")
+
+    chat = ChatRenderer(tokenizer.facts, ChatLimits(1.0, 1 << 30, 1_000))
+    with ThreadPoolExecutor(1) as pool, pytest.raises(InvalidRequest, match="cannot be parsed"):
+        service = servicer.TokenizerServicer(tokenizer, chat, pool, model="smollm2", max_text_bytes=1_000)
+        await service.Batch(messages(), Caller())
+    await chat.close()
+
+    assert written == [1, 2]
 
 
 async def test_every_message_of_a_long_stream_is_answered(serve: Serve) -> None:
