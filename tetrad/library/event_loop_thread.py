@@ -16,7 +16,7 @@ class EventLoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="tetrad", daemon=True)
+        self._thread = threading.Thread(target=_run, args=(self._loop,), name="tetrad", daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -30,13 +30,39 @@ class EventLoopThread:
 
     def close(self) -> None:
         """Stop the loop and its thread; what still runs is cancelled."""
+        self.end_after(_nothing())
+        self.join()
+
+    def end_after(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run `work` as the last on the loop and return at once, on any thread, the loop's own included."""
         if self._loop.is_closed():
+            work.close()
             return
-        self.run(_cancel_others())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
-        self._loop.close()
+        self._loop.call_soon_threadsafe(self._begin_end, work)
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait until the loop has ended, for a time at most."""
+        self._thread.join(timeout_s)
+
+    def _begin_end(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._last = self._loop.create_task(self._end_after(work))
+
+    async def _end_after(self, work: Coroutine[Any, Any, Any]) -> None:
+        try:
+            await work
+        finally:
+            await _cancel_others()
+            self._loop.stop()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+
+
+async def _nothing() -> None:
+    pass
 
 
 async def _cancel_others() -> None:

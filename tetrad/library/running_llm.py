@@ -4,6 +4,7 @@ Shared by LLM and LLMEngine, and by the engine that an LLM shows. Closes its ser
 interpreter, where `__del__` is not certain.
 """
 
+import atexit
 import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -12,6 +13,10 @@ from tetrad.library.async_llm import AsyncLLM
 from tetrad.library.event_loop_thread import EventLoopThread
 
 T = TypeVar("T")
+
+_RUNNING: "weakref.WeakSet[RunningLLM]" = weakref.WeakSet()
+_ENDING: list[EventLoopThread] = []
+_LONGEST_END_S = 10.0
 
 
 class RunningLLM:
@@ -31,11 +36,14 @@ class RunningLLM:
     def __init__(self, make: Callable[[], AsyncLLM]) -> None:
         self.loop = EventLoopThread()
         self.llm = self.loop.run(_called(make))
-        self._finalizer = weakref.finalize(self, _close, self.llm, self.loop)
+        # A collected object ends its services beside the thread that collects it, which may be any, an event loop's too.
+        self._finalizer = weakref.finalize(self, _begin_close, self.llm, self.loop)
+        self._finalizer.atexit = False  # _close_all waits
+        _RUNNING.add(self)
         try:
             self.frontend = self.loop.run(self.llm.start())
         except BaseException:
-            self._finalizer()
+            self.close()
             raise
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -44,11 +52,26 @@ class RunningLLM:
 
     def close(self) -> None:
         """End the services that were started here, within 5 s."""
-        self._finalizer()
+        if self._finalizer.detach() is not None:
+            _close(self.llm, self.loop)
 
 
 async def _called(make: Callable[[], AsyncLLM]) -> AsyncLLM:
     return make()
+
+
+def _begin_close(llm: AsyncLLM, loop: EventLoopThread) -> None:
+    _ENDING.append(loop)
+    loop.end_after(llm.close())
+
+
+@atexit.register
+def _close_all() -> None:
+    """End the services of objects that are alive, and wait for those of collected ones."""
+    for running in list(_RUNNING):
+        running.close()
+    for loop in _ENDING:
+        loop.join(_LONGEST_END_S)
 
 
 def _close(llm: AsyncLLM, loop: EventLoopThread) -> None:
