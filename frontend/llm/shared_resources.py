@@ -1,5 +1,4 @@
-"""SharedResources: what all models of a frontend have in common: the limits, the other frontends of its port, its spans, its
-list of recent requests.
+"""SharedResources: the limits, peers on the same port, spans and recent requests of a frontend, common to its models.
 
 Made once for a frontend. Knows no models.
 """

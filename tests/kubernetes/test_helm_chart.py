@@ -1,4 +1,4 @@
-"""The Helm chart of docs/kubernetes.md, rendered by Helm's own library: it is the base; its values change what they name."""
+"""The Helm chart of docs/kubernetes.md, rendered by Helm, equals the base; each value changes the fields of its name."""
 
 import shlex
 import subprocess

@@ -1,4 +1,4 @@
-"""Announcement: what `tetrad serve` prints when it is ready: the model, its capacity, addresses, and a request to copy.
+"""Announcement: formats the lines of a ready `tetrad serve`: model, capacity, addresses, and a request to copy.
 
 Called once by `tetrad serve`. Knows URLs and the shape of two requests.
 """

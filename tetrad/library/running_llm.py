@@ -5,6 +5,7 @@ interpreter, where `__del__` is not certain.
 """
 
 import atexit
+import contextlib
 import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from tetrad.library.event_loop_thread import EventLoopThread
 
 T = TypeVar("T")
 
+# Objects that are alive, and the loops on which the services of collected ones are ending.
 _RUNNING: "weakref.WeakSet[RunningLLM]" = weakref.WeakSet()
 _ENDING: list[EventLoopThread] = []
 _LONGEST_END_S = 10.0
@@ -34,6 +36,7 @@ class RunningLLM:
     """
 
     def __init__(self, make: Callable[[], AsyncLLM]) -> None:
+        _wait_for_ends()  # their memory is free then
         self.loop = EventLoopThread()
         self.llm = self.loop.run(_called(make))
         # A collected object ends its services beside the thread that collects it, which may be any, an event loop's too.
@@ -61,6 +64,7 @@ async def _called(make: Callable[[], AsyncLLM]) -> AsyncLLM:
 
 
 def _begin_close(llm: AsyncLLM, loop: EventLoopThread) -> None:
+    """End the services of a collected object; returns at once."""
     _ENDING.append(loop)
     loop.end_after(llm.close())
 
@@ -68,10 +72,15 @@ def _begin_close(llm: AsyncLLM, loop: EventLoopThread) -> None:
 @atexit.register
 def _close_all() -> None:
     """End the services of objects that are alive, and wait for those of collected ones."""
-    for running in list(_RUNNING):
-        running.close()
-    for loop in _ENDING:
-        loop.join(_LONGEST_END_S)
+    with contextlib.ExitStack() as every:  # an error in one keeps no other from its end
+        every.callback(_wait_for_ends)
+        for running in list(_RUNNING):
+            every.callback(running.close)
+
+
+def _wait_for_ends() -> None:
+    while _ENDING:
+        _ENDING.pop().join(_LONGEST_END_S)
 
 
 def _close(llm: AsyncLLM, loop: EventLoopThread) -> None:

@@ -1,4 +1,4 @@
-"""Paged attention by kernels: splits a step's requests by path (one query, many queries), and prepares what all layers read.
+"""Paged attention by kernels: splits the requests of a step by path (one query, many queries), and prepares their metadata.
 
 Rows with one token each come first (step_inputs.py); they read their keys in parts, side by side. The others go by tiles of
 queries. Dims: T tokens, B requests with one token, R requests in all, P blocks of the longest request.

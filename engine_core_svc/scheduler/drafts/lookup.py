@@ -65,7 +65,7 @@ class LookupDrafts:
         for request in requests:
             self._keep(request)
 
-    def propose(self, requests: Sequence[Request], result: ModelRunnerOutput) -> dict[int, Sequence[int]]:  # noqa: ARG002
+    def propose(self, requests: Sequence[Request], result: ModelRunnerOutput) -> dict[int, Sequence[int]]:  # noqa: ARG002 - of the protocol
         """Return key -> the drafts that are worth it."""
         num_requests = len(requests)
         drafted = [

@@ -1,4 +1,4 @@
-"""The page of the KV cache: what the blocks of each engine core hold, and that prompts find them."""
+"""The console's page of the KV cache shows the blocks of each engine core and the hits of the prefix cache."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Mixtures of experts on the CUDA device, interpreted: grouped products give what all experts with all tokens do."""
+"""Mixtures of experts on the CUDA device, interpreted: grouped products equal a computation of all tokens by all experts."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""gpt-oss as it is published, experts in MXFP4, gives the tokens of transformers' own code on what that dequantizes."""
+"""gpt-oss as it is published, experts in MXFP4, gives the tokens of transformers on the dequantized weights."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Ranks that have some of the experts whole bring what one rank brings."""
+"""Ranks that divide the experts among them give the tokens of one rank."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Stages of a pipeline bring what one rank brings, also with steps of different requests in flight."""
+"""Stages of a pipeline give the tokens of one rank, also with steps of different requests in flight."""
 
 import os
 from collections import deque

@@ -1,4 +1,4 @@
-"""Ranks that compute a model together bring what one rank brings, for models of many kinds."""
+"""Ranks that compute a model together give the tokens of one rank, for models of many kinds."""
 
 import os
 from pathlib import Path
