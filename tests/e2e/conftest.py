@@ -70,11 +70,30 @@ class Server:
         root = psutil.Process(self.process.pid)
         return [root, *root.children(recursive=True)]
 
+    def process_of(self, service: str) -> psutil.Process:
+        """Return the process of a service, such as `worker_svc`; while the service restarts, wait for it."""
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            for process in self.processes():
+                # A process that was killed may be a zombie, and another may end between the two calls.
+                with contextlib.suppress(psutil.Error):
+                    if f"tetrad.{service}" in process.cmdline():
+                        return process
+            time.sleep(0.02)
+        raise AssertionError(f"no process of {service}:\n{self.output()}")
+
+    def memory_bytes(self) -> int:
+        """Return the resident memory of all processes; renderers of templates may end meanwhile."""
+        total = 0
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                total += process.memory_info().rss
+        return total
+
     def stack_directory(self) -> str:
         """Return where the stack's sockets are: what `LLM(target=...)` takes."""
-        targets = [process.environ().get("TETRAD_FRONTEND_TOKENIZER_TARGETS") for process in self.processes()]
-        first = json.loads(next(filter(None, targets)))[0]
-        return str(Path(first.removeprefix("unix:")).parent)
+        targets = self.process_of("frontend").environ()["TETRAD_FRONTEND_TOKENIZER_TARGETS"]
+        return str(Path(json.loads(targets)[0].removeprefix("unix:")).parent)
 
     def metric(self, name: str) -> float:
         """Return the sum of a Prometheus metric over its labels."""

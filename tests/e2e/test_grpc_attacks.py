@@ -15,7 +15,6 @@ import h2.config
 import h2.connection
 import h2.errors
 import h2.exceptions
-import psutil
 import pytest
 
 from tetrad.v1 import inference_pb2, inference_pb2_grpc
@@ -42,7 +41,7 @@ def target(start_module_server):
 @pytest.fixture
 def unharmed(target) -> Iterator[None]:
     """Check before and after the test that a client is answered, and that the frontend is the same and no larger."""
-    frontend = frontend_of(target)
+    frontend = target.process_of("frontend")
     expected, size = answer(target), frontend.memory_info().rss
 
     yield
@@ -51,10 +50,6 @@ def unharmed(target) -> Iterator[None]:
     assert frontend.is_running()
     assert frontend.memory_info().rss < size + GROWTH_BYTES
     target.wait_idle(20)
-
-
-def frontend_of(server) -> psutil.Process:
-    return next(process for process in server.processes() if "tetrad.frontend" in process.cmdline())
 
 
 def answer(server) -> str:
@@ -182,7 +177,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 def test_a_flood_of_continuations_is_not_collected(target, unharmed):
     """CVE-2024-27316 and its like: headers that never end are read and dropped, or their connection is closed."""
-    size = frontend_of(target).memory_info().rss
+    size = target.process_of("frontend").memory_info().rss
     with Http2(target) as attacker:
         literal = b"\x00\x01a\x7f\x81\x01" + b"a" * 256  # one header, not indexed: name "a", 256 letters
         attacker.socket.sendall(frame(1, 0, 1, literal))
@@ -194,7 +189,7 @@ def test_a_flood_of_continuations_is_not_collected(target, unharmed):
                 sent += len(literal) * 60
                 if sent % (60 * 262 * 20) == 0:
                     drain_with_timeout(attacker.socket)
-        assert frontend_of(target).memory_info().rss < size + sent // 2
+        assert target.process_of("frontend").memory_info().rss < size + sent // 2
         assert answer(target)
 
 
@@ -206,7 +201,7 @@ def drain_with_timeout(sock: socket.socket) -> None:
 
 def test_who_never_stops_sending_is_not_read_ahead(target, unharmed):
     """Frames of a type that is ignored: what is read at once must not grow with how much comes without a pause."""
-    frontend, ignored = frontend_of(target), frame(0xBE, 0, 0, bytes(16_384)) * 64
+    frontend, ignored = target.process_of("frontend"), frame(0xBE, 0, 0, bytes(16_384)) * 64
 
     def flood() -> None:
         with Http2(target) as attacker:
@@ -231,13 +226,13 @@ def test_who_never_stops_sending_is_not_read_ahead(target, unharmed):
 )
 def test_a_flood_of_small_frames_stops_nobody(target, unharmed, flood):
     """The attacker never reads the answers: those must not be kept without a limit."""
-    size = frontend_of(target).memory_info().rss
+    size = target.process_of("frontend").memory_info().rss
     with Http2(target) as attacker:
         attacker.socket.settimeout(1)
         with contextlib.suppress(ConnectionError, TimeoutError):
             for _ in range(200):
                 attacker.socket.sendall(flood * 500)
-        assert frontend_of(target).memory_info().rss < size + SMALL_GROWTH_BYTES
+        assert target.process_of("frontend").memory_info().rss < size + SMALL_GROWTH_BYTES
         assert answer(target)
 
 

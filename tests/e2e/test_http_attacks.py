@@ -212,7 +212,7 @@ def test_clients_that_read_nothing_cost_little_and_slow_nobody(start_server):
     stack = start_server("--device", "sim", "--slow-client-timeout-s", "1").wait_ready()
     body = json.dumps(PROMPT | {"max_tokens": 1500, "ignore_eos": True, "stream": True, "logprobs": 5}).encode()
     host, port = stack.url.removeprefix("http://").split(":")
-    before = sum(process.memory_info().rss for process in stack.processes())
+    before = stack.memory_bytes()
 
     def num_connections():
         found = [each for process in stack.processes() for each in process.net_connections("tcp")]
@@ -238,5 +238,5 @@ def test_clients_that_read_nothing_cost_little_and_slow_nobody(start_server):
     attacked(stack, asyncio.wait_for(attack(), 40))
 
     stack.wait_idle(5)
-    after = sum(process.memory_info().rss for process in stack.processes())
+    after = stack.memory_bytes()
     assert after - before < 200 << 20

@@ -5,15 +5,10 @@ import os
 import signal
 
 import httpx
-import psutil
 import pytest
 
 MODEL = "smollm2-135m-instruct"
 MIB = 1 << 20
-
-
-def process_of(server, module: str) -> psutil.Process:
-    return next(process for process in server.processes() if f"tetrad.{module}" in process.cmdline())
 
 
 def body(number: int, **fields) -> dict:
@@ -42,7 +37,7 @@ def test_requests_whose_parameters_fit_no_message_together_are_resumed_when_the_
     bias = {str(token_id): 1.0 for token_id in range(7_000)}
     bodies = [body(number, max_tokens=600, logit_bias=bias | {str(number): 2.0}) for number in range(24)]
     assert len(bodies) * len(bias) * 10 > MIB
-    worker = process_of(small_messages, "worker_svc")
+    worker = small_messages.process_of("worker_svc")
 
     def kill_when_all_run():
         while small_messages.metric("num_requests_running") < len(bodies):

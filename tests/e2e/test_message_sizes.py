@@ -4,7 +4,6 @@ import asyncio
 import json
 
 import httpx
-import psutil
 import pytest
 
 MODEL = "smollm2-135m-instruct"
@@ -16,10 +15,6 @@ def stack(start_module_server):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TETRAD_WORKER_SIM_SECONDS_PER_STEP", "0.002")
         return start_module_server("--device", "sim", "--max-model-len", "4096", "--log-level", "info")
-
-
-def process_of(stack, module: str) -> psutil.Process:
-    return next(process for process in stack.processes() if f"tetrad.{module}" in process.cmdline())
 
 
 def num_lost(stack) -> int:
@@ -47,14 +42,14 @@ async def with_others(stack, *large):
 def test_a_thousand_outputs_with_thousands_of_biases_hang_nobody(stack):
     """A body of 49 KB, whose messages would have 45 MB with a copy of the biases for each output."""
     bias = {str(token_id): 1 for token_id in range(1000, 5500)}
-    memory = process_of(stack, "frontend").memory_info().rss
+    memory = stack.process_of("frontend").memory_info().rss
 
     [[texts], num_others] = asyncio.run(with_others(stack, {"n": 1024, "logit_bias": bias, "max_tokens": 1}))
 
     assert len(texts) == 1024
     assert num_others >= 1
     assert num_lost(stack) == 0
-    assert process_of(stack, "frontend").memory_info().rss < memory + (100 << 20)
+    assert stack.process_of("frontend").memory_info().rss < memory + (100 << 20)
 
 
 def test_large_schemas_in_flight_live_through_the_death_of_the_engine_core(stack):
@@ -62,7 +57,7 @@ def test_large_schemas_in_flight_live_through_the_death_of_the_engine_core(stack
     schema = {"type": "array", "items": {"enum": [7]}, "minItems": 60, "maxItems": 60, "description": "x" * 300_000}
     constraint = {"json": schema, "disable_any_whitespace": True}
     large = [{"structured_outputs": constraint, "ignore_eos": False, "max_tokens": 300}] * 130
-    killed = process_of(stack, "engine_core_svc")
+    killed = stack.process_of("engine_core_svc")
 
     async def run():
         answers = asyncio.create_task(with_others(stack, *large))

@@ -82,7 +82,7 @@ def test_a_stack_that_was_paused_longer_than_every_limit_goes_on_and_loses_nothi
 
 
 def test_an_engine_core_that_stands_still_is_found_within_16_s_and_its_requests_go_on(stack):
-    frozen = process_of(stack, "engine_core_svc")
+    frozen = stack.process_of("engine_core_svc")
 
     async def run() -> tuple[dict, float]:
         async with httpx.AsyncClient(base_url=stack.url, timeout=60) as client:
@@ -98,10 +98,6 @@ def test_an_engine_core_that_stands_still_is_found_within_16_s_and_its_requests_
 
     assert found_s < FOUND_WITHIN_S
     assert usage["completion_tokens"] == 300
-
-
-def process_of(stack, module: str) -> psutil.Process:
-    return next(process for process in stack.processes() if f"tetrad.{module}" in process.cmdline())
 
 
 def wait_running(stack, number: int) -> None:

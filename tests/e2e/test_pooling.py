@@ -4,7 +4,6 @@ import base64
 import json
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -14,7 +13,6 @@ import grpc
 import httpx
 import numpy as np
 import openai
-import psutil
 import pytest
 import torch
 
@@ -457,8 +455,7 @@ def test_a_killed_service_loses_no_embedding_and_answers_none_twice(embedder, se
 
         answers = [pool.submit(post, text) for text in texts]
         wait(answers[:50])
-        victim = next(each for each in server.processes() if f"tetrad.{service}" in each.cmdline())
-        psutil.Process(victim.pid).send_signal(signal.SIGKILL)
+        server.process_of(service).kill()
         embeddings = [answer.result()["data"][0]["embedding"] for answer in answers]
 
     np.testing.assert_allclose(embeddings, [expected[place % 40] for place in range(500)], atol=1e-5)

@@ -7,7 +7,6 @@ import signal
 import time
 
 import httpx
-import psutil
 import pytest
 
 MODEL = "smollm2-135m-instruct"
@@ -83,13 +82,9 @@ def undisturbed(stack):
     return asyncio.run(all_answers(stack))
 
 
-def process_of(stack, module: str) -> psutil.Process:
-    return next(process for process in stack.processes() if f"tetrad.{module}" in process.cmdline())
-
-
 @pytest.mark.parametrize("module", ["tokenizer_svc", "engine_core_svc", "worker_svc"])
 def test_a_killed_service_changes_no_answer(stack, undisturbed, module):
-    killed = process_of(stack, module)
+    killed = stack.process_of(module)
 
     answers = asyncio.run(all_answers(stack, lambda: os.kill(killed.pid, signal.SIGKILL)))
 
@@ -102,7 +97,7 @@ def test_a_pause_outlives_the_engine_core_and_so_do_the_requests_that_it_froze(s
 
     def pause_and_kill():
         httpx.post(f"{stack.url}/pause", params={"mode": "keep"}).raise_for_status()
-        process_of(stack, "engine_core_svc").kill()
+        stack.process_of("engine_core_svc").kill()
         deadline = time.monotonic() + 30
         while (answered := httpx.get(f"{stack.url}/is_paused")).status_code != 200:
             assert time.monotonic() < deadline, answered.text
@@ -119,7 +114,7 @@ def test_a_pause_outlives_the_engine_core_and_so_do_the_requests_that_it_froze(s
 @pytest.mark.parametrize(("module", "limit_s"), [("tokenizer_svc", 0.5), ("engine_core_svc", 2.0)])
 def test_the_next_request_after_a_kill_is_answered_in_time(stack, undisturbed, module, limit_s):
     """The bar for a quiet machine; four times as much is allowed here, where others compute, too."""
-    process_of(stack, module).kill()
+    stack.process_of(module).kill()
 
     started = time.monotonic()
     response = httpx.post(f"{stack.url}/v1/completions", json={"model": MODEL, "prompt": "Hello", "max_tokens": 4}, timeout=30)

@@ -98,17 +98,6 @@ def busy(start_module_server):
         return start_module_server("--device", "sim", "--max-model-len", "8192")
 
 
-def child_of(server, package: str) -> psutil.Process:
-    def is_it(process: psutil.Process) -> bool:
-        try:
-            return process.cmdline()[-1:] == [f"tetrad.{package}"]
-        except psutil.Error:
-            return False
-
-    until(lambda: any(map(is_it, server.processes())))
-    return next(filter(is_it, server.processes()))
-
-
 @pytest.mark.parametrize(
     ("package", "says"),
     [("worker_svc", "worker restarting"), ("engine_core_svc", "engine-core restarting"), ("tokenizer_svc", "tokenizer")],
@@ -119,7 +108,7 @@ def test_a_busy_service_hands_its_work_back_and_ends_with_code_0(busy, package, 
         lines = response.iter_lines()
         next(lines)
 
-        child_of(busy, package).send_signal(signal.SIGTERM)
+        busy.process_of(package).send_signal(signal.SIGTERM)
         texts = [json.loads(line[6:])["choices"][0] for line in lines if line.startswith("data: {")]
 
     until(lambda: any(says in line and "(exit code 0)" in line for line in busy.output().splitlines()))
@@ -129,7 +118,7 @@ def test_a_busy_service_hands_its_work_back_and_ends_with_code_0(busy, package, 
 @pytest.mark.parametrize(("num_signals", "code"), [(1, 0), (2, 1)])
 def test_a_busy_frontend_drains_and_ends_with_code_0_and_at_once_if_told_again(busy, num_signals, code):
     body = {"model": MODEL, "prompt": "x", "max_tokens": 8000, "ignore_eos": True, "stream": True}
-    process = child_of(busy, "frontend")
+    process = busy.process_of("frontend")
     until(lambda: httpx.get(f"{busy.url}/health").status_code == 200)
     with httpx.stream("POST", f"{busy.url}/v1/completions", json=body, timeout=DEADLINE_S) as response:
         lines = response.iter_lines()

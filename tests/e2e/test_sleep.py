@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 
 from tetrad import LLM, SamplingParams
@@ -80,8 +79,7 @@ def test_curl_lends_the_device_as_on_the_page(stack):
 
 
 def memory_of_worker(server) -> int:
-    [worker] = [process for process in server.processes() if "tetrad.worker_svc" in process.cmdline()]
-    return int(psutil.Process(worker.pid).memory_info().rss)
+    return int(server.process_of("worker_svc").memory_info().rss)
 
 
 def test_a_real_model_frees_its_memory_and_answers_as_before(server):

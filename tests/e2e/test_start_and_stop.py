@@ -74,8 +74,7 @@ def test_a_model_that_is_truncated_while_it_is_served_ends_everything_with_one_l
     before = len(server.output())
 
     os.truncate(model, 30_000_000)
-    worker = next(process for process in processes if process.cmdline()[-1] == "tetrad.worker_svc")
-    worker.kill()
+    server.process_of("worker_svc").kill()
     code = server.process.wait(60)
 
     own = [line for line in server.output()[before:].splitlines() if line.startswith("tetrad: ")]

@@ -191,7 +191,7 @@ def test_a_request_that_is_wrong_ends_its_span_with_the_reason(server, receiver)
 
 @pytest.mark.parametrize(
     ("service", "marked", "event"),
-    [("tetrad.engine_core_svc", "generate", "resumed"), ("tetrad.worker_svc", "decode", "worker_lost")],
+    [("engine_core_svc", "generate", "resumed"), ("worker_svc", "decode", "worker_lost")],
 )
 def test_a_request_that_outlives_a_service_keeps_its_trace(server, receiver, service, marked, event):
     trace_id, headers = new_trace()
@@ -201,8 +201,7 @@ def test_a_request_that_outlives_a_service_keeps_its_trace(server, receiver, ser
         lines = response.iter_lines()
         for _ in range(9):
             next(lines)
-        [process] = [each for each in server.processes() if each.cmdline()[-1] == service]
-        process.kill()
+        server.process_of(service).kill()
         rest = list(lines)
 
     assert rest[-2:] == ["data: [DONE]", ""]

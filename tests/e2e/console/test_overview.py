@@ -58,10 +58,6 @@ def load(url: str, number: int = 4) -> Iterator[None]:
             thread.join()
 
 
-def process_of(server, service: str):
-    return next(each for each in server.processes() if f"tetrad.{service}" in each.cmdline())
-
-
 def chart(page: Page, title: str):
     return page.locator(".chart", has_text=title)
 
@@ -170,7 +166,7 @@ def test_a_request_is_listed_with_its_phases_and_without_its_text(sim, page):
 
 def test_a_killed_worker_is_shown_as_lost_and_then_as_back(sim, page):
     worker = page.locator(".service[data-kind=worker]")
-    process_of(sim, "worker_svc").send_signal(signal.SIGKILL)
+    sim.process_of("worker_svc").send_signal(signal.SIGKILL)
 
     expect(worker.locator(".state")).to_have_text("lost")
     expect(worker.locator(".problem")).to_contain_text("worker was lost")
@@ -179,7 +175,7 @@ def test_a_killed_worker_is_shown_as_lost_and_then_as_back(sim, page):
 
 
 def test_a_killed_frontend_is_shown_as_lost_and_the_page_comes_back(sim, page):
-    process_of(sim, "frontend").send_signal(signal.SIGKILL)
+    sim.process_of("frontend").send_signal(signal.SIGKILL)
 
     expect(page.locator("#link")).to_have_text("Reconnecting")
     expect(page.locator(".service[data-kind=frontend] .state")).to_have_text("lost")
