@@ -36,6 +36,9 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     # Size of one read of a connection. gRPC grows it with uninterrupted data: to hundreds of megabytes for a client that
     # never pauses. Large messages arrive as fast in pieces of this size.
     ("grpc.experimental.tcp_max_read_buffer_size", 1 << 20),
+    # Calls that have arrived and wait for the event loop. From 1,000 on gRPC cancels them at random by default.
+    ("grpc.server.max_pending_requests", 16_384),
+    ("grpc.server.max_pending_requests_hard_limit", 16_384),
 )
 
 log = get_logger()

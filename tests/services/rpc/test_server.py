@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 
 import grpc
 import pytest
@@ -59,6 +60,20 @@ async def test_a_watch_sees_readiness_change(serve):
     call.cancel()
 
     assert (first, second) == (SERVING, NOT_SERVING)
+
+
+async def test_a_burst_of_calls_waits_for_a_busy_event_loop(serve):
+    """gRPC cancels some of them by default, from 1,000 that wait on."""
+    _, server = await serve(echo)
+
+    with grpc.insecure_channel(server.address) as channel:
+        method = channel.unary_unary(f"/{NAME}/Unary")
+        await asyncio.to_thread(method, b"connect")
+        calls = [method.future(b"%d" % number) for number in range(2500)]  # blocks the event loop of the server, too
+        time.sleep(1)  # noqa: ASYNC251 - until all have arrived
+        answers = await asyncio.to_thread(lambda: [call.result() for call in calls])
+
+    assert answers == [b"%d" % number for number in range(2500)]
 
 
 async def test_drain_waits_for_running_work(serve):
