@@ -121,8 +121,7 @@ class Run:
             await self._learn_answers()
             await self._repeat(self._plan.warm_up_rounds - 1, bursts=bursts)
             before = await self._look("before the faults")
-            load = await self._disturb(faults)
-            self.result.tally = load.tally
+            await self._disturb(faults)
             await self._stack.wait_ready(self._plan.answer_timeout_s)
             await self._repeat(self._plan.warm_up_rounds, bursts=bursts)
             after = await self._look("after the faults")
@@ -178,7 +177,7 @@ class Run:
         self.result.num_accepted_drafts = self.result.num_accepted_drafts or load.num_accepted_drafts
         return await take_state(self._stack, self._mark, settle_s=self._plan.settle_s)
 
-    async def _disturb(self, faults: Sequence[Fault]) -> Load:
+    async def _disturb(self, faults: Sequence[Fault]) -> None:
         """Let faults strike a loaded stack, and let every request come to its end."""
         plan = self._plan
         # Nobody answers while everything stands still.
@@ -191,6 +190,7 @@ class Run:
             at_once=plan.at_once,
             tolerance=plan.tolerance,
         )
+        self.result.tally = load.tally  # a run that is interrupted shows its failures, too
         start, duration_s = time.monotonic(), max(plan.duration_s, faults[-1].at_s + _AFTER_LAST_FAULT_S)
         showing = asyncio.create_task(self._show_progress(start, duration_s, load))
         striking = [asyncio.create_task(self._strike(fault, start)) for fault in faults]
@@ -207,7 +207,6 @@ class Run:
         self.result.silence = longest_silence(self.result.struck, self._clock)
         if load.tally.failures:
             self.result.problems.append(f"{len(load.tally.failures)} answers are lost, duplicated or different")
-        return load
 
     async def _strike(self, fault: Fault, start: float) -> None:
         await asyncio.sleep(start + fault.at_s - time.monotonic())
