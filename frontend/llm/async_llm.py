@@ -32,10 +32,10 @@ from tetrad.frontend.parsing.formats import ChatFormats
 from tetrad.frontend.request.new_pooling import NewPooling, PoolingOptions
 from tetrad.frontend.request.new_request import NewRequest
 from tetrad.frontend.request.outputs import LoRARequest, RequestOutput
-from tetrad.frontend.request.pooling import PoolingFacts, PoolingParams, PoolingRequestOutput
+from tetrad.frontend.request.pooling import PoolingFacts, PoolingParams, PoolingRequestOutput, required_facts
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
-from tetrad.services.errors import FailedPrecondition
+from tetrad.services.errors import FailedPrecondition, InvalidRequest, TetradError
 from tetrad.services.log import get_logger
 from tetrad.services.rpc.carrier import GRPC, Carrier
 
@@ -73,7 +73,7 @@ class AsyncLLM:
         self.adapters = Adapters(self.engine_admin, self._prompt_adapters)
         self._requests = self.backends.requests
         self._gate = Gate()
-        common = (self._gate, self.admission, self.backends, self.tracer, settings.request_timeout_s)
+        common = (self._gate, self.shared.tasks, self.admission, self.backends, self.tracer, settings.request_timeout_s)
         self._intake = RequestIntake(*common)
         self._pooling_intake = PoolingIntake(*common, self.metrics)
         self._model: ServedModel | None = None
@@ -335,6 +335,16 @@ class AsyncLLM:
     def pooling(self) -> PoolingFacts | None:
         """What the model pools; None: it generates."""
         return self.engine_info.pooling
+
+    def required_pooling(self, task: str, what: str, error: type[TetradError] = InvalidRequest) -> PoolingFacts:
+        """Return what the model pools; an error that names the models with a task, if this one does not have it.
+
+        Args:
+            task: that is needed.
+            what: is asked for, in the message.
+            error: its class.
+        """
+        return required_facts(self.pooling, task, what, error, hint=self.shared.tasks.hint(task))
 
     @property
     def tokenizer_info(self) -> TokenizerInfo:

@@ -12,6 +12,7 @@ from tetrad.frontend.engine.client_sequence import ActiveSequence, active_sequen
 from tetrad.frontend.engine.prepared_request import PreparedRequest
 from tetrad.frontend.llm.backends import Backends
 from tetrad.frontend.llm.input_processor import InputProcessor
+from tetrad.frontend.llm.model_tasks import GENERATE, ModelTasks
 from tetrad.frontend.llm.output_stream import OutputStream
 from tetrad.frontend.llm.readiness import draining_error, starting_error
 from tetrad.frontend.request.admission import Admission
@@ -56,14 +57,23 @@ class RequestIntake:
 
     Args:
         gate: closed: no request is taken.
+        tasks: of the server's models.
         admission: limits how many there are.
         backends: the engines, and what processes their outputs.
         tracer: of calls that a program makes in this process; others bring theirs.
         timeout_s: most seconds that a request may take; None: as many as it likes.
     """
 
-    def __init__(self, gate: Gate, admission: Admission, backends: Backends, tracer: Tracer, timeout_s: float | None) -> None:
-        self._gate, self._admission = gate, admission
+    def __init__(
+        self,
+        gate: Gate,
+        tasks: ModelTasks,
+        admission: Admission,
+        backends: Backends,
+        tracer: Tracer,
+        timeout_s: float | None,
+    ) -> None:
+        self._gate, self._tasks, self._admission = gate, tasks, admission
         self._engines, self._requests = backends.engines, backends.requests
         self._tracer = tracer
         self._timeout_s = timeout_s
@@ -107,7 +117,8 @@ class RequestIntake:
         """Raise InvalidRequest, with the endpoint to use, for a model that pools."""
         facts = self._engines.info.pooling
         if facts is not None and not facts.generates:
-            raise InvalidRequest(f"This model does not generate: it pools. Use {facts.endpoint}.", field="model")
+            hint = self._tasks.hint(GENERATE)
+            raise InvalidRequest(f"This model does not generate: it pools. Use {facts.endpoint}.{hint}", field="model")
 
     async def _prepare(
         self, inputs: InputProcessor, request: NewRequest, deadline: Deadline | None, call: CallTrace

@@ -39,6 +39,7 @@ class ModelDirectory:
         self.readiness: Readiness | JoinedReadiness = self.first.readiness
         self.metrics = self.first.metrics.registry
         if len(self._llms) > 1:
+            shared.tasks.open(self._llms)
             self.readiness = JoinedReadiness({llm.settings.names[0]: llm.readiness for llm in self})
             self.metrics = joined_registry([llm.metrics.registry for llm in self])
         self._starting: dict[asyncio.Task[None], AsyncLLM] = {}

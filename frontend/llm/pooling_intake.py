@@ -7,6 +7,7 @@ All errors of its inputs are found before the first one is sent. One event loop.
 from tetrad.frontend.llm.backends import Backends
 from tetrad.frontend.llm.input_parts import InputParts
 from tetrad.frontend.llm.intake import Gate
+from tetrad.frontend.llm.model_tasks import ModelTasks
 from tetrad.frontend.llm.pooling_inputs import PoolingInputs
 from tetrad.frontend.llm.pooling_job import PoolingJob
 from tetrad.frontend.llm.pooling_window import PoolingWindow
@@ -16,7 +17,7 @@ from tetrad.frontend.request.call_trace import current_call, program_call
 from tetrad.frontend.request.deadlines import earliest_deadline, within
 from tetrad.frontend.request.new_pooling import NewPooling
 from tetrad.frontend.request.new_request import check_identity
-from tetrad.frontend.request.pooling import PoolingFacts, PoolingParams
+from tetrad.frontend.request.pooling import TASKS, PoolingFacts, PoolingParams
 from tetrad.frontend.request.prompts import estimated_prompt_tokens
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.observability.tracing import Tracer, reason_of
@@ -30,6 +31,7 @@ class PoolingIntake:
 
     Args:
         gate: closed: no request is taken.
+        tasks: of the server's models.
         admission: limits how many there are.
         backends: the engines, and what processes their outputs.
         tracer: of calls that a program makes in this process; others bring theirs.
@@ -40,13 +42,14 @@ class PoolingIntake:
     def __init__(
         self,
         gate: Gate,
+        tasks: ModelTasks,
         admission: Admission,
         backends: Backends,
         tracer: Tracer,
         timeout_s: float | None,
         metrics: FrontendMetrics,
     ) -> None:
-        self._gate, self._admission, self._metrics = gate, admission, metrics
+        self._gate, self._tasks, self._admission, self._metrics = gate, tasks, admission, metrics
         self._backends, self._engines = backends, backends.engines
         self._tracer = tracer
         self._timeout_s = timeout_s
@@ -62,7 +65,7 @@ class PoolingIntake:
         """Return a request whose inputs are being sent. Errors: see AsyncLLM.encode_all."""
         inputs = self._gate.required(self._inputs)
         check_identity(new.request_id, new.priority)
-        facts = self._pooling_facts()
+        facts = self._pooling_facts(new)
         params = self._verified(new, facts)
         size = self._engines.max_model_len
         longest = min(facts.longest_prompt(each.task, size) for each in params)
@@ -85,10 +88,13 @@ class PoolingIntake:
         job.start(ticket)
         return job
 
-    def _pooling_facts(self) -> PoolingFacts:
+    def _pooling_facts(self, new: NewPooling) -> PoolingFacts:
         facts = self._engines.info.pooling
         if facts is None:
-            raise InvalidRequest("This model does not support pooling: it generates. Use /v1/completions.", field="model")
+            wanted = [each.task for each in new.params if each.task is not None]
+            hint = self._tasks.hint(*(wanted or TASKS))
+            text = f"This model does not support pooling: it generates. Use /v1/completions.{hint}"
+            raise InvalidRequest(text, field="model")
         return facts
 
     @staticmethod

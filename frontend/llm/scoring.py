@@ -84,7 +84,7 @@ async def score_pairs(
     Raises:
         InvalidRequest: the model generates, or has other than one label; a text or a limit is wrong.
     """
-    task = _scoring_task(llm.pooling)
+    task = _scoring_task(llm.pooling, llm.shared.tasks.hint(*_SCORING))
     pairs = await _cut(llm, pairs, limits)
     if task != CLASSIFY:
         if template:
@@ -100,13 +100,13 @@ async def score_pairs(
     return Scores([output.outputs.values[0] for output in outputs], outputs)
 
 
-def _scoring_task(facts: PoolingFacts | None) -> str:
+def _scoring_task(facts: PoolingFacts | None, hint: str) -> str:
     if facts is None:
-        text = "This model does not support the Scoring API: it generates. Use /v1/completions."
+        text = f"This model does not support the Scoring API: it generates. Use /v1/completions.{hint}"
         raise InvalidRequest(text, field="model")
     task = next((each for each in _SCORING if each in facts.tasks), None)
     if task is None:
-        raise InvalidRequest(f"This model does not support the Scoring API. Use {facts.endpoint}.", field="model")
+        raise InvalidRequest(f"This model does not support the Scoring API. Use {facts.endpoint}.{hint}", field="model")
     if task == CLASSIFY and facts.num_labels != 1:
         text = f"Scoring API is only enabled for num_labels == 1; this model has {facts.num_labels}. Use /classify."
         raise InvalidRequest(text, field="model")

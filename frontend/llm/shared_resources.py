@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 
 from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.llm.model_tasks import ModelTasks
 from tetrad.frontend.net.peers import Peers
 from tetrad.frontend.observability.merged_metrics import merged
 from tetrad.frontend.observability.recent_requests import RecentRequests
@@ -27,6 +28,7 @@ class SharedResources:
         admission: limits the requests of all models together.
         tracer: of the frontend's spans.
         recent: the last requests of all models.
+        tasks: of all models.
     """
 
     def __init__(self, settings: FrontendSettings) -> None:
@@ -37,6 +39,7 @@ class SharedResources:
             frontends=None if self.peers is None else self.peers.slots,
         )
         self.tracer = open_tracer("frontend", settings.otlp_endpoint)
+        self.tasks = ModelTasks()
         self.recent = RecentRequests(_NUM_RECENT_REQUESTS if settings.console else 0)
 
     async def start(self, render: Callable[[], bytes]) -> None:

@@ -97,7 +97,9 @@ class PoolingFacts:
         return _ENDPOINTS.get(self.tasks[0], "/pooling")
 
 
-def required_facts(facts: PoolingFacts | None, task: str, what: str, error: type[TetradError] = InvalidRequest) -> PoolingFacts:
+def required_facts(
+    facts: PoolingFacts | None, task: str, what: str, error: type[TetradError] = InvalidRequest, *, hint: str = ""
+) -> PoolingFacts:
     """Return what a model pools; an error with the endpoint that serves it, if it does not have a task.
 
     Args:
@@ -105,12 +107,13 @@ def required_facts(facts: PoolingFacts | None, task: str, what: str, error: type
         task: that is needed.
         what: is asked for, in the message.
         error: its class.
+        hint: at the end of the message: which other models have the task.
     """
     if facts is None:
-        text = f"The model does not support {what}: it generates. Use /v1/completions."
+        text = f"The model does not support {what}: it generates. Use /v1/completions.{hint}"
         raise error(text, field="model")
     if task not in facts.tasks:
-        text = f"The model does not support {what}: it has the tasks {', '.join(facts.tasks)}. Use {facts.endpoint}."
+        text = f"The model does not support {what}: it has the tasks {', '.join(facts.tasks)}. Use {facts.endpoint}.{hint}"
         raise error(text, field="model")
     return facts
 

@@ -51,15 +51,19 @@ def test_the_page_asks_both_models(models):
     assert all(word in told for word in ('"object":"list"', '"text_completion"', '"embedding":['))
 
 
-def test_a_task_that_a_model_does_not_have_is_refused_with_its_endpoint(models):
+def test_a_task_that_a_model_does_not_have_is_refused_with_its_endpoint_and_the_model_that_has_it(models):
     _, http = models
 
     text = http.post("/v1/completions", json=PROMPT | {"model": "reader"})
     embedding = http.post("/v1/embeddings", json=INPUT | {"model": "writer"})
 
     assert (text.status_code, embedding.status_code) == (400, 400)
-    assert "it pools. Use /v1/embeddings." in text.json()["error"]["message"]
-    assert "it generates. Use /v1/completions." in embedding.json()["error"]["message"]
+    assert text.json()["error"]["message"].endswith(
+        "it pools. Use /v1/embeddings. The model `writer` of this server does that."
+    )
+    assert embedding.json()["error"]["message"].endswith(
+        "it generates. Use /v1/completions. The model `reader` of this server does that."
+    )
 
 
 def test_the_death_of_one_models_engine_core_does_not_disturb_the_other(models):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.model_directory import ModelDirectory
 from tetrad.frontend.llm.scoring import PairLimits, pairs_of, score_pairs
-from tetrad.frontend.request.pooling import CLASSIFY, EMBED, PoolingParams, PoolingRequestOutput, required_facts
+from tetrad.frontend.request.pooling import CLASSIFY, EMBED, PoolingParams, PoolingRequestOutput
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.tokenizer.client import PairTemplate
 from tetrad.services.errors import InvalidRequest, Unsupported
@@ -31,7 +31,7 @@ class PoolingCalls:
             dimensions=request.dimensions if request.HasField("dimensions") else None,
         )
         llm = self._found(request.model)
-        required_facts(llm.pooling, EMBED, "Embed", Unsupported)
+        llm.required_pooling(EMBED, "Embed", Unsupported)
         outputs = await self._run(llm, request, request_id, params)
         return inference_pb2.EmbedResponse(
             embeddings=[inference_pb2.Embedding(values=output.outputs.values) for output in outputs], usage=_usage(outputs)
@@ -43,7 +43,7 @@ class PoolingCalls:
             task=CLASSIFY, use_activation=request.use_activation if request.HasField("use_activation") else None
         )
         llm = self._found(request.model)
-        facts = required_facts(llm.pooling, CLASSIFY, "Classify", Unsupported)
+        facts = llm.required_pooling(CLASSIFY, "Classify", Unsupported)
         outputs = await self._run(llm, request, request_id, params)
         return inference_pb2.ClassifyResponse(
             classifications=[inference_pb2.Classification(probabilities=output.outputs.values) for output in outputs],

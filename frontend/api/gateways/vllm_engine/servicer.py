@@ -21,7 +21,7 @@ from tetrad.frontend.api.gateways.vllm_engine.requests import request_of
 from tetrad.frontend.api.grpc.call_limits import CallLimits
 from tetrad.frontend.api.grpc.traced_calls import traced_call
 from tetrad.frontend.llm.async_llm import AsyncLLM
-from tetrad.frontend.request.pooling import EMBED, PoolingParams, required_facts
+from tetrad.frontend.request.pooling import EMBED, PoolingParams
 from tetrad.frontend.request.prompts import TokensPrompt
 from tetrad.services.errors import Unsupported
 
@@ -57,7 +57,7 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
     ) -> vllm_engine_pb2.EmbedResponse:
         """Return the embedding of one prompt of ids."""
         self._calls.admit(context)
-        required_facts(self._llm.pooling, EMBED, "Embed", Unsupported)
+        self._llm.required_pooling(EMBED, "Embed", Unsupported)
         with traced_call(self._llm, request.request_id) as request_id:
             prompt = TokensPrompt(prompt_token_ids=list(request.tokenized.input_ids))
             output = await self._llm.encode(prompt, PoolingParams(task=EMBED), request_id)

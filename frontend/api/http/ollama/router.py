@@ -26,7 +26,7 @@ from tetrad.frontend.chat.conversation import Conversation
 from tetrad.frontend.chat.turn_stream import TurnStream
 from tetrad.frontend.chat.turns import start_turn
 from tetrad.frontend.parsing.formats import ChatFormats
-from tetrad.frontend.request.pooling import EMBED, PoolingParams, PoolingRequestOutput, required_facts
+from tetrad.frontend.request.pooling import EMBED, PoolingParams, PoolingRequestOutput
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.services.errors import InvalidRequest
 
@@ -108,7 +108,7 @@ async def _embeddings(
     request: Request, body: EmbedRequest | EmbeddingsRequest, texts: list[str], *, keep: int | None, dimensions: int | None
 ) -> list[PoolingRequestOutput]:
     llm, model = named_model(request, body.model)
-    required_facts(llm.pooling, EMBED, "Embeddings API")
+    llm.required_pooling(EMBED, "Embeddings API")
     check_context(llm, body.options)
     most = request.app.state.settings.max_pooling_inputs
     if not texts:

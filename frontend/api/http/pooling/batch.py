@@ -18,7 +18,7 @@ from tetrad.frontend.api.http.requests.models import llm_of
 from tetrad.frontend.api.http.schemas.objects import Usage, encode
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.net.together import all_of
-from tetrad.frontend.request.pooling import PooledTensor, PoolingFacts, PoolingParams, PoolingRequestOutput, required_facts
+from tetrad.frontend.request.pooling import PooledTensor, PoolingFacts, PoolingParams, PoolingRequestOutput
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.services.errors import InvalidRequest
 
@@ -55,7 +55,7 @@ class Job:
 
     def facts(self, task: str, api: str) -> PoolingFacts:
         """Return what the model pools; InvalidRequest if it does not have the task of this API."""
-        return required_facts(self.llm.pooling, task, f"{api} API")
+        return self.llm.required_pooling(task, f"{api} API")
 
     async def run(
         self, prompts: Sequence[PromptType], params: Sequence[PoolingParams], *, add_special_tokens: bool = True
