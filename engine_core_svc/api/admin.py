@@ -9,7 +9,7 @@ import grpc
 
 from tetrad.engine_core_svc.api.kv_events_wire import encode_kv_events
 from tetrad.engine_core_svc.api.wire import encode_stats
-from tetrad.engine_core_svc.engine.adapters_wire import decode_lora, encode_lora
+from tetrad.engine_core_svc.engine.adapters_wire import decode_lora, encode_lora_list
 from tetrad.engine_core_svc.engine.engine import Engine
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.scheduler.stats import take_stats
@@ -159,8 +159,9 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
         return pb.EngineCoreAdminServiceUnloadLoraResponse()
 
     async def ListLoras(self, request: pb.ListLorasRequest, context: grpc.aio.ServicerContext) -> pb.ListLorasResponse:
-        """Return the adapters that are known."""
-        return pb.ListLorasResponse(loras=map(encode_lora, self._engine.loras.list_loras()))
+        """Return the adapters that are known, or a page of them."""
+        after_id = request.after_id if request.HasField("after_id") else None
+        return encode_lora_list(self._engine.loras.list_loras(), after_id)
 
     async def PinLora(
         self, request: pb.EngineCoreAdminServicePinLoraRequest, context: grpc.aio.ServicerContext

@@ -1,10 +1,15 @@
 """Adapters' wire: decodes the adapter and the prompt embeddings of a request, and encodes adapters."""
 
+from collections.abc import Sequence
+
 from tetrad.engine_core_svc.core.adapter import Adapter, LoraRef
 from tetrad.engine_core_svc.core.prompt_embeds import PromptEmbeds
 from tetrad.services.errors import InvalidRequest, Unsupported
+from tetrad.services.message_size import batches
 from tetrad.v1 import engine_core_pb2, types_pb2
 
+_ENTRY_BYTES = 16
+"""Bounds what a list adds to an adapter: tag and length."""
 _FLOAT32_BYTES = 4
 _TOKEN_BYTES = 4
 _MATRIX = 2
@@ -21,6 +26,15 @@ def encode_lora(adapter: Adapter) -> types_pb2.LoraRequest:
     """Return an adapter as clients name it."""
     ref = adapter.ref
     return types_pb2.LoraRequest(name=ref.name, id=ref.lora_id, path=ref.path, base_model_name=ref.base_model_name)
+
+
+def encode_lora_list(adapters: Sequence[Adapter], after_id: int | None) -> engine_core_pb2.ListLorasResponse:
+    """Return adapters with larger ids than `after_id`, as many as one message should have; None: all adapters."""
+    if after_id is None:
+        return engine_core_pb2.ListLorasResponse(loras=map(encode_lora, adapters))
+    later = sorted((each for each in adapters if each.ref.lora_id > after_id), key=lambda each: each.ref.lora_id)
+    page = next(batches(map(encode_lora, later), lambda lora: lora.ByteSize() + _ENTRY_BYTES), [])
+    return engine_core_pb2.ListLorasResponse(loras=page, has_more=len(page) < len(later))
 
 
 def decode_prompt_embeds(message: engine_core_pb2.EngineCoreRequest) -> PromptEmbeds:

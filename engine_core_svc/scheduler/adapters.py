@@ -26,7 +26,7 @@ _LAST = (math.inf, math.inf)
 _MAX_KNOWN = 10_000
 """Adapters that are named at most; more could only be meant to fill the memory."""
 _MAX_BYTES = {"name": 512, "path": 2048, "base_model_name": 512}
-"""Of each; so one message can list all known adapters."""
+"""Of each, in UTF-8."""
 _MAX_SHOWN = 128
 """Adapters that run, and that are waited for, whose names each step's statistics have."""
 

@@ -255,9 +255,19 @@ class EngineAdminClient:
 
     async def list_loras(self) -> list[LoRARequest]:
         """Return the adapters that engine cores know, each once."""
-        answers = await self._ask_all("ListLoras", engine_core_pb2.ListLorasRequest())
-        found = [decode_lora(lora) for answer in answers for lora in answer.loras]
-        return list({lora.lora_int_id: lora for lora in found}.values())
+        lists = await asyncio.gather(*map(self._list_loras, self._reachable()))
+        return list({lora.lora_int_id: lora for loras in lists for lora in loras}.values())
+
+    async def _list_loras(self, stub: engine_core_pb2_grpc.EngineCoreAdminServiceStub) -> list[LoRARequest]:
+        """Return the adapters of one engine core, which it lists in several messages if they are many."""
+        found: list[LoRARequest] = []
+        has_more = True
+        while has_more:
+            after_id = found[-1].lora_int_id if found else 0
+            answer = await self._ask(stub.ListLoras, engine_core_pb2.ListLorasRequest(after_id=after_id))
+            found += map(decode_lora, answer.loras)
+            has_more = answer.has_more and len(answer.loras) > 0
+        return found
 
     async def pin_lora(self, lora_id: int) -> None:
         """Keep an adapter in memory everywhere; NotFound if an engine core does not know it."""

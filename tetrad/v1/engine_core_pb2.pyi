@@ -646,14 +646,18 @@ class FinishWeightUpdateResponse(_message.Message):
     def __init__(self, weight_version: _Optional[str] = ...) -> None: ...
 
 class ListLorasRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("after_id",)
+    AFTER_ID_FIELD_NUMBER: _ClassVar[int]
+    after_id: int
+    def __init__(self, after_id: _Optional[int] = ...) -> None: ...
 
 class ListLorasResponse(_message.Message):
-    __slots__ = ("loras",)
+    __slots__ = ("loras", "has_more")
     LORAS_FIELD_NUMBER: _ClassVar[int]
+    HAS_MORE_FIELD_NUMBER: _ClassVar[int]
     loras: _containers.RepeatedCompositeFieldContainer[_types_pb2.LoraRequest]
-    def __init__(self, loras: _Optional[_Iterable[_Union[_types_pb2.LoraRequest, _Mapping]]] = ...) -> None: ...
+    has_more: bool
+    def __init__(self, loras: _Optional[_Iterable[_Union[_types_pb2.LoraRequest, _Mapping]]] = ..., has_more: _Optional[bool] = ...) -> None: ...
 
 class EngineCoreAdminServiceStartProfileRequest(_message.Message):
     __slots__ = ("prefix",)

@@ -17,7 +17,7 @@ from tetrad.frontend.api.grpc.pooling import PoolingCalls
 from tetrad.frontend.api.grpc.sampling_fields import sampling_fields_of, truncation_of
 from tetrad.frontend.api.grpc.traced_calls import traced_call
 from tetrad.frontend.api.http.chat.conversations import conversation_of, echoed_text
-from tetrad.frontend.api.http.sse.rendering import rendered
+from tetrad.frontend.api.http.sse.rendering import drop_logprobs, rendered
 from tetrad.frontend.chat.turns import start_turn
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.model_directory import ModelDirectory
@@ -82,6 +82,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
                     for each in output.outputs:
                         encode = partial(answers.completion, output, each)
                         yield await rendered(num_candidates(each.logprobs, output.prompt_logprobs), encode)
+                    await drop_logprobs(output)
 
     async def Chat(
         self, request: inference_pb2.ChatRequest, context: grpc.aio.ServicerContext
@@ -113,6 +114,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
                     for part in update.parts:
                         encode = partial(answers.turn, output, part, echoed=echoed, with_reasoning=body.include_reasoning)
                         yield await rendered(num_candidates(part.output.logprobs, output.prompt_logprobs), encode)
+                    await drop_logprobs(output)
 
     async def Embed(
         self,

@@ -10,15 +10,15 @@ import pytest
 from tetrad.engine_core_svc.core.adapter import LoraRef
 from tetrad.engine_core_svc.core.plan import ModelRunnerOutput
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
-from tetrad.engine_core_svc.engine.adapters_wire import encode_lora
+from tetrad.engine_core_svc.engine.adapters_wire import encode_lora_list
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.scheduler import adapters as module
 from tetrad.engine_core_svc.scheduler.adapters import ORDERS_OF_ARRIVAL, AdapterLimits, Adapters, NoAdapters
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, NotFound, Overloaded, Unsupported
-from tetrad.services.message_size import BATCH_BYTES, DEFAULT_MAX_MESSAGE_BYTES
-from tetrad.v1.engine_core_pb2 import ListLorasResponse, SchedulerStats
+from tetrad.services.message_size import BATCH_BYTES, LEAST_MAX_MESSAGE_BYTES
+from tetrad.v1.engine_core_pb2 import SchedulerStats
 
 WAITING, RUNNING = RequestStatus.WAITING, RequestStatus.RUNNING
 PARKED = RequestStatus.WAITING_FOR_LORA
@@ -130,7 +130,7 @@ def test_what_an_adapter_is_called_has_a_limit(field, most):
         adapters.add(ref(2, **{field: "é" * (most // 2 + 1)}))
 
 
-def test_one_message_lists_all_adapters_and_another_has_a_steps_statistics():
+def test_messages_of_the_smallest_limit_list_all_adapters_and_have_a_steps_statistics():
     """With the longest names, and as many as the engine core takes."""
     house = House(max_loras=10_000, max_cpu_loras=10_000)
     names = {"name": "n" * 512, "path": "p" * 2048, "base_model_name": "b" * 512}
@@ -138,10 +138,13 @@ def test_one_message_lists_all_adapters_and_another_has_a_steps_statistics():
     for adapter in adapters:
         adapter.num_admitted = 1
 
-    listed = ListLorasResponse(loras=map(encode_lora, house.adapters))
+    pages = [encode_lora_list(adapters[::-1], 0)]
+    while pages[-1].has_more:
+        pages.append(encode_lora_list(adapters[::-1], pages[-1].loras[-1].id))
     stats = SchedulerStats(running_lora_adapters=house.adapters.running_names)
 
-    assert DEFAULT_MAX_MESSAGE_BYTES * 0.9 < listed.ByteSize() <= DEFAULT_MAX_MESSAGE_BYTES
+    assert [lora.id for page in pages for lora in page.loras] == list(range(1, 10_001))
+    assert max(page.ByteSize() for page in pages) < LEAST_MAX_MESSAGE_BYTES
     assert stats.ByteSize() <= BATCH_BYTES // 10
 
 

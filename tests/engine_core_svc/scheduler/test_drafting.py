@@ -154,6 +154,17 @@ def test_drafts_without_free_blocks_are_dropped_and_nobody_is_preempted(make_dra
     assert plan.num_scheduled_tokens() == {request.key: 1 for request in requests}
 
 
+def test_drafts_without_free_blocks_are_not_taken_back_and_do_not_count(make_drafting):
+    bench = make_drafting(56, 57, 58, 59, block_size=4, num_blocks=5)
+    requests = [bench.add(7), bench.add(7)]
+    bench.step()
+
+    bench.step()
+
+    assert [(each.num_computed_tokens, each.num_placeholders) for each in requests] == [(8, 0), (8, 0)]
+    assert bench.scheduler.drafting.stats.num_drafts == 0
+
+
 def logprobs(*token_ids):
     """One candidate for each position."""
     return Logprobs(pack_u32(token_ids), pack_f32([-1.0] * len(token_ids)), pack_u32([1] * len(token_ids)), len(token_ids), 1)

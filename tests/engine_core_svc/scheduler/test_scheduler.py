@@ -273,6 +273,19 @@ def test_an_urgent_arrival_preempts_when_blocks_are_short(make_bench):
     assert low.status is RequestStatus.PREEMPTED
 
 
+def test_an_urgent_arrival_that_found_room_is_not_admitted_in_a_step_that_preempted_for_another_reason(make_bench):
+    """It found the last free block, which the first running request then took; the second one was preempted."""
+    bench = make_bench(policy="priority", num_blocks=12)
+    first, second = bench.add(80), bench.add(80)
+    bench.step()
+    bench.add(1, priority=5)
+
+    scheduled = bench.step()
+
+    assert list(scheduled) == [first.key]
+    assert second.status is RequestStatus.PREEMPTED
+
+
 def test_an_equal_arrival_preempts_nobody(make_bench):
     bench = make_bench(policy="priority", max_num_seqs=1)
     first = bench.add(10, priority=1)

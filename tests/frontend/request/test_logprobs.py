@@ -35,14 +35,16 @@ async def decode(sequences):
 def test_bytes_of_a_chats_tokens_add_up_to_the_text():
     positions = positions_of(rows_of(IDS), lambda i: text_of([i]), added_by(IDS))
 
-    content = chat_logprobs(IDS, positions, 0).content
+    content = chat_logprobs(IDS, positions, 0, parts=LargeParts()).content
 
     assert bytes(byte for token in content for byte in token.bytes).decode() == TEXT
     assert "".join(token.token for token in content) == TEXT
 
 
 def test_a_rival_that_is_part_of_a_character_has_no_bytes():
-    [content] = chat_logprobs([97], positions_of(rows_of([97], 0xF0), lambda i: text_of([i]), ["a"]), 2).content
+    [content] = chat_logprobs(
+        [97], positions_of(rows_of([97], 0xF0), lambda i: text_of([i]), ["a"]), 2, parts=LargeParts()
+    ).content
 
     assert [(top.token, top.bytes) for top in content.top_logprobs] == [("a", [97]), ("\N{REPLACEMENT CHARACTER}", None)]
 
@@ -94,7 +96,7 @@ def test_tokens_as_ids_leave_offsets_as_they_are():
     position = {97: Logprob(-0.5, 1, "ab"), 98: Logprob(-1.0, 2, "c")}
 
     lists = completion_logprobs([97, 97], [position, position], 1, start=0, as_ids=True, parts=LargeParts())
-    chat = chat_logprobs([97], [position], 2, as_ids=True).content[0]
+    chat = chat_logprobs([97], [position], 2, as_ids=True, parts=LargeParts()).content[0]
 
     assert lists.tokens == ["token_id:97"] * 2
     assert (lists.top_logprobs[0], lists.text_offset) == ({"token_id:97": -0.5, "token_id:98": -1.0}, [0, 2])

@@ -7,12 +7,14 @@ its blocks; Abort also ends the open call with the output so far and the finish 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
 
 from tetrad.frontend.api.grpc.call_limits import CallLimits, admit
 from tetrad.frontend.api.grpc.traced_calls import traced_call
+from tetrad.frontend.api.http.sse.rendering import drop_logprobs, num_logprobs_of, rendered
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.output_stream import OutputStream
 from tetrad.frontend.request.outputs import RequestOutput
@@ -66,7 +68,7 @@ class GatewayCalls:
 
         Args:
             request: what to generate.
-            messages_of: makes the messages of one output.
+            messages_of: makes the messages of one output; of one with many log-probabilities in a side thread, one by one.
             llm: what generates. None: what this API's calls use.
 
         Raises:
@@ -77,8 +79,10 @@ class GatewayCalls:
             with closing(stream):
                 call.begin(stream)
                 async for output in stream:
-                    for message in messages_of(output):
+                    num_logprobs, messages = num_logprobs_of(output), iter(messages_of(output))
+                    while (message := await rendered(num_logprobs, partial(next, messages, None))) is not None:
                         yield message
+                    await drop_logprobs(output)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """End requests of this API; ids that it does not have are ignored, and requests of other APIs that have the same."""

@@ -127,7 +127,7 @@ async def _embeddings(
 async def _respond(request: Request, body: GeneratingBody, turn: OllamaTurn, write: Writer, model: str) -> Response:
     if body.streams:
         return stream_response(request, turn.stream(), _form(write, model))
-    return JsonResponse(await until_disconnected(request.receive, turn.run()))
+    return await until_disconnected(request.receive, turn.answer())
 
 
 async def _respond_loaded(request: Request, body: GeneratingBody, write: Writer, model: str) -> Response:

@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import msgspec
 from msgspec import UNSET
+from starlette.responses import Response
 
 from tetrad.frontend.api.http.ollama.objects import (
     AssistantMessage,
@@ -16,8 +18,10 @@ from tetrad.frontend.api.http.ollama.objects import (
     Progress,
     timestamp,
 )
-from tetrad.frontend.api.http.schemas.logprobs import chat_logprobs
+from tetrad.frontend.api.http.schemas.large_parts import LargeParts
+from tetrad.frontend.api.http.schemas.logprobs import token_logprobs
 from tetrad.frontend.api.http.schemas.objects import TokenLogprob, encode
+from tetrad.frontend.api.http.sse.rendering import drop_logprobs, json_line, json_response, rendered
 from tetrad.frontend.api.http.turns.blocks import Block, Blocks, Closed, Grown, Step, arguments_of
 from tetrad.frontend.api.http.turns.totals import TurnTotals
 from tetrad.frontend.chat.turn_stream import TurnPart, TurnStream
@@ -88,19 +92,22 @@ class OllamaTurn:
         self._totals = TurnTotals()
         self._started_ns = time.monotonic_ns()
         self._first_ns: int | None = None
+        self._parts, self._num_logprobs = LargeParts(), 0
 
-    async def run(self) -> Answer:
-        """Return the whole answer."""
+    async def answer(self) -> Response:
+        """Return the whole answer as a response."""
         whole = News()
         async for news in self._news():
             whole.add(news)
-        return self._end(self._write(self._model, whole))
+        answer = self._end(await self._written(whole))
+        return await json_response(answer, self._parts, self._num_logprobs)
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Yield the answer as lines; the last one has the counts."""
         async for news in self._news():
             if news:
-                yield line_of(self._write(self._model, news))
+                yield await json_line(await self._written(news), self._parts, self._num_logprobs)
+                self._num_logprobs = 0
         yield line_of(self._end(self._write(self._model, News())))
 
     async def _news(self) -> AsyncIterator[News]:
@@ -113,11 +120,31 @@ class OllamaTurn:
                 steps = self._blocks.feed(part.pieces)
                 if part.finish_reason is not None:
                     steps += self._blocks.finish()
-                yield self._told(steps, part)
+                news = self._told(steps)
+                news.logprobs = await self._logprobs(part)
+                yield news
+                await drop_logprobs(update.output)
         finally:
             turn.close()
 
-    def _told(self, steps: Sequence[Step], part: TurnPart) -> News:
+    async def _logprobs(self, part: TurnPart) -> list[TokenLogprob]:
+        output = part.output
+        if self._num_top is None or not output.logprobs:
+            return []
+        num_logprobs = len(output.logprobs) * max(self._num_top, 1)
+        self._num_logprobs += num_logprobs
+        return await rendered(
+            num_logprobs, partial(token_logprobs, output.token_ids, output.logprobs, self._num_top, parts=self._parts)
+        )
+
+    async def _written(self, news: News) -> Answer:
+        """Return an answer, or a line of it, in which a mark stands for many log-probabilities."""
+        news.logprobs = await rendered(
+            self._num_logprobs, partial(self._parts.list_of, news.logprobs, max(self._num_top or 0, 1))
+        )
+        return self._write(self._model, news)
+
+    def _told(self, steps: Sequence[Step]) -> News:
         news = News()
         for step in steps:
             match step:
@@ -127,8 +154,6 @@ class OllamaTurn:
                     news.thinking += text
                 case Closed(Block(kind="call") as block):
                     news.calls = [*news.calls, Called(block.call_id, CalledFunction(block.name, arguments_of(block.text)))]
-        if self._num_top is not None and part.output.logprobs:
-            news.logprobs = chat_logprobs(part.output.token_ids, part.output.logprobs, self._num_top).content
         return news
 
     def _end(self, answer: Answer) -> Answer:

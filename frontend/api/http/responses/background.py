@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 
+from tetrad.frontend.api.http.responses.encoding import encoded_events
 from tetrad.frontend.api.http.responses.generation import Generation
 from tetrad.frontend.api.http.sse.named_events import Event, named_events
 from tetrad.frontend.net.backoff import Backoff
@@ -32,10 +33,10 @@ class BackgroundJob:
         self.generation = generation
         self.keeps_events = keep_events
         # One entry an event: its place is its sequence number.
-        self._events: list[bytes] = []
+        queued = generation.events.queue()
+        self._events = [named_events([each]) for each in queued] if keep_events else []
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
-        self._note(generation.events.queue())
         self._generating = asyncio.create_task(self._generate(), name=f"background response {generation.id}")
         self.task = asyncio.create_task(self._run(), name=f"background response {generation.id}, to its end")
 
@@ -96,12 +97,12 @@ class BackgroundJob:
         try:
             async with aclosing(generation.updates()) as updates:
                 async for events in updates:
-                    self._note(events)
+                    await self._note(events)
         except TetradError as error:
-            self._note(await generation.fail(error))
+            await self._note(await generation.fail(error))
         except Exception as error:
             log.error("responses.failed", response_id=generation.id, exc_info=error)
-            self._note(await generation.fail(InternalError("The response failed; the server's log has the details.")))
+            await self._note(await generation.fail(InternalError("The response failed; the server's log has the details.")))
 
     async def _save_at_last(self) -> None:
         backoff = Backoff()
@@ -111,10 +112,16 @@ class BackgroundJob:
                 await self.generation.save()
                 log.info("responses.stored_late", response_id=self.generation.id)
 
-    def _note(self, events: list[Event]) -> None:
+    async def _note(self, events: list[Event]) -> None:
         if self.keeps_events:
-            self._events += [named_events([event]) for event in events]
-            self._wake_followers()
+            num_before = len(self._events)
+            try:
+                for each in events:
+                    self._events.append(await encoded_events([each]))
+            finally:
+                # Also where the work is cancelled meanwhile: what has happened has its events.
+                self._events += [named_events([each]) for each in events[len(self._events) - num_before :]]
+                self._wake_followers()
 
     def _wake_followers(self) -> None:
         self._changed.set()

@@ -12,9 +12,11 @@ from tetrad.frontend.api.http.responses.items import listed_items
 from tetrad.frontend.api.http.responses.lookup import history_before, resolved_items
 from tetrad.frontend.api.http.responses.objects import Json, new_response, text_logprobs
 from tetrad.frontend.api.http.responses.store import NoStore, ResponseStore, StoredResponse
-from tetrad.frontend.api.http.schemas.logprobs import chat_logprobs
+from tetrad.frontend.api.http.schemas.large_parts import LargeParts
+from tetrad.frontend.api.http.schemas.logprobs import token_logprobs
 from tetrad.frontend.api.http.schemas.objects import TokenLogprob
 from tetrad.frontend.api.http.sse.named_events import Event
+from tetrad.frontend.api.http.sse.rendering import rendered
 from tetrad.frontend.api.http.turns.sampling import turn_sampling_params
 from tetrad.frontend.api.http.turns.totals import TurnTotals
 from tetrad.frontend.chat.turn_stream import TurnPart, TurnStream
@@ -100,7 +102,7 @@ class Generation:
                 part = self._totals.add(update)
                 events = [] if begun else self.events.begin()
                 begun = True
-                events += self.events.add(part.pieces, self._logprobs(part))
+                events += self.events.add(part.pieces, await self._logprobs(part))
                 if part.finish_reason is not None:
                     events += self.events.finish(self._totals)
                     await self._keep_final(events)
@@ -150,7 +152,10 @@ class Generation:
             if not self._is_created:
                 self.events.note_not_kept(events)
 
-    def _logprobs(self, part: TurnPart) -> Sequence[TokenLogprob]:
-        if self._num_top is None or part.output.logprobs is None:
+    async def _logprobs(self, part: TurnPart) -> Sequence[TokenLogprob]:
+        ids, positions, num_top = part.output.token_ids, part.output.logprobs, self._num_top
+        if num_top is None or positions is None:
             return ()
-        return text_logprobs(chat_logprobs(part.output.token_ids, part.output.logprobs, self._num_top))
+        return await rendered(
+            len(positions) * num_top, lambda: text_logprobs(token_logprobs(ids, positions, num_top, parts=LargeParts()))
+        )

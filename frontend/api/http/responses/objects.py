@@ -4,7 +4,7 @@ from typing import Any
 
 from tetrad.frontend.api.http.responses.bodies import ResponsesRequest, ToolBody, ToolChoiceBody
 from tetrad.frontend.api.http.schemas.errors import status_of
-from tetrad.frontend.api.http.schemas.objects import ChatLogprobs, TokenLogprob
+from tetrad.frontend.api.http.schemas.objects import TokenLogprob
 from tetrad.frontend.api.http.turns.blocks import Block
 from tetrad.frontend.api.http.turns.totals import TurnTotals
 from tetrad.frontend.request.sampling_params import SamplingParams
@@ -95,11 +95,11 @@ def content_part(block: Block, text: str, logprobs: list[Any] | None) -> Json:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs or []}
 
 
-def text_logprobs(found: ChatLogprobs) -> list[TokenLogprob]:
+def text_logprobs(found: list[TokenLogprob]) -> list[TokenLogprob]:
     """Return log-probabilities as this API has them: bytes of a part of a character are an empty list, not null."""
-    for top in (each for token in found.content for each in token.top_logprobs):
+    for top in (each for token in found for each in token.top_logprobs):
         top.bytes = top.bytes or []
-    return found.content
+    return found
 
 
 def usage(totals: TurnTotals) -> Json:

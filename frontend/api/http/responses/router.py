@@ -16,6 +16,7 @@ from tetrad.frontend.api.http.responses import documentation as docs
 from tetrad.frontend.api.http.responses.background import BackgroundJob
 from tetrad.frontend.api.http.responses.bodies import InputTokensRequest, ResponsesRequest
 from tetrad.frontend.api.http.responses.conversations import conversation_of
+from tetrad.frontend.api.http.responses.encoding import encoded_events, response_of
 from tetrad.frontend.api.http.responses.event_documentation import RESPONSE_EVENT
 from tetrad.frontend.api.http.responses.generation import Generation
 from tetrad.frontend.api.http.responses.lookup import history_before, resolved_items
@@ -24,7 +25,7 @@ from tetrad.frontend.api.http.responses.service import ResponsesService
 from tetrad.frontend.api.http.responses.store import NoStore
 from tetrad.frontend.api.http.schemas.errors import error_body
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
-from tetrad.frontend.api.http.sse.named_events import named_event, named_events
+from tetrad.frontend.api.http.sse.named_events import named_event
 from tetrad.frontend.api.http.sse.streams import EventStream, StreamForm, stream_response, until_disconnected
 from tetrad.frontend.chat.turns import render_conversation
 from tetrad.services.errors import InternalError, InvalidRequest, NotFound, TetradError
@@ -54,7 +55,7 @@ async def create_response(request: Request) -> Response:
         return await _in_background(request, service, generation, stream=bool(body.stream))
     if body.stream:
         return stream_response(request, _stream(generation), _FORM)
-    return JsonResponse(await until_disconnected(request.receive, _whole(generation)))
+    return await until_disconnected(request.receive, _whole(generation))
 
 
 @router.post(
@@ -89,7 +90,7 @@ async def get_response(
             text = f"The events of response {response_id!r} are not kept: it was not created with background and stream."
             raise InvalidRequest(text, field="stream")
         return _followed(request, job, starting_after + 1)
-    return JsonResponse(await service.response(response_id))
+    return await response_of(await service.response(response_id))
 
 
 @router.delete("/v1/responses/{response_id}", **_DELETE)
@@ -105,7 +106,7 @@ async def delete_response(request: Request, response_id: ResponseId) -> Response
 @router.post("/v1/responses/{response_id}/cancel", **_CANCEL)
 async def cancel_response(request: Request, response_id: ResponseId) -> Response:
     """Cancel a response that is generated in the background; one that is complete stays as it is."""
-    return JsonResponse(await _service(request).cancel(response_id))
+    return await response_of(await _service(request).cancel(response_id))
 
 
 @router.get("/v1/responses/{response_id}/input_items", **_LIST)
@@ -127,13 +128,13 @@ def _service(request: Request) -> ResponsesService:
     return service
 
 
-async def _whole(generation: Generation) -> Json:
+async def _whole(generation: Generation) -> Response:
     """Return the whole response."""
     await generation.start()
     async with aclosing(generation.updates()) as updates:
         async for _ in updates:
             pass
-    return generation.events.response()
+    return await response_of(generation.events.response())
 
 
 async def _stream(generation: Generation) -> AsyncIterator[bytes]:
@@ -145,17 +146,17 @@ async def _stream(generation: Generation) -> AsyncIterator[bytes]:
             async for events in updates:
                 begun = True
                 if events:
-                    yield named_events(events)
+                    yield await encoded_events(events)
     except TetradError as error:
         if not begun:
             raise
-        yield named_events(await generation.fail(error))
+        yield await encoded_events(await generation.fail(error))
     except Exception as error:
         if not begun:
             raise
         log.error("http.stream_failed", exc_info=error)
         failed = InternalError("The stream failed; the server's log has the details.")
-        yield named_events(await generation.fail(failed))
+        yield await encoded_events(await generation.fail(failed))
 
 
 async def _in_background(request: Request, service: ResponsesService, generation: Generation, *, stream: bool) -> Response:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from tetrad.frontend.api.http.responses.database import ResponseDatabase
+from tetrad.frontend.api.http.responses.encoding import pieces_of
 from tetrad.frontend.api.http.responses.store import (
     UNFINISHED,
     Json,
@@ -143,7 +144,9 @@ class SqliteStore:
         response, now = stored.response, self._now()
         response_id, status = response["id"], response["status"]
         items = encode(stored.input_items)
-        database.execute(_INSERT, (response_id, response["previous_response_id"], status, now, encode(response), items))
+        database.execute(
+            _INSERT, (response_id, response["previous_response_id"], status, now, b"".join(pieces_of(response)), items)
+        )
         if status in UNFINISHED:
             database.execute("INSERT INTO owners (id, owner) VALUES (?, ?)", (response_id, self._own))
         if not self._make_room(database, response_id):
@@ -212,7 +215,7 @@ def _failed(row: _Row) -> _Row:
 
 
 def _write_final(database: sqlite3.Connection, response: Json) -> None:
-    database.execute(_FINISH, (response["status"], encode(response), response["id"]))
+    database.execute(_FINISH, (response["status"], b"".join(pieces_of(response)), response["id"]))
     database.execute("DELETE FROM owners WHERE id = ?", (response["id"],))
 
 

@@ -70,9 +70,21 @@ def chat_logprobs(
     num_top: int,
     *,
     as_ids: bool = False,
-    parts: LargeParts | None = None,
+    parts: LargeParts,
 ) -> ChatLogprobs:
-    """Return the objects for some tokens, each with its `num_top` most likely candidates; `as_ids`, `parts`: see above."""
+    """Return the objects for some tokens; for the arguments see `token_logprobs`."""
+    return ChatLogprobs(parts.list_of(token_logprobs(token_ids, positions, num_top, as_ids=as_ids, parts=parts), num_top))
+
+
+def token_logprobs(
+    token_ids: Sequence[int],
+    positions: Sequence[PositionLogprobs],
+    num_top: int,
+    *,
+    as_ids: bool = False,
+    parts: LargeParts,
+) -> list[TokenLogprob]:
+    """Return one object for each token, with its `num_top` most likely candidates; `as_ids`, `parts`: see above."""
     content: list[TokenLogprob] = []
     for token_id, position in zip(token_ids, positions, strict=True):
         ranked = sorted(position.items(), key=lambda item: -item[1].logprob)[:num_top]
@@ -80,12 +92,10 @@ def chat_logprobs(
             TopLogprob(_shown(candidate, found, as_ids=as_ids), _finite(found.logprob), _bytes(candidate, found))
             for candidate, found in ranked
         ]
-        if parts is not None:
-            tops = parts.list_of(tops)
         found = position[token_id]
         name, text = _shown(token_id, found, as_ids=as_ids), _text(token_id, found)
-        content.append(TokenLogprob(name, _finite(found.logprob), list(text.encode()), tops))
-    return ChatLogprobs(content if parts is None else parts.list_of(content, num_top))
+        content.append(TokenLogprob(name, _finite(found.logprob), list(text.encode()), parts.list_of(tops)))
+    return content
 
 
 def prompt_logprobs_json(positions: Sequence[PositionLogprobs | None], parts: LargeParts) -> PromptLogprobs:

@@ -10,7 +10,12 @@ Event = dict[str, Any]
 
 def named_event(data: Event) -> bytes:
     """Return `data` as one server-sent event."""
-    return b"event: %b\ndata: %b\n\n" % (data["type"].encode(), encode(data))
+    return encoded_event(data["type"], encode(data))
+
+
+def encoded_event(name: str, data: bytes) -> bytes:
+    """Return encoded data as one server-sent event."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
 
 
 def named_events(events: list[Event]) -> bytes:

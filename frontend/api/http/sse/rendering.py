@@ -8,8 +8,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tetrad.frontend.api.http.schemas.large_parts import LargeParts
-from tetrad.frontend.api.http.schemas.objects import JsonResponse, event
+from tetrad.frontend.api.http.schemas.objects import JsonResponse, encode, event
 from tetrad.frontend.net.side_thread import in_side_thread
+from tetrad.frontend.request.logprobs import drop_candidates, num_candidates
+from tetrad.frontend.request.outputs import RequestOutput
 
 T = TypeVar("T")
 
@@ -20,6 +22,18 @@ _MANY = 4096
 async def rendered(num_logprobs: int, render: Callable[[], T]) -> T:
     """Return what `render` returns; it must only read what no other task changes."""
     return render() if num_logprobs < _MANY else await in_side_thread(render)
+
+
+def num_logprobs_of(output: RequestOutput) -> int:
+    """Return how many candidates an output has, those of its prompt included."""
+    return num_candidates(output.prompt_logprobs, *(each.logprobs for each in output.outputs))
+
+
+async def drop_logprobs(output: RequestOutput) -> None:
+    """Free the candidates of an output that has been rendered."""
+    for positions in (output.prompt_logprobs, *(each.logprobs for each in output.outputs)):
+        if positions:
+            await rendered(num_candidates(positions), partial(drop_candidates, positions))
 
 
 async def json_response(answer: object, parts: LargeParts, num_logprobs: int) -> Response:
@@ -34,6 +48,13 @@ async def json_event(answer: object, parts: LargeParts, num_logprobs: int) -> by
     if not parts:
         return event(answer)
     return await rendered(num_logprobs, lambda: b"data: %b\n\n" % b"".join(parts.take(answer)))
+
+
+async def json_line(answer: object, parts: LargeParts, num_logprobs: int) -> bytes:
+    """Return an answer that holds the marks of `parts` as one line of a stream."""
+    if not parts:
+        return encode(answer) + b"\n"
+    return await rendered(num_logprobs, lambda: b"%b\n" % b"".join(parts.take(answer)))
 
 
 class PiecesResponse(Response):

@@ -7,6 +7,7 @@ import pytest
 from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2, vllm_engine_pb2_grpc
 
 from tests.frontend.fakes import EOS, TEXT
+from tetrad.frontend.api.http.sse import rendering
 from tetrad.services.rpc.channel import open_channel
 from tetrad.services.rpc.columns import unpack_u32
 from tetrad.services.rpc.status import from_rpc_error
@@ -63,7 +64,9 @@ async def test_each_of_n_outputs_has_its_own_complete(stub):
     assert {complete.completion_tokens for complete in completes} == {9}
 
 
-async def test_logprobs_are_columns_and_the_first_of_the_prompt_is_unknown(stub):
+@pytest.mark.parametrize("num_many", [1, 4096], ids=["in the side thread", "in the event loop"])
+async def test_logprobs_are_columns_and_the_first_of_the_prompt_is_unknown(stub, monkeypatch, num_many):
+    monkeypatch.setattr(rendering, "_MANY", num_many)
     params = {"logprobs": 2, "prompt_logprobs": 1, "max_tokens": 1}
 
     chunk = (await answers_of(stub.Generate(request(ids=[1, 2, 3], params=params))))[0].chunk

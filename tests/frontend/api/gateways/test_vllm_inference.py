@@ -5,6 +5,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.frontend.fakes import EOS, TEXT
+from tetrad.frontend.api.http.sse import rendering
 from tetrad.services.rpc.columns import unpack_u32
 from tetrad.services.rpc.status import from_rpc_error
 from tetrad.vllm_api import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
@@ -52,7 +53,9 @@ async def test_text_is_shown_unless_it_is_not_wanted(stub):
     assert (answer.outputs.text, answer.outputs.num_tokens, list(answer.outputs.token_ids)) == (TEXT[:9], 9, [])
 
 
-async def test_logprobs_ranks_and_candidates(stub):
+@pytest.mark.parametrize("num_many", [1, 4096], ids=["in the side thread", "in the event loop"])
+async def test_logprobs_ranks_and_candidates(stub, monkeypatch, num_many):
+    monkeypatch.setattr(rendering, "_MANY", num_many)
     options = Options(
         output_logprobs=True,
         output_candidates=inference_pb2.CandidateTokens(top_n=2),

@@ -6,6 +6,8 @@ import pytest
 
 from tests.frontend.fakes import TEXT
 from tests.frontend.turns import FORMATS, TEXTS, WEATHER, writes
+from tetrad.frontend.api.http.schemas import large_parts
+from tetrad.frontend.api.http.sse import rendering
 
 HI = [{"role": "user", "content": "hi"}]
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": WEATHER}} for name in ("get_weather", "get_time")]
@@ -102,7 +104,10 @@ async def test_options_reach_the_engine(http, engine):
     assert penalties == pytest.approx((1.2, 0.25, 0.75))
 
 
-async def test_logprobs_of_each_token_are_shown(http):
+@pytest.mark.parametrize("num_many", [1, 4096], ids=["in slices", "in one piece"])
+async def test_logprobs_of_each_token_are_shown(http, monkeypatch, num_many):
+    monkeypatch.setattr(rendering, "_MANY", num_many)
+    monkeypatch.setattr(large_parts, "_LEAST", num_many)
     answer = await whole(
         http, "/api/generate", prompt="hi", raw=True, logprobs=True, top_logprobs=2, options={"num_predict": 3}
     )

@@ -7,7 +7,7 @@ import pytest
 from tests.frontend.turns import PIECES, chunked
 from tetrad.frontend.api.http.responses.events import ResponseEvents
 from tetrad.frontend.api.http.responses.objects import text_logprobs
-from tetrad.frontend.api.http.schemas.objects import ChatLogprobs, TokenLogprob, TopLogprob
+from tetrad.frontend.api.http.schemas.objects import TokenLogprob, TopLogprob
 from tetrad.frontend.api.http.turns.totals import TurnTotals
 from tetrad.frontend.parsing.elements.pieces import Content, Reasoning
 from tetrad.services.errors import Overloaded, Unavailable
@@ -190,6 +190,6 @@ def test_rivals_that_are_part_of_a_character_have_a_list_of_bytes():
     """OpenAI's object has no null there, other than that of chat completions."""
     rivals = [TopLogprob("a", -1.0, [97]), TopLogprob("\N{REPLACEMENT CHARACTER}", -2.0, None)]
 
-    [token] = text_logprobs(ChatLogprobs([TokenLogprob("a", -1.0, [97], rivals)]))
+    [token] = text_logprobs([TokenLogprob("a", -1.0, [97], rivals)])
 
     assert [top.bytes for top in token.top_logprobs] == [[97], []]
