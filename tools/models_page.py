@@ -35,7 +35,10 @@ family's config.
 - **GGUF**: the architecture of GGUF files that are read as this family.
 - **Quantizations, CPU**: `int8` at load, with the native program alone; a GGUF file's own types, and quantized checkpoints
   ({host_methods}), but for families that have all experts of a layer in one tensor; of gpt-oss these may be in
-  `mxfp4`. The native program multiplies their quanta, torch dequantizes them.
+  `mxfp4`. The native program multiplies their quanta, torch dequantizes them. Of compressed-tensors, `pack-quantized`,
+  `int-quantized`, `naive-quantized`, `float-quantized` and `mxfp4-pack-quantized` are read, and lists of matrices to `ignore`.
+  A checkpoint quantizes weights alone here: its values for activations, dynamic or static, are not used
+  ([kernels.md](kernels.md) says how activations are rounded). Sparse weights and transforms of activations are refused by name.
 - **Quantizations, GPU**: {online} at load, and quantized checkpoints ({methods}) where each matrix is stored by itself.
 - **LoRA**: the devices on which adapters ([lora.md](lora.md)) change all matrices of a model, but those that are named.
 - **Pooling**: the device on which a model makes embeddings, classes and scores ([pooling.md](pooling.md)).

@@ -21,6 +21,7 @@ _WITHOUT_EFFECT = (
     "rope_freqs.weight",  # read with the config
     "lm_head.weight",  # of tied embeddings; every other model asks for it
     ".input_scale",  # calibrated for activations; theirs are measured here as they come
+    ".input_zero_point",
     ".weight_format",  # of bitsandbytes
     ".k_scale",  # of keys and values in fp8, which the kernels' program alone reads
     ".v_scale",
