@@ -3,7 +3,7 @@
 Packed: `weight_packed` [R, C * bits / 32] int32, lowest first, and `weight_shape`; quanta are stored plus 2^(bits - 1). Int8:
 `weight` [R, C]. Of both `weight_scale` [R, C / G], [R, 1], [R] or [1], and, unless they are symmetric, `weight_zero_point`:
 int8, or packed along the rows. `weight_g_idx` names each column's group where these are not in order. MXFP4: `weight_packed`
-[R, C / 2] uint8 and `weight_scale` [R, C / 32] uint8.
+[R, C / 2] uint8 and `weight_scale` [R, C / 32] uint8. The experts of Granite lie in one stack: the same tensors [E, ...].
 
 A matrix of the `ignore` list has a `weight` in floats and no scale. The config's values for activations and the KV cache
 are not used: activations are rounded as those of other formats.
@@ -21,6 +21,7 @@ from tetrad.worker_svc.packed_weights.fp8 import Fp8Reader, block_of
 from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
 from tetrad.worker_svc.packed_weights.mxfp4 import mxfp4_matrix
 from tetrad.worker_svc.packed_weights.reader import Packed
+from tetrad.worker_svc.packed_weights.stacks import Matrix, find_stack
 from tetrad.worker_svc.packed_weights.words import unpack
 
 _FORMATS = ["pack-quantized", "int-quantized", "naive-quantized", "float-quantized", "mxfp4-pack-quantized", "mixed-precision"]
@@ -54,6 +55,10 @@ class CompressedTensorsReader:
 
     def read(self, files: StoredTensors, name: str) -> Packed:
         """See Reader."""
+        stack = find_stack(files, name, self._read_one)
+        return self._read_one(files, name) if stack is None else stack
+
+    def _read_one(self, files: StoredTensors, name: str) -> Matrix:
         if _has_exponents(files, name):
             return _mxfp4(files, name)
         if files.has(f"{name}.weight_packed"):
@@ -137,7 +142,7 @@ def _int8(files: StoredTensors, name: str) -> tuple[int, torch.Tensor, torch.Ten
     return 8, quanta, zeros.contiguous().view(torch.uint8).reshape(-1, zeros.shape[1] if zeros.dim() == 2 else 1) ^ _INT8_ZERO
 
 
-def _in_groups(files: StoredTensors, name: str, bits: int, quanta: torch.Tensor, zeros: torch.Tensor | int) -> Packed:
+def _in_groups(files: StoredTensors, name: str, bits: int, quanta: torch.Tensor, zeros: torch.Tensor | int) -> Matrix:
     rows, columns = quanta.shape
     scales = load(files, f"{name}.weight_scale", dtypes=FLOATS).float()
     scales = scales.reshape(-1, scales.shape[1] if scales.dim() == 2 else 1)
