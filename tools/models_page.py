@@ -34,8 +34,14 @@ family's config.
 - **CPU, GPU**: the program that runs it.
 - **GGUF**: the architecture of GGUF files that are read as this family.
 - **Quantizations, CPU**: `int8` at load, with the native program alone; a GGUF file's own types, and quantized checkpoints
-  ({host_methods}), but for families that have all experts of a layer in one tensor; of gpt-oss these may be in
-  `mxfp4`. The native program multiplies their quanta, torch dequantizes them.
+  ({host_methods}). Of families that have all experts of a layer in one
+  tensor, quantized checkpoints have each expert by itself (Llama 4, gpt-oss, which is published in `mxfp4`) or in a stack of
+  `compressed-tensors` (Granite). The native program multiplies quanta, those of experts too. Torch dequantizes all weights to
+  float32 at load; the worker's log line `weights.dequantized` has the size of the files and that in memory.
+  Of compressed-tensors, `pack-quantized`, `int-quantized`, `naive-quantized`, `float-quantized` and `mxfp4-pack-quantized`
+  are read, and lists of matrices to `ignore`. A checkpoint quantizes weights alone here: its values for activations, dynamic
+  or static, are not used ([kernels.md](kernels.md) says how activations are rounded). Sparse weights and transforms of
+  activations are refused by name.
 - **Quantizations, GPU**: {online} at load, and quantized checkpoints ({methods}) where each matrix is stored by itself.
 - **LoRA**: the devices on which adapters ([lora.md](lora.md)) change all matrices of a model, but those that are named.
 - **Pooling**: the device on which a model makes embeddings, classes and scores ([pooling.md](pooling.md)).
@@ -256,11 +262,15 @@ def _usual_config(architecture: str) -> ModelConfig:
 
 def _on_host_quantized(config: ModelConfig) -> str:
     """Return which quantized checkpoints the CPU device reads; "": none."""
-    stacks = [stored for name, stored in config.tensors.in_layer.items() if ".experts." in name and stored.is_stacked]
-    if not stacks:
+    places = [_places(stored) for name, stored in config.tensors.in_layer.items() if ".experts." in name]
+    if all(any(not place.is_stacked for place in each) for each in places):
         return "checkpoints"
-    # Files with another tensor in place of the stack have it packed.
-    return "MXFP4" if all(stored.otherwise for stored in stacks) else ""
+    # The parts of a stack are named after its weight.
+    return "`compressed-tensors`" if all(place.weight for each in places for place in each) else ""
+
+
+def _places(stored: Stored | None) -> list[Stored]:
+    return [] if stored is None else [stored, *_places(stored.otherwise)]
 
 
 def _has_plain_matrices(config: ModelConfig) -> bool:

@@ -21,6 +21,11 @@ _UPPER_WORD = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\
 _SYMBOLS_AND_SPACE = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _TEKKEN = rf"{_LOWER_WORD}|{_UPPER_WORD}|\p{{N}}|{_SYMBOLS_AND_SPACE}"
 _GPT4O = rf"{_LOWER_WORD}{_CONTRACTIONS}?|{_UPPER_WORD}{_CONTRACTIONS}?|\p{{N}}{{1,3}}|{_SYMBOLS_AND_SPACE}"
+_CASED = (
+    r"[\p{Lu}\p{Ll}\p{Lt}&&[^\x{560}-\x{588}\x{10C7}-\x{10FF}\x{1C80}-\x{1C8A}\x{2D00}-\x{2D2D}\x{A790}-\x{AB68}"
+    r"\x{10570}-\x{105BC}\x{10D50}-\x{10D85}\x{16E40}-\x{16E7F}\x{1D400}-\x{1DFFF}]]"
+)
+"""Letters of two cases, but for scripts that DeepSeek's list of them lacks."""
 
 _LLAMA3_NAMES = ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2")
 
@@ -31,6 +36,22 @@ _PATTERNS: dict[str, str] = {
     "tekken": _TEKKEN,
     "qwen35": _QWEN35,
 }
+_SEQUENCES: dict[str, tuple[str, ...]] = {
+    "deepseek-llm": (
+        r"[\r\n]",
+        rf"\s?{_CASED}+",
+        r"\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+",
+        r"\s+$",
+        r"[\x{800}-\x{9FA5}\x{AC00}-\x{D7FF}]+",
+        r"\p{N}",
+    ),
+    "deepseek-v3": (
+        r"\p{N}{1,3}",
+        r"[\x{4E00}-\x{9FA5}\x{3040}-\x{30FF}]+",
+        r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ),
+}
+"""Patterns that cut one after the other."""
 _SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone")
 _PLAIN = ("default", "gpt-2", "gpt2", "mpt", "olmo", "jais", "phi-2", "roberta-bpe", "granite-docling", "exaone4")
 
@@ -51,9 +72,10 @@ def byte_level_pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:
     if name in _SINGLE_DIGITS:
         digits = pre_tokenizers.Digits(individual_digits=True)
         return pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
-    if name in _PATTERNS:
-        split = pre_tokenizers.Split(Regex(_PATTERNS[name]), behavior="isolated")
-        return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    patterns = _SEQUENCES.get(name) or ((_PATTERNS[name],) if name in _PATTERNS else ())
+    if patterns:
+        splits = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in patterns]
+        return pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     raise ModelError(
         f"Pre-tokenizer {name!r} is not supported; supported are {_listed(known_pre_tokenizers())}.", field="model"
     )
@@ -61,7 +83,7 @@ def byte_level_pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:
 
 def known_pre_tokenizers() -> tuple[str, ...]:
     """Return the names that `byte_level_pre_tokenizer` takes, in alphabetical order."""
-    return tuple(sorted((*_PLAIN, *_SINGLE_DIGITS, *_PATTERNS)))
+    return tuple(sorted((*_PLAIN, *_SINGLE_DIGITS, *_PATTERNS, *_SEQUENCES)))
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -6,12 +6,13 @@ See model_facts/tensor_names.py.
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
 
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.checkpoint.source import DOWNLOAD_AGAIN, QuantizedMatrix, StoredMatrix, WeightSource
+from tetrad.worker_svc.checkpoint.source import DOWNLOAD_AGAIN, StoredMatrix, WeightSource, values_of
 from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
 from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored, TensorNames
 
@@ -59,10 +60,11 @@ class CanonicalSource(WrappedSource):
         place = self._place(name)
         if place.stored is None:
             return self._source.load(place.name)
-        found = self._load_packed(place)
+        is_matrix = place.is_weight and not (place.stored.is_flat or place.stored.is_decay)
+        found = self._load_part(place, place.stored) if is_matrix else None
         if found is not None:
             matrix, stored_bytes = found
-            return matrix.dequantized(), stored_bytes
+            return values_of(matrix), stored_bytes
         part = _part(self._source.load_stored(place.name), place)
         return part.to(torch.float32, copy=True), part.nbytes
 
@@ -71,7 +73,7 @@ class CanonicalSource(WrappedSource):
         place = self._place(name)
         found = self._load_packed(place)
         if found is not None:
-            return found[0].dequantized()
+            return values_of(found[0])
         stored = self._source.load_stored(place.name)
         return stored if place.stored is None else _part(stored, place)
 
@@ -80,13 +82,13 @@ class CanonicalSource(WrappedSource):
         place = self._place(name)
         return self._source.load_quantized(place.name) if place.stored is None else self._load_part(place, place.stored)
 
-    def _load_packed(self, place: _Place) -> tuple[QuantizedMatrix, int] | None:
+    def _load_packed(self, place: _Place) -> tuple[StoredMatrix, int] | None:
         """Return one expert of a quantized stack, or a packed matrix that has another form in floats; None: it is neither."""
         if place.stored is None or not (place.stored.is_stacked or place.stored.is_transposed) or not place.is_weight:
             return None
         return self._load_part(place, place.stored)
 
-    def _load_part(self, place: _Place, stored: Stored) -> tuple[QuantizedMatrix, int] | None:
+    def _load_part(self, place: _Place, stored: Stored) -> tuple[StoredMatrix, int] | None:
         if stored.is_row or stored.columns or stored.plus or stored.times != 1:
             return None
         found = self._source.load_quantized(place.name)
@@ -95,7 +97,8 @@ class CanonicalSource(WrappedSource):
         whole, stored_bytes = found
         # Packed matrices have a row for each output, whatever the model's floats have.
         place = place._replace(stored=replace(stored, is_transposed=False))
-        part = whole.of_rows(lambda tensor: _part(tensor, place))
+        choose = partial(_part, place=place)
+        part = choose(whole) if isinstance(whole, torch.Tensor) else whole.of_rows(choose)
         return part, stored_bytes * part.shape[0] // whole.shape[0]
 
     def _place(self, name: str) -> _Place:
@@ -117,10 +120,13 @@ class CanonicalSource(WrappedSource):
         if stored is None:
             return _Place(f"{layer}.{rest}", None)
         index = int(expert.group()) if expert else 0
-        place = self._in_layer(layer, stored, index, kind)
-        if stored.otherwise is None or self._source.has(place.name):
-            return place
-        return self._in_layer(layer, stored.otherwise, index, kind)
+        place = first = self._in_layer(layer, stored, index, kind)
+        while not self._source.has(place.name):
+            if stored.otherwise is None:
+                return first
+            stored = stored.otherwise
+            place = self._in_layer(layer, stored, index, kind)
+        return place
 
     def _in_layer(self, layer: str, stored: Stored, expert: int, kind: str) -> _Place:
         name = f"{layer}.{stored.name.format(expert=expert)}{_ending(stored, kind)}"

@@ -30,6 +30,20 @@ _POST_NORM = _ATTENTION | _HEAD_NORMS | _MLP | _NORMS_AFTER
 _LLAMA_WITHOUT_HEAD_NORMS = _NORMS | _ATTENTION | _MLP
 _NORM_BEHIND_ATTENTION = _LLAMA | {"post_attention_layernorm": "post_attention_norm"}
 _LFM2_NORM = {"model.norm": "token_embd_norm"}
+_LATENT = (
+    _NORMS
+    | _MLP
+    | {
+        "self_attn.q_proj": "attn_q",
+        "self_attn.q_a_proj": "attn_q_a",
+        "self_attn.q_a_layernorm": "attn_q_a_norm",
+        "self_attn.q_b_proj": "attn_q_b",
+        "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+        "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+        "self_attn.kv_b_proj": "attn_kv_b",  # split in newer files: split_latents.py
+        "self_attn.o_proj": "attn_output",
+    }
+)
 _PARTS = ("gate", "up", "down")
 _EXPERTS = {
     "mlp.router": Stored("ffn_gate_inp"),
@@ -142,6 +156,7 @@ ARCHITECTURES: Mapping[str, GgufArchitecture] = {
     "arcee": GgufArchitecture(("ArceeForCausalLM",), is_paired=True),
     "cohere2": GgufArchitecture(("Cohere2ForCausalLM",), True, configs.cohere2, _LLAMA_WITHOUT_HEAD_NORMS, is_paired=True),
     "command-r": GgufArchitecture(("CohereForCausalLM",), config=configs.cohere, others=_head_norms_of_all, is_paired=True),
+    "deepseek2": GgufArchitecture(("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"), True, configs.deepseek2, _LATENT),
     "exaone": GgufArchitecture(("ExaoneForCausalLM",), config=configs.exaone),
     "exaone4": GgufArchitecture(("Exaone4ForCausalLM",), True, configs.windows, _POST_NORM),
     "falcon-h1": GgufArchitecture(("FalconH1ForCausalLM",), config=configs.falcon_h1, others=_falcon_h1),
@@ -178,6 +193,7 @@ ARCHITECTURES: Mapping[str, GgufArchitecture] = {
     "llama": GgufArchitecture(
         ("LlamaForCausalLM", "MistralForCausalLM"), config=configs.llama, is_paired=True, mixture="MixtralForCausalLM"
     ),
+    "llama4": GgufArchitecture(("Llama4ForCausalLM",), True, configs.llama4, _LLAMA_WITHOUT_HEAD_NORMS, is_paired=True),
     "mamba2": GgufArchitecture(("Mamba2ForCausalLM",), config=configs.mamba2, others=_mamba2),
     "mistral3": GgufArchitecture(("Ministral3ForCausalLM", "MistralForCausalLM"), True, configs.mistral3, is_paired=True),
     "nemotron": GgufArchitecture(("NemotronForCausalLM",), config=configs.layer_norm),

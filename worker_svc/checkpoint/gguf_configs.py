@@ -9,6 +9,11 @@ from typing import Any
 
 from tetrad.services.errors import ModelError
 
+_SIGMOID = 2
+"""GGUF's number of routers whose scores are sigmoids."""
+_YARN_UNIT = 0.1
+"""Files of DeepSeek have yarn_log_multiplier times this."""
+_LLAMA4_PATTERN, _LLAMA4_EXPERTS_WITHOUT_NORMS = 4, 128
 _GEMMA2_LAYERS_27B, _GEMMA3_LAYERS_27B = 46, 62
 """Numbers of layers of the models whose attention is not scaled by the size of a head."""
 
@@ -198,6 +203,66 @@ def glm4_moe(facts: Facts) -> dict[str, Any]:
         "first_k_dense_replace": facts("leading_dense_block_count"),
         "routed_scaling_factor": facts("expert_weights_scale"),
         "norm_topk_prob": facts("expert_weights_norm"),
+    }
+
+
+def deepseek2(facts: Facts) -> dict[str, Any]:
+    """DeepSeek V2, V3 and models in their shape: V3's routers are sigmoids, with a correction.
+
+    Newer files have the size of a head under "mla", as their other sizes are those of the cache. Older files do not say the
+    groups of experts; as in llama.cpp they have none.
+    """
+    if not facts("expert_count"):
+        raise facts.refuse("without experts")
+    is_v3 = facts("expert_gating_func") == _SIGMOID or facts.has_in_layers("exp_probs_b.bias")
+    if facts("expert_weights_norm") and not is_v3:
+        raise facts.refuse("with weights of a softmax that are divided by their sum")
+    turned = facts("rope.dimension_count")
+    groups = facts("expert_group_count") or 1
+    return {
+        "architectures": ["DeepseekV3ForCausalLM" if is_v3 else "DeepseekV2ForCausalLM"],
+        "q_lora_rank": facts("attention.q_lora_rank"),
+        "kv_lora_rank": facts("attention.kv_lora_rank"),
+        "qk_nope_head_dim": (facts("attention.key_length_mla") or facts("attention.key_length")) - turned,
+        "qk_rope_head_dim": turned,
+        "v_head_dim": facts("attention.value_length_mla") or facts("attention.value_length"),
+        "n_routed_experts": facts("expert_count"),
+        "num_experts_per_tok": facts("expert_used_count"),
+        "moe_intermediate_size": facts("expert_feed_forward_length"),
+        "n_shared_experts": facts("expert_shared_count"),
+        "first_k_dense_replace": facts("leading_dense_block_count"),
+        "routed_scaling_factor": facts("expert_weights_scale"),
+        "norm_topk_prob": bool(facts("expert_weights_norm")),
+        "topk_method": None if is_v3 else "group_limited_greedy" if groups > 1 else "greedy",
+        "n_group": groups,
+        "topk_group": facts("expert_group_used_count") or 1,
+        "rope_scaling": _deepseek_scaling(facts),
+    }
+
+
+def _deepseek_scaling(facts: Facts) -> dict[str, Any] | None:
+    """Return the scaling; both gains of YaRN are equal in all published models, so queries and keys do not grow by turning."""
+    kind, gain = facts("rope.scaling.type"), facts("rope.scaling.yarn_log_multiplier")
+    if kind in (None, "none"):
+        return None
+    if kind != "yarn":
+        return scaling_of(facts)
+    return {"attention_factor": 1.0} | scaling_of(facts) | ({"mscale_all_dim": gain / _YARN_UNIT} if gain else {})
+
+
+def llama4(facts: Facts) -> dict[str, Any]:
+    """Llama 4. The length of chunks and the growth of queries are those of all published models."""
+    if not facts("expert_count"):
+        raise facts.refuse("without experts")
+    if facts("attention.sliding_window") == 0 or facts("attention.sliding_window_pattern") not in (None, _LLAMA4_PATTERN):
+        raise facts.refuse("with another pattern of chunks than three of four layers")
+    return {
+        "num_local_experts": facts("expert_count"),
+        "num_experts_per_tok": facts("expert_used_count"),
+        "intermediate_size": facts("expert_feed_forward_length"),
+        "intermediate_size_mlp": facts("feed_forward_length"),
+        "interleave_moe_layer_step": facts("interleave_moe_layer_step"),
+        "use_qk_norm": facts("expert_count") != _LLAMA4_EXPERTS_WITHOUT_NORMS,
     }
 
 

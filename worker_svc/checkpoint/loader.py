@@ -9,7 +9,7 @@ from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint.source import DOWNLOAD_AGAIN, Progress, QuantizedMatrix, QuantizedTensor, WeightSource
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.tensors import tensor_shapes
-from tetrad.worker_svc.packed_weights.mxfp4 import Mxfp4Stack
+from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix, rounded
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 """Types of weights that are not quantized."""
@@ -21,6 +21,7 @@ _WITHOUT_EFFECT = (
     "rope_freqs.weight",  # read with the config
     "lm_head.weight",  # of tied embeddings; every other model asks for it
     ".input_scale",  # calibrated for activations; theirs are measured here as they come
+    ".input_zero_point",
     ".weight_format",  # of bitsandbytes
     ".k_scale",  # of keys and values in fp8, which the kernels' program alone reads
     ".v_scale",
@@ -79,6 +80,11 @@ class WeightLoader:
         return tensor
 
     @property
+    def loaded_bytes(self) -> int:
+        """Bytes of what has been read, as stored."""
+        return self._loaded_bytes
+
+    @property
     def are_packed(self) -> bool:
         """Whether the checkpoint has a quantization of its own."""
         return self._source.config.get("quantization_config") is not None
@@ -91,17 +97,23 @@ class WeightLoader:
         return value
 
     def get_quantized(self, name: str, shape: tuple[int, int], kinds: Container[int]) -> QuantizedMatrix | None:
-        """Return a matrix as it is stored; None if it is in floats, or in a GGUF type that is not among these."""
+        """Return a matrix as it is stored; None if it is in floats, or in a GGUF type that is not among these.
+
+        A matrix of fp8, or one without contiguous groups, is rounded to 8 bits.
+        """
         self._check_known(name)
         found = self._source.load_quantized(name)
         if found is None:
             return None
         matrix, stored_bytes = found
-        if isinstance(matrix, Mxfp4Stack) or (isinstance(matrix, QuantizedTensor) and matrix.kind not in kinds):
+        quantized = rounded(matrix) if isinstance(matrix, torch.Tensor) else matrix
+        if not isinstance(quantized, QuantizedTensor | GroupedMatrix):
             return None
-        self._check_shape(name, matrix.shape, shape)
+        if isinstance(quantized, QuantizedTensor) and quantized.kind not in kinds:
+            return None
+        self._check_shape(name, quantized.shape, shape)
         self._count(shape[0] * shape[1], stored_bytes)
-        return matrix
+        return quantized
 
     def check_complete(self, config: ModelConfig) -> None:
         """Raise ModelError if the files lack a bias, or hold a tensor that the model has not asked for.

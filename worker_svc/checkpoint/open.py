@@ -11,6 +11,7 @@ from tetrad.worker_svc.checkpoint.gguf_architectures import tensor_names
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
 from tetrad.worker_svc.checkpoint.random import RandomSource
 from tetrad.worker_svc.checkpoint.source import WeightSource
+from tetrad.worker_svc.checkpoint.split_latents import SplitLatentSource
 from tetrad.worker_svc.checkpoint.text_part import TextPartSource
 from tetrad.worker_svc.checkpoint.unpacked import UnpackedSource
 from tetrad.worker_svc.core.device import LoadRequest
@@ -55,7 +56,9 @@ def open_source(path: Path) -> WeightSource:
         from tetrad.worker_svc.checkpoint.gguf_file import GgufSource
 
         source = GgufSource(path)
-        return CanonicalSource(source, tensor_names(source.architecture, supported_config(source.config), source.has))
+        config = supported_config(source.config)
+        names = tensor_names(source.architecture, config, source.has)
+        return CanonicalSource(SplitLatentSource(source, config.num_heads) if config.latent else source, names)
     if path.is_dir():
         from tetrad.worker_svc.checkpoint.directory import DirectorySource
 

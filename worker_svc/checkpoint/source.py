@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
-from tetrad.worker_svc.packed_weights.mxfp4 import Mxfp4Stack
+from tetrad.worker_svc.packed_weights.stacks import MatrixStack
 
 DOWNLOAD_AGAIN = "The files are incomplete, or belong to another config: download the model again."
 """What to do if tensors and config do not fit each other; ends an error."""
@@ -57,8 +57,13 @@ class QuantizedTensor:
 
 QuantizedMatrix = QuantizedTensor | GroupedMatrix
 """A matrix as a GGUF file or another checkpoint has it."""
-StoredMatrix = QuantizedMatrix | Mxfp4Stack
-"""The same, or the matrices of all experts."""
+StoredMatrix = QuantizedMatrix | MatrixStack | torch.Tensor
+"""The same, the matrices of all experts, or a matrix in float32 whose values or columns do not lie in groups."""
+
+
+def values_of(matrix: StoredMatrix) -> torch.Tensor:
+    """Return the weights of a stored matrix in float32."""
+    return matrix if isinstance(matrix, torch.Tensor) else matrix.dequantized()
 
 
 class WeightSource(Protocol):

@@ -2,10 +2,9 @@
 
 import torch
 
-from tetrad.worker_svc.checkpoint.source import StoredMatrix, WeightSource
+from tetrad.worker_svc.checkpoint.source import StoredMatrix, WeightSource, values_of
 from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
 from tetrad.worker_svc.packed_weights.files import StoredTensors
-from tetrad.worker_svc.packed_weights.grouped import rounded
 from tetrad.worker_svc.packed_weights.reader import Packed, Reader
 
 _WEIGHT = ".weight"
@@ -32,19 +31,15 @@ class UnpackedSource(WrappedSource):
         if not self._is_packed(name):
             return self._source.load(name)
         packed, stored_bytes = self._read(name)
-        return (packed if isinstance(packed, torch.Tensor) else packed.dequantized()), stored_bytes
+        return values_of(packed), stored_bytes
 
     def load_stored(self, name: str) -> torch.Tensor:
         """Return the tensor in the type it is stored in; a packed matrix in float32."""
         return self.load(name)[0] if self._is_packed(name) else self._source.load_stored(name)
 
     def load_quantized(self, name: str) -> tuple[StoredMatrix, int] | None:
-        """Return what is packed and its bytes as stored; a matrix without contiguous groups is rounded to 8 bits."""
-        if not self._is_packed(name):
-            return None
-        packed, stored_bytes = self._read(name)
-        grouped = rounded(packed) if isinstance(packed, torch.Tensor) else packed
-        return None if grouped is None else (grouped, stored_bytes)
+        """Return what is packed and its bytes as stored; None if it is not."""
+        return self._read(name) if self._is_packed(name) else None
 
     def _is_packed(self, name: str) -> bool:
         return name.endswith(_WEIGHT) and self._reader.reads(self._source, name.removesuffix(_WEIGHT))

@@ -120,6 +120,8 @@ class CpuModels:
         rows = LoraRows(whole_reader(config, request.loras)) if request.loras else None
         model = HostDecoder(config, plain if rows is None else AdaptedParameters(plain, rows), taps=taps or NoTaps())
         size_bytes = weights.num_parameters * _FLOAT32_BYTES
+        if weights.loaded_bytes < size_bytes and (weights.are_packed or request.path.suffix == ".gguf"):
+            log.info("weights.dequantized", stored_bytes=weights.loaded_bytes, size_bytes=size_bytes, dtype="float32")
         return HostModel(model.kv_cache_spec, size_bytes, runner_of(model, pooling, rows), rows, model.expert_tokens, model)
 
     def build_bidirectional(self, request: LoadRequest, config: ModelConfig, weights: WeightLoader) -> BidirectionalDecoder:

@@ -54,7 +54,9 @@ def gpt_oss(values: Values) -> ModelConfig:
     rows = {"gate_proj": Rows(size, 2, 0, 1), "up_proj": Rows(size, 2, 1, 2), "down_proj": None}
     names = {}
     for part, its_rows in rows.items():
-        packed = Stored(f"mlp.experts.{'gate_up_proj' if its_rows else part}", is_stacked=True, rows=its_rows)
+        # Files are in floats, in MXFP4, or have each expert by itself.
+        alone = Stored(f"mlp.experts.{{expert}}.{part}")
+        packed = Stored(f"mlp.experts.{'gate_up_proj' if its_rows else part}", is_stacked=True, rows=its_rows, otherwise=alone)
         in_floats = replace(packed, is_transposed=True, weight="", bias="_bias")
         names[f"mlp.experts.{{expert}}.{part}"] = replace(in_floats, otherwise=packed)
     clamp = float(values.get("swiglu_limit", default=7.0))

@@ -73,7 +73,9 @@ def _names(dim: int, size: int) -> dict[str, Stored]:
     rows = {"gate": Rows(1, 2 * size, 0, size), "up": Rows(1, 2 * size, size, 2 * size), "down": None}
     for part, its_rows in rows.items():
         stack = f"feed_forward.experts.{'gate_up' if its_rows else 'down'}_proj"
-        expert = Stored(stack, is_stacked=True, is_transposed=True, rows=its_rows, weight="")
+        # Quantized files have each expert by itself.
+        alone = Stored(f"feed_forward.experts.{{expert}}.{part}_proj")
+        expert = Stored(stack, is_stacked=True, is_transposed=True, rows=its_rows, weight="", otherwise=alone)
         names[f"mlp.experts.{{expert}}.{part}_proj"] = expert
         names[f"mlp.{part}_proj"] = Stored(f"feed_forward.{part}_proj")
         names[f"mlp.shared_expert.{part}_proj"] = Stored(f"feed_forward.shared_expert.{part}_proj")

@@ -3,7 +3,10 @@
 Packed: `weight_packed` [R, C * bits / 32] int32, lowest first, and `weight_shape`; quanta are stored plus 2^(bits - 1). Int8:
 `weight` [R, C]. Of both `weight_scale` [R, C / G], [R, 1], [R] or [1], and, unless they are symmetric, `weight_zero_point`:
 int8, or packed along the rows. `weight_g_idx` names each column's group where these are not in order. MXFP4: `weight_packed`
-[R, C / 2] uint8 and `weight_scale` [R, C / 32] uint8. The config's values for activations are not used.
+[R, C / 2] uint8 and `weight_scale` [R, C / 32] uint8. The experts of Granite lie in one stack: the same tensors [E, ...].
+
+A matrix of the `ignore` list has a `weight` in floats and no scale. The config's values for activations and the KV cache
+are not used: activations are rounded as those of other formats.
 """
 
 from collections.abc import Mapping
@@ -18,9 +21,12 @@ from tetrad.worker_svc.packed_weights.fp8 import Fp8Reader, block_of
 from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
 from tetrad.worker_svc.packed_weights.mxfp4 import mxfp4_matrix
 from tetrad.worker_svc.packed_weights.reader import Packed
+from tetrad.worker_svc.packed_weights.stacks import Matrix, find_stack
 from tetrad.worker_svc.packed_weights.words import unpack
 
 _FORMATS = ["pack-quantized", "int-quantized", "naive-quantized", "float-quantized", "mxfp4-pack-quantized", "mixed-precision"]
+_OFFLINE = ("weight_input", "weight_output")
+"""Places of transforms that are done when the checkpoint is written."""
 _INT8_ZERO = 128
 
 
@@ -32,6 +38,8 @@ class CompressedTensorsReader:
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
+        _check_sparsity(config.get("sparsity_config"))
+        _check_transforms(config.get("transform_config"))
         choose(config, "format", _FORMATS)
         groups = config.get("config_groups")
         if not isinstance(groups, Mapping) or not groups:
@@ -47,6 +55,10 @@ class CompressedTensorsReader:
 
     def read(self, files: StoredTensors, name: str) -> Packed:
         """See Reader."""
+        stack = find_stack(files, name, self._read_one)
+        return self._read_one(files, name) if stack is None else stack
+
+    def _read_one(self, files: StoredTensors, name: str) -> Matrix:
         if _has_exponents(files, name):
             return _mxfp4(files, name)
         if files.has(f"{name}.weight_packed"):
@@ -58,10 +70,35 @@ class CompressedTensorsReader:
         return _in_groups(files, name, bits, quanta, zeros)
 
 
+def _check_sparsity(sparsity: Any) -> None:
+    """Raise ModelError for weights whose zeros are left out."""
+    form = sparsity.get("format", "dense") if isinstance(sparsity, Mapping) else "dense"
+    if form != "dense":
+        raise ModelError(
+            f"quantization_config: sparsity_config has the format {form!r:.80}, which is not supported; supported: 'dense'."
+        )
+
+
+def _check_transforms(transforms: Any) -> None:
+    """Raise ModelError for rotations that a step applies to activations; those of weights are in the stored weights."""
+    groups = transforms.get("config_groups") if isinstance(transforms, Mapping) else None
+    for name, scheme in groups.items() if isinstance(groups, Mapping) else ():
+        applied = scheme.get("apply") if isinstance(scheme, Mapping) else None
+        for each in applied if isinstance(applied, list) else ():
+            location = each.get("location") if isinstance(each, Mapping) else None
+            if location not in _OFFLINE:
+                raise ModelError(
+                    f"quantization_config: transform_config {name!r:.40} changes {location!r:.40}, which is not supported; "
+                    f"supported: {', '.join(_OFFLINE)}."
+                )
+
+
 def _block(group: Any) -> tuple[int, int] | None:
     weights = group.get("weights") if isinstance(group, Mapping) else None
     if not isinstance(weights, Mapping):
         raise ModelError("quantization_config: a group of config_groups says nothing of its weights.")
+    if group.get("format") is not None:
+        choose(group, "format", _FORMATS)
     choose(weights, "num_bits", [4, 8])
     choose(weights, "type", ["int", "float"])
     strategy = choose(weights, "strategy", ["tensor", "channel", "group", "block"])
@@ -105,7 +142,7 @@ def _int8(files: StoredTensors, name: str) -> tuple[int, torch.Tensor, torch.Ten
     return 8, quanta, zeros.contiguous().view(torch.uint8).reshape(-1, zeros.shape[1] if zeros.dim() == 2 else 1) ^ _INT8_ZERO
 
 
-def _in_groups(files: StoredTensors, name: str, bits: int, quanta: torch.Tensor, zeros: torch.Tensor | int) -> Packed:
+def _in_groups(files: StoredTensors, name: str, bits: int, quanta: torch.Tensor, zeros: torch.Tensor | int) -> Matrix:
     rows, columns = quanta.shape
     scales = load(files, f"{name}.weight_scale", dtypes=FLOATS).float()
     scales = scales.reshape(-1, scales.shape[1] if scales.dim() == 2 else 1)

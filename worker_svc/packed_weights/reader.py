@@ -2,14 +2,11 @@
 
 from typing import Protocol
 
-import torch
-
 from tetrad.worker_svc.packed_weights.files import StoredTensors
-from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
-from tetrad.worker_svc.packed_weights.mxfp4 import Mxfp4Stack
+from tetrad.worker_svc.packed_weights.stacks import Matrix, MatrixStack
 
-Packed = GroupedMatrix | Mxfp4Stack | torch.Tensor
-"""A matrix in groups; those of all experts; or in float32 [R, C], of formats whose values or columns do not lie in groups."""
+Packed = Matrix | MatrixStack
+"""A matrix, or those of all experts."""
 
 
 class Reader(Protocol):

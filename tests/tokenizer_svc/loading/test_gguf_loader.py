@@ -145,6 +145,8 @@ def test_an_id_that_no_token_has_is_refused(write: Write) -> None:
         ("qwen2", "pay 123\n\nx", ["pay", " ", "1", "2", "3", "\n\n", "x"]),
         ("tekken", "fooBar 12", ["foo", "Bar", " ", "1", "2"]),
         ("gpt-4o", "fooBar's 1234", ["foo", "Bar's", " ", "123", "4"]),
+        ("deepseek-llm", "It's 12 x  \n語い!", ["It", "'", "s", " ", "1", "2", " x", "  ", "\n", "語い", "!"]),
+        ("deepseek-v3", "It's 1234 x_y\n語い!", ["It", "'s", " ", "123", "4", " x", "_y", "\n", "語い", "!"]),
     ],
 )
 def test_a_pre_tokenizer_cuts_as_its_model_was_trained(name: str, text: str, cuts: list[str]) -> None:

@@ -74,6 +74,57 @@ def _glm4_moe(config: Config) -> dict[str, Any]:
     }
 
 
+def _deepseek2(config: Config) -> dict[str, Any]:
+    scaling = config.rope_parameters
+    values = {
+        **_old_deepseek2(config),
+        "attention.head_count_kv": 1,
+        "attention.key_length": config.kv_lora_rank + config.qk_rope_head_dim,
+        "attention.value_length": config.kv_lora_rank,
+        "attention.key_length_mla": config.qk_nope_head_dim + config.qk_rope_head_dim,
+        "attention.value_length_mla": config.v_head_dim,
+        "expert_group_count": config.n_group or 1,
+        "expert_group_used_count": config.topk_group or 1,
+    }
+    if scaling["rope_type"] == "yarn":
+        values |= {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": scaling["factor"],
+            "rope.scaling.original_context_length": scaling["original_max_position_embeddings"],
+            "rope.scaling.yarn_log_multiplier": 0.1 * scaling["mscale_all_dim"],
+        }
+    return values
+
+
+def _old_deepseek2(config: Config) -> dict[str, Any]:
+    is_v3 = config.model_type == "deepseek_v3"
+    return {
+        "attention.kv_lora_rank": config.kv_lora_rank,
+        **({"attention.q_lora_rank": config.q_lora_rank} if config.q_lora_rank else {}),
+        "attention.key_length": config.qk_nope_head_dim + config.qk_rope_head_dim,
+        "attention.value_length": config.v_head_dim,
+        "rope.dimension_count": config.qk_rope_head_dim,
+        "expert_count": config.n_routed_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_shared_count": config.n_shared_experts,
+        "leading_dense_block_count": config.first_k_dense_replace,
+        "expert_weights_scale": float(config.routed_scaling_factor),
+        **({"expert_weights_norm": True, "expert_gating_func": 2} if is_v3 else {}),
+    }
+
+
+def _llama4(config: Config) -> dict[str, Any]:
+    return {
+        "feed_forward_length": config.intermediate_size_mlp,
+        "expert_feed_forward_length": config.intermediate_size,
+        "expert_count": config.num_local_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "interleave_moe_layer_step": config.interleave_moe_layer_step,
+        "rope.dimension_count": config.head_dim,
+    }
+
+
 def _windows(config: Config) -> dict[str, Any]:
     theta = config.rope_parameters.get("full_attention", config.rope_parameters)["rope_theta"]
     return {
@@ -179,6 +230,10 @@ CONVERSIONS = {
         gguf.MODEL_ARCH.COHERE2,
         lambda config: {"logit_scale": config.logit_scale, "attention.sliding_window": config.sliding_window},
     ),
+    "deepseek_v2": Conversion(gguf.MODEL_ARCH.DEEPSEEK2, _deepseek2, tensors=tensors.deepseek2),
+    "deepseek_v2 in groups": Conversion(gguf.MODEL_ARCH.DEEPSEEK2, _deepseek2, tensors=tensors.deepseek2),
+    "deepseek_v2 of older files": Conversion(gguf.MODEL_ARCH.DEEPSEEK2, _old_deepseek2, model="deepseek_v2"),
+    "deepseek_v3": Conversion(gguf.MODEL_ARCH.DEEPSEEK2, _deepseek2, tensors=tensors.deepseek2),
     "exaone": Conversion(gguf.MODEL_ARCH.EXAONE, model="llama"),
     "exaone4": Conversion(gguf.MODEL_ARCH.EXAONE4, _windows),
     "falcon_h1": Conversion(
@@ -231,6 +286,7 @@ CONVERSIONS = {
         tensors=tensors.lfm2,
     ),
     "llama": Conversion(gguf.MODEL_ARCH.LLAMA, has_interleaved_heads=True),
+    "llama4": Conversion(gguf.MODEL_ARCH.LLAMA4, _llama4),
     "mamba2": Conversion(
         gguf.MODEL_ARCH.MAMBA2, lambda config: _ssm(config, config.num_heads * config.head_dim), tensors=tensors.mamba2
     ),
@@ -337,7 +393,8 @@ def _unfused(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             continue
         kind = "bias" if key.endswith("_bias") else "weight"
         is_gpt_oss = f"{stem}.experts.down_proj_bias" in state
-        tensor = stored.transpose(1, 2) if is_gpt_oss and kind == "weight" else stored
+        is_llama4 = stem.endswith("feed_forward") and f"{stem}.router.weight" in state
+        tensor = stored.transpose(1, 2) if (is_gpt_oss or is_llama4) and kind == "weight" else stored
         stem = f"{stem.replace('block_sparse_moe', 'mlp')}.experts"
         if "down" in rest:
             found[f"{stem}.down_proj.{kind}"] = tensor

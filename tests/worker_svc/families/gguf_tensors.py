@@ -30,6 +30,19 @@ def glm4_moe(config: Config, state: State) -> dict[str, torch.Tensor]:
     return {key.replace(".e_score_correction_bias", ".e_score_correction.bias"): tensor for key, tensor in state.items()}
 
 
+def deepseek2(config: Config, state: State) -> dict[str, torch.Tensor]:
+    """What expands latents is cut in two, head by head; the half for keys is transposed."""
+    found = {}
+    for key, tensor in glm4_moe(config, state).items():
+        if "kv_b_proj" not in key:
+            found[key] = tensor
+            continue
+        heads = tensor.reshape(config.num_attention_heads, -1, config.kv_lora_rank)
+        keys, values = heads.split([config.qk_nope_head_dim, config.v_head_dim], 1)
+        found |= {key.replace("kv_b_proj", "k_b_proj"): keys.transpose(1, 2), key.replace("kv_b_proj", "v_b_proj"): values}
+    return found
+
+
 def lfm2(config: Config, state: State) -> dict[str, torch.Tensor]:
     """Kernels of convolutions lie in rows; experts have older names."""
     names = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}

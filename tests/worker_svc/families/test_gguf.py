@@ -7,7 +7,7 @@ import torch
 
 from tests.worker_svc.families.gguf_files import CONVERSIONS, write_gguf
 from tests.worker_svc.families.test_parity import verified
-from tests.worker_svc.families.tiny_models import save_family
+from tests.worker_svc.families.tiny_models import YARN, save_family
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint.gguf_architectures import ARCHITECTURES
 from tetrad.worker_svc.checkpoint.open import open_source
@@ -16,12 +16,15 @@ PROMPTS = [np.random.default_rng(length).integers(3, 320, length).tolist() for l
 NUM_TOKENS = 16
 PARTS = [
     *(f"self_attn.{name}_proj" for name in "qkv"),
+    *(f"self_attn.{name}" for name in ("q_a_proj", "kv_a_proj_with_mqa")),
     *(f"{prefix}.{name}_proj" for prefix in ("mlp", "mlp.experts.2") for name in ("gate", "up")),
     *(f"mixer.in_{name}_proj" for name in ("gate", "x", "b", "c", "step", "query", "key", "value", "beta", "decay")),
 ]
 AS_PUBLISHED = {
+    "deepseek_v3": {"rope_scaling": YARN | {"mscale": YARN["mscale_all_dim"]}},
     "gemma2": {"query_pre_attn_scalar": 16},
     "glm4_moe": {"n_group": 1, "topk_group": 1},
+    "llama4": {"attention_chunk_size": 8192, "floor_scale": 8192},
     "qwen2": {"use_sliding_window": False},
     "qwen2_moe": {"mlp_only_layers": []},
 }
@@ -76,9 +79,25 @@ def test_a_file_of_mistral3_without_a_scale_of_queries_is_a_mistral(tmp_path, lo
     assert outputs == {0: verified(reference, PROMPTS[1], outputs[0])}
 
 
+def test_split_latents_beside_the_whole_are_not_used(tmp_path, load, make_driver):
+    reference = save_family(tmp_path, "deepseek_v2")
+    parts = ["blk.0.attn_k_b.weight", "blk.0.attn_v_b.weight"]
+    write_gguf(tmp_path / "m.gguf", "deepseek_v2 of older files", reference, added_tensors=parts)
+    driver = make_driver(load(tmp_path / "m.gguf", dtype="float32"))
+    driver.add(0, PROMPTS[1])
+
+    outputs = driver.generate(NUM_TOKENS)
+
+    assert outputs == {0: verified(reference, PROMPTS[1], outputs[0])}
+
+
 @pytest.mark.parametrize(
     ("name", "added", "tensors", "said"),
     [
+        ("deepseek_v2", {"expert_count": 0}, [], "deepseek2 without experts"),
+        ("deepseek_v2", {"attention.head_count": 5}, [], "attn_k_b.weight and .* which are not those of 5 heads"),
+        ("deepseek_v2", {"expert_weights_norm": True}, [], "deepseek2 with weights of a softmax that are divided"),
+        ("llama4", {"attention.sliding_window": 0}, [], "llama4 with another pattern of chunks"),
         ("falcon_h1", {}, ["blk.1.ssm_norm.weight"], "falcon-h1 with a norm in its Mamba2 layers"),
         ("glm4", {"rope.dimension_sections": [2, 3, 3, 0]}, [], "glm4 with sections of the rotary embedding"),
         ("granite_hybrid", {"rope.scaling.finetuned": True}, [], "granitehybrid with a rotary embedding"),

@@ -83,7 +83,7 @@ def test_a_quantized_family_is_what_it_is_dequantized(family, form, tmp_path, ma
     found = logprobs(loaded(quantized, "auto"), make_driver)
 
     assert np.abs(found - expected).mean() < 0.1 * expected.std()
-    np.testing.assert_allclose(logprobs(loaded(quantized, "auto", dtype="float32"), make_driver), expected, atol=1e-2)
+    np.testing.assert_allclose(logprobs(loaded(quantized, "auto", dtype="float32"), make_driver), expected, atol=1e-3)
 
 
 def test_experts_stay_quantized(tmp_path):

@@ -75,8 +75,20 @@ def words_of(values: np.ndarray, bits: int) -> torch.Tensor:
 
 
 def compressed_config(form: str, **weights: object) -> dict[str, object]:
-    groups = {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel", **weights}}}
-    return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups, "ignore": ["lm_head"]}
+    activations = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True, "symmetric": True}
+    group = {
+        "targets": ["Linear"],
+        "weights": {"num_bits": 8, "type": "int", "strategy": "channel", **weights},
+        "input_activations": activations if form == "int-quantized" else None,
+    }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": form,
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head"],
+        "sparsity_config": {},
+        "transform_config": {},
+    }
 
 
 def add_packed(bits: int, group: int, *, is_symmetric: bool = True, shuffles: bool = False) -> Add:
@@ -133,6 +145,31 @@ def add_int8(checkpoint: Checkpoint, name: str, rows: int, columns: int) -> None
         f"{name}.input_scale": torch.ones(1),
     }
     checkpoint.weights[name] = quanta * scales.astype(np.float32)
+
+
+def add_int_groups(checkpoint: Checkpoint, name: str, rows: int, columns: int) -> None:
+    """Add a matrix of compressed-tensors' `int-quantized` in groups with zeros, and of static activations."""
+    random = drawn(name)
+    quanta, zeros = random.integers(-128, 128, (rows, columns)), random.integers(-20, 20, (rows, columns // 64))
+    scales = random.uniform(0.001, 0.005, zeros.shape).astype(np.float32)
+    checkpoint.tensors |= {
+        f"{name}.weight": torch.from_numpy(quanta.astype(np.int8)),
+        f"{name}.weight_scale": torch.from_numpy(scales),
+        f"{name}.weight_zero_point": torch.from_numpy(zeros.astype(np.int8)),
+        f"{name}.input_scale": torch.ones(1),
+        f"{name}.input_zero_point": torch.zeros(1, dtype=torch.int8),
+    }
+    checkpoint.weights[name] = (quanta - np.repeat(zeros, 64, 1)) * np.repeat(scales, 64, 1)
+
+
+def add_naive_int4(checkpoint: Checkpoint, name: str, rows: int, columns: int) -> None:
+    """Add a matrix of compressed-tensors' `naive-quantized` in 4 bits, each in a byte."""
+    quanta, scales = drawn(name).integers(-8, 8, (rows, columns)), drawn(name).uniform(0.02, 0.1, (rows, columns // 32))
+    checkpoint.tensors |= {
+        f"{name}.weight": torch.from_numpy(quanta.astype(np.int8)),
+        f"{name}.weight_scale": torch.from_numpy(scales).float(),
+    }
+    checkpoint.weights[name] = quanta * np.repeat(scales.astype(np.float32), 32, 1)
 
 
 def add_nf4(block: int, *, is_nested: bool) -> Add:
@@ -211,6 +248,14 @@ FORMATS: dict[str, tuple[Callable[[], Checkpoint], Add]] = {
     ),
     "packed int8": (lambda: Checkpoint(compressed_config("pack-quantized")), add_packed(8, 128)),
     "int8": (lambda: Checkpoint(compressed_config("int-quantized")), add_int8),
+    "int8 in groups with zeros": (
+        lambda: Checkpoint(compressed_config("int-quantized", strategy="group", group_size=64, symmetric=False)),
+        add_int_groups,
+    ),
+    "naive int4 in bytes": (
+        lambda: Checkpoint(compressed_config("naive-quantized", num_bits=4, strategy="group", group_size=32)),
+        add_naive_int4,
+    ),
     "mxfp4": (
         lambda: Checkpoint(compressed_config("mxfp4-pack-quantized", num_bits=4, type="float", strategy="group")),
         add_mxfp4,
